@@ -1,12 +1,11 @@
-"""Disabling all single heads in one run that shares the layers below the change, against one whole evaluation for each
-head; same numbers, one run.
+"""Disabling all single heads in one run that shares the layers below the change, against one whole
+evaluation for each head; same numbers, one run.
 
-    python benchmarks/bench_ablation.py [--model FOLDER] [--examples 8] [--length 64] [--how uniform] [--threads 1]
-    [--device cpu]
+    python benchmarks/bench_ablation.py [--model FOLDER] [--examples 8] [--length 64] [--how
+    uniform] [--threads 1] [--device cpu]
 
-Without a model a BERT of the demo model's shape (12 layers of 12 heads, width 384) with random weights is built.
-Sharing bounds the gain at 2 L / (L + 1), 1.85 for 12 layers.
-"""
+Without a model a BERT of the demo model's shape (12 layers of 12 heads, width 384) with random
+weights is built. Sharing bounds the gain at 2 L / (L + 1), 1.85 for 12 layers."""
 
 from __future__ import annotations
 
@@ -29,7 +28,9 @@ WANTED = 1.5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default=None)
     parser.add_argument("--examples", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
@@ -51,11 +52,14 @@ def main() -> None:
             intermediate_size=1536,
             initializer_range=0.1,
         )
-        classifier = OwnClassifier(BertForSequenceClassification(config).to(args.device).eval(), tokenizer)  # type: ignore[arg-type]
+        classifier = OwnClassifier(
+            BertForSequenceClassification(config).to(args.device).eval(), tokenizer
+        )  # type: ignore[arg-type]
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha())
     random = np.random.default_rng(0)
     dev = tuple(
-        Example(text=" ".join(random.choice(words, args.length)), label=str(i % 2)) for i in range(args.examples)
+        Example(text=" ".join(random.choice(words, args.length)), label=str(i % 2))
+        for i in range(args.examples)
     )
     task = Task.of_parts("bench", (), dev)
     subject = TaskSubject(classifier, tokenizer, task, max_length=args.length)
@@ -74,7 +78,9 @@ def main() -> None:
         conditions
     ):  # one evaluation of the dev set for each head, as users of the tap would write it
         for batch in subject.batches:
-            logits = model.forward(batch, interventions={condition.heads[0]: args.how}, logits=True).logits
+            logits = model.forward(
+                batch, interventions={condition.heads[0]: args.how}, logits=True
+            ).logits
             whole[i, batch.index] = logits.argmax(-1).cpu().numpy()
     reference = clock() - began
     assert shared.shared, shared.note

@@ -1,12 +1,12 @@
-"""Input contributions of all heads of the demo model: exact against batched reverse mode, a sketch against exact.
+"""Input contributions of all heads of the demo model: exact against batched reverse mode, a sketch
+against exact.
 
     python benchmarks/bench_attribution.py [--tokens 32] [--outputs 12]
 
-Reverse mode is timed (the shortest of three) on a random sample of outputs (a layer, a head, a token: d_head gradients
-each, batched) and scaled to all of them layer by layer, since an output's gradient costs as much as the layers below
-it. The exact contributions must equal it on that sample. Times are processor time, so a busy machine does not change
-them much.
-"""
+Reverse mode is timed (the shortest of three) on a random sample of outputs (a layer, a head, a
+token: d_head gradients each, batched) and scaled to all of them layer by layer, since an output's
+gradient costs as much as the layers below it. The exact contributions must equal it on that sample.
+Times are processor time, so a busy machine does not change them much."""
 
 from __future__ import annotations
 
@@ -27,13 +27,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=None, help="a folder; nothing for the demo model")
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--outputs", type=int, default=12, help="outputs in the sample of reverse mode")
+    parser.add_argument(
+        "--outputs", type=int, default=12, help="outputs in the sample of reverse mode"
+    )
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     model = HeadModel.open(given.model, device="cpu")
     batch = model.batch(demo_rows(model, 1, given.tokens))
-    print(f"{model.name}, {given.tokens} tokens, {given.threads} threads; tangents go by {way(model, batch)}")
+    print(
+        f"{model.name}, {given.tokens} tokens, {given.threads} threads; tangents go by {way(model, batch)}"
+    )
 
     began = time.process_time()
     squares = exact_squares(model, batch).heads
@@ -47,15 +51,22 @@ def main() -> None:
     seconds = torch.zeros(given.outputs)
     worst = 0.0
     for number, layer in enumerate(layers.tolist()):
-        head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (model.heads, given.tokens))
+        head, token = (
+            int(torch.randint(0, size, (), generator=generator))
+            for size in (model.heads, given.tokens)
+        )
         output = graph.outputs[layer][:, head, token]
         times = []
-        for _ in range(3):  # the shortest: one gradient that had to wait for a core would be multiplied by hundreds
+        for _ in range(
+            3
+        ):  # the shortest: one gradient that had to wait for a core would be multiplied by hundreds
             began = time.process_time()
             slow = block_squares(output, graph.leaves_in[0]).sqrt()
             times.append(time.process_time() - began)
         seconds[number] = min(times)
-        worst = max(worst, float(((squares[:, layer, head, token].sqrt() - slow).abs() / slow.max()).max()))
+        worst = max(
+            worst, float(((squares[:, layer, head, token].sqrt() - slow).abs() / slow.max()).max())
+        )
     assert worst < 1e-4, f"exact and reverse mode differ by {worst:.1e}"
     reverse_seconds = float(seconds.mean()) * model.layers * model.heads * given.tokens
     print(

@@ -1,4 +1,5 @@
-"""How long the questions for decoders take on one core, each against one plain pass over the same corpus.
+"""How long the questions for decoders take on one core, each against one plain pass over the same
+corpus.
 
     python benchmarks/bench_decoders.py MODEL [--limit 64]
 
@@ -26,7 +27,10 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     with HeadModel.open(given.model, device="cpu") as model:
-        rows = [model.encode(e, i) for i, e in enumerate(open_corpus(tokenizer=model.tokenizer, limit=given.limit))]
+        rows = [
+            model.encode(e, i)
+            for i, e in enumerate(open_corpus(tokenizer=model.tokenizer, limit=given.limit))
+        ]
         start = time.process_time()
         for batch in batches(rows, 4096, model.pad_id, model.device):
             model.forward(batch)
@@ -38,7 +42,9 @@ def main() -> None:
             spent = time.process_time() - start
             print(f"{name:<20}{spent:>9.1f} s{spent / plain:>9.1f}", flush=True)
         start = time.process_time()
-        patch(model, builtin_pairs("agreement", given.limit), PatchOptions(exact=False), strict=False)
+        patch(
+            model, builtin_pairs("agreement", given.limit), PatchOptions(exact=False), strict=False
+        )
         spent = time.process_time() - start
         print(f"{'patch, first order':<20}{spent:>9.1f} s{spent / plain:>9.1f}")
 

@@ -1,11 +1,11 @@
-"""Dependency accuracies of all heads from their maps, against the per-head loop Clark et al. released, on one thread.
+"""Dependency accuracies of all heads from their maps, against the per-head loop Clark et al.
+released, on one thread.
 
 python benchmarks/bench_dependency.py [--corpus SPEC] [--examples 64]
 
-Same maps, same counts. The reference, in our words: each head's map of each sentence is made word-level by itself, then
-for each head and direction every sentence's words are predicted and compared one by one. At least 6 times faster is
-wanted.
-"""
+Same maps, same counts. The reference, in our words: each head's map of each sentence is made
+word-level by itself, then for each head and direction every sentence's words are predicted and
+compared one by one. At least 6 times faster is wanted."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from headwise.testing import eager_maps
 from headwise.text import open_corpus
 from headwise.text.encode import Batch, Encoded, batches
 
-ANALYSIS = Dependency(with_root=True, with_punct=True, noop="off")  # the released count includes both
+ANALYSIS = Dependency(
+    with_root=True, with_punct=True, noop="off"
+)  # the released count includes both
 
 
 def to_words(attention: np.ndarray, pieces: list[list[int]]) -> np.ndarray:
-    """One head's map as one between words (and special tokens): sum over the columns of a word, mean over its rows."""
+    """One head's map as one between words (and special tokens): sum over the columns of a word,
+    mean over its rows."""
     out = np.array(attention)
     rest = [token for word in pieces for token in word[1:]]
     for word in pieces:
@@ -51,7 +54,9 @@ def released(maps: list[np.ndarray], rows: list[Encoded]) -> tuple[Counter, Coun
                 pieces[-1].append(token)
             else:
                 pieces.append([token])
-        examples.append(np.stack([[to_words(head, pieces) for head in layer] for layer in attention]))
+        examples.append(
+            np.stack([[to_words(head, pieces) for head in layer] for layer in attention])
+        )
     right: Counter = Counter()
     count: Counter = Counter()
     layers, heads = maps[0].shape[:2]
@@ -76,7 +81,9 @@ def released(maps: list[np.ndarray], rows: list[Encoded]) -> tuple[Counter, Coun
     return right, count
 
 
-def padded(maps: list[np.ndarray], rows: list[Encoded], max_tokens: int) -> list[tuple[Batch, torch.Tensor]]:
+def padded(
+    maps: list[np.ndarray], rows: list[Encoded], max_tokens: int
+) -> list[tuple[Batch, torch.Tensor]]:
     """The same maps in batches, as the tap shows them."""
     out = []
     for batch in batches(rows, max_tokens):
@@ -96,7 +103,10 @@ def ours(cut: list[tuple[Batch, torch.Tensor]], shape: Shape) -> State:
         visible = (batch.real[:, :, None] & batch.real[:, None, :])[:, None]
         for layer, block in enumerate(weights):
             ANALYSIS.observe(
-                state, ANALYSIS.reduce(Rows(layer, 0, block.shape[2], block, visible), batch), Layer(layer), batch
+                state,
+                ANALYSIS.reduce(Rows(layer, 0, block.shape[2], block, visible), batch),
+                Layer(layer),
+                batch,
             )
     return state
 
@@ -109,7 +119,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = HeadModel.open(demo_model_path())
-    examples = [e for e in open_corpus(options.corpus) if e.heads is not None and not e.has_pair][: options.examples]
+    examples = [e for e in open_corpus(options.corpus) if e.heads is not None and not e.has_pair][
+        : options.examples
+    ]
     rows = [model.encode(example, index) for index, example in enumerate(examples)]
     maps = [m.astype(np.float32) for m in eager_maps(model, rows)]
     relations = tuple(sorted({r for example in examples for r in example.relations or ()}))
@@ -134,9 +146,14 @@ def main() -> None:
         assert int(dataset["count"].sel(relation=name)) == count[name], name
         for d, direction in enumerate(DIRECTIONS):
             expected = np.array(
-                [[right[direction, layer, head, name] for head in range(model.heads)] for layer in range(model.layers)]
+                [
+                    [right[direction, layer, head, name] for head in range(model.heads)]
+                    for layer in range(model.layers)
+                ]
             )
-            differing += int(np.abs(found.isel(direction=d).sel(relation=name).values - expected).sum())
+            differing += int(
+                np.abs(found.isel(direction=d).sel(relation=name).values - expected).sum()
+            )
             pairs += expected.size * count[name]
     print(f"{differing} of {pairs} answers differ (near ties, summed in another order)")
     assert differing < 1e-4 * pairs
@@ -147,7 +164,9 @@ def main() -> None:
     words = sum(len(example.words or ()) for example in examples)
     what = f"dependency, {model.layers * model.heads} heads, {len(rows)} sentences of {words} words, one thread"
     report_ratio(what, own, "released loop", slow, wanted="at least 6 x faster")
-    print("bound by reading the maps: two batched products that make them word-level, and two argmaxes")
+    print(
+        "bound by reading the maps: two batched products that make them word-level, and two argmaxes"
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Distances between all pairs of heads, against the arithmetic Clark et al. released: 144 heads, 128 tokens, a thread.
+"""Distances between all pairs of heads, against the arithmetic Clark et al. released: 144 heads,
+128 tokens, a thread.
 
 python benchmarks/bench_distance.py [--length 128] [--half-heads 6]
 
-The reference, in our words: for each head, smooth its map and all maps by 0.001, take the middle, and sum both
-divergences to the middle over rows and keys, once with maps stored as float16, as the authors store them, and once in
-float32. In float16 one segment takes more than a minute, so only the first few heads are timed there and the time is
-scaled up: every head costs the same. At least 250 and 6 times are wanted, and numbers that agree to 1e-5 per token.
-"""
+The reference, in our words: for each head, smooth its map and all maps by 0.001, take the middle,
+and sum both divergences to the middle over rows and keys, once with maps stored as float16, as the
+authors store them, and once in float32. In float16 one segment takes more than a minute, so only
+the first few heads are timed there and the time is scaled up: every head costs the same. At least
+250 and 6 times are wanted, and numbers that agree to 1e-5 per token."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def released(maps: np.ndarray, heads: range) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--half-heads", type=int, default=6, help="heads timed in float16; the rest is scaled")
+    parser.add_argument(
+        "--half-heads", type=int, default=6, help="heads timed in float16; the rest is scaled"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -58,7 +61,9 @@ def main() -> None:
 
     full = released(maps, range(heads))
     apart = np.abs(ours() - full).max() / options.length
-    print(f"largest difference to the released arithmetic in float32: {apart:.2g} nats per token (1e-5 wanted)")
+    print(
+        f"largest difference to the released arithmetic in float32: {apart:.2g} nats per token (1e-5 wanted)"
+    )
     assert apart < 1e-5, apart
     # Taken in turns, so that all meet the same machine.
     own = single = half = np.inf

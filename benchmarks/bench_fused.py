@@ -1,12 +1,12 @@
-"""Fused statistics against the model's own plain pass, on a GPU: time and memory at the sizes people use.
+"""Fused statistics against the model's own plain pass, on a GPU: time and memory at the sizes
+people use.
 
-    python benchmarks/bench_fused.py          # the shape of Qwen3-8B: 36 layers × 32 heads, 8 key/value heads
-    python benchmarks/bench_fused.py --layers 4 --analyses surface,offsets
+    python benchmarks/bench_fused.py          # the shape of Qwen3-8B: 36 layers × 32 heads, 8
+    key/value heads python benchmarks/bench_fused.py --layers 4 --analyses surface,offsets
 
-The reference is the same model's `sdpa` pass over the same batch, measured in the same run; memory is the peak beside
-the plain pass's. At 2,048 tokens the means of the first layer, whose inputs are the same to
-the last bit, are compared with those from full rows.
-"""
+The reference is the same model's `sdpa` pass over the same batch, measured in the same run; memory
+is the peak beside the plain pass's. At 2,048 tokens the means of the first layer, whose inputs are
+the same to the last bit, are compared with those from full rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ SIZES = ("8x512", "4x2048", "1x8192", "1x16384", "1x32768")
 
 
 def plain_model(layers: int) -> torch.nn.Module:
-    config = Qwen3Config(num_hidden_layers=layers, hidden_size=4096, intermediate_size=12288, num_attention_heads=32)
+    config = Qwen3Config(
+        num_hidden_layers=layers, hidden_size=4096, intermediate_size=12288, num_attention_heads=32
+    )
     config.num_key_value_heads, config.head_dim, config.max_position_embeddings = 8, 128, 40960
     config.pad_token_id = 0
     torch.manual_seed(0)
@@ -50,7 +52,17 @@ def rows_of(count: int, length: int, vocabulary: int) -> list[Encoded]:
         text = Example(text=f"example {index}")
         kinds = {"special": no, "cls": no, "sep": no, "punct": random.random(length) < 0.1}
         rows.append(
-            Encoded(index, text, ids, no.astype(int), word, no.astype(int), **kinds, truncated=False, aligned=False)
+            Encoded(
+                index,
+                text,
+                ids,
+                no.astype(int),
+                word,
+                no.astype(int),
+                **kinds,
+                truncated=False,
+                aligned=False,
+            )
         )
     return rows
 
@@ -73,7 +85,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=36)
     parser.add_argument("--analyses", default="surface,offsets,roles,sinks")
-    parser.add_argument("--sieves", default="local,local:prev,first,rare,same_word,previous,duplicate,induction,sink")
+    parser.add_argument(
+        "--sieves",
+        default="local,local:prev,first,rare,same_word,previous,duplicate,induction,sink",
+    )
     parser.add_argument("--sizes", nargs="+", default=SIZES)
     parser.add_argument("--times", type=int, default=3)
     given = parser.parse_args()
@@ -89,7 +104,9 @@ def main() -> None:
             plain, own = best(lambda b=batch: module(input_ids=b.ids, use_cache=False), given.times)
         model = HeadModel.open(module)
         states = started(model, batch, analyses)  # once for all batches of a run
-        watched, peak = best(lambda m=model, b=batch, s=states: observe_batch(m, b, analyses, s), given.times)
+        watched, peak = best(
+            lambda m=model, b=batch, s=states: observe_batch(m, b, analyses, s), given.times
+        )
         line = f"{count} × {length:>6}: plain {plain:.3f} s, watched {watched:.3f} s, ratio {watched / plain:.2f}, "
         line += f"{peak - own:+.2f} GiB"
         if length == 2048:

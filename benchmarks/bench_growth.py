@@ -1,5 +1,6 @@
-"""How the cost of an example grows with length, layers, heads and examples: a random model of each size, watched by
-`surface`, `offsets` and `roles`, against the same model's bare eager pass. Processor time on one core.
+"""How the cost of an example grows with length, layers, heads and examples: a random model of each
+size, watched by `surface`, `offsets` and `roles`, against the same model's bare eager pass.
+Processor time on one core.
 
 python benchmarks/bench_growth.py [--repeats 3]
 """
@@ -24,7 +25,12 @@ from headwise.text.encode import batches
 from headwise.text.example import Example
 
 BASE = {"length": 128, "layers": 4, "heads": 8, "examples": 8}
-VARIED = {"length": (64, 128, 256, 512), "layers": (2, 4, 8), "heads": (4, 8, 16), "examples": (4, 8, 16, 32)}
+VARIED = {
+    "length": (64, 128, 256, 512),
+    "layers": (2, 4, 8),
+    "heads": (4, 8, 16),
+    "examples": (4, 8, 16, 32),
+}
 D_HEAD = 32
 
 
@@ -38,7 +44,11 @@ def measured(size: dict[str, int], repeats: int) -> tuple[float, float]:
     """Seconds of the bare pass and of the watched one: the smallest of several, taken in turns."""
     _, tokenizer = random_model(d_head=D_HEAD, max_length=1024)
     width = size["heads"] * D_HEAD
-    shape = {"hidden_size": width, "intermediate_size": 4 * width, "num_attention_heads": size["heads"]}
+    shape = {
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_attention_heads": size["heads"],
+    }
     config = BertConfig(
         vocab_size=len(tokenizer),
         num_hidden_layers=size["layers"],
@@ -51,7 +61,11 @@ def measured(size: dict[str, int], repeats: int) -> tuple[float, float]:
     words = [word for word in sorted(tokenizer.get_vocab()) if word.isalpha()]
     draw = np.random.default_rng(0)
     texts = [" ".join(draw.choice(words, size["length"] - 2)) for _ in range(size["examples"])]
-    rows = [row for i, text in enumerate(texts) if (row := model.encoder.encode(Example(text=text), i)) is not None]
+    rows = [
+        row
+        for i, text in enumerate(texts)
+        if (row := model.encoder.encode(Example(text=text), i)) is not None
+    ]
     cut = batches(rows, 4096, model.pad_id)
     analyses = [make_analysis(name) for name in ("surface", "offsets", "roles")]
     about = model_shape(model, Scan(longest=max(map(len, rows))))
@@ -80,7 +94,10 @@ def main() -> None:
     for what, values in VARIED.items():
         for value in values:
             bare, watched = measured(BASE | {what: value}, given.repeats)
-            print(f"{what:<10}{value:>6}{1e3 * bare:>10.0f}{1e3 * watched:>13.0f}{watched / bare:>7.2f}", flush=True)
+            print(
+                f"{what:<10}{value:>6}{1e3 * bare:>10.0f}{1e3 * watched:>13.0f}{watched / bare:>7.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The full pass with `surface`, `offsets` and `roles` against a bare eager forward pass that returns attentions: same
-batches, same run. At most 1.1 times is wanted.
+"""The full pass with `surface`, `offsets` and `roles` against a bare eager forward pass that
+returns attentions: same batches, same run. At most 1.1 times is wanted.
 
 Processor time is compared, which a busy machine disturbs least; --wall compares wall-clock time.
 
@@ -35,7 +35,9 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     clock = time.perf_counter if options.wall else time.process_time
     model = HeadModel.open(demo_model_path())
-    bare = AutoModel.from_pretrained(demo_model_path(), attn_implementation="eager", dtype=torch.float32).eval()
+    bare = AutoModel.from_pretrained(
+        demo_model_path(), attn_implementation="eager", dtype=torch.float32
+    ).eval()
     rows = demo_rows(model, options.examples, options.length)
     cut = batches(rows, 4096, model.pad_id)
     analyses = [make_analysis(name) for name in options.analyses.split(",") if name]

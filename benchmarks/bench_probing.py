@@ -1,12 +1,13 @@
-"""All-head probing against one classifier per head in sequence, both with SentEval's settings, same numbers, one run.
+"""All-head probing against one classifier per head in sequence, both with SentEval's settings, same
+numbers, one run.
 
-The reference is SentEval's `PyTorchClassifier` in our words: for each head and each penalty a `torch.nn.Linear`,
-`torch.optim.RMSprop` with weight decay, shuffled
-batches, a look at the validation part after each epoch, the best model kept, stop once more than `tenacity` looks
-brought nothing better.
+The reference is SentEval's `PyTorchClassifier` in our words: for each head and each penalty a
+`torch.nn.Linear`, `torch.optim.RMSprop` with weight decay, shuffled batches, a look at the
+validation part after each epoch, the best model kept, stop once more than `tenacity` looks brought
+nothing better.
 
-    python benchmarks/bench_probing.py [--examples 6000] [--heads 144] [--size 64] [--classes 2] [--threads 1] [--device
-    cpu] [--sequential-heads N]
+    python benchmarks/bench_probing.py [--examples 6000] [--heads 144] [--size 64] [--classes 2]
+    [--threads 1] [--device cpu] [--sequential-heads N]
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ from headwise.text.tasks import Split
 WANTED = {"cpu": 8.0, "cuda": 50.0}
 
 
-def synthetic(heads: int, examples: int, size: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of heads that know the label more or less well: class means of growing distance in correlated noise."""
+def synthetic(
+    heads: int, examples: int, size: int, classes: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of heads that know the label more or less well: class means of growing distance in
+    correlated noise."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, examples)
     vectors = random.normal(size=(heads, examples, size)).astype(np.float32)
@@ -51,7 +55,9 @@ def one_classifier(
     torch.manual_seed(settings.seed)
     model = torch.nn.Linear(train.shape[1], classes).to(train.device)
     loss_of = torch.nn.CrossEntropyLoss()
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=settings.learning_rate, weight_decay=penalty)
+    optimizer = torch.optim.RMSprop(
+        model.parameters(), lr=settings.learning_rate, weight_decay=penalty
+    )
     best, best_model, waited = -1.0, model, 0
     for _ in range(settings.max_epochs):
         permutation = torch.from_numpy(order.permutation(len(train))).to(train.device)
@@ -89,7 +95,10 @@ def sequential(
                 torch.from_numpy(split.test),
             )
         ]
-        fits = [one_classifier(*parts[0], *parts[1], classes, penalty, settings) for penalty in PENALTIES]
+        fits = [
+            one_classifier(*parts[0], *parts[1], classes, penalty, settings)
+            for penalty in PENALTIES
+        ]
         picked = max(range(len(fits)), key=lambda i: (fits[i][0], i))
         with torch.no_grad():
             right = fits[picked][1](parts[2][0]).argmax(1) == parts[2][1]
@@ -99,15 +108,25 @@ def sequential(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=int, default=6000, help="two thirds train, a sixth validates, a sixth tests")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=6000,
+        help="two thirds train, a sixth validates, a sixth tests",
+    )
     parser.add_argument("--heads", type=int, default=144)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--classes", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--sequential-heads", type=int, default=0, help="time only so many heads in sequence and scale up; 0 for all"
+        "--sequential-heads",
+        type=int,
+        default=0,
+        help="time only so many heads in sequence and scale up; 0 for all",
     )
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
@@ -146,9 +165,14 @@ def main() -> None:
         f"test accuracy: mean {together.test[chosen].mean():.4f} and {test.mean():.4f}, largest difference of "
         f"a head {difference.max():.4f}"
     )
-    others = [fit_probes(vectors[chosen], labels, split, replace(settings, seed=seed)).test for seed in (1, 2)]
+    others = [
+        fit_probes(vectors[chosen], labels, split, replace(settings, seed=seed)).test
+        for seed in (1, 2)
+    ]
     spread = np.std([together.test[chosen], *others], axis=0, ddof=1)
-    print(f"spread of a head's test accuracy over three seeds: mean {spread.mean():.4f}, largest {spread.max():.4f}")
+    print(
+        f"spread of a head's test accuracy over three seeds: mean {spread.mean():.4f}, largest {spread.max():.4f}"
+    )
     print(
         f"validation accuracy: largest difference of a head "
         f"{np.abs(together.validation[chosen] - validation).max():.4f}"

@@ -1,13 +1,14 @@
-"""Sieve bias by masked products against the released per-token loops (Pande et al. 2021), on the same maps in the same
-run: local and block.
+"""Sieve bias by masked products against the released per-token loops (Pande et al. 2021), on the
+same maps in the same run: local and block.
 
     python benchmarks/bench_roles.py [--length 128] [--inputs 8] [--layers 12] [--heads 12]
 
-The released arithmetic (the notebooks `local_score` and `block_score`), in our words: for every layer, head and token,
-the mean weight on a slice of the row (the band, or the own segment) over the mean weight of the whole row; in the block
-score, times the row's entropy by scipy, and special tokens count as tokens of the segment they follow or end. What is
-timed is all of that. What is compared are the numbers where the definition is the paper's: no entropy factor, no
-special tokens, and a band that ends where the input does. The entropy is most of the block loop's time, so the loop
+The released arithmetic (the notebooks `local_score` and `block_score`), in our words: for every
+layer, head and token, the mean weight on a slice of the row (the band, or the own segment) over the
+mean weight of the whole row; in the block score, times the row's entropy by scipy, and special
+tokens count as tokens of the segment they follow or end. What is timed is all of that. What is
+compared are the numbers where the definition is the paper's: no entropy factor, no special tokens,
+and a band that ends where the input does. The entropy is most of the block loop's time, so the loop
 without it is timed too. At least 30 times (local) and 500 times (block) are wanted."""
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def made_row(index: int, length: int) -> Encoded:
 
 
 def released_local(attention: np.ndarray) -> np.ndarray:
-    """`[layer, head]` by loops over layers, heads and tokens; attention `[layer, head, token, token]`."""
+    """`[layer, head]` by loops over layers, heads and tokens; attention `[layer, head, token,
+    token]`."""
     layers, heads, n, _ = attention.shape
     out = np.zeros((layers, heads))
     for layer in range(layers):
@@ -71,8 +73,8 @@ def released_local(attention: np.ndarray) -> np.ndarray:
 def released_block(
     attention: np.ndarray, middle: int, with_entropy: bool = True, with_special: bool = True
 ) -> np.ndarray:
-    """The same for the own segment of `[CLS] a [SEP] b [SEP]`, whose first [SEP] stands at `middle`; as released unless
-    told otherwise."""
+    """The same for the own segment of `[CLS] a [SEP] b [SEP]`, whose first [SEP] stands at
+    `middle`; as released unless told otherwise."""
     layers, heads, n, _ = attention.shape
     out = np.zeros((layers, heads))
     for layer in range(layers):
@@ -101,7 +103,13 @@ def ours(names: list[str], batch: Batch, maps: torch.Tensor) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("length", 128), ("inputs", 8), ("layers", 12), ("heads", 12), ("repeats", 5)):
+    for name, default in (
+        ("length", 128),
+        ("inputs", 8),
+        ("layers", 12),
+        ("heads", 12),
+        ("repeats", 5),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -119,12 +127,18 @@ def main() -> None:
     }
     for name, loops in released.items():
         slow = best_time(loops, 1 if name == "block" else 3)
-        fast = best_time(lambda name=name: ours([name], batch, maps), options.repeats) / options.inputs
-        difference = float(np.abs(ours([name], batch, maps)[0, ..., 0].numpy() - paper[name]()).max())
+        fast = (
+            best_time(lambda name=name: ours([name], batch, maps), options.repeats) / options.inputs
+        )
+        difference = float(
+            np.abs(ours([name], batch, maps)[0, ..., 0].numpy() - paper[name]()).max()
+        )
         assert difference < 1e-4, f"{name}: the numbers differ by {difference}"
         print(f"{name}: largest difference {difference:.1e} where the definition is the paper's")
         what = f"sieve bias, {name}, all heads, one input of {options.length} tokens"
-        report_ratio(what, fast, "released per-token loops", slow, wanted=f"at least {wanted[name]} x")
+        report_ratio(
+            what, fast, "released per-token loops", slow, wanted=f"at least {wanted[name]} x"
+        )
         if name == "block":
             report_ratio(
                 what,

@@ -2,11 +2,11 @@
 
     python benchmarks/bit_flips.py [--flips 200]
 
-A run is stopped before its result is saved, so that all its pieces lie there: shards, phases of an experiment, results.
-Each trial copies the folder, flips one bit of one of its files (every fifth trial cuts a file short, swaps two or loses
-one instead), and goes on. What is damaged must be found and made again, or have no effect: the atlas has the digest of
-the undisturbed one, and nothing is asked of the user.
-"""
+A run is stopped before its result is saved, so that all its pieces lie there: shards, phases of an
+experiment, results. Each trial copies the folder, flips one bit of one of its files (every fifth
+trial cuts a file short, swaps two or loses one instead), and goes on. What is damaged must be found
+and made again, or have no effect: the atlas has the digest of the undisturbed one, and nothing is
+asked of the user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import numpy as np
 import xarray as xr
 
 from headwise import Corpus, HeadModel, RunOptions, make_analysis
-from headwise.analyses.contract import Bench, Experiment, Paper
+from headwise.analyses.contract import Experiment, ExperimentContext, Paper
 from headwise.run import Listener, Run, Source
 from headwise.testing import random_model
 from headwise.testing.corpora import battery_examples
@@ -41,13 +41,15 @@ class Phased(Experiment):
     paper: ClassVar[Paper] = Paper("clark2019", "none")
     automatic: ClassVar[bool] = False
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         heads = (bench.shape.layers, bench.shape.heads)
         total = np.zeros(heads)
         for row in bench.rows:
 
             def make(row: Encoded = row) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-                return {"sum": np.random.default_rng(int(row.ids.sum())).random(heads)}, {"tokens": len(row)}
+                return {"sum": np.random.default_rng(int(row.ids.sum())).random(heads)}, {
+                    "tokens": len(row)
+                }
 
             piece = bench.store.piece(f"row-{row.index:04d}", make)
             total += piece.arrays["sum"] * piece.facts["tokens"]
@@ -56,12 +58,23 @@ class Phased(Experiment):
 
 
 def make(model: HeadModel, folder: Path, notes: list[str]) -> str:
-    """The digest of the atlas (all numbers, labels, attributes, the provenance), by what the folder holds and what is
-    made now."""
+    """The digest of the atlas (all numbers, labels, attributes, the provenance), by what the folder
+    holds and what is made now."""
     windows = {"max_tokens": 12, "overlap": 4, "documents": "windows"}
-    analyses = [make_analysis("surface"), make_analysis("offsets"), make_analysis("coreference", windows), Phased()]
+    analyses = [
+        make_analysis("surface"),
+        make_analysis("offsets"),
+        make_analysis("coreference", windows),
+        Phased(),
+    ]
     source = Source(model, Corpus.from_examples(battery_examples(), "battery"))
-    with Run(source, analyses, folder, RunOptions(shard_size=3, batch_tokens=64), Listener(note=notes.append)) as run:
+    with Run(
+        source,
+        analyses,
+        folder,
+        RunOptions(shard_size=3, batch_tokens=64),
+        Listener(note=notes.append),
+    ) as run:
         return run.atlas().digest
 
 
@@ -109,7 +122,9 @@ def trials(flips: int, seed: int = 0) -> Counter[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--flips", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -1,4 +1,5 @@
-"""What the benchmarks share: rows of a fixed length from the demo prose, timing, and one way to print a ratio."""
+"""What the benchmarks share: rows of a fixed length from the demo prose, timing, and one way to
+print a ratio."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def best_time(work: Callable[[], Any], repeats: int = 3) -> float:
 
 
 def demo_rows(model: Any, count: int, length: int, seed: int = 0) -> list[Encoded]:
-    """Pairs of texts of exactly `length` tokens: whole words of the tokenizer's vocabulary in random order (what the
-    words are does not matter for time)."""
+    """Pairs of texts of exactly `length` tokens: whole words of the tokenizer's vocabulary in
+    random order (what the words are does not matter for time)."""
     rng = np.random.default_rng(seed)
     words = [w for w in model.tokenizer.get_vocab() if w.isalpha() and len(w) > 2]
     words.sort()
@@ -41,7 +42,9 @@ def demo_rows(model: Any, count: int, length: int, seed: int = 0) -> list[Encode
     return rows
 
 
-def report_ratio(what: str, seconds: float, reference: str, reference_seconds: float, *, wanted: str = "") -> float:
+def report_ratio(
+    what: str, seconds: float, reference: str, reference_seconds: float, *, wanted: str = ""
+) -> float:
     """Print one line for people and one for programs; returns seconds / reference_seconds."""
     ratio = seconds / reference_seconds
     faster = f"{1 / ratio:.1f} x faster" if ratio < 1 else f"{ratio:.2f} x the time"

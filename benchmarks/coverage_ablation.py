@@ -1,8 +1,9 @@
-"""How often the interval of the mean head holds the truth: over heads (as it once was) and over examples.
+"""How often the interval of the mean head holds the truth: over heads (as it once was) and over
+examples.
 
-A population of examples is made, each with a difficulty that all heads share and harm of its own for every head; test
-sets are drawn from it. The truth is the mean over heads on the whole population. Prints a table: metric, size of the
-test set, coverage of both intervals, runs.
+A population of examples is made, each with a difficulty that all heads share and harm of its own
+for every head; test sets are drawn from it. The truth is the mean over heads on the whole
+population. Prints a table: metric, size of the test set, coverage of both intervals, runs.
 
     python benchmarks/coverage_ablation.py --runs 400
 """
@@ -20,8 +21,11 @@ from headwise.stats.metrics import METRICS
 HEADS, POPULATION = 24, 20_000
 
 
-def population(metric: str, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What is so, what the whole model says, and what it says without each head, of every example."""
+def population(
+    metric: str, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What is so, what the whole model says, and what it says without each head, of every
+    example."""
     difficulty = random.normal(size=POPULATION)
     shared = random.normal(size=POPULATION)  # what the loss of any head does to an example
     strength = random.gamma(2.0, 0.05, HEADS)[:, None]
@@ -53,7 +57,9 @@ def covered(metric: str, size: int, runs: int, seed: int) -> tuple[float, float]
     for run in range(runs):
         chosen = random.choice(POPULATION, size, replace=False)
         told = None if metric == "loss" else truth[chosen]
-        found = paired_differences(metric, baseline[chosen], values[:, chosen], told, seed=run, repeats=1000)
+        found = paired_differences(
+            metric, baseline[chosen], values[:, chosen], told, seed=run, repeats=1000
+        )
         change = found.difference
         low, high = mean_interval(change.mean(), change.var(ddof=1), np.array(HEADS))
         hits += [low <= right <= high, found.mean_low <= right <= found.mean_high]
@@ -66,7 +72,9 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[50, 277, 1000])
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    print(f"{'metric':<10}{'examples':>9}{'over heads':>12}{'over examples':>15}{'runs':>6}   nominal 0.95")
+    print(
+        f"{'metric':<10}{'examples':>9}{'over heads':>12}{'over examples':>15}{'runs':>6}   nominal 0.95"
+    )
     for metric in ("accuracy", "f1", "pearson", "loss"):
         for size in args.sizes:
             heads, examples = covered(metric, size, args.runs, args.seed)

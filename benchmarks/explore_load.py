@@ -1,10 +1,11 @@
-"""The explorer under many clients at once: counts of answers, the slowest, and whether memory stays flat.
+"""The explorer under many clients at once: counts of answers, the slowest, and whether memory stays
+flat.
 
     python benchmarks/explore_load.py [--clients 50] [--seconds 60] [--model FOLDER]
 
-Each client asks again as soon as it is answered (after a 503, as soon as the page would): mostly for attention, one in
-ten times for one head, one in fifty for attribution. Memory is the server's, after a warm-up and at the end.
-"""
+Each client asks again as soon as it is answered (after a 503, as soon as the page would): mostly
+for attention, one in ten times for one head, one in fifty for attribution. Memory is the server's,
+after a warm-up and at the end."""
 
 from __future__ import annotations
 
@@ -45,9 +46,7 @@ async def ask(port: int, path: str, content: dict[str, object]) -> int:
     body = json.dumps(content).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        )
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nConnection: close\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
         got = await reader.read()
@@ -60,7 +59,9 @@ async def ask(port: int, path: str, content: dict[str, object]) -> int:
     return int(top.split(b" ", 2)[1])
 
 
-async def client(number: int, address: str, until: float, counts: collections.Counter[str], slow: list[float]) -> None:
+async def client(
+    number: int, address: str, until: float, counts: collections.Counter[str], slow: list[float]
+) -> None:
     chance, place = random.Random(number), urlsplit(address)
     while time.monotonic() < until:
         path, content = question(chance)
@@ -77,21 +78,34 @@ async def client(number: int, address: str, until: float, counts: collections.Co
             await asyncio.sleep(0.25)
 
 
-async def crowd(address: str, clients: int, seconds: float) -> tuple[collections.Counter[str], list[float]]:
+async def crowd(
+    address: str, clients: int, seconds: float
+) -> tuple[collections.Counter[str], list[float]]:
     counts: collections.Counter[str] = collections.Counter()
     slow: list[float] = []
     until = time.monotonic() + seconds
-    await asyncio.gather(*(client(number, address, until, counts, slow) for number in range(clients)))
+    await asyncio.gather(
+        *(client(number, address, until, counts, slow) for number in range(clients))
+    )
     return counts, slow
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--model", help="a folder or hub name; nothing for the built-in model")
     given = parser.parse_args()
-    words = [sys.executable, "-m", "headwise", "explore", "--no-browser", *filter(None, [given.model])]
+    words = [
+        sys.executable,
+        "-m",
+        "headwise",
+        "explore",
+        "--no-browser",
+        *filter(None, [given.model]),
+    ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -103,7 +117,11 @@ def main() -> None:
             after = resident(server.pid)
         finally:
             server.terminate()
-    others = {key: n for key, n in counts.items() if key not in ("200", "503", "look", "head", "attribution")}
+    others = {
+        key: n
+        for key, n in counts.items()
+        if key not in ("200", "503", "look", "head", "attribution")
+    }
     slow.sort()
     print(f"| {given.clients} clients, {given.seconds:.0f} s | |")
     print("|---|---|")

@@ -1,11 +1,12 @@
-"""Fill the disk at every moment of a run: one sentence, nothing half-written, and the same command goes on.
+"""Fill the disk at every moment of a run: one sentence, nothing half-written, and the same command
+goes on.
 
     sudo python benchmarks/full_disk.py [--trials 10]
 
-Mounts a small tmpfs (which needs the right to) and runs `headwise atlas` there with less room each time than an
-undisturbed run takes; then gives it room and repeats the command. Exit code 2 and one sentence while there is none, no
-signal from inside HDF5 or a memory map, and in the end the bytes of the undisturbed run.
-"""
+Mounts a small tmpfs (which needs the right to) and runs `headwise atlas` there with less room each
+time than an undisturbed run takes; then gives it room and repeats the command. Exit code 2 and one
+sentence while there is none, no signal from inside HDF5 or a memory map, and in the end the bytes
+of the undisturbed run."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def trials(count: int, check_before: bool) -> Counter[str]:
     """So many sizes of the disk; an AssertionError at the first result that differs."""
     headwise.plots.registry.load_all()
     if not check_before:
-        headwise.core.files.RESERVE = -(2**60)  # the check before any work would end most trials at once
+        headwise.core.files.RESERVE = -(
+            2**60
+        )  # the check before any work would end most trials at once
     ended: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as temporary:
         base = Path(temporary)
@@ -57,7 +60,9 @@ def trials(count: int, check_before: bool) -> Counter[str]:
                 remount(disk, 2**30)
                 again = call(asked, base / "log")
                 assert again.code == 0, again.said
-                assert files(out / "atlas") == files(disk / "whole" / "atlas"), f"trial {trial}: the bytes differ"
+                assert files(out / "atlas") == files(disk / "whole" / "atlas"), (
+                    f"trial {trial}: the bytes differ"
+                )
                 subprocess.run(["rm", "-r", str(out)], check=True)
         finally:
             subprocess.run(["umount", str(disk)], check=True)
@@ -66,9 +71,14 @@ def trials(count: int, check_before: bool) -> Counter[str]:
 
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=10)
     options = parser.parse_args()
     found = trials(options.trials, check_before=False)
-    print("the disk was full after " + ", ".join(f"{phase}: {count}" for phase, count in found.items()))
+    print(
+        "the disk was full after "
+        + ", ".join(f"{phase}: {count}" for phase, count in found.items())
+    )
     print(f"{options.trials} full disks: one sentence each, and the same bytes once there was room")

@@ -1,12 +1,13 @@
-"""Attack every reader with edited inputs, and with the large ones that once hurt; print what each took.
+"""Attack every reader with edited inputs, and with the large ones that once hurt; print what each
+took.
 
     python benchmarks/fuzz_readers.py [--inputs 10000] [--only conllu,tar] [--skip-large]
 
-Each reader gets its inputs in a process of its own. It must raise nothing but sentences (`faults` 0), no input may take
-more than 5 seconds (of processor time, so that other work on the machine does not count), and no process more than
-1 GB. What is read is tokenized too, by two tokenizers. The first faults are printed with the seed of their input:
-`--only NAME --start SEED --inputs 1` makes one again.
-"""
+Each reader gets its inputs in a process of its own. It must raise nothing but sentences (`faults`
+0), no input may take more than 5 seconds (of processor time, so that other work on the machine does
+not count), and no process more than 1 GB. What is read is tokenized too, by two tokenizers. The
+first faults are printed with the seed of their input: `--only NAME --start SEED --inputs 1` makes
+one again."""
 
 from __future__ import annotations
 
@@ -30,7 +31,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from fuzz.reader_inputs import CONLL2012, KINDS, LEXUNIT, PAYLOADS, TARGETS, Target, attack, edited, tar
+from fuzz.reader_inputs import (
+    CONLL2012,
+    KINDS,
+    LEXUNIT,
+    PAYLOADS,
+    TARGETS,
+    Target,
+    attack,
+    edited,
+    tar,
+)
 from headwise.core.errors import HeadwiseError
 from headwise.text import Spec, open_corpus
 from headwise.text.encode import Encoder
@@ -77,7 +88,7 @@ def fuzz(name: str, start: int, count: int, answers: multiprocessing.Queue) -> N
     answers.put((read, faults, longest, used(), before))
 
 
-# --- large inputs, each once found to have no end or to take gigabytes ------------------------------------------------
+# --- large inputs, each once found to have no end or to take gigabytes ----------------------------
 
 
 def write(name: str, data: bytes) -> Callable[[Path], str]:
@@ -90,7 +101,9 @@ def write(name: str, data: bytes) -> Callable[[Path], str]:
     return put
 
 
-def bomb(name: str, opener: Callable[..., io.BufferedIOBase], unit: bytes, size: int) -> Callable[[Path], str]:
+def bomb(
+    name: str, opener: Callable[..., io.BufferedIOBase], unit: bytes, size: int
+) -> Callable[[Path], str]:
     """A compressed file of one unit, again and again."""
 
     def put(folder: Path) -> str:
@@ -134,7 +147,8 @@ def laughs(folder: Path) -> str:
 
 
 def chain(words: int) -> str:
-    """Words each headed by the next, with mentions from each to the last: the head of all is the last."""
+    """Words each headed by the next, with mentions from each to the last: the head of all is the
+    last."""
     rows = [
         f"{n}\tw\t_\tX\t_\t_\t{n + 1 if n < words else 0}\tdep\t_\tEntity=(e{n}-x"
         + ("".join(f"e{m})" for m in range(words, 0, -1)) if n == words else "")
@@ -154,26 +168,45 @@ def flat(words: int) -> str:
 
 WIDE = 30_000
 LARGE: dict[str, Callable[[Path], str | Spec]] = {
-    "#begin document and 1 MB of spaces": write("a.conll", b"#begin document" + b" " * 1_000_000 + b"x(\n0\ta\t_\n"),
-    "#begin document and 1 MB of brackets": write("a.conll", b"#begin document" + b"(;" * 500_000 + b"\n0\ta\t_\n"),
-    "coreference marks, 1 MB without bracket": write("a.conll", b"0\ta\t" + b"1" * 1_000_000 + b"\n"),
+    "#begin document and 1 MB of spaces": write(
+        "a.conll", b"#begin document" + b" " * 1_000_000 + b"x(\n0\ta\t_\n"
+    ),
+    "#begin document and 1 MB of brackets": write(
+        "a.conll", b"#begin document" + b"(;" * 500_000 + b"\n0\ta\t_\n"
+    ),
+    "coreference marks, 1 MB without bracket": write(
+        "a.conll", b"0\ta\t" + b"1" * 1_000_000 + b"\n"
+    ),
     "coreference marks, 1 MB of openings": write("a.conll", b"0\ta\t" + b"(1" * 500_000 + b"\n"),
-    "20,000 nested mentions over a chain": lambda folder: "gum:" + write("a.conllu", chain(20_000).encode())(folder),
+    "20,000 nested mentions over a chain": lambda folder: (
+        "gum:" + write("a.conllu", chain(20_000).encode())(folder)
+    ),
     "90,000 mentions that are no constituents": write("a.conll", flat(90_000).encode()),
-    "constituents 100,000 deep": write("a.conll", CONLL2012.replace("(TOP", "(A" * 100_000 + "(TOP", 1).encode()),
+    "constituents 100,000 deep": write(
+        "a.conll", CONLL2012.replace("(TOP", "(A" * 100_000 + "(TOP", 1).encode()
+    ),
     "FrameNet, 30,000 targets by 30,000 elements": write(
         "a.jsonl",
-        json.dumps({"frame": "F", "text": "a b", "target": [[0, 1]] * WIDE, "fe": [["E", 0, 1]] * WIDE}).encode(),
+        json.dumps(
+            {"frame": "F", "text": "a b", "target": [[0, 1]] * WIDE, "fe": [["E", 0, 1]] * WIDE}
+        ).encode(),
     ),
     "FrameNet, 30,000 elements over 99,000 words": write(
         "a.jsonl",
         json.dumps(
-            {"frame": "F", "text": "a " * 99_000, "target": [[0, 1]], "fe": [["E", 0, 198_000]] * 30_000}
+            {
+                "frame": "F",
+                "text": "a " * 99_000,
+                "target": [[0, 1]],
+                "fe": [["E", 0, 198_000]] * 30_000,
+            }
         ).encode(),
     ),
     "one line of 0.25 MB": write("a.txt", b"word " * 52_000),
     "one line of 4 MB": write("a.txt", b"word " * 800_000),
-    "a pair of 0.25 MB each": write("a.tsv", b"text1\ttext2\n" + b"word " * 52_000 + b"\t" + b"dog " * 64_000),
+    "a pair of 0.25 MB each": write(
+        "a.tsv", b"text1\ttext2\n" + b"word " * 52_000 + b"\t" + b"dog " * 64_000
+    ),
     "one line of 4 MB, limits raised": lambda folder: Spec(
         write("a.txt", b"word " * 800_000)(folder), {"max_line": 1 << 23, "max_text": 1 << 23}
     ),
@@ -183,13 +216,17 @@ LARGE: dict[str, Callable[[Path], str | Spec]] = {
     "a sentence of 1,000,000 words": write(
         "a.conllu", b"".join(b"%d\tw\t_\t_\t_\t_\t_\t_\t_\t_\n" % n for n in range(1, 1_000_001))
     ),
-    "a document of 1,000,000 words": write("a.conll", b"".join(b"%d\tw\t_\n" % n for n in range(1_000_000))),
+    "a document of 1,000,000 words": write(
+        "a.conll", b"".join(b"%d\tw\t_\n" % n for n in range(1_000_000))
+    ),
     "1,000,000 comment lines": write("a.conllu", b"# text = x\n" * 1_000_000),
     "20,000,000 blank lines": write("a.txt", b"\n" * 20_000_000),
     "JSON 1,000,000 deep": write("a.jsonl", b"[" * 1_000_000),
     "JSON, 300,000 empty lists": write("a.jsonl", b'{"words": [' + b"[]," * 300_000 + b"[]]}"),
     "a quote never closed": write("a.csv", b'text,label\n"' + b"a,b\n" * 1_000_000),
-    "a number of 1,000,000 digits": write("a.jsonl", b'{"text": "a", "label": ' + b"9" * 1_000_000 + b"}"),
+    "a number of 1,000,000 digits": write(
+        "a.jsonl", b'{"text": "a", "label": ' + b"9" * 1_000_000 + b"}"
+    ),
     "XML 100,000 deep": xml,
     "XML, a billion laughs": laughs,
     "gz, 1 GB of zeros": bomb("a.txt.gz", gzip.open, b"\0", 1 << 30),
@@ -199,7 +236,9 @@ LARGE: dict[str, Callable[[Path], str | Spec]] = {
     "bz2, 128 MB of line ends": bomb("a.txt.bz2", bz2.open, b"\n", 1 << 27),
     "a pipe": fifo,
     "/dev/zero": lambda folder: "txt:/dev/zero",
-    "/dev/zero in a tar's clothes": lambda folder: (folder / "a.tar").symlink_to("/dev/zero") or str(folder / "a.tar"),
+    "/dev/zero in a tar's clothes": lambda folder: (
+        (folder / "a.tar").symlink_to("/dev/zero") or str(folder / "a.tar")
+    ),
     "tar, a wanted member of 2^60 bytes": huge_member("a.txt"),
     "tar, another member of 2^60 bytes": lambda folder: "txt:" + huge_member("a.pdf")(folder),
 }
@@ -248,7 +287,9 @@ def main() -> None:
     options = parser.parse_args()
     encoder()  # made once, before the processes
     failed = False
-    print(f"{'reader':14} {'inputs':>7} {'read':>6} {'faults':>6} {'longest s':>9} {'most MB':>8} {'of it own':>9}")
+    print(
+        f"{'reader':14} {'inputs':>7} {'read':>6} {'faults':>6} {'longest s':>9} {'most MB':>8} {'of it own':>9}"
+    )
     for name in options.only.split(",") if options.only else TARGETS:
         found = in_process(fuzz, name, options.start, options.inputs, wait=3600)
         if found is None:
@@ -274,7 +315,10 @@ def main() -> None:
                 failed = True
                 continue
             said, fault, seconds, most, before = found
-            print(f"{name:46} {seconds:6.2f} {(most - before) / 1e6:6.0f}  {(fault or said)[:160]}", flush=True)
+            print(
+                f"{name:46} {seconds:6.2f} {(most - before) / 1e6:6.0f}  {(fault or said)[:160]}",
+                flush=True,
+            )
             failed |= bool(fault) or seconds > SECONDS or most > BYTES
     sys.exit(failed)
 

@@ -1,9 +1,10 @@
-"""Exact input contributions on a GPU: a BERT-base-shaped random model, 34 tokens; half precision, tf32, float32.
+"""Exact input contributions on a GPU: a BERT-base-shaped random model, 34 tokens; half precision,
+tf32, float32.
 
     PYTHONPATH=src python benchmarks/gpu_attribution.py [--tokens 34] [--memory 24000]
 
-Nothing is downloaded. The error is that of contributions on sampled rows against reverse mode in float64.
-"""
+Nothing is downloaded. The error is that of contributions on sampled rows against reverse mode in
+float64."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def token_batch(tokens: int, device: torch.device, seed: int = 0) -> Batch:
     ids = np.random.default_rng(seed).integers(5, 1000, tokens)
     none, no = np.zeros(tokens, dtype=np.int64), np.zeros(tokens, dtype=bool)
     return collate(
-        [Encoded(seed, Example(text="x"), ids, none, none - 1, none, no, no, no, no, False, False)], 0, device
+        [Encoded(seed, Example(text="x"), ids, none, none - 1, none, no, no, no, no, False, False)],
+        0,
+        device,
     )
 
 
@@ -75,9 +78,9 @@ def timed(work: Callable[[], Any], device: torch.device, repeats: int) -> float:
 def peak_mib(work: Callable[[], Any], device: torch.device) -> float | None:
     """Largest GPU memory that a run takes beyond what is there before it, in MiB; None on a CPU.
 
-    What earlier measurements left to the garbage collector (a model in float64 with its graph, say) is collected first:
-    as part of what was there it would make the peak look smaller, once it goes while the run is under way.
-    """
+    What earlier measurements left to the garbage collector (a model in float64 with its graph, say)
+    is collected first: as part of what was there it would make the peak look smaller, once it goes
+    while the run is under way."""
     if device.type != "cuda":
         return None
     gc.collect()
@@ -91,9 +94,13 @@ def peak_mib(work: Callable[[], Any], device: torch.device) -> float | None:
 
 
 def matrix_rate(device: torch.device, rows: int, width: int, kind: str, repeats: int) -> float:
-    """FLOP/s of the largest product there is in the model: a chunk of tangents by the first feed-forward matrix."""
+    """FLOP/s of the largest product there is in the model: a chunk of tangents by the first
+    feed-forward matrix."""
     dtype = torch.float16 if kind == "half" else torch.float32
-    a, b = (torch.randn(*size, device=device, dtype=dtype) for size in ((rows, width), (width, 4 * width)))
+    a, b = (
+        torch.randn(*size, device=device, dtype=dtype)
+        for size in ((rows, width), (width, 4 * width))
+    )
     torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
     try:
         seconds = timed(lambda: [a @ b for _ in range(10)], device, repeats) / 10
@@ -103,7 +110,8 @@ def matrix_rate(device: torch.device, rows: int, width: int, kind: str, repeats:
 
 
 def needed_flops(model: HeadModel, tokens: int) -> float:
-    """Operations of the matrix products that the tangents need: the last layer only as far as its heads."""
+    """Operations of the matrix products that the tangents need: the last layer only as far as its
+    heads."""
     d = model.hidden
     dense, read = 12 * d * d, 3 * d * d
     attention = 4 * tokens * d  # two products for the scores, two for the outputs, each token
@@ -111,8 +119,11 @@ def needed_flops(model: HeadModel, tokens: int) -> float:
     return float(per_token * tokens * tokens * d)
 
 
-def largest_error(model: HeadModel, batch: Batch, squares: torch.Tensor, rows: int) -> tuple[float, float]:
-    """Largest and mean total variation of sampled rows of contributions against reverse mode in float64."""
+def largest_error(
+    model: HeadModel, batch: Batch, squares: torch.Tensor, rows: int
+) -> tuple[float, float]:
+    """Largest and mean total variation of sampled rows of contributions against reverse mode in
+    float64."""
     double = model.in_precision(torch.float64)
     graph = reverse_graph(double, batch)
     generator = torch.Generator().manual_seed(1)
@@ -120,7 +131,8 @@ def largest_error(model: HeadModel, batch: Batch, squares: torch.Tensor, rows: i
     for number in range(rows):
         layer = number * model.layers // rows
         head, token = (
-            int(torch.randint(0, size, (), generator=generator)) for size in (model.heads, batch.ids.shape[1])
+            int(torch.randint(0, size, (), generator=generator))
+            for size in (model.heads, batch.ids.shape[1])
         )
         truth = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()[0]
         found = squares[0, layer, head, token].sqrt()
@@ -135,7 +147,10 @@ def kernels(model: HeadModel, batch: Batch, memory: float, kind: str) -> dict[st
 
     count = tangents_at_once(model, batch, memory)
     tangents = torch.randn(count, 1, batch.ids.shape[1], model.hidden, device=model.device)
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen, matrix_products(kind):
+    with (
+        profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen,
+        matrix_products(kind),
+    ):
         push(model, batch, tangents, lambda layer, moved: torch.linalg.vector_norm(moved, dim=-1))
         torch.cuda.synchronize()
     times: dict[str, float] = {}
@@ -143,11 +158,15 @@ def kernels(model: HeadModel, batch: Batch, memory: float, kind: str) -> dict[st
         device_time = float(getattr(event, "self_device_time_total", 0.0))
         if device_time and str(getattr(event, "device_type", "")).endswith("CUDA"):
             name = event.key.lower()
-            product = any(word in name for word in ("gemm", "cutlass", "cublas", "nvjet", "xmma", "matmul"))
+            product = any(
+                word in name for word in ("gemm", "cutlass", "cublas", "nvjet", "xmma", "matmul")
+            )
             kind = "matrix products" if product else event.key[:70]
             times[kind] = times.get(kind, 0.0) + device_time
     total = sum(times.values()) or 1.0
-    shares = dict(sorted(((k, round(v / total, 3)) for k, v in times.items()), key=lambda item: -item[1])[:8])
+    shares = dict(
+        sorted(((k, round(v / total, 3)) for k, v in times.items()), key=lambda item: -item[1])[:8]
+    )
     return {"milliseconds": round(total / 1000, 1), **shares}
 
 
@@ -158,7 +177,11 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument(
-        "--memory", type=float, nargs="+", default=[2000.0, 8000.0, 24000.0], help="MiB for tangents, each tried"
+        "--memory",
+        type=float,
+        nargs="+",
+        default=[2000.0, 8000.0, 24000.0],
+        help="MiB for tangents, each tried",
     )
     parser.add_argument("--rows", type=int, default=24, help="rows whose error is measured")
     parser.add_argument("--repeats", type=int, default=3)
@@ -174,18 +197,30 @@ def main() -> None:
         f"{name}, torch {torch.__version__}; {given.layers} layers × {given.heads} heads, hidden {given.hidden}, "
         f"{given.tokens} tokens; tangents go by {way(model, batch)}"
     )
-    print(f"{given.tokens * given.hidden:,} tangents, {flops / 1e12:.1f} TFLOP of matrix products a sentence")
+    print(
+        f"{given.tokens * given.hidden:,} tangents, {flops / 1e12:.1f} TFLOP of matrix products a sentence"
+    )
     report: list[dict[str, Any]] = []
     for kind in given.products if device.type == "cuda" else ("float32",):
         label = "IEEE float32" if kind == "float32" else kind
         rate = matrix_rate(
-            device, 4096 * given.tokens if device.type == "cuda" else 512, given.hidden, kind, given.repeats
+            device,
+            4096 * given.tokens if device.type == "cuda" else 512,
+            given.hidden,
+            kind,
+            given.repeats,
         )
         print(f"\n{label}: measured matrix rate {rate / 1e12:.1f} TFLOP/s")
         for memory in given.memory:
             with matrix_products(kind):
-                peak = peak_mib(lambda memory=memory: exact_squares(model, batch, memory=memory), device)
-                seconds = timed(lambda memory=memory: exact_squares(model, batch, memory=memory), device, given.repeats)
+                peak = peak_mib(
+                    lambda memory=memory: exact_squares(model, batch, memory=memory), device
+                )
+                seconds = timed(
+                    lambda memory=memory: exact_squares(model, batch, memory=memory),
+                    device,
+                    given.repeats,
+                )
             achieved = flops / seconds
             line = {
                 "precision": label,
@@ -201,7 +236,11 @@ def main() -> None:
             print(json.dumps(line))
         try:
             with matrix_products(kind), compiled_kernels():
-                seconds = timed(lambda: exact_squares(model, batch, memory=given.memory[-1]), device, given.repeats)
+                seconds = timed(
+                    lambda: exact_squares(model, batch, memory=given.memory[-1]),
+                    device,
+                    given.repeats,
+                )
             line = {
                 "precision": f"{label}, compiled",
                 "memory_mib": given.memory[-1],
@@ -219,19 +258,29 @@ def main() -> None:
         apart = float((again.sqrt() - squares.sqrt()).abs().max() / squares.sqrt().max())
         print(f"{label}: largest difference by compiling: {apart:.1e} of the largest norm")
         largest, mean = largest_error(model, batch, squares, given.rows)
-        print(f"{label}: total variation to float64 on {given.rows} rows: largest {largest:.1e}, mean {mean:.1e}")
+        print(
+            f"{label}: total variation to float64 on {given.rows} rows: largest {largest:.1e}, mean {mean:.1e}"
+        )
         if device.type == "cuda":
             try:
-                print(f"{label}: device time of one chunk: {json.dumps(kernels(model, batch, given.memory[-1], kind))}")
-            except Exception as error:  # the profiler is not everywhere; the figures above stand without it
+                print(
+                    f"{label}: device time of one chunk: {json.dumps(kernels(model, batch, given.memory[-1], kind))}"
+                )
+            except (
+                Exception
+            ) as error:  # the profiler is not everywhere; the figures above stand without it
                 print(f"no profile: {type(error).__name__}: {error}")
         with matrix_products(kind):
             seconds = timed(
-                lambda: sketch(model, batch, Options(error=0.05, memory=given.memory[-1])), device, given.repeats
+                lambda: sketch(model, batch, Options(error=0.05, memory=given.memory[-1])),
+                device,
+                given.repeats,
             )
         print(f"{label}: sketch at 5 %: {seconds:.3f} s")
     best = min(report, key=lambda line: line["seconds"])
-    print(f"\nbest: {best['seconds']:.3f} s a sentence with {best['precision']} (under 0.6 s wanted)")
+    print(
+        f"\nbest: {best['seconds']:.3f} s a sentence with {best['precision']} (under 0.6 s wanted)"
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_battery.py [--analyses surface,coreference]
 
-On the battery's small encoder and decoder. What is trained (probes) ends elsewhere by more than rounding: its largest
-difference is printed. Exit code 1 where an analysis fails on the GPU or a computed number differs.
-"""
+On the battery's small encoder and decoder. What is trained (probes) ends elsewhere by more than
+rounding: its largest difference is printed. Exit code 1 where an analysis fails on the GPU or a
+computed number differs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,17 @@ def largest(found: xr.Dataset, expected: xr.Dataset) -> tuple[float, str]:
         if a.dtype.kind in "fiu" and a.shape == b.shape and a.size:
             known = np.isfinite(a.astype(float)) & np.isfinite(b.astype(float))
             if known.any():
-                worst = max(worst, (float(np.abs(a.astype(float) - b.astype(float))[known].max()), str(name)))
+                worst = max(
+                    worst,
+                    (float(np.abs(a.astype(float) - b.astype(float))[known].max()), str(name)),
+                )
     return worst
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--analyses", default=",".join(sorted(known_analyses())))
     parser.add_argument("--device", default="cuda")
     asked = parser.parse_args()
@@ -53,12 +58,17 @@ def main() -> None:
             try:
                 expected = bed.run(analysis=bed.whole)
                 other = HeadModel.open(
-                    copy.deepcopy(bed.module).to(asked.device), tokenizer=bed.tokenizer, device=asked.device
+                    copy.deepcopy(bed.module).to(asked.device),
+                    tokenizer=bed.tokenizer,
+                    device=asked.device,
                 )
                 found = bed.run(model=other, analysis=bed.whole)
             except (HeadwiseError, RuntimeError, TypeError, ValueError) as error:
                 bad += 1
-                print(f"{name:<14}{kind}: FAILS: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+                print(
+                    f"{name:<14}{kind}: FAILS: {type(error).__name__}: {str(error).splitlines()[0]}",
+                    flush=True,
+                )
                 continue
             try:
                 assert_same(found, expected, name)

@@ -1,16 +1,15 @@
-"""Fine-tuning for the published tables on one GPU: reference scores, starts and poolings, several trainings side by
-side, models packed small.
+"""Fine-tuning for the published tables on one GPU: reference scores, starts and poolings, several
+trainings side by side, models packed small.
 
     PYTHONPATH=src python benchmarks/gpu_finetune.py --shared FOLDER --out OUT [--jobs 6] [--only
     reference,starts,poolings,frozen,models]
     PYTHONPATH=src python benchmarks/gpu_finetune.py --unpack OUT/MRPC.delta.safetensors.gz --base
     FOLDER/models/wiki-bert --to MODEL
 
-FOLDER holds `models/wiki-bert` and `data/glue`. A small model leaves a GPU waiting for the processor, so several
-processes train at once; each training is one call of
-`headwise.experiments.finetuning.finetune`, so the numbers are those of the command line. Packed models are the
-difference to the base model, int8 rows with a scale, compressed.
-"""
+FOLDER holds `models/wiki-bert` and `data/glue`. A small model leaves a GPU waiting for the
+processor, so several processes train at once; each training is one call of
+`headwise.experiments.finetuning.finetune`, so the numbers are those of the command line. Packed
+models are the difference to the base model, int8 rows with a scale, compressed."""
 
 from __future__ import annotations
 
@@ -37,16 +36,25 @@ from safetensors.torch import load_file, save, save_file
 MODEL = "wiki-bert"
 REFERENCE = {"MRPC": "accuracy 82.6, F1 87.5", "RTE": "accuracy 65.7", "STS-B": "Pearson 88.6"}
 STEP = 4  # a difference is stored in steps of a quarter of its row's root mean square: 7 % of it is lost
-# rows that moved less than this share of their size (tokens never seen, moved by decay alone) are stored as zero
+# rows that moved less than this share of their size (tokens never seen, moved by decay alone) are
+# stored as zero
 UNTOUCHED = 1e-3
 
 
-def jobs(args: argparse.Namespace, chosen: dict[str, dict[str, Any]], ready: bool) -> Iterator[dict[str, Any]]:
+def jobs(
+    args: argparse.Namespace, chosen: dict[str, dict[str, Any]], ready: bool
+) -> Iterator[dict[str, Any]]:
     """The trainings, longest first; those that need a ranking of heads come once it is there."""
     only = set(args.only.split(","))
     if not ready:
         if "models" in only:
-            yield {"task": "SST-2", "seeds": [0], "epochs": args.sst2_epochs, "learning_rate": args.rate, "pack": True}
+            yield {
+                "task": "SST-2",
+                "seeds": [0],
+                "epochs": args.sst2_epochs,
+                "learning_rate": args.rate,
+                "pack": True,
+            }
             yield {"task": "QNLI", "seeds": [0], "learning_rate": args.rate, "pack": True}
         for seed in range(args.seeds if "reference" in only else 1):
             for task in REFERENCE:
@@ -57,7 +65,9 @@ def jobs(args: argparse.Namespace, chosen: dict[str, dict[str, Any]], ready: boo
             for start, task, seed in product(("random", "none"), REFERENCE, range(args.seeds)):
                 yield {"task": task, "seeds": [seed], "start": start, "learning_rate": args.rate}
         return
-    for start in [s for s, name in (("pretrained", "poolings"), ("frozen", "frozen")) if name in only]:
+    for start in [
+        s for s, name in (("pretrained", "poolings"), ("frozen", "frozen")) if name in only
+    ]:
         for seed in range(args.pooling_seeds):
             for task in ("STS-B", "MRPC"):
                 for pooling, detail in (
@@ -77,7 +87,9 @@ def jobs(args: argparse.Namespace, chosen: dict[str, dict[str, Any]], ready: boo
                     }
 
 
-def perform(job: dict[str, Any], shared: str, out: str, device: str, limit: int | None, half: bool) -> dict[str, Any]:
+def perform(
+    job: dict[str, Any], shared: str, out: str, device: str, limit: int | None, half: bool
+) -> dict[str, Any]:
     """One training in a process of its own folder."""
     from headwise.experiments.finetuning import FinetuneOptions, finetune
     from headwise.text.tasks import read_task
@@ -89,7 +101,9 @@ def perform(job: dict[str, Any], shared: str, out: str, device: str, limit: int 
     data, model = Path(shared, "data", "glue"), Path(shared, "models", MODEL)
     with tempfile.TemporaryDirectory() as folder:
         saved = "all" if pack else "none"
-        chosen = FinetuneOptions(device=device, half=half, checkpoints=False, save_models=saved, **options)
+        chosen = FinetuneOptions(
+            device=device, half=half, checkpoints=False, save_models=saved, **options
+        )
         [record] = finetune(model, read_task(task, data=data, limit=limit), folder, chosen)
         found = asdict(record)
         if pack:
@@ -99,16 +113,19 @@ def perform(job: dict[str, Any], shared: str, out: str, device: str, limit: int 
             found["packed"] = {
                 "file": packed.name,
                 "bytes": packed.stat().st_size,
-                "metrics": score_packed(packed, model, Path(folder, "again"), task, data, device, limit),
+                "metrics": score_packed(
+                    packed, model, Path(folder, "again"), task, data, device, limit
+                ),
             }
     return {**found, "job_seconds": round(time.perf_counter() - began, 1)}
 
 
-# --- packing ----------------------------------------------------------------------------------------------------------
+# --- packing --------------------------------------------------------------------------------------
 
 
 def pack_model(trained: Path, base: Path, packed: Path) -> None:
-    """Write the difference of a fine-tuned model to its base; weights the base does not have are stored as they are."""
+    """Write the difference of a fine-tuned model to its base; weights the base does not have are
+    stored as they are."""
     before = load_file(base / "model.safetensors")
     tensors: dict[str, torch.Tensor] = {}
     for name, value in load_file(trained / "model.safetensors").items():
@@ -118,14 +135,19 @@ def pack_model(trained: Path, base: Path, packed: Path) -> None:
         delta = value.float() - before[name].float()
         size = delta.square().mean(1).sqrt()
         scale = torch.where(
-            size > UNTOUCHED * before[name].float().square().mean(1).sqrt(), size / STEP, torch.zeros_like(size)
+            size > UNTOUCHED * before[name].float().square().mean(1).sqrt(),
+            size / STEP,
+            torch.zeros_like(size),
         )
-        rows = torch.where(scale[:, None] > 0, delta / scale.clamp(min=1e-30)[:, None], torch.zeros_like(delta))
+        rows = torch.where(
+            scale[:, None] > 0, delta / scale.clamp(min=1e-30)[:, None], torch.zeros_like(delta)
+        )
         tensors[name] = rows.round().clamp(-127, 127).to(torch.int8)
         tensors[f"{name}.scale"] = scale
     content = save(tensors, metadata={"config": (trained / "config.json").read_text()})
     packed.parent.mkdir(parents=True, exist_ok=True)
-    # Run lengths and Huffman codes are all there is to gain in noise and zero rows, and they take no time.
+    # Run lengths and Huffman codes are all there is to gain in noise and zero rows, and they take
+    # no time.
     coder = zlib.compressobj(9, zlib.DEFLATED, 31, 9, zlib.Z_RLE)
     packed.write_bytes(coder.compress(content) + coder.flush())
 
@@ -171,7 +193,7 @@ def score_packed(
     return score(found.metrics, rows.targets, predict(model, found, rows))
 
 
-# --- all of it --------------------------------------------------------------------------------------------------------
+# --- all of it ------------------------------------------------------------------------------------
 
 
 def rank(shared: Path, device: str, limit: int | None) -> dict[str, dict[str, Any]]:
@@ -194,21 +216,30 @@ def rank(shared: Path, device: str, limit: int | None) -> dict[str, dict[str, An
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shared", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=6, help="trainings at once")
     parser.add_argument(
-        "--only", default="reference,starts,poolings,models", help="of reference, starts, poolings, frozen, models"
+        "--only",
+        default="reference,starts,poolings,models",
+        help="of reference, starts, poolings, frozen, models",
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pooling-seeds", type=int, default=5)
     parser.add_argument(
-        "--rate", type=float, default=None, help="learning rate of the reference trainings instead of the recipe's"
+        "--rate",
+        type=float,
+        default=None,
+        help="learning rate of the reference trainings instead of the recipe's",
     )
     parser.add_argument("--jo-rate", type=float, default=None)
     parser.add_argument("--sst2-epochs", type=int, default=1)
-    parser.add_argument("--limit", type=int, default=None, help="examples of each part, for a trial")
+    parser.add_argument(
+        "--limit", type=int, default=None, help="examples of each part, for a trial"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--half", action="store_true", help="bfloat16 where that is safe")
     parser.add_argument("--unpack", type=Path)
@@ -237,7 +268,10 @@ def main() -> None:
             f" ({record['job_seconds']} s){packed}",
             flush=True,
         )
-        plain = [Record(**{k: v for k, v in r.items() if k not in ("packed", "job_seconds")}) for r in records]
+        plain = [
+            Record(**{k: v for k, v in r.items() if k not in ("packed", "job_seconds")})
+            for r in records
+        ]
         content = {
             "format": 1,
             "records": records,

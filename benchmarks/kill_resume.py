@@ -1,22 +1,25 @@
 """Stop commands at random moments, repeat them, and compare every byte with an undisturbed run.
 
-    python benchmarks/kill_resume.py [--kill 100] [--term 30] [--int 30] [--commands atlas,run,probe]
-    python benchmarks/kill_resume.py --backend ray --kill 15 --workers-killed 15 --term 0 --int 0 --quick
+    python benchmarks/kill_resume.py [--kill 100] [--term 30] [--int 30] [--commands
+    atlas,run,probe] python benchmarks/kill_resume.py --backend ray --kill 15 --workers-killed 15
+    --term 0 --int 0 --quick
 
-Every trial runs a command in an empty folder, stops it with a signal, and repeats the command until it ends (which is
-stopped once more in every third trial). Half of the signals come after a random time, half at a random write: between
-the bytes and the name of a file, where a half-written one would show. All files must then be those of the undisturbed
-run, byte for byte, figures and page included (of `results.json` the seconds a training took are left out), and nothing
-else may lie there. SIGTERM and SIGINT must end with 143 and 130 and one sentence.
+Every trial runs a command in an empty folder, stops it with a signal, and repeats the command until
+it ends (which is stopped once more in every third trial). Half of the signals come after a random
+time, half at a random write: between the bytes and the name of a file, where a half-written one
+would show. All files must then be those of the undisturbed run, byte for byte, figures and page
+included (of `results.json` the seconds a training took are left out), and nothing else may lie
+there. SIGTERM and SIGINT must end with 143 and 130 and one sentence.
 
-With --quick only the first figure of each group is drawn, as SVG and not laid out: drawing is nearly all of the time.
+With --quick only the first figure of each group is drawn, as SVG and not laid out: drawing is
+nearly all of the time.
 
-With --backend ray every command that is stopped has two workers on a cluster that is started for all of them, and goes
-on with workers or without, in turn; --workers-killed counts trials in which a worker is killed at a random moment
-and the command is not, so that it must end by itself.
+With --backend ray every command that is stopped has two workers on a cluster that is started for
+all of them, and goes on with workers or without, in turn; --workers-killed counts trials in which a
+worker is killed at a random moment and the command is not, so that it must end by itself.
 
-Commands run in a fork of this process, which has imported everything: a trial takes a second, not ten.
-"""
+Commands run in a fork of this process, which has imported everything: a trial takes a second, not
+ten."""
 
 from __future__ import annotations
 
@@ -79,8 +82,9 @@ def call(
     at: int | None = None,
     head: int | None = None,
 ) -> Trial:
-    """Run a command in a fork; the signal `how` comes `after` some seconds, or `at` the so-manieth write. With the
-    process of a `head` of Ray, a worker there is killed in its place, once there is one."""
+    """Run a command in a fork; the signal `how` comes `after` some seconds, or `at` the so-manieth
+    write. With the process of a `head` of Ray, a worker there is killed in its place, once there is
+    one."""
     for path in (log, log.with_suffix(".err"), log.with_suffix(".killed")):
         path.unlink(missing_ok=True)
     began = time.perf_counter()
@@ -117,7 +121,9 @@ def _a_worker(head: int, child: int) -> int | None:
                 parents[number] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
                 if (process / "cmdline").read_bytes().startswith(b"ray::Hand"):
                     hands.append(number)
-        ours = [hand for hand in hands if parents.get(parents[hand]) == head or parents[hand] == head]
+        ours = [
+            hand for hand in hands if parents.get(parents[hand]) == head or parents[hand] == head
+        ]
         if ours:
             return random.choice(ours)
         time.sleep(0.05)
@@ -127,9 +133,12 @@ def _a_worker(head: int, child: int) -> int | None:
 def _child(arguments: list[str], log: Path, how: int, at: int) -> None:
     """The command itself; never returns."""
     from headwise.__main__ import main as command
-    from headwise.core.stopping import Stopped, say, watching_signals
+    from headwise.core.interrupts import Interrupted, say, watching_signals
 
-    streams = [os.open(os.devnull, os.O_WRONLY), os.open(log.with_suffix(".err"), os.O_WRONLY | os.O_CREAT)]
+    streams = [
+        os.open(os.devnull, os.O_WRONLY),
+        os.open(log.with_suffix(".err"), os.O_WRONLY | os.O_CREAT),
+    ]
     os.dup2(streams[0], 1)
     os.dup2(streams[1], 2)
     record = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -139,7 +148,9 @@ def _child(arguments: list[str], log: Path, how: int, at: int) -> None:
         nonlocal count
         count += 1
         if count == at:
-            os.kill(os.getpid(), how)  # a file is whole under its temporary name, and has no other yet
+            os.kill(
+                os.getpid(), how
+            )  # a file is whole under its temporary name, and has no other yet
         original(source, target)
         os.write(record, f"{target}\n".encode())
 
@@ -147,12 +158,14 @@ def _child(arguments: list[str], log: Path, how: int, at: int) -> None:
     sys.argv = ["headwise", *arguments]
     code = 1
     try:
-        with watching_signals():  # as the command does first of all; a fork is not ready at once on a busy machine
+        with (
+            watching_signals()
+        ):  # as the command does first of all; a fork is not ready at once on a busy machine
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
             command()
     except SystemExit as ended:
         code = int(ended.code or 0)
-    except Stopped as stopped:
+    except Interrupted as stopped:
         say(str(stopped))
         code = stopped.code
     finally:
@@ -162,7 +175,11 @@ def _child(arguments: list[str], log: Path, how: int, at: int) -> None:
 
 def files(folder: Path) -> dict[str, bytes]:
     """Everything below a folder, but for how long a training took."""
-    found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     for name in found:
         if name.endswith("results.json"):
             found[name] = re.sub(rb'"seconds": [0-9.]+', b"", found[name])
@@ -180,25 +197,73 @@ def commands(base: Path) -> dict[str, list[str]]:
         module.save_pretrained(base / name)  # type: ignore[operator]
         tokenizer.save_pretrained(base / name)
     rows = [e for e in battery_examples(4) if e.pair is None and e.words_pair is None]
-    lines = [{"words": e.words, "heads": e.heads, "relations": e.relations, "upos": e.upos} for e in rows]
+    lines = [
+        {"words": e.words, "heads": e.heads, "relations": e.relations, "upos": e.upos} for e in rows
+    ]
     (base / "trees.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     parts = ["tr"] * 12 + ["va"] * 6 + ["te"] * 6
     labelled = zip(parts, rows, strict=False)
-    (base / "pets.txt").write_text("".join(f"{part}\t{e.label}\t{' '.join(e.words or ())}\n" for part, e in labelled))
+    (base / "pets.txt").write_text(
+        "".join(f"{part}\t{e.label}\t{' '.join(e.words or ())}\n" for part, e in labelled)
+    )
     toy = toy_folder(base / "toy")
     task = toy_task(48)
     for part in ("train", "dev"):
         told = "".join(f"{e.label}\t{e.text}\n" for e in getattr(task, part))
         (base / f"{part}.tsv").write_text("label\tsentence\n" + told)
     a, b, trees = str(base / "a"), str(base / "b"), str(base / "trees.jsonl")
-    few = ["--set", "tree_probe.epochs=1", "--set", "tree_probe.learning_rate=0.05"]  # no search of a rate
+    few = [
+        "--set",
+        "tree_probe.epochs=1",
+        "--set",
+        "tree_probe.learning_rate=0.05",
+    ]  # no search of a rate
     return {
-        "atlas": ["atlas", a, "--corpus", trees, "--analyses", "surface,tree_probe", *few, "--out", "OUT/atlas"],
-        "run": ["run", "tree_probe", "--model", a, "--corpus", trees, *few, "--out", "OUT/tree_probe.nc"],
+        "atlas": [
+            "atlas",
+            a,
+            "--corpus",
+            trees,
+            "--analyses",
+            "surface,tree_probe",
+            *few,
+            "--out",
+            "OUT/atlas",
+        ],
+        "run": [
+            "run",
+            "tree_probe",
+            "--model",
+            a,
+            "--corpus",
+            trees,
+            *few,
+            "--out",
+            "OUT/tree_probe.nc",
+        ],
         "probe": ["probe", str(base / "pets.txt"), "--model", a, "--out", "OUT/probing"],
-        "ablate": ["ablate", a, "--corpus", trees, "--out", "OUT/ablation.nc", "--figures", "OUT/figures"],
+        "ablate": [
+            "ablate",
+            a,
+            "--corpus",
+            trees,
+            "--out",
+            "OUT/ablation.nc",
+            "--figures",
+            "OUT/figures",
+        ],
         "compare": [
-            *("compare", a, b, "--corpus", trees, "--analyses", "surface", "--out", "OUT/change.nc"),
+            *(
+                "compare",
+                a,
+                b,
+                "--corpus",
+                trees,
+                "--analyses",
+                "surface",
+                "--out",
+                "OUT/change.nc",
+            ),
             *("--figures", "OUT/figures"),
         ],
         "finetune": [
@@ -212,7 +277,18 @@ def commands(base: Path) -> dict[str, list[str]]:
                 "--dev",
                 str(base / "dev.tsv"),
             ),
-            *("--seeds", "2", "--epochs", "2", "--out", "OUT/tuned", "--figures", "OUT/figures", "--device", "cpu"),
+            *(
+                "--seeds",
+                "2",
+                "--epochs",
+                "2",
+                "--out",
+                "OUT/tuned",
+                "--figures",
+                "OUT/figures",
+                "--device",
+                "cpu",
+            ),
         ],
     }
 
@@ -225,8 +301,8 @@ def trials(
     quiet: bool = False,
     head: tuple[int, str] | None = None,
 ) -> Counter[tuple[str, str, str]]:
-    """Stop and repeat so many times for each signal; an AssertionError at the first result that differs. With the
-    process and the address of a head of Ray, by workers there."""
+    """Stop and repeat so many times for each signal; an AssertionError at the first result that
+    differs. With the process and the address of a head of Ray, by workers there."""
     gc.disable()  # while all is imported, nearly nothing is garbage
     import matplotlib.backends.backend_agg
     import matplotlib.backends.backend_pdf
@@ -240,7 +316,8 @@ def trials(
     from headwise.cli import app
 
     headwise.plots.registry.load_all()
-    # What a command imports on its way is imported here, and what there is stays: forks need not look through it.
+    # What a command imports on its way is imported here, and what there is stays: forks need not
+    # look through it.
     CliRunner().invoke(app, ["list"])
     Image.preinit()
     gc.freeze()
@@ -255,7 +332,11 @@ def trials(
         whole: dict[str, tuple[dict[str, bytes], Trial]] = {}
 
         def asked(name: str, out: Path, workers: bool = False) -> list[str]:
-            on = ["--backend", "ray", "--workers", "2", "--address", head[1]] if head and workers else []
+            on = (
+                ["--backend", "ray", "--workers", "2", "--address", head[1]]
+                if head and workers
+                else []
+            )
             return [argument.replace("OUT", str(out)) for argument in known[name]] + on
 
         for name in chosen:
@@ -265,7 +346,9 @@ def trials(
             if head:
                 trial = call(asked(name, base / "ray" / name, workers=True), base / "log")
                 assert trial.code == 0, f"{name} did not end undisturbed with workers: {trial.said}"
-                assert files(base / "ray" / name) == whole[name][0], f"{name} has other bytes with workers"
+                assert files(base / "ray" / name) == whole[name][0], (
+                    f"{name} has other bytes with workers"
+                )
                 whole[name] = whole[name][0], trial
             if not quiet:
                 print(
@@ -289,7 +372,9 @@ def trials(
                     assert head is not None
                     when = {"after": rng.uniform(0, undisturbed.seconds)}
                     trial = call(first, base / "log", head=head[0], **when)  # type: ignore[arg-type]
-                    assert trial.code == 0, f"trial {number}: {name} did not end without a worker: {trial.said}"
+                    assert trial.code == 0, (
+                        f"trial {number}: {name} did not end without a worker: {trial.said}"
+                    )
                     killed = (base / "log").with_suffix(".killed").exists()
                     table[name, how, "shards" if killed else "end"] += 1
                     continue
@@ -299,7 +384,9 @@ def trials(
                 if trial.phase == "end":
                     break
             if trial.phase != "end":
-                done = files(out) == expected  # all was written, and only what is printed was missing
+                done = (
+                    files(out) == expected
+                )  # all was written, and only what is printed was missing
                 again = call(asked(name, out, workers=number % 2 == 0), base / "log")
                 refused = again.code == 2 and "exists; give --overwrite" in again.said
                 assert again.code == 0 or (done and refused), (
@@ -308,7 +395,9 @@ def trials(
             if head and not quiet:
                 print(f"trial {number}: {name}, {how}, {trial.phase}", flush=True)
             found = files(out)
-            differing = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+            differing = sorted(
+                key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)
+            )
             assert not differing, (
                 f"trial {number}, {name}, {how} {when} in {trial.phase}: {', '.join(differing)} differ"
             )
@@ -316,7 +405,8 @@ def trials(
 
 
 def _draw_less() -> None:
-    """From here on the first figure of each group, as SVG and not laid out, and those of the sample empty."""
+    """From here on the first figure of each group, as SVG and not laid out, and those of the sample
+    empty."""
     from matplotlib.figure import Figure
 
     import headwise.plots as plots
@@ -340,15 +430,22 @@ def _draw_less() -> None:
 
 
 def _check_end(trial: Trial, how: str, where: str) -> None:
-    if how == "SIGKILL" or trial.code in (0, -getattr(signal, how)):  # before Python could watch, or after the end
+    if how == "SIGKILL" or trial.code in (
+        0,
+        -getattr(signal, how),
+    ):  # before Python could watch, or after the end
         return
-    assert trial.code == {"SIGTERM": 143, "SIGINT": 130}[how], f"{where}: exit code {trial.code}: {trial.said}"
+    assert trial.code == {"SIGTERM": 143, "SIGINT": 130}[how], (
+        f"{where}: exit code {trial.code}: {trial.said}"
+    )
     assert trial.said.count("the same command goes on") == 1, f"{where}: {trial.said}"
     assert "Traceback" not in trial.said, f"{where}: {trial.said}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kill", type=int, default=100)
     parser.add_argument("--term", type=int, default=30)
     parser.add_argument("--int", type=int, default=30)
@@ -360,7 +457,11 @@ def main() -> None:
     options = parser.parse_args()
     counts = {"SIGKILL": options.kill, "SIGTERM": options.term, "SIGINT": options.int}
     counts |= {WORKERS: options.workers_killed} if options.backend == "ray" else {}
-    names = [name for name in options.commands.split(",") if options.backend == "local" or name != "finetune"]
+    names = [
+        name
+        for name in options.commands.split(",")
+        if options.backend == "local" or name != "finetune"
+    ]
     if options.backend == "local":
         table = trials(counts, names, options.seed, options.quick)
     else:
@@ -372,10 +473,17 @@ def main() -> None:
         port = free_port()
         cluster = start_head(port, ENVIRONMENT | {"RAY_AUTH_MODE": "token"})
         try:
-            table = trials(counts, names, options.seed, options.quick, head=(cluster.pid, f"127.0.0.1:{port}"))
+            table = trials(
+                counts, names, options.seed, options.quick, head=(cluster.pid, f"127.0.0.1:{port}")
+            )
         finally:
             os.killpg(cluster.pid, signal.SIGKILL)
-    print("\n" + "command".ljust(10) + "signal".ljust(9) + "".join(phase.rjust(12) for phase in PHASES))
+    print(
+        "\n"
+        + "command".ljust(10)
+        + "signal".ljust(9)
+        + "".join(phase.rjust(12) for phase in PHASES)
+    )
     for name in names:
         for how in counts:
             cells = "".join(str(table[name, how, phase] or "").rjust(12) for phase in PHASES)

@@ -2,11 +2,11 @@
 
     python benchmarks/memory.py [--examples 20000] [--length 3900] [--what examples,length,soak]
 
-First a run over N short examples and over ten times as many: the peak may differ by 5 %. Then `distance` and `gradient`
-on one long input and on one of half its length: all maps of all layers together would take the bytes in the last
-column, four times as many for twice the length. The models are tiny and random, each run has a process of its own. A
-soak of 100,000 examples prints memory and processor time for every tenth of them: both must stay.
-"""
+First a run over N short examples and over ten times as many: the peak may differ by 5 %. Then
+`distance` and `gradient` on one long input and on one of half its length: all maps of all layers
+together would take the bytes in the last column, four times as many for twice the length. The
+models are tiny and random, each run has a process of its own. A soak of 100,000 examples prints
+memory and processor time for every tenth of them: both must stay."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 def said(code: str, *arguments: object) -> list[str]:
     """What some code in a process of its own prints."""
-    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -69,20 +71,27 @@ def peak(code: str, *arguments: object) -> float:
 
 
 def soak(analyses: str, examples: int = 100_000) -> None:
-    """Memory and speed of every tenth of a long run; the first tenth, which fills what is kept, is left out."""
+    """Memory and speed of every tenth of a long run; the first tenth, which fills what is kept, is
+    left out."""
     moments = json.loads(said(MANY, examples, analyses)[-2])
-    print("| examples | MiB | ms of processor time an example | examples a second |\n|---|---|---|---|")
+    print(
+        "| examples | MiB | ms of processor time an example | examples a second |\n|---|---|---|---|"
+    )
     costs, sizes = [], []
     for (before, _, cpu, clock), (done, size, cpu_then, clock_then) in pairwise(moments[1:]):
         costs.append(1e3 * (cpu_then - cpu) / (done - before))
         sizes.append(size)
-        print(f"| {done:,} | {size:.0f} | {costs[-1]:.2f} | {(done - before) / (clock_then - clock):.0f} |")
+        print(
+            f"| {done:,} | {size:.0f} | {costs[-1]:.2f} | {(done - before) / (clock_then - clock):.0f} |"
+        )
     memory, cost = (max(all_of) / min(all_of) - 1 for all_of in (sizes, costs))
     print(f"most to least: memory {memory:+.1%} (at most +5 % wanted), processor time {cost:+.1%}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--examples", type=int, default=20_000)
     parser.add_argument("--length", type=int, default=3900)
     parser.add_argument("--analyses", default="surface,offsets,roles")
@@ -92,13 +101,25 @@ if __name__ == "__main__":
         soak(options.analyses)
     if "examples" in options.what:
         many = 10 * options.examples
-        small, large = peak(MANY, options.examples, options.analyses), peak(MANY, many, options.analyses)
+        small, large = (
+            peak(MANY, options.examples, options.analyses),
+            peak(MANY, many, options.analyses),
+        )
         growth = large / small - 1
         print(
             f"{options.analyses}: {options.examples:,} examples: {small:.0f} MiB; {many:,}: {large:.0f} MiB; growth "
             f"{growth:+.1%} (at most +5 % wanted)"
         )
-        print(json.dumps({"what": "peak memory by examples", "small": small, "large": large, "growth": growth}))
+        print(
+            json.dumps(
+                {
+                    "what": "peak memory by examples",
+                    "small": small,
+                    "large": large,
+                    "growth": growth,
+                }
+            )
+        )
     if "length" in options.what:
         for name in ("distance", "gradient"):
             half, whole = peak(LONG, options.length // 2, name), peak(LONG, options.length, name)
@@ -107,4 +128,8 @@ if __name__ == "__main__":
                 f"{name}: one input of {options.length // 2:,} tokens: {half:.0f} MiB; of {options.length:,}: "
                 f"{whole:.0f} MiB; all its maps: {maps:.0f} MiB"
             )
-            print(json.dumps({"what": f"peak memory of {name}", "half": half, "whole": whole, "maps": maps}))
+            print(
+                json.dumps(
+                    {"what": f"peak memory of {name}", "half": half, "whole": whole, "maps": maps}
+                )
+            )

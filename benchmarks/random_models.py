@@ -1,10 +1,13 @@
-"""Nothing is said of random weights, and intervals hold what they say: the tables of docs/random-weights.md.
+"""Nothing is said of random weights, and intervals hold what they say: the tables of
+docs/random-weights.md.
 
-    python benchmarks/random_models.py [--runs 20] [--repeats 4000] [--keep FOLDER] [--write docs/random-weights.md]
+    python benchmarks/random_models.py [--runs 20] [--repeats 4000] [--keep FOLDER] [--write
+    docs/random-weights.md]
 
-The first table runs every analysis that tests heads on random-weights models (as transformers draws them, and with
-query and key weights six times as large), and counts the runs in which any head is called anything at a corrected p <
-0.05. The second simulates every interval and test in use there where the truth is known."""
+The first table runs every analysis that tests heads on random-weights models (as transformers draws
+them, and with query and key weights six times as large), and counts the runs in which any head is
+called anything at a corrected p < 0.05. The second simulates every interval and test in use there
+where the truth is known."""
 
 from __future__ import annotations
 
@@ -26,12 +29,15 @@ from headwise.stats.tests import mcnemar_exact, overlap_test, z_test
 from headwise.testing.levels import OF_DECODERS, TESTED, RandomRuns, level_examples, random_calls
 
 LARGE = "induction, 36 × 32 heads"
-FIRST_SEED = 100  # lower ones were looked at while the bounds were made, and can say nothing of them
+FIRST_SEED = (
+    100  # lower ones were looked at while the bounds were made, and can say nothing of them
+)
 Row = tuple[str, str, float, float, int]  # what, on which data, nominal, measured, simulations
 
 
 def calls(runs: int, keep: Path) -> pd.DataFrame:
-    """What is called on random weights: encoders and decoders, two gains, `runs` seeds each; kept run by run."""
+    """What is called on random weights: encoders and decoders, two gains, `runs` seeds each; kept
+    run by run."""
     found = []
     examples = level_examples()
     for seed in range(FIRST_SEED, FIRST_SEED + runs):
@@ -49,14 +55,18 @@ def calls(runs: int, keep: Path) -> pd.DataFrame:
         if not file.exists():
             file.touch()
             setting = RandomRuns(seeds=(seed,), causal=True, layers=36, heads=32, d_head=4)
-            one = random_calls(["induction"], examples, setting).assign(model="decoder", analysis=LARGE)
+            one = random_calls(["induction"], examples, setting).assign(
+                model="decoder", analysis=LARGE
+            )
             one.to_csv(file, index=False)
         found.append(file)
     return pd.concat([pd.read_csv(file) for file in found if file.stat().st_size])
 
 
 def calls_table(found: pd.DataFrame) -> Iterator[str]:
-    settings = [(model, gain) for model in ("encoder", "decoder") for gain in sorted(found["gain"].unique())]
+    settings = [
+        (model, gain) for model in ("encoder", "decoder") for gain in sorted(found["gain"].unique())
+    ]
     heads = [f"{model}{f', × {gain:g}' if gain != 1 else ''}" for model, gain in settings]
     yield f"| analysis | {' | '.join(heads)} | all | at most, by chance |"
     yield "|---|" + "---|" * (len(heads) + 2)
@@ -70,7 +80,7 @@ def calls_table(found: pd.DataFrame) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} | {(own['called'] > 0).sum()} of {len(own)} | {most} |"
 
 
-# --- simulations ------------------------------------------------------------------------------------------------------
+# --- simulations ----------------------------------------------------------------------------------
 
 
 def samples(shape: str, size: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -87,27 +97,59 @@ def intervals(repeats: int, rng: np.random.Generator) -> Iterator[Row]:
         for n in (10, 30, 100, 400):
             values = samples(shape, (n, repeats), rng)
             t = mean_interval(values.mean(0), values.var(0, ddof=1), np.full(repeats, n))
-            yield "interval of a mean (Student's t)", f"{shape}, {n} inputs", 0.95, covered(*t, 1.0), repeats
+            yield (
+                "interval of a mean (Student's t)",
+                f"{shape}, {n} inputs",
+                0.95,
+                covered(*t, 1.0),
+                repeats,
+            )
         few = min(repeats, 500)
         found = bootstrap_interval(samples(shape, (100, few), rng), repeats=1000)
-        yield "interval of a mean (percentile bootstrap)", f"{shape}, 100 inputs", 0.95, covered(*found, 1.0), few
+        yield (
+            "interval of a mean (percentile bootstrap)",
+            f"{shape}, 100 inputs",
+            0.95,
+            covered(*found, 1.0),
+            few,
+        )
         middle = 1.0 if shape == "normal" else float(np.exp(-0.18))
         held = [median_interval(list(samples(shape, (25,), rng))) for _ in range(few)]
         inside = [one["low"] <= middle <= one["high"] for one in held]
-        yield "interval of a median (order statistics)", f"{shape}, 25 values", 0.95, float(np.mean(inside)), few
+        yield (
+            "interval of a median (order statistics)",
+            f"{shape}, 25 values",
+            0.95,
+            float(np.mean(inside)),
+            few,
+        )
     for n, share in ((30, 0.5), (30, 0.1), (200, 0.02)):
         low, high = wilson_interval(rng.binomial(n, share, repeats), np.full(repeats, n))
-        yield "interval of a share (Wilson)", f"{share:g} of {n}", 0.95, covered(low, high, share), repeats
+        yield (
+            "interval of a share (Wilson)",
+            f"{share:g} of {n}",
+            0.95,
+            covered(low, high, share),
+            repeats,
+        )
 
 
 def levels(repeats: int, rng: np.random.Generator) -> Iterator[Row]:
     def z(values: np.ndarray) -> np.ndarray:
-        return z_test(values.mean(0), values.var(0, ddof=1), np.full(values.shape[1:], len(values)), 1.0).p_value
+        return z_test(
+            values.mean(0), values.var(0, ddof=1), np.full(values.shape[1:], len(values)), 1.0
+        ).p_value
 
     for shape in ("normal", "skewed"):
         for n in (30, 100, 400):
             p = z(samples(shape, (n, repeats), rng))
-            yield "z-test, one-tailed", f"{shape}, {n} inputs", 0.05, float((p < 0.05).mean()), repeats
+            yield (
+                "z-test, one-tailed",
+                f"{shape}, {n} inputs",
+                0.05,
+                float((p < 0.05).mean()),
+                repeats,
+            )
         few = min(repeats, 400)
         families = [z(samples(shape, (100, 200), rng)) for _ in range(few)]
         some = np.mean([(holm(p) < 0.05).any() for p in families])
@@ -119,30 +161,67 @@ def levels(repeats: int, rng: np.random.Generator) -> Iterator[Row]:
             said = benjamini_hochberg(z(values)) < 0.05
             shares.append(said[50:].sum() / max(said.sum(), 1))
         about = f"{shape}, 100 inputs, 50 of 200 true"
-        yield "z-test with Benjamini-Hochberg, false share", about, 0.05, float(np.mean(shares)), few
-        tested = [bootstrap_family_test(samples(shape, (60, 40), rng), 1.0, 300, k) for k in range(few // 2)]
+        yield (
+            "z-test with Benjamini-Hochberg, false share",
+            about,
+            0.05,
+            float(np.mean(shares)),
+            few,
+        )
+        tested = [
+            bootstrap_family_test(samples(shape, (60, 40), rng), 1.0, 300, k)
+            for k in range(few // 2)
+        ]
         one = np.mean([(found.p_value < 0.05).mean() for found in tested])
         yield "studentized bootstrap", f"{shape}, 60 inputs", 0.05, float(one), 40 * len(tested)
         some = np.mean([(found.p_adjusted < 0.05).any() for found in tested])
-        yield "studentized bootstrap, any of 40 (max-t)", f"{shape}, 60 inputs", 0.05, float(some), len(tested)
+        yield (
+            "studentized bootstrap, any of 40 (max-t)",
+            f"{shape}, 60 inputs",
+            0.05,
+            float(some),
+            len(tested),
+        )
     for n in (20, 100):
         first = rng.binomial(n, 0.5, repeats)
         p = mcnemar_exact(first, n - first)
-        yield "McNemar's exact test", f"{n} items that differ", 0.05, float((p < 0.05).mean()), repeats
+        yield (
+            "McNemar's exact test",
+            f"{n} items that differ",
+            0.05,
+            float((p < 0.05).mean()),
+            repeats,
+        )
     few = min(repeats, 500)
     p = np.array([overlap_test(rng.random((144, 2)) < 0.2)[0, 1] for _ in range(few)])
-    yield "overlap of two roles (hypergeometric)", "144 heads, 20 % each", 0.05, float((p < 0.05).mean()), few
+    yield (
+        "overlap of two roles (hypergeometric)",
+        "144 heads, 20 % each",
+        0.05,
+        float((p < 0.05).mean()),
+        few,
+    )
     for tail, draw in (("normal", rng.standard_normal), ("exponential", rng.standard_exponential)):
         for heads, models in ((144, 1), (12, 4)):
             passed = []
             for _ in range(few):
                 bound = chance_bound(draw(size=(heads * models, 8)), heads * 8, tail=tail)
                 passed.append(bool((draw(size=(heads, 8)) > bound).any()))
-            about = f"{heads} heads, {models} random model{'s' if models > 1 else ''}, 8 items, {tail}"
-            yield f"bound from random heads ({tail} tail), any head passes", about, 0.05, float(np.mean(passed)), few
+            about = (
+                f"{heads} heads, {models} random model{'s' if models > 1 else ''}, 8 items, {tail}"
+            )
+            yield (
+                f"bound from random heads ({tail} tail), any head passes",
+                about,
+                0.05,
+                float(np.mean(passed)),
+                few,
+            )
 
 
-def simulated_table(simulate: Callable[[int, np.random.Generator], Iterator[Row]], repeats: int) -> Iterator[str]:
+def simulated_table(
+    simulate: Callable[[int, np.random.Generator], Iterator[Row]], repeats: int
+) -> Iterator[str]:
     yield "| what | data | nominal | measured | simulations |"
     yield "|---|---|---|---|---|"
     for what, data, nominal, measured, count in simulate(repeats, np.random.default_rng(16)):
@@ -185,9 +264,13 @@ rarely, and errs on the safe side.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=20, help="seeds for each kind of model (default 20)")
+    parser.add_argument(
+        "--runs", type=int, default=20, help="seeds for each kind of model (default 20)"
+    )
     parser.add_argument("--repeats", type=int, default=4000, help="simulations (default 4000)")
-    parser.add_argument("--keep", type=Path, help="keep finished runs here; several processes may share it")
+    parser.add_argument(
+        "--keep", type=Path, help="keep finished runs here; several processes may share it"
+    )
     parser.add_argument("--write", type=Path, help="write the page here instead of printing it")
     asked = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,12 +1,13 @@
-"""Workers on Ray against one process: throughput of two against one, random kills of workers and of the command itself,
-Ctrl-C, a restart of the head.
+"""Workers on Ray against one process: throughput of two against one, random kills of workers and of
+the command itself, Ctrl-C, a restart of the head.
 
-    python benchmarks/ray_workers.py [--examples 512] [--kills 20] [--parts throughput,kills,driver,interrupt,head]
+    python benchmarks/ray_workers.py [--examples 512] [--kills 20] [--parts
+    throughput,kills,driver,interrupt,head]
 
-Prints a table. Every part compares bytes with a run in one process of one thread. Throughput is of the pass
-of `surface`, `offsets` and `roles` over the built-in corpus, from the first shard to the last, by workers that are
-ready; it wants an idle machine of two cores, so the load is printed beside it, and the CPU time that it took.
-"""
+Prints a table. Every part compares bytes with a run in one process of one thread. Throughput is of
+the pass of `surface`, `offsets` and `roles` over the built-in corpus, from the first shard to the
+last, by workers that are ready; it wants an idle machine of two cores, so the load is printed
+beside it, and the CPU time that it took."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ class Bench:
         self.examples = sum(1 for _ in self.corpus)
         self.runs = 0
 
-    def run(self, limit: int | None = None, progress: Callable[[str, int, int], None] | None = None) -> bytes:
+    def run(
+        self, limit: int | None = None, progress: Callable[[str, int, int], None] | None = None
+    ) -> bytes:
         """The bytes of an atlas."""
         self.runs += 1
         options = RunOptions(shard_size=8, limit=limit)
@@ -63,19 +66,29 @@ def throughput(bench: Bench, expected: bytes) -> None:
                 bench.run(limit=32)  # until every worker has its model
             load, moments = os.getloadavg()[0], []
 
-            def note(what: str, done: int, total: int, moments: list[Any] = moments, own: Any = workers) -> None:
+            def note(
+                what: str, done: int, total: int, moments: list[Any] = moments, own: Any = workers
+            ) -> None:
                 if what == "examples":  # the pass, and nothing after it
                     moments.append((done, time.perf_counter(), cpu(own.pids), time.process_time()))
 
             same = bench.run(progress=note) == expected
             passed = [last - first for first, last in zip(moments[0], moments[-1], strict=True)]
-            rates[count], cores[count] = passed[0] / passed[1], (passed[2] / passed[0], passed[3] / passed[0])
+            rates[count], cores[count] = (
+                passed[0] / passed[1],
+                (passed[2] / passed[0], passed[3] / passed[0]),
+            )
         told = "the bytes of one process" if same else "OTHER BYTES"
         used = f"CPU of an example: workers {1e3 * cores[count][0]:.1f} ms, driver {1e3 * cores[count][1]:.1f} ms"
-        print(f"{count} worker(s): {rates[count]:7.1f} examples/s, {told} (load {load:.1f}; {used})", flush=True)
+        print(
+            f"{count} worker(s): {rates[count]:7.1f} examples/s, {told} (load {load:.1f}; {used})",
+            flush=True,
+        )
     print(f"two against one: {rates[2] / rates[1]:.2f} (1.7 wanted)", flush=True)
     # One worker and the driver have a core each; with two workers, all three share two cores.
-    print(f"by CPU time, were both cores free: {max(cores[1]) / (sum(cores[2]) / 2):.2f}", flush=True)
+    print(
+        f"by CPU time, were both cores free: {max(cores[1]) / (sum(cores[2]) / 2):.2f}", flush=True
+    )
 
 
 def cpu(pids: list[int]) -> float:
@@ -88,8 +101,9 @@ def cpu(pids: list[int]) -> float:
 
 
 def kills(bench: Bench, expected: bytes, count: int, shard: float) -> None:
-    """Workers are killed at random moments, 3 to 15 shards' time apart, until so many have been, in several runs. A
-    random-weights model takes as long as several shards: some are hit again and again."""
+    """Workers are killed at random moments, 3 to 15 shards' time apart, until so many have been, in
+    several runs. A random-weights model takes as long as several shards: some are hit again and
+    again."""
     chance, killed, runs, same = random.Random(0), 0, 0, True
     with workers_of(Backend("ray", workers=2)) as workers:
         assert isinstance(workers, RayWorkers)
@@ -119,7 +133,12 @@ def kills(bench: Bench, expected: bytes, count: int, shard: float) -> None:
     )
 
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 COMMAND = [sys.executable, "-m", "headwise", "run", "surface", "--out"]
 
 
@@ -133,7 +152,12 @@ def begun(
 ) -> subprocess.Popen[str]:
     """A command in the middle of its work, with so many shards finished."""
     made = subprocess.Popen(
-        asked, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        asked,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     while made.poll() is None and pieces(out) < finished:
         time.sleep(0.05)
@@ -141,7 +165,8 @@ def begun(
 
 
 def interrupt(folder: Path, alone: bytes) -> None:
-    """Ctrl-C on a terminal goes to the command and all it started; the command goes on without workers."""
+    """Ctrl-C on a terminal goes to the command and all it started; the command goes on without
+    workers."""
     out = folder / "interrupted.nc"
     first = begun([*COMMAND, str(out), "--backend", "ray", "--workers", "2"], out)
     os.killpg(first.pid, signal.SIGINT)
@@ -157,7 +182,8 @@ def interrupt(folder: Path, alone: bytes) -> None:
 
 
 def driver(folder: Path, alone: bytes, count: int) -> None:
-    """The command itself is killed, its workers with it as Ray sees fit; repeated with workers or without, in turn."""
+    """The command itself is killed, its workers with it as Ray sees fit; repeated with workers or
+    without, in turn."""
     chance, same, kept = random.Random(0), 0, []
     for trial in range(count):
         out = folder / f"driver-{trial}.nc"
@@ -169,7 +195,9 @@ def driver(folder: Path, alone: bytes, count: int) -> None:
         with suppress(ProcessLookupError):  # what Ray left of it
             os.killpg(first.pid, signal.SIGKILL)
         again = subprocess.run(
-            [*COMMAND, str(out), *(workers if trial % 2 else [])], env=ENVIRONMENT, capture_output=True
+            [*COMMAND, str(out), *(workers if trial % 2 else [])],
+            env=ENVIRONMENT,
+            capture_output=True,
         )
         same += again.returncode == 0 and out.read_bytes() == alone
     print(
@@ -179,12 +207,22 @@ def driver(folder: Path, alone: bytes, count: int) -> None:
 
 
 def head(folder: Path, alone: bytes) -> None:
-    """A cluster whose head is killed in the middle of a command and started again: the command is resumed."""
+    """A cluster whose head is killed in the middle of a command and started again: the command is
+    resumed."""
     out = folder / "ray.nc"
     port = free_port()
     environment = ENVIRONMENT | {"RAY_AUTH_MODE": "token"}  # what `ray start` asks for by itself
     cluster = start_head(port, environment)
-    asked = [*COMMAND, str(out), "--backend", "ray", "--address", f"127.0.0.1:{port}", "--workers", "2"]
+    asked = [
+        *COMMAND,
+        str(out),
+        "--backend",
+        "ray",
+        "--address",
+        f"127.0.0.1:{port}",
+        "--workers",
+        "2",
+    ]
     first = begun(asked, out, environment=environment)
     os.killpg(cluster.pid, signal.SIGKILL)
     stopped = first.poll() is None
@@ -214,10 +252,23 @@ def free_port() -> int:
 
 def start_head(port: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     ray = Path(sys.executable).with_name("ray")
-    asked = [str(ray), "start", "--head", "--block", "--port", str(port), "--node-ip-address", "127.0.0.1"]
+    asked = [
+        str(ray),
+        "start",
+        "--head",
+        "--block",
+        "--port",
+        str(port),
+        "--node-ip-address",
+        "127.0.0.1",
+    ]
     asked += ["--num-cpus", "2", "--include-dashboard", "false", "--disable-usage-stats"]
     made = subprocess.Popen(
-        asked, env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        asked,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     for _ in range(600):
         with socket.socket() as probe:
@@ -249,7 +300,9 @@ def main() -> None:
                 kills(bench, expected, given.kills, 8 / rate)
         if {"driver", "interrupt", "head"} & set(parts):
             target = Path(folder) / "alone.nc"
-            subprocess.run([*COMMAND, str(target)], env=ENVIRONMENT, check=True, capture_output=True)
+            subprocess.run(
+                [*COMMAND, str(target)], env=ENVIRONMENT, check=True, capture_output=True
+            )
             if "driver" in parts:
                 driver(Path(folder), target.read_bytes(), given.kills // 2)
             if "interrupt" in parts:

@@ -3,9 +3,9 @@
     headwise atlas MODEL --out ATLAS
     python benchmarks/table_decoder.py MODEL --atlas ATLAS [--write]
 
-Most is read off the atlas. Patching (64 pairs to first order, 8 pairs exactly), an experiment of its own, and
-`retrieval` at 512 and 1,024 tokens, longer than in an atlas, are run here: minutes on one core.
-"""
+Most is read off the atlas. Patching (64 pairs to first order, 8 pairs exactly), an experiment of
+its own, and `retrieval` at 512 and 1,024 tokens, longer than in an atlas, are run here: minutes on
+one core."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def p_text(p: float) -> str:
 def induction(found: xr.Dataset) -> Row:
     a = found.attrs
     first, second = map(float, found["loss"].values)
-    sure = {name: int((plane(found, f"{name}_p_adjusted") < LEVEL).sum()) for name in ("prefix_matching", "duplicate")}
+    sure = {
+        name: int((plane(found, f"{name}_p_adjusted") < LEVEL).sum())
+        for name in ("prefix_matching", "duplicate")
+    }
     score = plane(found, "prefix_matching")
     top = best(score, 1)[0]
     low, high = (plane(found, f"prefix_matching_{end}")[top] for end in ("low", "high"))
@@ -98,9 +101,12 @@ def circuits(found: xr.Dataset, induction_of: xr.Dataset) -> Row:
     layer, head = best(plane(induction_of, "prefix_matching"), 1)[0]
     into = found["composition"].sel(side="key").isel(head_b=layer * heads + head).values
     before = plane(induction_of, "previous")
-    senders = [divmod(int(place), heads) for place in np.argsort(-np.nan_to_num(into, nan=-np.inf))[:2]]
+    senders = [
+        divmod(int(place), heads) for place in np.argsort(-np.nan_to_num(into, nan=-np.inf))[:2]
+    ]
     told = " and ".join(
-        f"{head_name(*at)} (which gives {before[at]:.2f} of its attention to the token before)" for at in senders
+        f"{head_name(*at)} (which gives {before[at]:.2f} of its attention to the token before)"
+        for at in senders
     )
     return "`circuits`", (
         f"{int((sure & (copying > 0)).sum())} heads copy, {int((sure & (copying < 0)).sum())} do the reverse; the "
@@ -130,7 +136,10 @@ def roles(found: xr.Dataset, induction_of: xr.Dataset) -> Row:
     a = induction_of.attrs
     sure = plane(induction_of, "prefix_matching_p_adjusted") < LEVEL
     rest = found["bias_rest"].sel(role="induction").transpose(*HEADS).values
-    has, without = (int(found[name].sel(role="induction").sum()) for name in ("has_role_adjusted", "has_role_rest"))
+    has, without = (
+        int(found[name].sel(role="induction").sum())
+        for name in ("has_role_adjusted", "has_role_rest")
+    )
     return f"`roles`, {int(found.attrs['inputs']):,} texts", (
         "rank correlation over heads of `prefix_matching` on random sequences with the role `induction` on these "
         f"texts: {a['role_r']:.2f} with the bias as it is ({p_text(a['role_p'])}), since a head that rests has a small "
@@ -145,7 +154,10 @@ def roles(found: xr.Dataset, induction_of: xr.Dataset) -> Row:
 def patching(model: HeadModel) -> Iterator[Row]:
     pairs = builtin_pairs("agreement", 64)
     first = patch(model, pairs, PatchOptions(exact=False, ablate=0))
-    right = [f"{100 * first.attrs[f'{which}_right']:.0f} % of {which}" for which in ("clean", "corrupted")]
+    right = [
+        f"{100 * first.attrs[f'{which}_right']:.0f} % of {which}"
+        for which in ("clean", "corrupted")
+    ]
     told = f"right on {' and '.join(right)} inputs; most is carried by {named(plane(first, 'estimate'), 2)}"
     yield f"`headwise patch`, subject and verb, {len(pairs)} pairs, first order", told
     exact = patch(model, pairs[:8])
@@ -170,12 +182,16 @@ def rows(atlas: Atlas, model: HeadModel) -> Iterator[Row]:
     yield logits(atlas["logits"])
     yield from patching(model)
     longer = {"lengths": (512, 1024), "depths": 3, "needles": 2}
-    yield retrieval(make_atlas(model, analyses=["retrieval"], parameters={"retrieval": longer})["retrieval"])
+    yield retrieval(
+        make_atlas(model, analyses=["retrieval"], parameters={"retrieval": longer})["retrieval"]
+    )
     yield roles(atlas["roles"], atlas["induction"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--atlas", type=Path, required=True)
     parser.add_argument("--write", action="store_true", help="into docs/decoders.md")
@@ -187,7 +203,12 @@ def main() -> None:
             about += f", {len(set(model.kv_groups))} key/value heads"
         corpus = atlas.provenance["corpus"]
         lines = [f"| {question} | {found} |" for question, found in rows(atlas, model)]
-    head = [f"{about}; {corpus['examples']:,} texts of the built-in corpus.", "", "| question | found |", "|---|---|"]
+    head = [
+        f"{about}; {corpus['examples']:,} texts of the built-in corpus.",
+        "",
+        "| question | found |",
+        "|---|---|",
+    ]
     text = "\n".join([*head, *lines])
     print(text)
     if asked.write:

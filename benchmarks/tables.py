@@ -1,12 +1,11 @@
 """The tables of docs/results: each is written between its marks in its page.
 
-    python benchmarks/tables.py syntax roles features patterns attribution readings --atlas atlas --write
-    python benchmarks/tables.py coreference --data FOLDER --write
+    python benchmarks/tables.py syntax roles features patterns attribution readings --atlas atlas
+    --write python benchmarks/tables.py coreference --data FOLDER --write
 
-Most are read off the atlas of the built-in model on the built-in corpus that `make atlas` wrote. Coreference is of
-OntoGUM, `FOLDER/coreference/ontogum_conll.tar.xz`, with the trees of `gum_conllu.tar.xz` there. `readings` goes into
-docs/attribution.md.
-"""
+Most are read off the atlas of the built-in model on the built-in corpus that `make atlas` wrote.
+Coreference is of OntoGUM, `FOLDER/coreference/ontogum_conll.tar.xz`, with the trees of
+`gum_conllu.tar.xz` there. `readings` goes into docs/attribution.md."""
 
 from __future__ import annotations
 
@@ -23,7 +22,17 @@ from headwise.core.labels import head_name
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
 TYPES = ("all", "pronoun", "proper", "nominal")
-ROLES = ("local", "local:prev", "local:next", "syntactic", "nsubj", "dobj", "amod", "advmod", "siblings")
+ROLES = (
+    "local",
+    "local:prev",
+    "local:next",
+    "syntactic",
+    "nsubj",
+    "dobj",
+    "amod",
+    "advmod",
+    "siblings",
+)
 ROLES += ("same_word", "delimiter", "cls", "sep")
 
 
@@ -36,7 +45,9 @@ class Given:
 
     def group(self, name: str) -> xr.Dataset:
         if self.atlas is None:
-            raise SystemExit("This section is read off an atlas: give the folder that `make atlas` wrote as --atlas.")
+            raise SystemExit(
+                "This section is read off an atlas: give the folder that `make atlas` wrote as --atlas."
+            )
         return self.atlas[name]
 
     def seen(self, name: str) -> int:
@@ -65,7 +76,7 @@ def percent(dataset: xr.Dataset, name: str) -> str:
     return f"{value:.1f} ({low:.1f} to {high:.1f})"
 
 
-# --- sections ---------------------------------------------------------------------------------------------------------
+# --- sections -------------------------------------------------------------------------------------
 
 
 def syntax(given: Given) -> str:
@@ -75,7 +86,11 @@ def syntax(given: Given) -> str:
     name = head_name(int(one["best_layer"]), int(one["best_head"]))
     kinds = [str(kind) for kind in gradient["token_type"].values]
     rows = [
-        (kind, " ".join(f"{1e3 * float(v):.2f}" for v in gradient.sel(token_type=kind).mean("head"))) for kind in kinds
+        (
+            kind,
+            " ".join(f"{1e3 * float(v):.2f}" for v in gradient.sel(token_type=kind).mean("head")),
+        )
+        for kind in kinds
     ]
     return "\n\n".join(
         [
@@ -99,7 +114,10 @@ def coreference(given: Given) -> str:
     trees = f"gum:{folder / 'gum_conllu.tar.xz'}"
     corpus = open_corpus(f"ontogum:{folder / 'ontogum_conll.tar.xz'}", trees=trees)
     out = []
-    for documents, words in (("cut", "Documents cut to 128 tokens"), ("windows", "Overlapping windows of 128 tokens")):
+    for documents, words in (
+        ("cut", "Documents cut to 128 tokens"),
+        ("windows", "Overlapping windows of 128 tokens"),
+    ):
         asked = make_analysis("coreference", {"documents": documents})
         found = make_atlas(None, corpus, [asked], full=True)["coreference"]
         rows = []
@@ -108,14 +126,31 @@ def coreference(given: Given) -> str:
             bars = [f"{100 * float(value):.1f}" for value in one["baseline_accuracy"]]
             name = head_name(int(one["best_layer"]), int(one["best_head"]))
             p = float(one["best_p_adjusted"].sel(baseline="rules"))
-            rows.append((kind, f"{int(one['count']):,}", *bars, f"{name} {percent(one, 'best_accuracy')}", f"{p:.3f}"))
+            rows.append(
+                (
+                    kind,
+                    f"{int(one['count']):,}",
+                    *bars,
+                    f"{name} {percent(one, 'best_accuracy')}",
+                    f"{p:.3f}",
+                )
+            )
         bars = [str(value).replace("_", " ") for value in found["baseline"].values]
         median = 100 * float(found["accuracy"].sel(mention_type="all").median())
         out.append(
             f"{words}. Mentions behind a cut: {int(found.attrs.get('mentions_cut', 0)):,}; without an antecedent "
             f"before it: {int(found.attrs.get('mentions_without_antecedent', 0)):,}. The median head has "
             f"{median:.1f}.\n\n"
-            + table(("mentions", "number", *bars, "best head (95 % interval)", "corrected p over the rules"), rows)
+            + table(
+                (
+                    "mentions",
+                    "number",
+                    *bars,
+                    "best head (95 % interval)",
+                    "corrected p over the rules",
+                ),
+                rows,
+            )
         )
     return "\n\n".join(out)
 
@@ -181,7 +216,17 @@ def features(given: Given) -> str:
     return "\n\n".join(
         [
             f"{given.seen('features')} sentences of the built-in corpus (UD English EWT), with gold trees.",
-            table(("feature", "most attended by", "mean", "uniform", "largest excess", "heads that stand out"), rows),
+            table(
+                (
+                    "feature",
+                    "most attended by",
+                    "mean",
+                    "uniform",
+                    "largest excess",
+                    "heads that stand out",
+                ),
+                rows,
+            ),
             table(("pair", "largest attention", "largest excess", "heads that stand out"), linked),
         ]
     )
@@ -210,9 +255,18 @@ def attribution(given: Given) -> str:
             "input Pearson < 0.5 for most heads after four layers",
             heads(deep["pearson"].isel(layer=slice(4, None)) < 0.5),
         ),
-        ("input Pearson median < 0.25 in the last four layers", by_layer(deep["pearson"].median("head")[-4:])),
-        ("input Spearman median < 0.7 at layer 3 (from 1)", by_layer(deep["spearman"].median("head")[2:3])),
-        ("input Spearman median < 0.25 in the last layer", by_layer(deep["spearman"].median("head")[-1:])),
+        (
+            "input Pearson median < 0.25 in the last four layers",
+            by_layer(deep["pearson"].median("head")[-4:]),
+        ),
+        (
+            "input Spearman median < 0.7 at layer 3 (from 1)",
+            by_layer(deep["spearman"].median("head")[2:3]),
+        ),
+        (
+            "input Spearman median < 0.25 in the last layer",
+            by_layer(deep["spearman"].median("head")[-1:]),
+        ),
     ]
     medians = [
         (words, by_layer(part[name].median("head")))
@@ -228,7 +282,10 @@ def attribution(given: Given) -> str:
             f"{given.seen('attribution')} sentences of at most 32 tokens; contributions of the input by a sketch with "
             "a median error of 8 % of a row.",
             table(("claim of the paper (BERT-base, MNLI)", "here"), rows),
-            table(("correlation with attention, median over the heads of a layer", "layers 0 to 11"), medians),
+            table(
+                ("correlation with attention, median over the heads of a layer", "layers 0 to 11"),
+                medians,
+            ),
         ]
     )
 
@@ -236,13 +293,17 @@ def attribution(given: Given) -> str:
 def readings(given: Given) -> str:
     found = given.group("attribution")
     names = {"attention": "mean attention", "rollout": "rollout", "norm": "norm"}
-    ends = [found[f"mixed_between{end}"].sel(layer_source_b="input") for end in ("", "_low", "_high")]
+    ends = [
+        found[f"mixed_between{end}"].sel(layer_source_b="input") for end in ("", "_low", "_high")
+    ]
     rows = []
     for name, words in names.items():
         middle, low, high = (end.sel(layer_source=name) for end in ends)
         rows.append((words, by_layer(middle), f"{float(low[-1]):.2f} to {float(high[-1]):.2f}"))
     kept = found["mixed_own"].isel(layer=-1)
-    own = ", ".join(f"{name} {float(kept.sel(layer_source=name)):.2f}" for name in ("input", *names))
+    own = ", ".join(
+        f"{name} {float(kept.sel(layer_source=name)):.2f}" for name in ("input", *names)
+    )
     return (
         f"{given.seen('attribution')} sentences of at most 32 tokens. Spearman's correlation of what leaves each layer "
         "with the contribution of the input:\n\n"
@@ -252,7 +313,8 @@ def readings(given: Given) -> str:
 
 
 SECTIONS: dict[str, Callable[[Given], str]] = {
-    function.__name__: function for function in (syntax, coreference, roles, features, patterns, attribution, readings)
+    function.__name__: function
+    for function in (syntax, coreference, roles, features, patterns, attribution, readings)
 }
 
 
@@ -262,11 +324,15 @@ def write(section: str, text: str) -> None:
     mark = f"<!-- made by benchmarks/tables.py {section} -->\n"
     before, _, rest = path.read_text(encoding="utf-8").partition(mark)
     assert rest, f"{path} has no mark {mark!r}"
-    path.write_text(before + mark + f"\n{text}\n\n" + rest[rest.index("<!-- end -->") :], encoding="utf-8")
+    path.write_text(
+        before + mark + f"\n{text}\n\n" + rest[rest.index("<!-- end -->") :], encoding="utf-8"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sections", nargs="+", choices=list(SECTIONS))
     parser.add_argument("--atlas", type=Path, help="what `make atlas` wrote")
     parser.add_argument("--data", type=Path, help="a folder with public data sets")

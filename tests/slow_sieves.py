@@ -1,5 +1,5 @@
-"""Every sieve, feature and pair again in plain loops over tokens: no broadcasting, none of the library's own code for
-them."""
+"""Every sieve, feature and pair again in plain loops over tokens: no broadcasting, none of the
+library's own code for them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,12 @@ def in_sieve(name: str, row: Encoded, i: int, j: int) -> bool:
     if name == "local:next":
         return j in (i + 1, i + 2)
     if name == "block":
-        return row.example.has_pair and not row.special[i] and not row.special[j] and row.segment[i] == row.segment[j]
+        return (
+            row.example.has_pair
+            and not row.special[i]
+            and not row.special[j]
+            and row.segment[i] == row.segment[j]
+        )
     if name == "delimiter":
         return bool(row.cls[j]) or bool(row.sep[j])
     if name in ("cls", "sep"):
@@ -85,7 +90,8 @@ def has_feature(name: str, row: Encoded, t: int) -> bool:
         return False
     if name in ("noun", "verb", "pronoun"):
         return (
-            example.upos is not None and example.upos[word] == {"noun": "NOUN", "verb": "VERB", "pronoun": "PRON"}[name]
+            example.upos is not None
+            and example.upos[word] == {"noun": "NOUN", "verb": "VERB", "pronoun": "PRON"}[name]
         )
     if name in ("subject", "object"):
         wanted = ("nsubj", "nsubjpass") if name == "subject" else ("obj", "dobj")
@@ -115,5 +121,8 @@ def is_pair(name: str, row: Encoded, i: int, j: int) -> bool:
         if example.heads is None:
             return False
         verb, subject = (a, b) if source == "verb" else (b, a)
-        return example.heads[subject] == verb and example.relations[subject].split(":")[0] in ("nsubj", "nsubjpass")
+        return example.heads[subject] == verb and example.relations[subject].split(":")[0] in (
+            "nsubj",
+            "nsubjpass",
+        )
     return has_feature(source, row, i) and has_feature(target, row, j)

@@ -1,4 +1,5 @@
-"""Small made-up datasets of the shapes that surface and offsets give, for the tests of figures and page."""
+"""Small made-up datasets of the shapes that surface and offsets give, for the tests of figures and
+page."""
 
 from __future__ import annotations
 
@@ -42,15 +43,24 @@ def _mean(name: str, dims: tuple[str, ...], values: np.ndarray, n: int) -> dict[
     }
 
 
-def surface(layers: int = 12, heads: int = 12, *, causal: bool = False, n: int = 200, seed: int = 0) -> xr.Dataset:
-    """A surface dataset; a causal one has no sep and no entropy from cls, as a decoder without an end token."""
+def surface(
+    layers: int = 12, heads: int = 12, *, causal: bool = False, n: int = 200, seed: int = 0
+) -> xr.Dataset:
+    """A surface dataset; a causal one has no sep and no entropy from cls, as a decoder without an
+    end token."""
     rng = np.random.default_rng(seed)
     depth = np.linspace(0, 1, layers)[:, None]
-    sep = np.clip(rng.beta(2, 3, (layers, heads)) * (0.2 + 1.6 * np.exp(-((depth - 0.6) ** 2) / 0.08)), 0, 0.97)
+    sep = np.clip(
+        rng.beta(2, 3, (layers, heads)) * (0.2 + 1.6 * np.exp(-((depth - 0.6) ** 2) / 0.08)),
+        0,
+        0.97,
+    )
     cls = (1 - sep) * rng.beta(1, 6, (layers, heads)) * (1.4 - depth)
     punct = (1 - sep - cls) * rng.beta(1, 9, (layers, heads))
     types = np.stack([cls, cls, sep, punct, 1 - sep - cls - punct], -1)
-    sharper = np.stack([cls * 0.1, cls * 0.1, 1 - 0.1 * (1 - sep) * 4, punct * 0.1, 0.3 * (1 - sep)], -1)
+    sharper = np.stack(
+        [cls * 0.1, cls * 0.1, 1 - 0.1 * (1 - sep) * 4, punct * 0.1, 0.3 * (1 - sep)], -1
+    )
     if causal:
         types[..., 2] = np.nan
         sharper[:] = np.nan
@@ -133,7 +143,10 @@ def attention(layers: int, heads: int, tokens: int, *, seed: int = 0) -> np.ndar
     ]  # fmt: skip
     scores = np.array(
         [
-            [kinds[rng.integers(len(kinds))] + rng.normal(0, 0.6, (tokens, tokens)) for _ in range(heads)]
+            [
+                kinds[rng.integers(len(kinds))] + rng.normal(0, 0.6, (tokens, tokens))
+                for _ in range(heads)
+            ]
             for _ in range(layers)
         ]
     )

@@ -1,7 +1,8 @@
 """Every block of code in the documents is of a kind that a rule checks.
 
 - `python`: run, block after block of a page in one space; a `text` block behind it is what it printed. The built-in
-  model is a smaller one with its tokenizer and its heads, but where numbers of the built-in one are printed.
+  model is a smaller one with its tokenizer and its heads, but where numbers of the built-in one are
+  printed.
 - `py`: another library's code: it must be Python.
 - none or `bash`: what one types. `headwise` with commands and options that exist (tests/test_docs.py), `make` with a
   target, `python` with a script of the repository, `pip install` with extras that exist.
@@ -35,9 +36,20 @@ ELSEWHERE = {
     "docs/adding-an-analysis.md": "tests/test_docs.py makes the package, tests/analyses/roles/test_sieves.py its roles",
 }
 MEASURED = {"docs/tutorial.md"}  # it prints what the heads of the built-in model do
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "optional-dependencies"
+]
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
-PLAIN = {"cd", "export", "git", "ray", "srun", "sbatch", "kubectl", "pre-commit"}  # programs that are not ours
+PLAIN = {
+    "cd",
+    "export",
+    "git",
+    "ray",
+    "srun",
+    "sbatch",
+    "kubectl",
+    "pre-commit",
+}  # programs that are not ours
 
 
 def blocks(path: Path) -> list[tuple[str, str]]:
@@ -55,7 +67,9 @@ def with_code(kind: str) -> list[Path]:
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_every_block_is_of_a_kind_that_is_checked(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert text.count("\n```") + text.startswith("```") == 2 * len(blocks(path)), "a block is open, or is indented"
+    assert text.count("\n```") + text.startswith("```") == 2 * len(blocks(path)), (
+        "a block is open, or is indented"
+    )
     for language, code in blocks(path):
         if language in ("", "bash"):
             for line in code.replace("\\\n", " ").splitlines():

@@ -1,5 +1,5 @@
-"""The documentation site: it builds without a warning, every link in it leads somewhere, and it asks nothing of the
-network."""
+"""The documentation site: it builds without a warning, every link in it leads somewhere, and it
+asks nothing of the network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from headwise.plots import figures_for
 
 ROOT = Path(__file__).parents[1]
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
-OWN = {name: cls for name, cls in known_analyses().items() if cls.__module__.startswith("headwise.")}
+OWN = {
+    name: cls for name, cls in known_analyses().items() if cls.__module__.startswith("headwise.")
+}
 
 
 class Reader(HTMLParser):
@@ -53,9 +55,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out, gallery = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("gallery")
     for name in ("surface-entropy", "dependency-table"):
         (gallery / f"{name}.png").write_bytes((ROOT / "docs" / "picture.png").read_bytes())
-    # Not `--quiet`: warnings that are not said do not count as such, and `--strict` would let them pass.
-    arguments = ["build", "--strict", "--site-dir", str(out), "--config-file", str(ROOT / "mkdocs.yml")]
-    # In this process, which has imported all that the pages are made from: that takes as long as the pages.
+    # Not `--quiet`: warnings that are not said do not count as such, and `--strict` would let them
+    # pass.
+    arguments = [
+        "build",
+        "--strict",
+        "--site-dir",
+        str(out),
+        "--config-file",
+        str(ROOT / "mkdocs.yml"),
+    ]
+    # In this process, which has imported all that the pages are made from: that takes as long as
+    # the pages.
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("HEADWISE_DOCS_QUICK", "1")
         patch.setenv("HEADWISE_DOCS_GALLERY", str(gallery))
@@ -86,7 +97,9 @@ def test_links_and_anchors_lead_somewhere_and_nothing_is_fetched_from_elsewhere(
             if anchor and target in pages:
                 assert anchor in pages[target].ids, f"{path.relative_to(site)}: {link}"
     for style in site.rglob("*.css"):
-        assert "url(http" not in style.read_text(encoding="utf-8").replace('"', "").replace("'", ""), style
+        assert "url(http" not in style.read_text(encoding="utf-8").replace('"', "").replace(
+            "'", ""
+        ), style
 
 
 @pytest.mark.slow
@@ -94,7 +107,14 @@ def test_the_pages_have_what_they_are_made_from(site: Path) -> None:
     for name in OWN:
         assert (site / "analyses" / f"{name}.html").exists(), name
     surface = (site / "analyses" / "surface.html").read_text(encoding="utf-8")
-    for part in ("Assumptions", "Traps", "Cost", "mass_from_sep", "token_type", "../gallery/surface-entropy.png"):
+    for part in (
+        "Assumptions",
+        "Traps",
+        "Cost",
+        "mass_from_sep",
+        "token_type",
+        "../gallery/surface-entropy.png",
+    ):
         assert part in surface, part
     commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
     assert "--heads-from" in commands
@@ -107,10 +127,16 @@ def test_every_analysis_says_what_its_page_needs(name: str) -> None:
     parts = sections(cls)
     said = notes(parts.get("Notes", ""))
     for word in ("Question", "Assumes", "Traps", "Cost"):
-        assert len(said.get(word, "")) > 20, f"the docstring of {cls.__name__} has no `{word}: ...` among its Notes"
+        assert len(said.get(word, "")) > 20, (
+            f"the docstring of {cls.__name__} has no `{word}: ...` among its Notes"
+        )
     assert said["Question"].endswith("?")
-    named = {one.strip() for names, _, _ in parameters(parts["Parameters"]) for one in names.split(",")}
-    assert named == {field.name for field in fields(cls)}, f"the docstring of {cls.__name__} has others"  # type: ignore[arg-type]
+    named = {
+        one.strip() for names, _, _ in parameters(parts["Parameters"]) for one in names.split(",")
+    }
+    assert named == {field.name for field in fields(cls)}, (
+        f"the docstring of {cls.__name__} has others"
+    )  # type: ignore[arg-type]
     assert all(spec.caption for spec in figures_for(name))
 
 
@@ -120,6 +146,10 @@ def test_numbers_of_what_is_asked_of_decoders_have_units() -> None:
     found = analyses.planted_results(analyses.asked_of_decoders())
     torch.set_num_threads(threads)
     assert set(found) == {"circuits", "induction", "logits", "opening_token", "retrieval", "sinks"}
-    units = {key: unit for name, dataset in found.items() for key, unit in analyses.units_of(name, dataset).items()}
+    units = {
+        key: unit
+        for name, dataset in found.items()
+        for key, unit in analyses.units_of(name, dataset).items()
+    }
     lacking = [name for name, unit in units.items() if not unit]
     assert len(lacking) < 0.03 * len(units), f"say the unit of {', '.join(lacking)}"

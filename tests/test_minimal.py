@@ -1,5 +1,5 @@
-"""The small install stays small: `import headwise` is light, and nothing but the core dependencies is needed to import
-everything."""
+"""The small install stays small: `import headwise` is light, and nothing but the core dependencies
+is needed to import everything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ def _python(code: str) -> str:
 
 def test_importing_headwise_and_its_command_line_is_light() -> None:
     loaded = _python("import headwise, headwise.cli.main, sys; print(*sys.modules)").split()
-    assert not {"torch", "transformers", "xarray", "matplotlib", "scipy", "sklearn", "statsmodels"} & set(loaded)
+    assert not {
+        "torch",
+        "transformers",
+        "xarray",
+        "matplotlib",
+        "scipy",
+        "sklearn",
+        "statsmodels",
+    } & set(loaded)
 
 
 def test_everything_imports_without_any_extra() -> None:
@@ -30,7 +38,17 @@ def test_everything_imports_without_any_extra() -> None:
         re.split(r"[<>=\[]", line)[0].lower()
         for line in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     }
-    extras = ["spacy", "datasets", "fastapi", "uvicorn", "ray", "sentence_transformers", "nltk", "accelerate", "gguf"]
+    extras = [
+        "spacy",
+        "datasets",
+        "fastapi",
+        "uvicorn",
+        "ray",
+        "sentence_transformers",
+        "nltk",
+        "accelerate",
+        "gguf",
+    ]
     assert not set(extras) & core, "an extra became a core dependency: take it off this list"
     # transformers itself looks for some of these, so only headwise's own imports are refused.
     code = f"""

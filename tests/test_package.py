@@ -1,4 +1,5 @@
-"""The package: wheel and sdist are whole, it runs where there is no source tree, and its version is one."""
+"""The package: wheel and sdist are whole, it runs where there is no source tree, and its version is
+one."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def test_it_installs_and_runs_without_the_source_tree(tmp_path: Path) -> None:
     pytest.importorskip("build", reason="the package build is not installed")
     pytest.importorskip("twine", reason="the package twine is not installed")
     pytest.importorskip("headwise_wiki_bert", reason="the built-in model is not installed")
-    spec = importlib.util.spec_from_file_location("check_package", ROOT / "tools" / "check_package.py")
+    spec = importlib.util.spec_from_file_location(
+        "check_package", ROOT / "tools" / "check_package.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
@@ -53,7 +56,9 @@ def test_it_installs_and_runs_without_the_source_tree(tmp_path: Path) -> None:
         names = packed.namelist()
     assert not [name for name in names if not name.startswith(("headwise/", "headwise-"))]
     shipped = {
-        path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src" / "headwise").rglob("*") if path.is_file()
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src" / "headwise").rglob("*")
+        if path.is_file()
     }
     lacking = {name for name in shipped if "__pycache__" not in name} - set(names)
     assert not lacking, f"package-data in pyproject.toml does not cover {sorted(lacking)}"

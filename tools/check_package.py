@@ -1,10 +1,11 @@
-"""Build wheel and sdist, check them, install the wheel where there is no source tree, and run it there.
+"""Build wheel and sdist, check them, install the wheel where there is no source tree, and run it
+there.
 
     python tools/check_package.py [--out dist] [--index]
 
-The wheel is built from the sdist, so that both are whole. Without `--index` nothing is asked of the network: the
-dependencies are those of this environment. With it, pip takes them from its index, as a user's would.
-"""
+The wheel is built from the sdist, so that both are whole. Without `--index` nothing is asked of the
+network: the dependencies are those of this environment. With it, pip takes them from its index, as
+a user's would."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# Run in the new environment: the version is everywhere the same, and everything that is not code came along.
+# Run in the new environment: the version is everywhere the same, and everything that is not code
+# came along.
 CHECK = """
 import atexit, gc, json, sys
 from importlib.metadata import version
@@ -51,7 +53,11 @@ def build(out: Path) -> tuple[Path, Path]:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)]
     subprocess.run(command, check=True, env=_plain(), **quiet)  # type: ignore[call-overload]
     (wheel,), (sdist,) = out.glob("headwise-*.whl"), out.glob("headwise-*.tar.gz")
-    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist)], check=True, **quiet)  # type: ignore[call-overload]
+    subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist)],
+        check=True,
+        **quiet,
+    )  # type: ignore[call-overload]
     return wheel, sdist
 
 
@@ -59,8 +65,18 @@ def install(wheel: Path, folder: Path, index: bool = False) -> Path:
     """The Python of a new environment that has the wheel."""
     venv.create(folder)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    # With the pip of this environment: to give the new one its own takes longer than all that it does.
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-compile"]
+    # With the pip of this environment: to give the new one its own takes longer than all that it
+    # does.
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-compile",
+    ]
     pip += ["--disable-pip-version-check"]
     if index:
         pip += ["-c", str(ROOT / "constraints.txt"), str(ROOT / "demo-model")]
@@ -82,7 +98,12 @@ def run(python: Path, folder: Path) -> list[str]:
     import json
 
     done = subprocess.run(
-        [str(python), "-c", CHECK], cwd=folder, env=_plain(), capture_output=True, text=True, check=False
+        [str(python), "-c", CHECK],
+        cwd=folder,
+        env=_plain(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise SystemExit(f"The installed package does not work:\n{done.stdout}{done.stderr}")
@@ -95,7 +116,9 @@ def _plain() -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--index", action="store_true", help="take dependencies from pip's index")
     given = parser.parse_args()

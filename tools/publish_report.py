@@ -1,10 +1,11 @@
-"""Put a report of `headwise reproduce` among the docs: its Markdown, with its figures as small pictures.
+"""Put a report of `headwise reproduce` among the docs: its Markdown, with its figures as small
+pictures.
 
     python tools/publish_report.py REPORT [REPORT ...] [--docs docs/reproductions]
 
-REPORT is what `headwise reproduce PAPER --out REPORT` wrote. The page keeps every word and number of `report.md`; a
-figure becomes a WebP of at most 800 pixels (the report itself has SVG, PDF and PNG).
-"""
+REPORT is what `headwise reproduce PAPER --out REPORT` wrote. The page keeps every word and number
+of `report.md`; a figure becomes a WebP of at most 800 pixels (the report itself has SVG, PDF and
+PNG)."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def publish(report: Path, docs: Path) -> Path:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("report", type=Path, nargs="+")
     parser.add_argument("--docs", type=Path, default=Path("docs/reproductions"))
     asked = parser.parse_args()

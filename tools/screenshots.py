@@ -1,6 +1,7 @@
-"""Take the pictures of docs/ and README from pages that are there: `python tools/screenshots.py ENCODER DECODER
-COMPARISON`, each an index.html; and that of docs/explore.md from the address of a running explorer: `python
-tools/screenshots.py ADDRESS`. Needs the package playwright and the system's Chromium."""
+"""Take the pictures of docs/ and README from pages that are there: `python tools/screenshots.py
+ENCODER DECODER COMPARISON`, each an index.html; and that of docs/explore.md from the address of a
+running explorer: `python tools/screenshots.py ADDRESS`. Needs the package playwright and the
+system's Chromium."""
 
 from __future__ import annotations
 
@@ -28,7 +29,14 @@ def main(encoder: str, decoder: str, comparison: str) -> None:
         ("../picture", encoder, "#L4H0&colour=words", TALL, False, ["#heads"]),
         ("grid-and-card", encoder, "#L4H0&colour=dependency.accuracy.obj", WIDE, False, []),
         ("compare", encoder, "#L4H0&compare=L4H0,L6H8,L3H0,L0H2", WIDE, False, ["#compare"]),
-        ("narrow", encoder, "#L4H0&colour=surface.entropy&view=lines&special=hide", NARROW, False, ["#card"]),
+        (
+            "narrow",
+            encoder,
+            "#L4H0&colour=surface.entropy&view=lines&special=hide",
+            NARROW,
+            False,
+            ["#card"],
+        ),
         ("dark", encoder, "#L4H0&colour=surface.entropy", WIDE, True, []),
         ("distances", encoder, "#L4H0&colour=surface.mass.sep", WIDE, False, ["#listed"]),
         ("decoder", decoder, "#L7H6&colour=surface.mass.first", WIDE, False, []),
@@ -53,14 +61,18 @@ def explorer(address: str) -> None:
 @contextmanager
 def chromium() -> Iterator[Any]:
     """The system's browser."""
-    browser_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    browser_path = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     with sync_playwright() as running:
         browser = running.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
-def take(browser: Any, name: str, address: str, size: tuple[int, int], dark: bool, scroll: list[str]) -> None:
+def take(
+    browser: Any, name: str, address: str, size: tuple[int, int], dark: bool, scroll: list[str]
+) -> None:
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme="dark" if dark else "light",

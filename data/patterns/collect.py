@@ -35,7 +35,10 @@ SECOND = {
     "all-MiniLM-L6-v2": {"segments": 48},
 }
 # A third draw, to have more to train on: any head ("any") and candidates as before.
-THIRD = {"wiki-bert": {"any": 40, "diagonal": 24, "spread": 16, "segments": 16}, "stories15M": {"any": 32}}
+THIRD = {
+    "wiki-bert": {"any": 40, "diagonal": 24, "spread": 16, "segments": 16},
+    "stories15M": {"any": 32},
+}
 KINDS = ("single", "pair", "long")
 TEXTS_PER_KIND = 24
 MAX_LENGTH = 128
@@ -46,10 +49,14 @@ def sentences(path: Path) -> list[str]:
         return [line[len("# text = ") :].strip() for line in lines if line.startswith("# text = ")]
 
 
-def text_pools(shared: Path, rng: np.random.Generator) -> dict[str, dict[str, list[tuple[str, str | None, str]]]]:
+def text_pools(
+    shared: Path, rng: np.random.Generator
+) -> dict[str, dict[str, list[tuple[str, str | None, str]]]]:
     """For every model its own texts: `(first, second or None, corpus)` by kind; no text serves two models."""
     tree = [
-        (s, "UD EWT dev") for s in sentences(shared / "data/trees/en_ewt-ud-dev.conllu.xz") if 5 <= len(s.split()) <= 45
+        (s, "UD EWT dev")
+        for s in sentences(shared / "data/trees/en_ewt-ud-dev.conllu.xz")
+        if 5 <= len(s.split()) <= 45
     ]
     tree += [
         (s, "UD English PUD")
@@ -85,7 +92,9 @@ def open_model(folder: Path) -> tuple[AutoTokenizer, torch.nn.Module]:
     packed = sorted(folder.glob("*.gguf"))
     options = {"gguf_file": packed[0].name} if packed else {}
     tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    return tokenizer, AutoModel.from_pretrained(folder, attn_implementation="eager", **options).eval()
+    return tokenizer, AutoModel.from_pretrained(
+        folder, attn_implementation="eager", **options
+    ).eval()
 
 
 def crude_summaries(maps: np.ndarray, boundary: int | None) -> dict[str, np.ndarray]:
@@ -127,7 +136,9 @@ def main() -> None:
     arrays: dict[str, np.ndarray] = {}
     rows: list[dict[str, object]] = []
     for name, plan in PLAN.items():
-        if name not in folders:  # later ones come out otherwise without the earlier ones: one seed serves all in turn
+        if (
+            name not in folders
+        ):  # later ones come out otherwise without the earlier ones: one seed serves all in turn
             continue
         tokenizer, model = open_model(Path(folders[name]))
         config = model.config
@@ -137,9 +148,19 @@ def main() -> None:
         )[: plan["design"]]
         wanted: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for k, flat in enumerate(order):
-            wanted.setdefault((KINDS[k % 3], int(rng.integers(TEXTS_PER_KIND))), []).append(divmod(int(flat), heads))
-        candidates: dict[str, list[tuple[float, str, int, int, int]]] = {"diagonal": [], "both": [], "block": []}
-        later: dict[str, list[tuple[float, str, int, int, int]]] = {"diagonal": [], "spread": [], "segments": []}
+            wanted.setdefault((KINDS[k % 3], int(rng.integers(TEXTS_PER_KIND))), []).append(
+                divmod(int(flat), heads)
+            )
+        candidates: dict[str, list[tuple[float, str, int, int, int]]] = {
+            "diagonal": [],
+            "both": [],
+            "block": [],
+        }
+        later: dict[str, list[tuple[float, str, int, int, int]]] = {
+            "diagonal": [],
+            "spread": [],
+            "segments": [],
+        }
         kept: dict[tuple[str, int], np.ndarray] = {}
         lengths: dict[tuple[str, int], int] = {}
         for kind in KINDS:
@@ -148,19 +169,34 @@ def main() -> None:
                 if kind == "pair" and rng.random() < 0.5:
                     limit = int(rng.integers(32, MAX_LENGTH + 1))
                 encoded = tokenizer(
-                    first, second, truncation="longest_first" if second else True, max_length=limit, return_tensors="pt"
+                    first,
+                    second,
+                    truncation="longest_first" if second else True,
+                    max_length=limit,
+                    return_tensors="pt",
                 )
                 encoded.pop("token_type_ids", None) if plan["causal"] else None
                 with torch.no_grad():
-                    maps = torch.stack(model(**encoded, output_attentions=True).attentions)[:, 0].numpy()
+                    maps = torch.stack(model(**encoded, output_attentions=True).attentions)[
+                        :, 0
+                    ].numpy()
                 kept[kind, t], lengths[kind, t] = maps.astype(np.float16), maps.shape[-1]
                 sequence = encoded.sequence_ids(0)
                 boundary = max(i for i, s in enumerate(sequence) if s == 0) if second else None
-                for listed_by_shape, summaries in ((candidates, crude_summaries), (later, second_summaries)):
+                for listed_by_shape, summaries in (
+                    (candidates, crude_summaries),
+                    (later, second_summaries),
+                ):
                     for shape, score in summaries(maps, boundary).items():
                         for layer, head in np.ndindex(layers, heads):
-                            listed_by_shape[shape].append((float(score[layer, head]), kind, t, layer, head))
-        chosen = {(kind, t, layer, head): "design" for (kind, t), pairs in wanted.items() for layer, head in pairs}
+                            listed_by_shape[shape].append(
+                                (float(score[layer, head]), kind, t, layer, head)
+                            )
+        chosen = {
+            (kind, t, layer, head): "design"
+            for (kind, t), pairs in wanted.items()
+            for layer, head in pairs
+        }
         for shape, listed in candidates.items():
             listed.sort(reverse=True)
             top, used, taken = listed[: max(len(listed) // 20, 20)], set(), 0
@@ -176,16 +212,31 @@ def main() -> None:
                 used.add((layer, head))
                 chosen[kind, t, layer, head] = f"picked:{shape}"
                 taken += 1
-        later["any"] = [(0.0, kind, t, layer, head) for kind, t in kept for layer, head in np.ndindex(layers, heads)]
-        for draw, plan_of_draw, seed, most in (("second", SECOND, 20190820, 6), ("third", THIRD, 20190821, 3)):
+        later["any"] = [
+            (0.0, kind, t, layer, head)
+            for kind, t in kept
+            for layer, head in np.ndindex(layers, heads)
+        ]
+        for draw, plan_of_draw, seed, most in (
+            ("second", SECOND, 20190820, 6),
+            ("third", THIRD, 20190821, 3),
+        ):
             later_rng = np.random.default_rng(seed)
             for shape, number in plan_of_draw.get(name, {}).items():
-                top = sorted(later[shape], reverse=True)[: 8 * number] if shape != "any" else later[shape]
+                top = (
+                    sorted(later[shape], reverse=True)[: 8 * number]
+                    if shape != "any"
+                    else later[shape]
+                )
                 uses: dict[tuple[int, int], int] = {}
                 taken = 0
                 for k in later_rng.permutation(len(top)):
                     _, kind, t, layer, head = top[k]
-                    if (kind, t, layer, head) in chosen or uses.get((layer, head), 0) >= most or taken >= number:
+                    if (
+                        (kind, t, layer, head) in chosen
+                        or uses.get((layer, head), 0) >= most
+                        or taken >= number
+                    ):
                         continue
                     uses[layer, head] = uses.get((layer, head), 0) + 1
                     chosen[kind, t, layer, head] = f"{draw}:{shape}"
@@ -194,7 +245,9 @@ def main() -> None:
             first, second, corpus = pools[name][kind][t]
             fingerprint = hashlib.sha256((first + "\n" + (second or "")).encode()).hexdigest()[:12]
             identity = f"{name}/{kind}-{fingerprint[:6]}/L{layer}H{head}"
-            arrays[identity] = np.rint(255 * np.sqrt(kept[kind, t][layer, head].astype(np.float64))).astype(np.uint8)
+            arrays[identity] = np.rint(
+                255 * np.sqrt(kept[kind, t][layer, head].astype(np.float64))
+            ).astype(np.uint8)
             where = {
                 "id": identity,
                 "model": name,

@@ -9,7 +9,13 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.version import __version__
 
 if TYPE_CHECKING:
-    from headwise.analyses.contract import Analysis, Experiment, Observer, known_analyses, make_analysis
+    from headwise.analyses.contract import (
+        Analysis,
+        Experiment,
+        Observer,
+        known_analyses,
+        make_analysis,
+    )
     from headwise.analyses.roles.sieves import sieve
     from headwise.atlas import Atlas
     from headwise.models import HeadModel
@@ -18,10 +24,16 @@ if TYPE_CHECKING:
     from headwise.run.estimate import plan
     from headwise.text import Corpus, Example, open_corpus
 
-# Names are imported when first used, so that `import headwise` and `headwise --help` take milliseconds, not the seconds
-# that torch and transformers take.
+# Names are imported when first used, so that `import headwise` and `headwise --help` take
+# milliseconds, not the seconds that torch and transformers take.
 _HOMES = {
-    "headwise.analyses.contract": ("Analysis", "Experiment", "Observer", "known_analyses", "make_analysis"),
+    "headwise.analyses.contract": (
+        "Analysis",
+        "Experiment",
+        "Observer",
+        "known_analyses",
+        "make_analysis",
+    ),
     "headwise.analyses.roles.sieves": ("sieve",),
     "headwise.atlas": ("Atlas",),
     "headwise.models": ("HeadModel",),

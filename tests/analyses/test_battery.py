@@ -19,9 +19,11 @@ from headwise.testing.corpora import battery_examples
 
 # Variables that depend on the order of heads by convention, with the reason.
 ORDER_DEPENDENT: dict[str, frozenset[str]] = {
-    # clusters and leaves are numbered by their first head; the tree names heads; other permutations are drawn
+    # clusters and leaves are numbered by their first head; the tree names heads; other permutations
+    # are drawn
     "distance": frozenset({"cluster", "leaf", "linkage", "layer_p_value"}),
-    # heads are joined by their validation scores, where some tie; in another order the probe starts from other weights
+    # heads are joined by their validation scores, where some tie; in another order the probe starts
+    # from other weights
     "probing": frozenset({"curve_accuracy", "pooled_accuracy"}),
 }
 # Experiments that learn nothing from the corpus need no copies of it.
@@ -33,7 +35,9 @@ def one_network():
     """One of the shipped networks sorts maps, not their mean: no check here asks how well."""
     shipped = network.shipped_classifier()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(network, "_SHIPPED", {network.WEIGHTS: replace(shipped, networks=shipped.networks[:1])})
+        patch.setattr(
+            network, "_SHIPPED", {network.WEIGHTS: replace(shipped, networks=shipped.networks[:1])}
+        )
         yield
 
 
@@ -49,7 +53,12 @@ def one_thread():
 @cache
 def bed(name: str, causal: bool) -> Bed:
     examples = battery_examples() if name in LEARN_NOTHING else None
-    return Bed(make_analysis(name, SMALL.get(name)), causal, examples, ORDER_DEPENDENT.get(name, frozenset()))
+    return Bed(
+        make_analysis(name, SMALL.get(name)),
+        causal,
+        examples,
+        ORDER_DEPENDENT.get(name, frozenset()),
+    )
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -76,5 +85,7 @@ def test_numbers_of_results_have_units() -> None:
         f"say the unit of {', '.join(lacking)}: as `units` in the array's attributes, or in `units` of the class"
     )
     assert units["surface.entropy"] == "nats"
-    assert units["probing.task_correlation"] == units["roles.spearman"] == "correlation"  # of the class
+    assert (
+        units["probing.task_correlation"] == units["roles.spearman"] == "correlation"
+    )  # of the class
     assert units["dependency.p_value"] == "probability"  # of the name

@@ -1,4 +1,5 @@
-"""Figures of `gradient`, `coreference` and `tree_probe`: drawn from real runs on tiny models, saying what they must."""
+"""Figures of `gradient`, `coreference` and `tree_probe`: drawn from real runs on tiny models,
+saying what they must."""
 
 from __future__ import annotations
 
@@ -13,26 +14,36 @@ from headwise import Corpus, HeadModel, make_atlas, plots
 from headwise.testing import random_model
 from headwise.testing.corpora import battery_examples
 
-NAMES = {"gradient": ["importance", "heads"], "coreference": ["antecedents", "heads"], "tree_probe": ["uas", "weights"]}
+NAMES = {
+    "gradient": ["importance", "heads"],
+    "coreference": ["antecedents", "heads"],
+    "tree_probe": ["uas", "weights"],
+}
 
 
 @cache
 def dataset(group: str, causal: bool) -> xr.Dataset:
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
-    parameters = {"tree_probe": {"epochs": 1, "learning_rate": 0.01}} if group == "tree_probe" else {}
+    parameters = (
+        {"tree_probe": {"epochs": 1, "learning_rate": 0.01}} if group == "tree_probe" else {}
+    )
     corpus = Corpus.from_examples(battery_examples(3))
     made = make_atlas(model, corpus, [group], parameters=parameters, full=True)
     return made[group].assign_attrs(model="tiny", corpus="made-up sentences")
 
 
 def texts(figure: Figure) -> str:
-    return "\n".join(text.get_text() for text in figure.findobj(Text) if text.get_visible()).replace("\n", " ")
+    return "\n".join(
+        text.get_text() for text in figure.findobj(Text) if text.get_visible()
+    ).replace("\n", " ")
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("group", NAMES)
-def test_figures_say_what_they_show(group: str, causal: bool, request: pytest.FixtureRequest) -> None:
+def test_figures_say_what_they_show(
+    group: str, causal: bool, request: pytest.FixtureRequest
+) -> None:
     if causal:  # where all has room is found for the encoder
         request.getfixturevalue("only_svg")
     data = dataset(group, causal)

@@ -1,7 +1,7 @@
 """A package that declares the group `headwise.analyses` and cannot be used is named.
 
-That one which can be used is found by list, run, atlas, page and battery is tested with the worked example of the
-documents, in `tests/test_docs.py`."""
+That one which can be used is found by list, run, atlas, page and battery is tested with the worked
+example of the documents, in `tests/test_docs.py`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Mine(Observer):
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of packages of which the list of analyses is made anew; afterwards all is as before."""
+    """A folder of packages of which the list of analyses is made anew; afterwards all is as
+    before."""
     before = known_analyses()
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
@@ -40,16 +41,27 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("import no_such_module_at_all\n", "The analysis 'mine' of an installed package cannot be loaded"),
+        (
+            "import no_such_module_at_all\n",
+            "The analysis 'mine' of an installed package cannot be loaded",
+        ),
         (TAKEN, "Two analyses are called 'surface'"),
     ],
 )
 def test_a_broken_package_is_named(
-    site: Path, content: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: Path,
+    content: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (site / "broken-1.dist-info").mkdir()
-    (site / "broken-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
-    (site / "broken-1.dist-info" / "entry_points.txt").write_text("[headwise.analyses]\nmine = broken_analysis\n")
+    (site / "broken-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: broken\nVersion: 1\n"
+    )
+    (site / "broken-1.dist-info" / "entry_points.txt").write_text(
+        "[headwise.analyses]\nmine = broken_analysis\n"
+    )
     (site / "broken_analysis.py").write_text(content)
     registry._load_all.cache_clear()
     monkeypatch.setattr(sys, "argv", ["headwise", "list"])

@@ -13,7 +13,9 @@ from headwise.analyses.headlines import top_heads
 from headwise.cli.atlas import UNTOLD
 
 
-@pytest.mark.parametrize("name", [n for n, c in known_analyses().items() if c.__module__.startswith("headwise.")])
+@pytest.mark.parametrize(
+    "name", [n for n, c in known_analyses().items() if c.__module__.startswith("headwise.")]
+)
 def test_every_analysis_has_a_headline(name: str) -> None:
     assert known_analyses()[name].headline is not Analysis.headline
 
@@ -21,17 +23,26 @@ def test_every_analysis_has_a_headline(name: str) -> None:
 def test_top_heads_with_their_intervals() -> None:
     values = np.array([[0.1, np.nan], [0.7, 0.4]])
     dims = ("layer", "head")
-    dataset = xr.Dataset({"x": (dims, values), "x_low": (dims, values - 0.05), "x_high": (dims, values + 0.05)})
+    dataset = xr.Dataset(
+        {"x": (dims, values), "x_low": (dims, values - 0.05), "x_high": (dims, values + 0.05)}
+    )
     assert top_heads(dataset, "x", 2) == "L1H0 0.70 (0.65 to 0.75), L1H1 0.40 (0.35 to 0.45)"
-    assert top_heads(dataset, "x", 5, allowed=values < 0.5) == "L1H1 0.40 (0.35 to 0.45), L0H0 0.10 (0.05 to 0.15)"
+    assert (
+        top_heads(dataset, "x", 5, allowed=values < 0.5)
+        == "L1H1 0.40 (0.35 to 0.45), L0H0 0.10 (0.05 to 0.15)"
+    )
     assert top_heads(dataset, "x", allowed=np.zeros((2, 2), bool)) == "none"
 
 
-@pytest.mark.parametrize("name", ["p_value", "first_p_adjusted", "p_family", "best_head", "count", "rows_left_out"])
+@pytest.mark.parametrize(
+    "name", ["p_value", "first_p_adjusted", "p_family", "best_head", "count", "rows_left_out"]
+)
 def test_what_has_no_mean_over_heads_is_not_shown(name: str) -> None:
     assert re.search(UNTOLD, name)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "entropy", "position", "mass_from_sep", "hidden_norm_ratio"])
+@pytest.mark.parametrize(
+    "name", ["accuracy", "entropy", "position", "mass_from_sep", "hidden_norm_ratio"]
+)
 def test_measures_are_shown(name: str) -> None:
     assert not re.search(UNTOLD, name)

@@ -1,5 +1,5 @@
-"""Figures of relative positions: the printed range, chosen layers, languages in one panel, and nothing beside attention
-that was measured on other inputs."""
+"""Figures of relative positions: the printed range, chosen layers, languages in one panel, and
+nothing beside attention that was measured on other inputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import pytest
 import xarray as xr
 
 import synthetic
-from headwise.analyses.offsets.figures import centre_lines, centre_of_mass, histogram_grid, histogram_wide, same_inputs
+from headwise.analyses.offsets.figures import (
+    centre_lines,
+    centre_of_mass,
+    histogram_grid,
+    histogram_wide,
+    same_inputs,
+)
 from headwise.core.errors import ParameterError
 from headwise.plots import style
 
@@ -22,10 +28,15 @@ def measured(few: int) -> xr.Dataset:
 
 def test_sources_of_other_inputs_are_not_drawn_beside_attention() -> None:
     assert list(same_inputs(measured(12))["source"].values) == ["attention"]
-    assert list(same_inputs(measured(400))["source"].values) == ["attention", "previous_layer", "input"]
+    assert list(same_inputs(measured(400))["source"].values) == [
+        "attention",
+        "previous_layer",
+        "input",
+    ]
     with style.context():
         legends = [
-            [text.get_text() for text in centre_of_mass(measured(few)).legends[0].get_texts()] for few in (12, 400)
+            [text.get_text() for text in centre_of_mass(measured(few)).legends[0].get_texts()]
+            for few in (12, 400)
         ]
     assert [len(legend) for legend in legends] == [1, 3]
 
@@ -45,8 +56,14 @@ def test_languages_stand_in_one_panel() -> None:
     datasets = {"English": measured(12), "German": synthetic.offsets(4, 3, seed=1)}
     with style.context():
         figure = centre_lines(datasets)
-    lines = {line.get_label(): line.get_ydata() for line in figure.axes[0].lines if line.get_label() in datasets}
+    lines = {
+        line.get_label(): line.get_ydata()
+        for line in figure.axes[0].lines
+        if line.get_label() in datasets
+    }
     for name, dataset in datasets.items():
-        np.testing.assert_allclose(lines[name], np.nanmean(dataset["centre"].sel(source="attention").values, 1))
+        np.testing.assert_allclose(
+            lines[name], np.nanmean(dataset["centre"].sel(source="attention").values, 1)
+        )
     with pytest.raises(ParameterError, match="`datasets` must name"):
         centre_lines({})

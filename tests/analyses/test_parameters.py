@@ -1,4 +1,5 @@
-"""Every parameter of every analysis with every kind of wrong value: one sentence or an analysis, nothing else."""
+"""Every parameter of every analysis with every kind of wrong value: one sentence or an analysis,
+nothing else."""
 
 from __future__ import annotations
 
@@ -87,7 +88,9 @@ def test_an_analysis_of_neither_kind_is_named() -> None:
             name: ClassVar[str] = "neither-for-a-test"
             paper: ClassVar[Paper] = Paper("clark2019", "")
 
-        with pytest.raises(ParameterError, match="'neither-for-a-test' is neither an Observer nor an Experiment"):
+        with pytest.raises(
+            ParameterError, match="'neither-for-a-test' is neither an Observer nor an Experiment"
+        ):
             make_atlas(analyses=[Neither()], limit=1)
     finally:
         REGISTRY.pop("neither-for-a-test", None)

@@ -31,7 +31,8 @@ def small_atlas() -> Atlas:
         coords=heads | {"offset": np.arange(-49, 50)},
     )
     return Atlas(
-        {"surface": surface, "offsets": offsets}, {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}}
+        {"surface": surface, "offsets": offsets},
+        {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}},
     )
 
 
@@ -43,7 +44,9 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
     assert loaded.provenance == atlas.provenance
     assert list(loaded) == list(atlas)
     xr.testing.assert_equal(loaded["surface"]["mass"], atlas["surface"]["mass"])
-    assert float(loaded["surface"]["mass"].sel(token_type="sep")[1, 2]) == float(atlas["surface"]["mass"][1, 2, 1])
+    assert float(loaded["surface"]["mass"].sel(token_type="sep")[1, 2]) == float(
+        atlas["surface"]["mass"][1, 2, 1]
+    )
     assert Atlas.load(path.parent).digest == atlas.digest  # the folder is enough
     assert atlas.save(tmp_path / "again.nc").read_bytes() == path.read_bytes()
 
@@ -82,7 +85,9 @@ def test_a_head_card_has_everything_with_ranks() -> None:
     assert card["surface", "mass", "sep"] == float(atlas["surface"]["mass"][1, 2, 1])
     row = card.table[card.table["variable"] == "entropy"].iloc[0]
     assert row["n"] == 7
-    assert row["rank"] == 1 + int((atlas["surface"]["entropy"] > atlas["surface"]["entropy"][1, 2]).sum())
+    assert row["rank"] == 1 + int(
+        (atlas["surface"]["entropy"] > atlas["surface"]["entropy"][1, 2]).sum()
+    )
     assert card.datasets["offsets"]["histogram"].shape == (99,)
     assert "histogram" not in set(card.table["variable"])  # a curve is no line of a table
     assert repr(atlas.head("L1H2")) == repr(card)
@@ -102,7 +107,10 @@ def test_tables() -> None:
     frame = atlas.to_dataframe("surface")
     assert len(frame) == 6 + 12
     cell = frame[
-        (frame["variable"] == "mass") & (frame["layer"] == 1) & (frame["head"] == 0) & (frame["item"] == "cls")
+        (frame["variable"] == "mass")
+        & (frame["layer"] == 1)
+        & (frame["head"] == 0)
+        & (frame["item"] == "cls")
     ]
     assert cell["value"].item() == float(atlas["surface"]["mass"][1, 0, 0])
     summary = atlas.summary().set_index(["variable", "item"])

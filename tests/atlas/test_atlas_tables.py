@@ -31,9 +31,20 @@ def atlas() -> Atlas:
             "word": (places, np.full((2, 3), "text")),
             "map": (("token", "head"), rng.random((4, 3))),
         },
-        coords={"layer": [0, 1], "head": [0, 1, 2], "kind": ["cls", "sep"], "size": [0.5, 2.0], "token": list("abcd")},
+        coords={
+            "layer": [0, 1],
+            "head": [0, 1, 2],
+            "kind": ["cls", "sep"],
+            "size": [0.5, 2.0],
+            "token": list("abcd"),
+        },
     )
-    return Atlas({"first": first, "second": xr.Dataset({"curve": ((*places, "step"), rng.random((2, 3, 41)))})})
+    return Atlas(
+        {
+            "first": first,
+            "second": xr.Dataset({"curve": ((*places, "step"), rng.random((2, 3, 41)))}),
+        }
+    )
 
 
 def test_every_value_is_a_row_with_its_labels(atlas: Atlas) -> None:
@@ -45,19 +56,40 @@ def test_every_value_is_a_row_with_its_labels(atlas: Atlas) -> None:
     ):
         array = atlas[analysis][name]
         for at in itertools.product(*(range(size) for size in array.shape)):
-            row, labels = next(rows), {dim: array[dim].values[i] for dim, i in zip(array.dims, at, strict=True)}
+            row, labels = (
+                next(rows),
+                {dim: array[dim].values[i] for dim, i in zip(array.dims, at, strict=True)},
+            )
             assert (row["analysis"], row["variable"]) == (analysis, name)
             for place in ("layer", "head"):
                 assert pd.isna(row[place]) if place not in labels else row[place] == labels[place]
-            assert row["item"] == " ".join(str(label) for dim, label in labels.items() if dim not in ("layer", "head"))
+            assert row["item"] == " ".join(
+                str(label) for dim, label in labels.items() if dim not in ("layer", "head")
+            )
             np.testing.assert_equal(row["value"], float(array.values[at]))
             for suffix in ("n", "low", "high"):
                 beside = atlas[analysis].get(f"{name}_{suffix}")
                 assert pd.isna(row[suffix]) == (beside is None or np.isnan(beside.values[at]))
-                assert beside is None or np.isnan(beside.values[at]) or row[suffix] == beside.values[at]
+                assert (
+                    beside is None
+                    or np.isnan(beside.values[at])
+                    or row[suffix] == beside.values[at]
+                )
     assert next(rows, None) is None
-    assert list(frame.columns) == ["analysis", "variable", "layer", "head", "item", "value", "n", "low", "high"]
-    assert [str(frame[column].dtype) for column in ("layer", "head", "value", "n")] == ["Int64"] * 2 + [
+    assert list(frame.columns) == [
+        "analysis",
+        "variable",
+        "layer",
+        "head",
+        "item",
+        "value",
+        "n",
+        "low",
+        "high",
+    ]
+    assert [str(frame[column].dtype) for column in ("layer", "head", "value", "n")] == [
+        "Int64"
+    ] * 2 + [
         "float64",
         "Float64",
     ]
@@ -65,7 +97,11 @@ def test_every_value_is_a_row_with_its_labels(atlas: Atlas) -> None:
 
 def test_the_summary_has_the_heads_at_both_ends(atlas: Atlas) -> None:
     summary = atlas.summary().set_index(["analysis", "variable", "item"])
-    assert {key[1] for key in summary.index} == {"mass", "turned", "called"}  # no curve, nothing that is not of a head
+    assert {key[1] for key in summary.index} == {
+        "mass",
+        "turned",
+        "called",
+    }  # no curve, nothing that is not of a head
     for kind in ("cls", "sep"):
         values = atlas["first"]["mass"].sel(kind=kind)
         row = summary.loc[("first", "mass", kind)]

@@ -1,5 +1,5 @@
-"""A line for each head: what it finds comes before where it looks, and only what was tested and large enough is
-said."""
+"""A line for each head: what it finds comes before where it looks, and only what was tested and
+large enough is said."""
 
 from __future__ import annotations
 
@@ -15,25 +15,44 @@ HEADS = ("layer", "head")
 
 @pytest.fixture
 def surface() -> xr.Dataset:
-    """One layer: previous token; [CLS]; [CLS], [SEP] and punctuation together; the three neighbours together; broad;
-    none of these."""
-    position = np.array([[0.9, 0, 0], [0, 0, 0], [0, 0, 0.2], [0.3, 0.2, 0.2], [0.05, 0, 0], [0.2, 0.1, np.nan]])
-    types = np.array([[0.1, 0, 0], [0.8, 0, 0], [0.3, 0.2, 0.15], [0.1, 0.1, 0.1], [0.05, 0.05, 0], [0.1, 0.1, 0.1]])
+    """One layer: previous token; [CLS]; [CLS], [SEP] and punctuation together; the three neighbours
+    together; broad; none of these."""
+    position = np.array(
+        [[0.9, 0, 0], [0, 0, 0], [0, 0, 0.2], [0.3, 0.2, 0.2], [0.05, 0, 0], [0.2, 0.1, np.nan]]
+    )
+    types = np.array(
+        [
+            [0.1, 0, 0],
+            [0.8, 0, 0],
+            [0.3, 0.2, 0.15],
+            [0.1, 0.1, 0.1],
+            [0.05, 0.05, 0],
+            [0.1, 0.1, 0.1],
+        ]
+    )
     variables = {
         "position": ((*HEADS, "offset"), position[None]),
-        "mass": ((*HEADS, "token_type"), np.concatenate([types, 1 - types.sum(1, keepdims=True)], 1)[None]),
+        "mass": (
+            (*HEADS, "token_type"),
+            np.concatenate([types, 1 - types.sum(1, keepdims=True)], 1)[None],
+        ),
         "max_weight": (HEADS, [[0.9, 0.8, 0.4, 0.4, 0.06, 0.4]]),
         "entropy": (HEADS, [[0.3, 0.5, 1.5, 1.5, 2.7, 1.5]]),
         "entropy_uniform": ("layer", [3.0]),
     }
-    coords = {"layer": [0], "head": np.arange(6), "offset": [-1, 0, 1], "token_type": ["cls", "sep", "punct", "other"]}
+    coords = {
+        "layer": [0],
+        "head": np.arange(6),
+        "offset": [-1, 0, 1],
+        "token_type": ["cls", "sep", "punct", "other"],
+    }
     return xr.Dataset(variables, coords=coords)
 
 
 @pytest.fixture
 def decoder() -> xr.Dataset:
-    """A decoder's heads: all on the first token, with the rest on the one before; the one before; nothing; a uniform
-    head of a short text, whose every token gets much; spread."""
+    """A decoder's heads: all on the first token, with the rest on the one before; the one before;
+    nothing; a uniform head of a short text, whose every token gets much; spread."""
     kinds = ["first", "cls", "sep", "punct", "other"]
     position = np.array([[0.02, 0.01], [0.9, 0.05], [0.2, 0.1], [0.42, 0.46], [0.05, 0.05]])
     position = np.concatenate([position, np.full((5, 1), np.nan)], 1)
@@ -42,7 +61,10 @@ def decoder() -> xr.Dataset:
     variables = {
         "position": ((*HEADS, "offset"), position[None]),
         "mass": ((*HEADS, "token_type"), mass[None]),
-        "position_rest": ((*HEADS, "offset"), np.where(np.isnan(position), np.nan, [0.8, 0.1, 0])[None]),
+        "position_rest": (
+            (*HEADS, "offset"),
+            np.where(np.isnan(position), np.nan, [0.8, 0.1, 0])[None],
+        ),
         "mass_rest": ((*HEADS, "token_type"), rest[None]),
         "max_weight": (HEADS, [[0.95, 0.9, 0.4, 0.5, 0.2]]),
         "max_weight_rest": (HEADS, [[0.8] * 5]),
@@ -63,13 +85,18 @@ def test_a_decoder_rests_on_its_first_token_and_chance_is_no_behaviour(decoder: 
     assert found["kind"].tolist() == ["sink", "position", "other", "other", "broad"]
     assert found["looks"][0] == "previous token"  # what it does beside resting
     assert (
-        found["attention"][0] == "first 0.95, without the first token: previous token 0.80, same token 0.10, punct 0.10"
+        found["attention"][0]
+        == "first 0.95, without the first token: previous token 0.80, same token 0.10, punct 0.10"
     )
     assert not found["attention"].str.contains("cls|sep").any()
     without = decoder.drop_vars(["position_uniform", "mass_uniform"])
-    assert describe_heads({"surface": without}, 1, 5)["does"][3] == "neighbours"  # what an older atlas would say
+    assert (
+        describe_heads({"surface": without}, 1, 5)["does"][3] == "neighbours"
+    )  # what an older atlas would say
     alike = decoder.assign(entropy=(HEADS, [[2.5, 2.5, 2.5, 2.5, 2.5]]))
-    assert "broad" not in set(describe_heads({"surface": alike}, 1, 5)["does"])  # as random weights make them
+    assert "broad" not in set(
+        describe_heads({"surface": alike}, 1, 5)["does"]
+    )  # as random weights make them
 
 
 def test_an_older_atlas_of_a_decoder_has_the_same_words(decoder: xr.Dataset) -> None:
@@ -97,22 +124,39 @@ def test_what_is_found_on_repeats_needles_and_weights(decoder: xr.Dataset) -> No
     )
     given = {"surface": decoder, "induction": induction}
     found = describe_heads(given, 1, 5)
-    assert found["does"].tolist() == ["induction", "previous token", "duplicate", "previous token", "broad"]
+    assert found["does"].tolist() == [
+        "induction",
+        "previous token",
+        "duplicate",
+        "previous token",
+        "broad",
+    ]
     assert found["kind"].tolist() == ["repeats", "position", "repeats", "position", "broad"]
     assert (found["looks"][0], found["finds"][0]) == ("sink", "induction on repeats 0.60")
     given |= {
         "retrieval": scores(score=[0.05, 0.3, np.nan, np.nan, np.nan]),
-        "circuits": scores(ov_copying=[0.9, 0.9, 0.9, 0.9, 0.9], ov_copying_p_adjusted=[1, 1, 1, 0.01, 0.01]),
+        "circuits": scores(
+            ov_copying=[0.9, 0.9, 0.9, 0.9, 0.9], ov_copying_p_adjusted=[1, 1, 1, 0.01, 0.01]
+        ),
     }
     found = describe_heads(given, 1, 5)
-    assert found["does"].tolist() == ["induction", "retrieval", "duplicate", "previous token", "broad"]
+    assert found["does"].tolist() == [
+        "induction",
+        "retrieval",
+        "duplicate",
+        "previous token",
+        "broad",
+    ]
     assert found["finds"][3] == "previous token on repeats 0.50, copying by weights 0.90"
     alone = describe_heads({"circuits": given["circuits"]}, 1, 5)
     assert alone["does"].tolist() == ["other"] * 3 + ["copying"] * 2
 
 
-def dependency(accuracy: dict[tuple[int, int, int], float], p: dict[tuple[int, int, int], float]) -> xr.Dataset:
-    """Relations all, det, obj with a baseline of 0.5; `accuracy` and `p` by direction, head and relation."""
+def dependency(
+    accuracy: dict[tuple[int, int, int], float], p: dict[tuple[int, int, int], float]
+) -> xr.Dataset:
+    """Relations all, det, obj with a baseline of 0.5; `accuracy` and `p` by direction, head and
+    relation."""
     found, certain = np.full((2, 1, 6, 3), 0.4), np.ones((2, 1, 6, 3))
     for (direction, head, relation), value in accuracy.items():
         found[direction, 0, head, relation] = value
@@ -137,8 +181,19 @@ def dependency(accuracy: dict[tuple[int, int, int], float], p: dict[tuple[int, i
 def test_where_a_head_looks(surface: xr.Dataset) -> None:
     found = describe_heads({"surface": surface}, 1, 6)
     assert tuple(found.columns) == COLUMNS
-    assert list(found["does"]) == ["previous token", "to cls", "delimiters", "neighbours", "broad", "other"]
-    assert list(found["does"]) == list(found["looks"]) == list(head_labels({"surface": surface}, 1, 6)[0])
+    assert list(found["does"]) == [
+        "previous token",
+        "to cls",
+        "delimiters",
+        "neighbours",
+        "broad",
+        "other",
+    ]
+    assert (
+        list(found["does"])
+        == list(found["looks"])
+        == list(head_labels({"surface": surface}, 1, 6)[0])
+    )
     assert list(found["kind"]) == ["position", "cls", "delimiters", "position", "broad", "other"]
     assert found["attention"][0] == "previous token 0.90, cls 0.10"
     assert found["attention"][4] == ""  # nothing gets a tenth
@@ -162,16 +217,28 @@ def test_what_a_head_finds_comes_first_and_only_if_certain_and_large(surface: xr
     found = describe_heads({"surface": surface, "dependency": trees}, 1, 6).set_index("name")
     assert found.loc["L0H1", ["does", "kind", "looks"]].tolist() == ["det", "syntax", "to cls"]
     assert found.loc["L0H1", "finds"] == "det 90 % (offset 50 %)"
-    assert found.loc["L0H2", "finds"] == "det 70 % (offset 50 %)"  # in the other direction, and not the best
+    assert (
+        found.loc["L0H2", "finds"] == "det 70 % (offset 50 %)"
+    )  # in the other direction, and not the best
     assert found["best"].tolist() == [False, True, False, False, False, False]
-    assert found.loc["L0H3", ["does", "finds"]].tolist() == ["neighbours", ""]  # significant, but by 5 points only
-    assert found.loc["L0H0", ["does", "finds"]].tolist() == ["previous token", ""]  # large, but not significant
+    assert found.loc["L0H3", ["does", "finds"]].tolist() == [
+        "neighbours",
+        "",
+    ]  # significant, but by 5 points only
+    assert found.loc["L0H0", ["does", "finds"]].tolist() == [
+        "previous token",
+        "",
+    ]  # large, but not significant
     assert found.loc["L0H4", "finds"] == ""  # `all` is no relation
 
 
 def test_of_several_relations_the_largest_margin_names_a_head(surface: xr.Dataset) -> None:
-    trees = dependency({(0, 1, 1): 0.9, (0, 1, 2): 0.95, (1, 2, 2): 0.96, (0, 5, 1): 0.8, (0, 5, 2): 0.7}, {})
-    sure = trees.assign(p_adjusted=trees["p_adjusted"] * 0, best_p_adjusted=trees["best_p_adjusted"] * 0)
+    trees = dependency(
+        {(0, 1, 1): 0.9, (0, 1, 2): 0.95, (1, 2, 2): 0.96, (0, 5, 1): 0.8, (0, 5, 2): 0.7}, {}
+    )
+    sure = trees.assign(
+        p_adjusted=trees["p_adjusted"] * 0, best_p_adjusted=trees["best_p_adjusted"] * 0
+    )
     found = describe_heads({"surface": surface, "dependency": sure}, 1, 6).set_index("name")
     # L0H1 is the best head of det, but follows obj by more, of which L0H2 is the best head.
     assert found.loc[["L0H1", "L0H2", "L0H5"], "does"].tolist() == ["obj", "obj", "det"]
@@ -188,7 +255,10 @@ def test_antecedents_frames_roles_and_maps(surface: xr.Dataset) -> None:
     )
     coreference = xr.Dataset(
         {
-            "accuracy": ((*HEADS, "mention_type"), np.array([0.2, 0.9, 0.9, 0.65, 0.2, 0.2])[None, :, None]),
+            "accuracy": (
+                (*HEADS, "mention_type"),
+                np.array([0.2, 0.9, 0.9, 0.65, 0.2, 0.2])[None, :, None],
+            ),
             "baseline_accuracy": (("baseline", "mention_type"), np.array([[0.5], [0.4], [0.6]])),
             "p_adjusted": (("baseline", *HEADS, "mention_type"), better[..., None]),
         },
@@ -205,7 +275,10 @@ def test_antecedents_frames_roles_and_maps(surface: xr.Dataset) -> None:
     frames = xr.Dataset({name: (HEADS, values) for name, values in found.items()})
     has, rest = np.eye(6, 2, dtype=bool)[None], np.zeros((1, 6, 2), bool)
     rest[0, (0, 4)] = True
-    has_roles = {"has_role_adjusted": ((*HEADS, "role"), has), "has_role_rest": ((*HEADS, "role"), rest)}
+    has_roles = {
+        "has_role_adjusted": ((*HEADS, "role"), has),
+        "has_role_rest": ((*HEADS, "role"), rest),
+    }
     roles = xr.Dataset(has_roles, coords={"role": ["local", "block"]})
     patterns = xr.Dataset(
         {
@@ -214,7 +287,13 @@ def test_antecedents_frames_roles_and_maps(surface: xr.Dataset) -> None:
         },
         coords={"pattern": ["vertical", "diagonal"]},
     )
-    given = {"surface": surface, "coreference": coreference, "frames": frames, "roles": roles, "patterns": patterns}
+    given = {
+        "surface": surface,
+        "coreference": coreference,
+        "frames": frames,
+        "roles": roles,
+        "patterns": patterns,
+    }
     found = describe_heads(given, 1, 6)
     assert found["does"].tolist()[1:4] == ["antecedents", "delimiters", "neighbours"]
     assert found["finds"].tolist() == [

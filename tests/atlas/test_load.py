@@ -1,4 +1,5 @@
-"""`Atlas.load`: what is not an atlas, or has been changed, is refused in a sentence before its arrays are read."""
+"""`Atlas.load`: what is not an atlas, or has been changed, is refused in a sentence before its
+arrays are read."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from headwise.atlas.file import read_any
 from headwise.atlas.seal import LENGTH
 from headwise.core.errors import AtlasError
 
-FORMAT_2 = Path(__file__).parent / "data" / "format-2.nc"  # made by headwise as it was before format 3
+FORMAT_2 = (
+    Path(__file__).parent / "data" / "format-2.nc"
+)  # made by headwise as it was before format 3
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -37,9 +40,15 @@ def test_everything_comes_back_and_the_digest_with_it(tmp_path: Path) -> None:
     assert Atlas.load(again).digest == whole().digest
 
 
-@pytest.mark.parametrize("value", ["text", "", 3, 2.5, np.float32(0.1), [1, 2], (1.5,), ["a", "b"], ["a"]])
-def test_the_digest_of_an_attribute_is_the_same_before_and_after_the_file(value: object, tmp_path: Path) -> None:
-    atlas = Atlas({"own": xr.Dataset({"x": ("y", [1.0], {"about": value})}, attrs={"about": value})})
+@pytest.mark.parametrize(
+    "value", ["text", "", 3, 2.5, np.float32(0.1), [1, 2], (1.5,), ["a", "b"], ["a"]]
+)
+def test_the_digest_of_an_attribute_is_the_same_before_and_after_the_file(
+    value: object, tmp_path: Path
+) -> None:
+    atlas = Atlas(
+        {"own": xr.Dataset({"x": ("y", [1.0], {"about": value})}, attrs={"about": value})}
+    )
     assert Atlas.load(atlas.save(tmp_path / "atlas.nc")).digest == atlas.digest
 
 
@@ -47,9 +56,17 @@ def test_a_file_of_ones_own_is_read_as_xarray_reads_it(tmp_path: Path) -> None:
     pair = ("layer", "kind")
     own = xr.Dataset(
         {
-            "x": (pair, np.array([[1, np.nan], [3, 4]], np.float32), {"units": "days since 2000-01-01", "l": [1, 2]}),
+            "x": (
+                pair,
+                np.array([[1, np.nan], [3, 4]], np.float32),
+                {"units": "days since 2000-01-01", "l": [1, 2]},
+            ),
             "sure": (pair, [[True, False]] * 2, {"coordinates_of": "nothing"}),
-            "count": ("bare", np.arange(3, dtype=np.int16), {"names": ["a", "b"], "one": ["a"], "none": ""}),
+            "count": (
+                "bare",
+                np.arange(3, dtype=np.int16),
+                {"names": ["a", "b"], "one": ["a"], "none": ""},
+            ),
             "said": (("layer", "bare"), np.array([["", "ü", "long"]] * 2)),
             "one": ((), 2.5),
             "word": ((), "alone"),
@@ -66,8 +83,13 @@ def test_a_file_of_ones_own_is_read_as_xarray_reads_it(tmp_path: Path) -> None:
         assert {n: v.dtype for n, v in found[name].variables.items()} == {
             n: v.dtype for n, v in dataset.variables.items()
         }
-        for here, there in [(found[name], dataset), *((found[name][n], dataset[n]) for n in dataset.variables)]:
-            assert {k: type(v) for k, v in here.attrs.items()} == {k: type(v) for k, v in there.attrs.items()}
+        for here, there in [
+            (found[name], dataset),
+            *((found[name][n], dataset[n]) for n in dataset.variables),
+        ]:
+            assert {k: type(v) for k, v in here.attrs.items()} == {
+                k: type(v) for k, v in there.attrs.items()
+            }
     assert Atlas(found).to_bytes() == Atlas(expected).to_bytes()
 
 
@@ -75,7 +97,18 @@ def test_the_digest_sees_attributes_and_provenance() -> None:
     def made(provenance: dict[object, object], **attrs: object) -> str:
         return Atlas({"own": xr.Dataset({"x": ("y", [1.0], attrs)})}, provenance).digest  # type: ignore[arg-type]
 
-    assert len({made({}), made({"a": 1}), made({"a": 2}), made({}, units="nats"), made({}, units="bits")}) == 5
+    assert (
+        len(
+            {
+                made({}),
+                made({"a": 1}),
+                made({"a": 2}),
+                made({}, units="nats"),
+                made({}, units="bits"),
+            }
+        )
+        == 5
+    )
     assert made({"a": 1, "b": (2, 3)}) == made({"b": [2, 3], "a": 1})
     assert made({10: "a", 9: "b"}) == made({"9": "b", "10": "a"})
 
@@ -100,8 +133,12 @@ def test_damage_without_a_seal_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Atlas.load(path)
 
 
-def test_every_flipped_bit_is_seen_before_hdf5_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.atlas.file.check_file", lambda *_: pytest.fail("the file was opened"))
+def test_every_flipped_bit_is_seen_before_hdf5_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "headwise.atlas.file.check_file", lambda *_: pytest.fail("the file was opened")
+    )
     content = seed_bytes(tmp_path)
     path = tmp_path / "atlas.nc"
     for at in range(0, len(content) - LENGTH, 97):
@@ -117,7 +154,9 @@ def test_the_limit_on_size_can_be_set(tmp_path: Path) -> None:
     assert Atlas.load(path, max_bytes=None).digest == whole().digest
 
 
-def test_more_arrays_than_an_atlas_has_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_arrays_than_an_atlas_has_are_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("headwise.atlas.check.MOST_ARRAYS", 5)
     with pytest.raises(AtlasError, match="more than 5 arrays"):
         Atlas.load(whole().save(tmp_path / "atlas.nc"))

@@ -1,5 +1,5 @@
-"""The names in the file: plain xarray, without headwise, selects by label on every dim of every variable; files of
-format 1 still load."""
+"""The names in the file: plain xarray, without headwise, selects by label on every dim of every
+variable; files of format 1 still load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from headwise.models.demo import demo_model_path
 from headwise.run import make_atlas
 from headwise.text import open_corpus
 
-FORMAT_1 = Path(__file__).parent / "data" / "format-1.nc"  # made by headwise as it was before format 2
+FORMAT_1 = (
+    Path(__file__).parent / "data" / "format-1.nc"
+)  # made by headwise as it was before format 2
 READER = """
 import gc, sys
 
@@ -40,7 +42,8 @@ sys.meta_path.insert(0, Nothing())
 import h5netcdf.core, h5netcdf.dimensions
 import xarray as xr
 
-# h5netcdf looks for an array by its path whenever anything is asked of it, which is half of all time: once is enough.
+# h5netcdf looks for an array by its path whenever anything is asked of it, which is half of all
+# time: once is enough.
 for cls in (h5netcdf.core.BaseObject, h5netcdf.dimensions.Dimension):
     def found(self, look=vars(cls)["_h5ds"].fget):
         if "_found" not in vars(self):
@@ -73,7 +76,9 @@ def read_plainly() -> Iterator[Callable[[Path], list[str]]]:
     """What a process without headwise says of files: it is asked for one after the other."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-c", READER], text=True, env=environment, **pipes) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", READER], text=True, env=environment, **pipes
+    ) as process:
 
         def said(path: Path) -> list[str]:
             process.stdin.write(f"{path}\n")
@@ -87,8 +92,15 @@ def read_plainly() -> Iterator[Callable[[Path], list[str]]]:
 
 def tiny_model() -> HeadModel:
     tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
-    size = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 16}
-    model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **size)).eval()
+    size = {
+        "hidden_size": 12,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 16,
+    }
+    model = BertForMaskedLM(
+        BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **size)
+    ).eval()
     return HeadModel.open(model, tokenizer=tokenizer)
 
 
@@ -97,17 +109,26 @@ def test_plain_xarray_selects_by_label_in_the_groups_of_experiments(
 ) -> None:
     first, second = tiny_model(), tiny_model()
     compared = compare([first, second], options=ComparisonOptions(["surface"], ["a", "b"], limit=4))
-    ablated = ablate(LanguageSubject(first, open_corpus(None), limit=4), AblationOptions(sets={"pair": "L0H1,L1H2"}))
+    ablated = ablate(
+        LanguageSubject(first, open_corpus(None), limit=4),
+        AblationOptions(sets={"pair": "L0H1,L1H2"}),
+    )
     # What each reads of a file of its own, side by side in one.
     both = Atlas(
-        {**compared, "ablation": ablated, "surface": make_atlas(first, analyses=["surface"], limit=2)["surface"]}
+        {
+            **compared,
+            "ablation": ablated,
+            "surface": make_atlas(first, analyses=["surface"], limit=2)["surface"],
+        }
     )
     assert {"ablation", "change", "surface"} <= set(both)
     groups, _ = read_plainly(both.save(tmp_path / "atlas.nc"))
     assert groups.split() == list(both)
 
 
-def test_plain_xarray_selects_by_label_on_every_dim(read_plainly: Callable[[Path], list[str]], tmp_path: Path) -> None:
+def test_plain_xarray_selects_by_label_on_every_dim(
+    read_plainly: Callable[[Path], list[str]], tmp_path: Path
+) -> None:
     given = {
         "attribution": {"length": "all"},
         "distance": {"permutations": 50},
@@ -117,7 +138,9 @@ def test_plain_xarray_selects_by_label_on_every_dim(read_plainly: Callable[[Path
         "tree_probe": {"epochs": 1, "learning_rate": 0.01},
     }
     atlas = make_atlas(tiny_model(), limit=10, parameters=given)
-    refused = {name for name, items in atlas.provenance["left_out"].items() if "" in items}  # asked of decoders only
+    refused = {
+        name for name, items in atlas.provenance["left_out"].items() if "" in items
+    }  # asked of decoders only
     assert set(atlas) | refused == {name for name, cls in known_analyses().items() if cls.automatic}
     assert refused == {"induction", "sinks", "opening_token", "circuits", "logits", "retrieval"}
     groups, dims = read_plainly(atlas.save(tmp_path / "atlas.nc"))
@@ -125,7 +148,9 @@ def test_plain_xarray_selects_by_label_on_every_dim(read_plainly: Callable[[Path
     assert dims == "('layer', 'head')"
 
 
-def test_format_1_loads_with_the_names_of_today(read_plainly: Callable[[Path], list[str]], tmp_path: Path) -> None:
+def test_format_1_loads_with_the_names_of_today(
+    read_plainly: Callable[[Path], list[str]], tmp_path: Path
+) -> None:
     atlas = Atlas.load(FORMAT_1)
     surface = atlas["surface"]
     with xr.open_dataset(FORMAT_1, group="surface", engine="h5netcdf") as before:
@@ -143,7 +168,9 @@ def test_format_1_loads_with_the_names_of_today(read_plainly: Callable[[Path], l
     np.testing.assert_allclose(surface["mass"].sum("token_type"), 1, atol=1e-5)
     assert atlas["gradient"]["importance"].sel(token_type="sep").dims == ("layer", "head")
     assert list(atlas["distance"]["axis"].values) == [0, 1]
-    assert atlas.head("L1H2")["surface", "mass", "sep"] == float(surface["mass"].sel(layer=1, head=2, token_type="sep"))
+    assert atlas.head("L1H2")["surface", "mass", "sep"] == float(
+        surface["mass"].sel(layer=1, head=2, token_type="sep")
+    )
     groups, _ = read_plainly(atlas.save(tmp_path / "again.nc"))
     assert groups.split() == list(atlas)
     assert Atlas.load(tmp_path / "again.nc").digest == atlas.digest

@@ -1,4 +1,5 @@
-"""The file as headwise writes it is the file as xarray writes it, but for the order in which its parts were made."""
+"""The file as headwise writes it is the file as xarray writes it, but for the order in which its
+parts were made."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from headwise.atlas.arrays import netcdf_bytes
 
 def tree_of(*datasets: xr.Dataset) -> xr.DataTree:
     root = xr.Dataset(attrs={"headwise_format": 3, "provenance": "{}"})
-    return xr.DataTree.from_dict({"/": root, **{f"group {n}": dataset for n, dataset in enumerate(datasets)}})
+    return xr.DataTree.from_dict(
+        {"/": root, **{f"group {n}": dataset for n, dataset in enumerate(datasets)}}
+    )
 
 
 def everything() -> xr.Dataset:
@@ -46,7 +49,8 @@ def everything() -> xr.Dataset:
 
 
 def contents(holder: h5py.Group, of: h5py.File) -> Iterator[tuple[Any, ...]]:
-    """Everything that lies in a group: names, types, sizes, values, attributes and what refers to what."""
+    """Everything that lies in a group: names, types, sizes, values, attributes and what refers to
+    what."""
     for name in sorted(holder.attrs):
         value, about = holder.attrs[name], holder.attrs.get_id(name)
         if name == "DIMENSION_LIST":
@@ -55,7 +59,13 @@ def contents(holder: h5py.Group, of: h5py.File) -> Iterator[tuple[Any, ...]]:
             value = sorted((of[reference].name, int(axis)) for reference, axis in value)
         yield holder.name, name, str(about.dtype), about.shape, repr(value)
     if isinstance(holder, h5py.Dataset):
-        told = (str(holder.dtype), holder.shape, holder.maxshape, holder.chunks, repr(holder.fillvalue))
+        told = (
+            str(holder.dtype),
+            holder.shape,
+            holder.maxshape,
+            holder.chunks,
+            repr(holder.fillvalue),
+        )
         yield holder.name, *told, repr(np.asarray(holder[()]).tolist())
     else:
         yield holder.name, list(holder)
@@ -69,7 +79,11 @@ def held(content: bytes) -> list[tuple[Any, ...]]:
 
 
 def test_the_file_is_the_one_that_xarray_writes() -> None:
-    tree = tree_of(everything(), everything()[["small", "value"]], xr.Dataset(attrs={"why": "nothing was found"}))
+    tree = tree_of(
+        everything(),
+        everything()[["small", "value"]],
+        xr.Dataset(attrs={"why": "nothing was found"}),
+    )
     ours, theirs = held(netcdf_bytes(tree)), held(bytes(tree.to_netcdf(engine="h5netcdf")))
     assert len(ours) > 100
     for mine, other in zip(ours, theirs, strict=True):

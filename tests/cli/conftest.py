@@ -1,4 +1,5 @@
-"""What the tests of the command line share: a small model, a small corpus, and a way to call headwise."""
+"""What the tests of the command line share: a small model, a small corpus, and a way to call
+headwise."""
 
 from __future__ import annotations
 
@@ -44,5 +45,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def corpus_file(tmp_path: Path) -> Path:
     path = tmp_path / "toy.txt"
-    path.write_text("the cat saw a dog .\n\na dog sleeps .\n\nthe dog saw the cat , the dog sleeps\n")
+    path.write_text(
+        "the cat saw a dog .\n\na dog sleeps .\n\nthe dog saw the cat , the dog sleeps\n"
+    )
     return path

@@ -1,4 +1,5 @@
-"""The command line: what works, and one clear sentence with exit code 2 for everything a user can get wrong."""
+"""The command line: what works, and one clear sentence with exit code 2 for everything a user can
+get wrong."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def test_atlas_writes_everything_and_never_overwrites(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sections, "figures_for", lambda group: figures_for(group)[:1])  # the next test draws them all
+    monkeypatch.setattr(
+        sections, "figures_for", lambda group: figures_for(group)[:1]
+    )  # the next test draws them all
     out = tmp_path / "out"
     arguments = ("atlas", model_folder, "--corpus", corpus_file, "--out", out, "--analyses")
     first = headwise(*arguments, "surface")
@@ -45,14 +48,20 @@ def test_atlas_writes_everything_and_never_overwrites(
     assert "planted" in page
     assert "L0H0" in page
     assert {p.suffix for p in (out / "figures").iterdir()} == {".svg", ".pdf", ".png"}
-    assert (out / "tables" / "surface.csv").read_text().startswith("analysis,variable,layer,head,item,value,n,low,high")
+    assert (
+        (out / "tables" / "surface.csv")
+        .read_text()
+        .startswith("analysis,variable,layer,head,item,value,n,low,high")
+    )
     assert not (out / ".run").exists()  # finished: nothing to resume is left behind
     again = headwise(*arguments, "surface")
     assert again.code == 2
     assert "exists; give --overwrite" in again.err
     request.getfixturevalue("only_svg")
     assert headwise(*arguments, "offsets", "--overwrite").code == 0
-    assert {p.suffix for p in (out / "figures").iterdir()} == {".svg"}  # what the first run wrote is gone
+    assert {p.suffix for p in (out / "figures").iterdir()} == {
+        ".svg"
+    }  # what the first run wrote is gone
 
 
 @pytest.mark.usefixtures("only_svg")
@@ -60,12 +69,16 @@ def test_a_relative_folder_is_as_good(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = headwise("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface", "--out", "deep/out")
+    done = headwise(
+        "atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface", "--out", "deep/out"
+    )
     assert done.code == 0, done.err
     assert (tmp_path / "deep" / "out" / "index.html").read_text().count("<img data-svg=") >= 3
 
 
-def test_run_sets_parameters(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_run_sets_parameters(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "o.nc"
     done = headwise(
         "run",
@@ -96,7 +109,9 @@ def test_heads_found_on_one_text_and_tested_on_another(headwise, tmp_path: Path)
         rows = [json.dumps(row_of_example(example)) for example in part]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
     common = ("--model", tmp_path / "model", "--corpus")
-    found = headwise("run", "dependency", *common, tmp_path / "one.jsonl", "--out", tmp_path / "one.nc")
+    found = headwise(
+        "run", "dependency", *common, tmp_path / "one.jsonl", "--out", tmp_path / "one.nc"
+    )
     assert found.code == 0, found.err
     assert "Best head of each relation" in found.out
     tested = headwise(
@@ -112,8 +127,13 @@ def test_heads_found_on_one_text_and_tested_on_another(headwise, tmp_path: Path)
     assert tested.code == 0, tested.err
     assert "Heads found elsewhere" in tested.out
     assert "p_value" not in tested.out
-    assert float(Atlas.load(tmp_path / "two.nc")["dependency"]["given_accuracy"].sel(relation="all")) == 1
-    wrong = headwise("run", "surface", *common, tmp_path / "two.jsonl", "--heads-from", tmp_path / "one.nc")
+    assert (
+        float(Atlas.load(tmp_path / "two.nc")["dependency"]["given_accuracy"].sel(relation="all"))
+        == 1
+    )
+    wrong = headwise(
+        "run", "surface", *common, tmp_path / "two.jsonl", "--heads-from", tmp_path / "one.nc"
+    )
     assert wrong.code == 2
     assert "no best heads of surface" in wrong.err
 
@@ -137,16 +157,22 @@ def test_the_model_is_taken_as_an_argument_and_as_an_option(
     for command in (("run", "offsets"), ("atlas",)):
         two = headwise(*command, model_folder, "--model", tmp_path, *rest, tmp_path / "two.nc")
         assert two.code == 2
-        assert f"Two models are named, the argument '{model_folder}' and --model '{tmp_path}'" in " ".join(
-            two.err.split()
+        assert (
+            f"Two models are named, the argument '{model_folder}' and --model '{tmp_path}'"
+            in " ".join(two.err.split())
         )
 
 
 def test_every_command_with_a_model_takes_it_both_ways_where_it_can() -> None:
-    """Commands with a list of arguments of their own could not tell a model from them: the option alone."""
+    """Commands with a list of arguments of their own could not tell a model from them: the option
+    alone."""
     ways = {}
     for name, command in typer.main.get_command(app).commands.items():
-        kinds = {param.param_type_name for param in command.params if param.name in ("model", "model_too")}
+        kinds = {
+            param.param_type_name
+            for param in command.params
+            if param.name in ("model", "model_too")
+        }
         if kinds:
             ways[name] = kinds
     lists = {"draw", "probe"}
@@ -177,8 +203,22 @@ def test_finetune_takes_heads_and_layer_from_a_probing_result(
         raise HeadwiseError("far enough")
 
     monkeypatch.setattr("headwise.experiments.finetuning.finetune", stop)
-    rows_twice = ("--train", tmp_path / "rows.tsv", "--dev", tmp_path / "rows.tsv", "--out", tmp_path / "out")
-    common = ("finetune", model_folder, *rows_twice, "--probing", tmp_path / "probing.nc", "--pooling")
+    rows_twice = (
+        "--train",
+        tmp_path / "rows.tsv",
+        "--dev",
+        tmp_path / "rows.tsv",
+        "--out",
+        tmp_path / "out",
+    )
+    common = (
+        "finetune",
+        model_folder,
+        *rows_twice,
+        "--probing",
+        tmp_path / "probing.nc",
+        "--pooling",
+    )
     assert "far enough" in headwise(*common, "top_heads").err
     assert "far enough" in headwise(*common, "best_layer").err
     assert (asked[0].heads, asked[0].top, asked[1].layer) == (["L1H2", "L0H1"], None, 1)
@@ -189,13 +229,27 @@ def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise
     helped = headwise("--help").out
     places = [
         helped.index(f" {name} ")
-        for name in ("atlas", "run", "draw", "list", "cite", "ablate", "compare", "finetune", "label", "probe", "prune")
+        for name in (
+            "atlas",
+            "run",
+            "draw",
+            "list",
+            "cite",
+            "ablate",
+            "compare",
+            "finetune",
+            "label",
+            "probe",
+            "prune",
+        )
     ]
     assert places == sorted(places)
     assert headwise("--version").out == f"headwise {__version__}\n"
 
 
-def test_roles_with_a_sieve_of_ones_own(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_roles_with_a_sieve_of_ones_own(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
     plugin, target = tmp_path / "mine.py", tmp_path / "roles.nc"
     plugin.write_text(
         "from headwise import sieve\n\n\n@sieve('dogs', 'the word dog')\ndef dogs(i, j):\n    return j.piece == 'dog'\n"
@@ -228,12 +282,14 @@ def test_roles_with_a_sieve_of_ones_own(headwise, model_folder: Path, corpus_fil
         )  # the uniform head
         assert str(int(dataset["has_role"].sum())) + " in all" in done.out
         plugin.write_text(
-            plugin.read_text().replace("j.piece == 'dog'", "j.piece[:, :2] == 'dog'") + "# now of the wrong shape\n"
+            plugin.read_text().replace("j.piece == 'dog'", "j.piece[:, :2] == 'dog'")
+            + "# now of the wrong shape\n"
         )
         again = headwise(*arguments, "--overwrite")
         assert again.code == 2
         assert re.search(
-            r"The sieve 'dogs' gives a matrix of shape \(1, 2\) for \d+ looking tokens and \d+ tokens", again.err
+            r"The sieve 'dogs' gives a matrix of shape \(1, 2\) for \d+ looking tokens and \d+ tokens",
+            again.err,
         )
     finally:
         forget_sieve("dogs")
@@ -265,13 +321,29 @@ def test_a_feature_that_matches_nothing_is_named(
     assert "No token of the corpus is of any of the features ghost" in alone.err
 
 
-def test_plan_says_what_an_atlas_would_take(headwise, model_folder: Path, corpus_file: Path) -> None:
-    arguments = ("plan", model_folder, "--corpus", corpus_file, "--analyses", "surface,offsets", "--sample", 2)
+def test_plan_says_what_an_atlas_would_take(
+    headwise, model_folder: Path, corpus_file: Path
+) -> None:
+    arguments = (
+        "plan",
+        model_folder,
+        "--corpus",
+        corpus_file,
+        "--analyses",
+        "surface,offsets",
+        "--sample",
+        2,
+    )
     told = headwise(*arguments)
     assert told.code == 0, told.err
     assert "together" in told.out
     found = json.loads(headwise(*arguments, "--json").out)
-    assert [stage["stage"] for stage in found["stages"]] == ["opening", "model pass", "surface", "offsets"]
+    assert [stage["stage"] for stage in found["stages"]] == [
+        "opening",
+        "model pass",
+        "surface",
+        "offsets",
+    ]
     assert found["seconds"] > 0
     assert found["examples"] == 3
 
@@ -289,7 +361,15 @@ def test_list_and_cite(headwise) -> None:
 @pytest.mark.usefixtures("only_svg")
 def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
     drawn = headwise(
-        "draw", "L0H0", "L1H2", "--model", model_folder, "--text", "the cat saw a dog", "--out", tmp_path / "heads.svg"
+        "draw",
+        "L0H0",
+        "L1H2",
+        "--model",
+        model_folder,
+        "--text",
+        "the cat saw a dog",
+        "--out",
+        tmp_path / "heads.svg",
     )
     assert drawn.code == 0, drawn.err
     assert (tmp_path / "heads.svg").read_text().startswith("<?xml")
@@ -301,24 +381,39 @@ def test_draw_and_probe(headwise, model_folder: Path, tmp_path: Path) -> None:
         assert "saw" in out.read_text()
         assert "dog" not in out.read_text()  # [CLS] and three words and [SEP]
     for name, source in (("L0H0", "value_zeroing"), ("L1", "rollout")):
-        drawn = headwise("draw", name, *text, "--source", source, "--out", tmp_path / f"{source}.svg")
+        drawn = headwise(
+            "draw", name, *text, "--source", source, "--out", tmp_path / f"{source}.svg"
+        )
         assert drawn.code == 0, drawn.err
         assert name in (tmp_path / f"{source}.svg").read_text()
         assert "attention weight" not in (tmp_path / f"{source}.svg").read_text()
-    for names, said in ((("L7",), "There is no layer 7"), (("L0", "L0H0"), "heads (L7H9) or layers (L7)")):
+    for names, said in (
+        (("L7",), "There is no layer 7"),
+        (("L0", "L0H0"), "heads (L7H9) or layers (L7)"),
+    ):
         assert said in headwise("draw", *names, *text, "--out", tmp_path / "x.svg").err
-    assert "previous_layer" in headwise("draw", "L0H0", *text, "--what", "gradient", "--out", tmp_path / "x.svg").err
+    assert (
+        "previous_layer"
+        in headwise("draw", "L0H0", *text, "--what", "gradient", "--out", tmp_path / "x.svg").err
+    )
     assert (
         "There is no head L7H9"
-        in headwise("draw", "L7H9", "--model", model_folder, "--text", "a dog", "--out", tmp_path / "x.svg").err
+        in headwise(
+            "draw", "L7H9", "--model", model_folder, "--text", "a dog", "--out", tmp_path / "x.svg"
+        ).err
     )
-    assert "like 'L7H9'" in headwise("draw", "8-10", "--model", model_folder, "--out", tmp_path / "x.svg").err
+    assert (
+        "like 'L7H9'"
+        in headwise("draw", "8-10", "--model", model_folder, "--out", tmp_path / "x.svg").err
+    )
     task = tmp_path / "animal.txt"
     rows = [
         (part, animal, f"{a} {animal} {v} .")
         for part, n in (("tr", 12), ("va", 4), ("te", 6))
         for i in range(n)
-        for animal, a, v in [(("cat", "dog")[i % 2], ("the", "a")[i % 3 % 2], ("saw", "sleeps")[i % 5 % 2])]
+        for animal, a, v in [
+            (("cat", "dog")[i % 2], ("the", "a")[i % 3 % 2], ("saw", "sleeps")[i % 5 % 2])
+        ]
     ]
     task.write_text("".join(f"{part}\t{label}\t{text}\n" for part, label, text in rows))
     probed = headwise("probe", task, "--model", model_folder, "--out", tmp_path / "probing")
@@ -337,7 +432,14 @@ def test_draw_a_relation(headwise, tmp_path: Path) -> None:
     (tmp_path / "trees.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def draw(*arguments: object):
-        where = ("--model", tmp_path / "model", "--corpus", tmp_path / "trees.jsonl", "--out", tmp_path / "obj.svg")
+        where = (
+            "--model",
+            tmp_path / "model",
+            "--corpus",
+            tmp_path / "trees.jsonl",
+            "--out",
+            tmp_path / "obj.svg",
+        )
         return headwise("draw", *arguments, *where)
 
     best = draw("--relation", "obj", "--count", "1")
@@ -347,9 +449,13 @@ def test_draw_a_relation(headwise, tmp_path: Path) -> None:
     named = draw("L0H1", "--relation", "nsubj", "--count", "2", "--overwrite")
     assert named.code == 0, named.err
     assert (tmp_path / "obj-2.svg").exists()
-    assert "--relation draws one head" in draw("L0H0", "L0H1", "--relation", "obj", "--overwrite").err
+    assert (
+        "--relation draws one head" in draw("L0H0", "L0H1", "--relation", "obj", "--overwrite").err
+    )
     assert "--relation draws one head" in draw("all", "--relation", "obj", "--overwrite").err
-    assert "There is no relation in this atlas 'dobj'" in draw("--relation", "dobj", "--overwrite").err
+    assert (
+        "There is no relation in this atlas 'dobj'" in draw("--relation", "dobj", "--overwrite").err
+    )
 
 
 def test_ctrl_c_says_how_to_go_on(
@@ -368,14 +474,19 @@ WRONG_FILES = {
     "empty.txt": (b"", "no examples"),
     "utf8.txt": (b"the cat\n\n\xff\xfe broken\n", "utf8.txt.*UTF-8"),
     "nine.conllu": (b"1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\n\n", r"nine.conllu.*\b9\b"),
-    "cycle.conllu": (b"1\ta\ta\tX\t_\t_\t2\tdep\t_\t_\n2\tb\tb\tX\t_\t_\t1\tdep\t_\t_\n\n", "cycle"),
+    "cycle.conllu": (
+        b"1\ta\ta\tX\t_\t_\t2\tdep\t_\t_\n2\tb\tb\tX\t_\t_\t1\tdep\t_\t_\n\n",
+        "cycle",
+    ),
     "row.jsonl": (b'{"text": "the cat"}\n{"txt": "a dog"}\n', r"row.jsonl.*2"),
     "what.xyz": (b"the cat", "ending"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG_FILES)
-def test_bad_corpora_are_one_sentence(headwise, model_folder: Path, tmp_path: Path, name: str) -> None:
+def test_bad_corpora_are_one_sentence(
+    headwise, model_folder: Path, tmp_path: Path, name: str
+) -> None:
     content, expected = WRONG_FILES[name]
     path = tmp_path / name
     path.write_bytes(content)
@@ -392,7 +503,10 @@ def test_bad_corpora_are_one_sentence(headwise, model_folder: Path, tmp_path: Pa
     [
         (("atlas", "--analyses", "surfaces"), "Did you mean 'surface'"),
         (("run", "surface", "--set", "weight=tokens"), "weighting"),
-        (("run", "surface", "--set", "weighting=words"), "`weighting` must be one of examples, tokens"),
+        (
+            ("run", "surface", "--set", "weighting=words"),
+            "`weighting` must be one of examples, tokens",
+        ),
         (("run", "surface", "--set", "weighting"), "name=value"),
         (("atlas", "--corpus", "missing.txt"), "missing.txt"),
         (("atlas", "no/such-model"), "no/such-model"),
@@ -401,7 +515,12 @@ def test_bad_corpora_are_one_sentence(headwise, model_folder: Path, tmp_path: Pa
     ],
 )
 def test_bad_arguments_are_one_sentence(
-    headwise, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, expected: str
+    headwise,
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments,
+    expected: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if arguments[0] == "atlas" and "no/such-model" not in arguments:
@@ -414,14 +533,27 @@ def test_bad_arguments_are_one_sentence(
     assert "Traceback" not in outcome.err
 
 
-def test_over_long_examples_are_cut_and_counted_or_all_skipped(headwise, model_folder: Path, tmp_path: Path) -> None:
+def test_over_long_examples_are_cut_and_counted_or_all_skipped(
+    headwise, model_folder: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "long.txt"
     path.write_text("the cat saw a dog " * 60)
-    cut = headwise("run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "a.nc")
+    cut = headwise(
+        "run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "a.nc"
+    )
     assert cut.code == 0, cut.err
     assert "1 cut" in cut.err
     skipped = headwise(
-        "run", "surface", "--model", model_folder, "--corpus", path, "--out", tmp_path / "b.nc", "--overlong", "skip"
+        "run",
+        "surface",
+        "--model",
+        model_folder,
+        "--corpus",
+        path,
+        "--out",
+        tmp_path / "b.nc",
+        "--overlong",
+        "skip",
     )
     assert skipped.code == 2
     assert "longer than 64 tokens" in skipped.err
@@ -437,7 +569,9 @@ def _changed(folder: Path, target: Path, name: str, change) -> Path:
     return target
 
 
-def test_nan_weights_are_named(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> None:
+def test_nan_weights_are_named(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
     name = "bert.encoder.layer.1.attention.self.query.weight"
 
     def spoil(weight: torch.Tensor) -> torch.Tensor:
@@ -478,7 +612,9 @@ def test_an_output_folder_that_cannot_be_written_is_found_before_any_work(
     outcome = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", blocked / "out")
     assert outcome.code == 2
     assert "cannot be written" in outcome.err
-    outcome = headwise("run", "surface", "--model", model_folder, "--corpus", corpus_file, "--out", ".")  # has no name
+    outcome = headwise(
+        "run", "surface", "--model", model_folder, "--corpus", corpus_file, "--out", "."
+    )  # has no name
     assert outcome.code == 2
     assert ". is a folder, not a file" in outcome.err
 
@@ -487,7 +623,15 @@ def test_an_output_folder_that_cannot_be_written_is_found_before_any_work(
 def test_compare_ends_in_a_page_and_never_overwrites_one(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
-    arguments = ("compare", model_folder, model_folder, "--names", "old,new", "--corpus", corpus_file)
+    arguments = (
+        "compare",
+        model_folder,
+        model_folder,
+        "--names",
+        "old,new",
+        "--corpus",
+        corpus_file,
+    )
     arguments += ("--analyses", "none", "--out", tmp_path / "change.nc")
     (tmp_path / "change").mkdir()
     (tmp_path / "change" / "index.html").write_text("mine")

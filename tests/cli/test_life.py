@@ -1,4 +1,5 @@
-"""The life of a command: stopped, killed, failing or refused, nothing is lost and nothing of others is touched."""
+"""The life of a command: stopped, killed, failing or refused, nothing is lost and nothing of others
+is touched."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from headwise import Atlas
 from headwise import plots as plots_module
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.folders import MANIFEST
-from headwise.page import hands as hands_module
+from headwise.page import parallel as hands_module
 from headwise.page import report as report_module
 from headwise.page import sections as sections_module
 from headwise.plots.registry import FigureSpec
@@ -27,7 +28,9 @@ from headwise.run import shard as shard_module
 
 def everything(folder: Path) -> dict[str, bytes]:
     """All files below a folder, with their bytes."""
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
 
 
 def plain_figure(*_: object, **__: object) -> Figure:
@@ -36,9 +39,13 @@ def plain_figure(*_: object, **__: object) -> Figure:
 
 @pytest.fixture(autouse=True)
 def plain_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One empty figure of each analysis: drawing would be most of the time here, and is not what is tested."""
+    """One empty figure of each analysis: drawing would be most of the time here, and is not what is
+    tested."""
     monkeypatch.setattr(sections_module, "FORMATS", ("svg",))
-    specs = {name: FigureSpec(name, "plain", "Plain", "", "", plain_figure) for name in ("surface", "offsets")}
+    specs = {
+        name: FigureSpec(name, "plain", "Plain", "", "", plain_figure)
+        for name in ("surface", "offsets")
+    }
     plain = FigureSpec("", "plain", "Plain", "", "", plain_figure)
     for place in (sections_module, plots_module):
         monkeypatch.setattr(place, "figures_for", lambda group: [specs.get(group, plain)])
@@ -52,14 +59,26 @@ def atlas(headwise, model_folder: Path, corpus_file: Path, tmp_path: Path) -> Ca
 
     def call(folder: str, *more: object):
         out = tmp_path / folder
-        arguments = (model_folder, "--corpus", corpus_file, "--analyses", "surface,offsets", "--out", out, *more)
+        arguments = (
+            model_folder,
+            "--corpus",
+            corpus_file,
+            "--analyses",
+            "surface,offsets",
+            "--out",
+            out,
+            *more,
+        )
         return headwise("atlas", *arguments)
 
     return call
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, module: object, name: str, number: int, how: signal.Signals) -> list[str]:
-    """A signal comes when a function is called for the so-manieth time; what it was called with before is kept."""
+def stop_at(
+    monkeypatch: pytest.MonkeyPatch, module: object, name: str, number: int, how: signal.Signals
+) -> list[str]:
+    """A signal comes when a function is called for the so-manieth time; what it was called with
+    before is kept."""
     original, calls = getattr(module, name), []
 
     def stopping(*arguments: object, **more: object):
@@ -101,10 +120,21 @@ def test_a_comparison_stopped_while_it_draws_goes_on_and_draws_nothing_twice(
     def compare(folder: str):
         out = tmp_path / folder
         models = (model_folder, model_folder, "--names", "old,new", "--corpus", corpus_file)
-        return headwise("compare", *models, "--analyses", "surface", "--out", out / "c.nc", "--figures", out / "drawn")
+        return headwise(
+            "compare",
+            *models,
+            "--analyses",
+            "surface",
+            "--out",
+            out / "c.nc",
+            "--figures",
+            out / "drawn",
+        )
 
     assert compare("whole").code == 0
-    monkeypatch.setattr(hands_module, "FEWEST", 99)  # what is counted here is drawn here, not by another process
+    monkeypatch.setattr(
+        hands_module, "FEWEST", 99
+    )  # what is counted here is drawn here, not by another process
     sections = stop_at(monkeypatch, report_module, "draw_section", 99, signal.SIGTERM)
     figures = stop_at(monkeypatch, plots_module, "save_figure", 99, signal.SIGTERM)
     for module, name, number in (
@@ -142,9 +172,13 @@ main()
 
 @pytest.mark.parametrize("module", ["headwise.cli", "typer", "headwise.cli.atlas"])
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_signal_before_the_command_is_even_imported_is_one_sentence(module: str, name: str, code: int) -> None:
+def test_a_signal_before_the_command_is_even_imported_is_one_sentence(
+    module: str, name: str, code: int
+) -> None:
     number = str(int(getattr(signal, name)))
-    done = subprocess.run([sys.executable, "-c", STOPPED_AT, module, number], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT, module, number], capture_output=True, text=True
+    )
     said = f"headwise: Stopped by {name}; what is finished is kept: the same command goes on.\n"
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
@@ -191,17 +225,29 @@ def test_page_draws_again_from_the_atlas_alone(
     atlas("other")
     monkeypatch.undo()
     (tmp_path / "other" / "index.html").touch()
-    kept = headwise("page", tmp_path / "other", "--overwrite")  # an unfinished run is not put aside for a page
+    kept = headwise(
+        "page", tmp_path / "other", "--overwrite"
+    )  # an unfinished run is not put aside for a page
     assert kept.code == 2
     assert "unfinished run" in kept.err
 
 
-def test_another_report_takes_away_only_what_headwise_wrote(headwise, atlas, model_folder, tmp_path: Path) -> None:
+def test_another_report_takes_away_only_what_headwise_wrote(
+    headwise, atlas, model_folder, tmp_path: Path
+) -> None:
     assert atlas("out").code == 0
     out = tmp_path / "out"
     (out / "figures" / "mine.svg").write_text("mine")
     assert next((out / "figures").glob("offsets-*"))
-    arguments = ("--corpus", tmp_path / "toy.txt", "--analyses", "surface", "--out", out, "--overwrite")
+    arguments = (
+        "--corpus",
+        tmp_path / "toy.txt",
+        "--analyses",
+        "surface",
+        "--out",
+        out,
+        "--overwrite",
+    )
     assert headwise("atlas", model_folder, *arguments).code == 0
     assert not list((out / "figures").glob("offsets-*"))
     assert (out / "figures" / "mine.svg").read_text() == "mine"
@@ -240,13 +286,35 @@ def test_an_output_that_holds_what_is_read_is_refused(
         ("ablate", *read, "--out", corpus_file, "--overwrite"),
         ("compare", model_folder, *read, "--out", corpus_file, "--overwrite"),
         ("probe", senteval, "--model", model_folder, "--out", model_folder, "--overwrite"),
-        ("finetune", model_folder, "--task", "MRPC", "--data", tmp_path, "--out", tmp_path, "--overwrite"),
+        (
+            "finetune",
+            model_folder,
+            "--task",
+            "MRPC",
+            "--data",
+            tmp_path,
+            "--out",
+            tmp_path,
+            "--overwrite",
+        ),
         ("prune", model_folder, "--heads", "L0H0", "--out", model_folder.parent, "--overwrite"),
-        ("draw", "L0H0", "--model", model_folder, "--out", model_folder / "model.safetensors", "--overwrite"),
+        (
+            "draw",
+            "L0H0",
+            "--model",
+            model_folder,
+            "--out",
+            model_folder / "model.safetensors",
+            "--overwrite",
+        ),
     ):
         refused = headwise(*command)
         assert refused.code == 2, command
-        assert "what is read or worked in" in refused.err or "still needed" in refused.err or "end in" in refused.err
+        assert (
+            "what is read or worked in" in refused.err
+            or "still needed" in refused.err
+            or "end in" in refused.err
+        )
     assert corpus_file.read_bytes() == text
     assert (model_folder / "config.json").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tense.txt", "toy.txt"]
@@ -272,7 +340,10 @@ def test_one_analysis_that_fails_does_not_lose_the_others(
     kept = Atlas.load(tmp_path / "out")
     assert "surface" in kept
     assert ("offsets" in kept) == (where == "figure")
-    assert "failed unexpectedly (ValueError: no rows in" in (tmp_path / "out" / "index.html").read_text()
+    assert (
+        "failed unexpectedly (ValueError: no rows in"
+        in (tmp_path / "out" / "index.html").read_text()
+    )
     assert not (tmp_path / "out" / ".run").exists()
     told = atlas("again", "--debug")
     assert told.code == 3
@@ -299,7 +370,14 @@ def test_what_a_single_analysis_raises_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(Offsets, "take", failing)
     failed = headwise(
-        "run", "offsets", "--model", model_folder, "--corpus", corpus_file, "--out", tmp_path / "offsets.nc"
+        "run",
+        "offsets",
+        "--model",
+        model_folder,
+        "--corpus",
+        corpus_file,
+        "--out",
+        tmp_path / "offsets.nc",
     )
     assert failed.code == 3
     assert failed.err.count("please report it") == 1
@@ -322,13 +400,20 @@ def test_errors_of_the_disk_are_never_an_analysis_left_out(
     assert "offsets" in Atlas.load(tmp_path / "out")
 
 
-def test_a_disk_that_fills_up_anywhere_is_one_sentence_and_the_command_goes_on(atlas, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_anywhere_is_one_sentence_and_the_command_goes_on(
+    atlas, tmp_path: Path
+) -> None:
     assert atlas("whole").code == 0
     expected = everything(tmp_path / "whole")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     stopped_at = []
     sizes = [len(content) for content in expected.values()]
-    for limit in (1, min(sizes) // 2, len(expected["atlas.nc"]) - 1, max(sizes) - 1):  # no file may be larger
+    for limit in (
+        1,
+        min(sizes) // 2,
+        len(expected["atlas.nc"]) - 1,
+        max(sizes) - 1,
+    ):  # no file may be larger
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
             full = atlas("out")
@@ -337,7 +422,9 @@ def test_a_disk_that_fills_up_anywhere_is_one_sentence_and_the_command_goes_on(a
         assert full.code == 2, full.err
         assert "File too large" in full.err
         assert "Traceback" not in full.err
-        assert everything(tmp_path / "out").keys() <= expected.keys() | {  # nothing half-written under any name
+        assert everything(
+            tmp_path / "out"
+        ).keys() <= expected.keys() | {  # nothing half-written under any name
             name for name in everything(tmp_path / "out") if name.startswith(".run/")
         }
         stopped_at.append((tmp_path / "out" / "atlas.nc").exists())

@@ -1,4 +1,5 @@
-"""What is said on screen: nothing in it is markup, and every option it names exists where it is said."""
+"""What is said on screen: nothing in it is markup, and every option it names exists where it is
+said."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ main = import_module("headwise.cli.main")  # the package has a function of that 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 COMMANDS = typer.main.get_command(main.app).commands  # type: ignore[attr-defined]
 OPTIONS = {
-    name: {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    name: {
+        option
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     for name, command in COMMANDS.items()
 }
 # The commands whose user may be told by a room: all of these must have the option it names.
@@ -39,7 +44,10 @@ TOLD = {
     "cli/atlas": (),  # it holds two commands
     "cli/main": (),
 }
-OTHERS = {"--upgrade": "pip install --upgrade", "--debug": "--debug"}  # pip's own; for every command
+OTHERS = {
+    "--upgrade": "pip install --upgrade",
+    "--debug": "--debug",
+}  # pip's own; for every command
 
 
 def said() -> Iterator[tuple[str, str]]:
@@ -49,12 +57,18 @@ def said() -> Iterator[tuple[str, str]]:
         docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         module = path.relative_to(SOURCE).with_suffix("").as_posix()
         for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and id(node) not in docs
+            ):
                 yield module, node.value
 
 
 def commands_of(module: str) -> tuple[str, ...]:
-    found = next((commands for room, commands in TOLD.items() if f"{module}/".startswith(f"{room}/")), None)
+    found = next(
+        (commands for room, commands in TOLD.items() if f"{module}/".startswith(f"{room}/")), None
+    )
     own = module.removeprefix("cli/")
     return found if found is not None else (own,) if own in COMMANDS else ()
 
@@ -66,15 +80,27 @@ def test_every_option_that_is_named_exists_where_it_is_said() -> None:
         for option in OPTION.findall(text):
             if option in OTHERS:
                 assert OTHERS[option] in text
-            elif "font" not in text and "var(" not in text and "{" not in text[:1] and len(text) < 1000:
+            elif (
+                "font" not in text
+                and "var(" not in text
+                and "{" not in text[:1]
+                and len(text) < 1000
+            ):
                 lacking = [name for name in commands_of(module) if option not in OPTIONS[name]]
-                wrong += [f"{module}: {option} is no option of {lacking or 'any command'} ({text[:80]!r})"] * (
-                    option not in known or bool(lacking)
-                )
+                wrong += [
+                    f"{module}: {option} is no option of {lacking or 'any command'} ({text[:80]!r})"
+                ] * (option not in known or bool(lacking))
     assert not wrong, "\n".join(wrong)
 
 
-HOSTILE = ["pip install 'headwise[parse]'", "a[/x]b", "[bold]x", ":smile:", "[link=file:///etc]x[/link]", "\\[x]"]
+HOSTILE = [
+    "pip install 'headwise[parse]'",
+    "a[/x]b",
+    "[bold]x",
+    ":smile:",
+    "[link=file:///etc]x[/link]",
+    "\\[x]",
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -93,7 +119,9 @@ def test_no_command_turns_markup_on() -> None:
     for path in (SOURCE / "cli").glob("*.py"):
         for line in path.read_text(encoding="utf-8").splitlines():
             assert "markup=True" not in line
-            assert not re.search(r"\[/?(dim|bold|red)[ \]]", line) or "Example" in line, f"{path.name}: {line}"
+            assert not re.search(r"\[/?(dim|bold|red)[ \]]", line) or "Example" in line, (
+                f"{path.name}: {line}"
+            )
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -107,7 +135,9 @@ def test_an_error_keeps_its_brackets(
     assert ended.value.code == 2
     shown = common.err.file.getvalue()  # type: ignore[attr-defined]
     assert f"There is no analysis '{text}'." in shown
-    assert str(MissingExtraError("spacy", "parse", "A parser")).endswith("pip install 'headwise[parse]'.")
+    assert str(MissingExtraError("spacy", "parse", "A parser")).endswith(
+        "pip install 'headwise[parse]'."
+    )
 
 
 @pytest.mark.parametrize(

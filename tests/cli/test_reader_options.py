@@ -15,7 +15,13 @@ def test_options_become_a_spec():
     assert TextOptions("a.txt", None, None).spec() == "a.txt"
     assert TextOptions(None, None, None).spec() is None
     given = ["split=lines", "documents=true", "max_line=5", "skip_links=appos,pred"]
-    options = {"split": "lines", "documents": True, "max_line": 5, "skip_links": "appos,pred", "text_field": "body"}
+    options = {
+        "split": "lines",
+        "documents": True,
+        "max_line": 5,
+        "skip_links": "appos,pred",
+        "text_field": "body",
+    }
     assert TextOptions("a.txt", given, "body").spec() == Spec("a.txt", options)
     with pytest.raises(ParameterError, match="--reader takes name=value; it is 'split'"):
         TextOptions("a.txt", ["split"], None).spec()
@@ -25,7 +31,9 @@ def test_options_become_a_spec():
 
 @pytest.mark.parametrize("command", ["atlas", "run", "ablate", "compare", "draw", "prune"])
 def test_every_command_with_a_corpus_has_them(command):
-    said = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    said = (
+        CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    )
     assert "--reader" in said
     assert "--text-field" in said
 
@@ -37,6 +45,17 @@ def test_they_reach_the_reader(tmp_path):
         "Dogs, they bark.",
         "Cats do not.",
     ]
-    wrong = ["run", "surface", "--corpus", str(table), "--text-field", "nobody", "--out", str(tmp_path / "x.nc")]
+    wrong = [
+        "run",
+        "surface",
+        "--corpus",
+        str(table),
+        "--text-field",
+        "nobody",
+        "--out",
+        str(tmp_path / "x.nc"),
+    ]
     result = CliRunner().invoke(app, wrong)
-    assert "a.csv:1: there is no field 'nobody' (text_field); there are: id, body, label" in str(result.exception)
+    assert "a.csv:1: there is no field 'nobody' (text_field); there are: id, body, label" in str(
+        result.exception
+    )

@@ -11,9 +11,21 @@ from headwise.experiments.reproduction import Bench, Entry, Outcome, Reproductio
 
 
 @pytest.mark.usefixtures("not_laid_out")
-def test_report_page_and_data_are_written_and_not_replaced_untold(headwise, model_folder: Path, tmp_path: Path) -> None:
+def test_report_page_and_data_are_written_and_not_replaced_untold(
+    headwise, model_folder: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "report"
-    call = ("reproduce", "clark2019", "--model", model_folder, "--quick", "--only", "text3.1", "--out", out)
+    call = (
+        "reproduce",
+        "clark2019",
+        "--model",
+        model_folder,
+        "--quick",
+        "--only",
+        "text3.1",
+        "--out",
+        out,
+    )
     made = headwise(*call)
     assert made.code == 0, made.err
     assert "1 were computed" in made.out

@@ -11,7 +11,9 @@ import pytest
 from headwise.cli import screen
 
 
-def test_off_a_terminal_a_line_is_said_while_a_stage_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_a_terminal_a_line_is_said_while_a_stage_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(screen.err, "_file", io.StringIO())
     monkeypatch.setattr(screen, "SILENCE", 0.02)
     with screen.Watch() as watch:
@@ -21,7 +23,9 @@ def test_off_a_terminal_a_line_is_said_while_a_stage_takes_long(monkeypatch: pyt
         time.sleep(0.2)
     said = screen.err.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(said) >= 2
-    assert re.fullmatch(r"results 0 of 5; examples 64 of 500; now patterns; 0\.\d s so far", said[0]), said[0]
+    assert re.fullmatch(
+        r"results 0 of 5; examples 64 of 500; now patterns; 0\.\d s so far", said[0]
+    ), said[0]
     watch("examples", 500, 500)
     assert "examples" not in watch.line()
 
@@ -37,7 +41,9 @@ def test_a_phase_to_come_is_in_sight_and_its_clock_stands() -> None:
     watch = screen.Watch()
     watch("results", 0, 5)
     watch("examples", 1, 2)
-    results, examples = (watch.progress.tasks[watch.tasks[name]] for name in ("results", "examples"))
+    results, examples = (
+        watch.progress.tasks[watch.tasks[name]] for name in ("results", "examples")
+    )
     assert (results.started, examples.started) == (False, True)
     watch.doing("surface")
     assert (results.fields["now"], examples.fields["now"]) == ("", "surface")
@@ -73,7 +79,9 @@ def test_bars_of_what_is_finished_give_way_to_those_at_work() -> None:
     shown = [task.description for task in watch.progress.tasks if task.visible]
     assert len(shown) == screen.SHOWN
     assert shown[-2:] == ["phase 59", "last"]
-    for number in range(screen.SHOWN):  # those at work are never hidden, and one that begins anew is seen
+    for number in range(
+        screen.SHOWN
+    ):  # those at work are never hidden, and one that begins anew is seen
         watch(f"phase {number}", 1, 2)
     assert {f"phase {number}" for number in range(screen.SHOWN)} | {"last"} == {
         task.description for task in watch.progress.tasks if task.visible

@@ -49,7 +49,9 @@ def test_a_wrong_type_is_one_sentence(name: str, value: object) -> None:
 
 
 def test_what_fits_stays_or_becomes_plain() -> None:
-    made = Options(whole=np.int64(3), real=2, names=["a"], pair=[1, 2], maybe=np.float32(0.5), place=Path("x"))  # type: ignore[arg-type]
+    made = Options(
+        whole=np.int64(3), real=2, names=["a"], pair=[1, 2], maybe=np.float32(0.5), place=Path("x")
+    )  # type: ignore[arg-type]
     assert type(made.whole) is int
     assert (made.real, made.names, made.pair, made.maybe) == (2, ("a",), (1, 2), 0.5)
     assert type(made.maybe) is float
@@ -59,7 +61,9 @@ def test_what_fits_stays_or_becomes_plain() -> None:
 
 
 def test_the_sentence_says_what_is_allowed() -> None:
-    with pytest.raises(ParameterError, match="`names` must be a list of which each is a text or a text; it is 3"):
+    with pytest.raises(
+        ParameterError, match="`names` must be a list of which each is a text or a text; it is 3"
+    ):
         Options(names=3)  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="`maybe` must be a number or nothing"):
         Options(maybe="x")  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""An output folder is replaced whole or not at all, and nothing is deleted that headwise did not write."""
+"""An output folder is replaced whole or not at all, and nothing is deleted that headwise did not
+write."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def test_a_folder_of_somebody_elses_is_never_replaced(tmp_path: Path) -> None:
     assert (target / "chapter.tex").read_text() == "years of work"
 
 
-def test_what_is_read_is_never_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_is_never_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tmp_path / "models" / "llama"
     model.mkdir(parents=True)
     for target in (model, tmp_path / "models"):
@@ -82,7 +85,10 @@ def test_a_new_file_never_takes_the_place_of_a_users(tmp_path: Path) -> None:
     with new_folder(target) as folder:
         (folder / "a").write_text("one")
     (target / "b").write_text("mine")
-    with pytest.raises(OutputError, match="move it away"), new_folder(target, overwrite=True) as folder:
+    with (
+        pytest.raises(OutputError, match="move it away"),
+        new_folder(target, overwrite=True) as folder,
+    ):
         (folder / "b").write_text("theirs")
     assert (target / "b").read_text() == "mine"
     assert (target / "a").read_text() == "one"

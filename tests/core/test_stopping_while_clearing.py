@@ -1,4 +1,5 @@
-"""A signal that comes while Python clears something away, where whatever is raised is dropped and printed."""
+"""A signal that comes while Python clears something away, where whatever is raised is dropped and
+printed."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import sys
 
 import pytest
 
-from headwise.core.stopping import Stopped, heed, watching_signals
+from headwise.core.interrupts import Interrupted, raise_if_interrupted, watching_signals
 
 
 class Leaves:
@@ -23,12 +24,14 @@ class Leaves:
 def test_it_stops_at_the_next_piece_without_a_traceback(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # the one that prints, not pytest's
+    monkeypatch.setattr(
+        sys, "unraisablehook", sys.__unraisablehook__
+    )  # the one that prints, not pytest's
     before = sys.unraisablehook
     with watching_signals():
         held: list[Leaves] = [Leaves()]
         held.clear()
-        with pytest.raises(Stopped, match="Stopped by SIGTERM"):
-            heed()
+        with pytest.raises(Interrupted, match="Interrupted by SIGTERM"):
+            raise_if_interrupted()
     assert sys.unraisablehook is before
     assert "Traceback" not in capfd.readouterr().err

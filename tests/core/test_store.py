@@ -1,4 +1,5 @@
-"""The store: what is damaged, out of place or of another run is made again and said; one process at a time."""
+"""The store: what is damaged, out of place or of another run is made again and said; one process at
+a time."""
 
 from __future__ import annotations
 
@@ -17,9 +18,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headwise.core.errors import OutputError
-from headwise.core.store import CONSENT, Store, pack_dataset, stored_identity, unpack_dataset
+from headwise.core.store import (
+    CONSENT,
+    CheckpointStore,
+    pack_dataset,
+    stored_identity,
+    unpack_dataset,
+)
 
-ARRAYS = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 4)), "yes": np.array([True, False])}
+ARRAYS = {
+    "x": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "empty": np.zeros((0, 4)),
+    "yes": np.array([True, False]),
+}
 FACTS = {"n": 3, "name": "ü"}
 
 
@@ -29,20 +40,20 @@ def said() -> list[str]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, said: list[str]) -> Store:
-    made = Store(tmp_path / "run", {"model": "a"}, adopt={"threads": 1}, say=said.append)
+def store(tmp_path: Path, said: list[str]) -> CheckpointStore:
+    made = CheckpointStore(tmp_path / "run", {"model": "a"}, adopt={"threads": 1}, say=said.append)
     made.save("first", ARRAYS, FACTS)
     return made
 
 
-def again(store: Store, **changes: object) -> Store:
+def again(store: CheckpointStore, **changes: object) -> CheckpointStore:
     """The same folder in the hands of a later run."""
     store.close()
     given = {"identity": store.identity, "adopt": {"threads": 8}, "say": store.say} | changes
-    return Store(store.folder, **given)  # type: ignore[arg-type]
+    return CheckpointStore(store.folder, **given)  # type: ignore[arg-type]
 
 
-def test_a_piece_comes_back_as_it_was_made(store: Store, said: list[str]) -> None:
+def test_a_piece_comes_back_as_it_was_made(store: CheckpointStore, said: list[str]) -> None:
     piece = store.load("first")
     assert piece is not None
     assert piece.facts == FACTS
@@ -55,7 +66,7 @@ def test_a_piece_comes_back_as_it_was_made(store: Store, said: list[str]) -> Non
     assert said == []
 
 
-def test_arrays_come_back_in_one_order(store: Store) -> None:
+def test_arrays_come_back_in_one_order(store: CheckpointStore) -> None:
     """Or files whose variables follow them would differ from run to run."""
     store.save("many", {f"a{i}": np.zeros(i % 3) for i in range(12)})
     for _ in range(3):
@@ -64,7 +75,7 @@ def test_arrays_come_back_in_one_order(store: Store) -> None:
         assert list(piece.arrays) == sorted(piece.arrays)
 
 
-def test_a_piece_is_made_once(store: Store) -> None:
+def test_a_piece_is_made_once(store: CheckpointStore) -> None:
     made = []
 
     def make() -> tuple[dict[str, np.ndarray], dict[str, int]]:
@@ -76,9 +87,13 @@ def test_a_piece_is_made_once(store: Store) -> None:
     assert len(made) == 1
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
-def test_a_flipped_bit_anywhere_is_seen(store: Store, said: list[str], data: st.DataObject) -> None:
+def test_a_flipped_bit_anywhere_is_seen(
+    store: CheckpointStore, said: list[str], data: st.DataObject
+) -> None:
     path = store.folder / "first.piece"
     content = bytearray(path.read_bytes())
     place = data.draw(st.integers(0, len(content) * 8 - 1))
@@ -91,7 +106,7 @@ def test_a_flipped_bit_anywhere_is_seen(store: Store, said: list[str], data: st.
     assert store.has("first")
 
 
-def test_a_truncated_piece_is_seen(store: Store) -> None:
+def test_a_truncated_piece_is_seen(store: CheckpointStore) -> None:
     path = store.folder / "first.piece"
     content = path.read_bytes()
     for length in range(0, len(content), 7):
@@ -102,16 +117,17 @@ def test_a_truncated_piece_is_seen(store: Store) -> None:
 
 
 def test_a_piece_under_another_name_or_of_another_run_is_made_again(
-    store: Store, said: list[str], tmp_path: Path
+    store: CheckpointStore, said: list[str], tmp_path: Path
 ) -> None:
     shutil.copy(store.folder / "first.piece", store.folder / "second.piece")
     assert not store.has("second")
-    with Store(tmp_path / "other", {"model": "b"}) as other:
+    with CheckpointStore(tmp_path / "other", {"model": "b"}) as other:
         other.save("first", ARRAYS, FACTS)
         shutil.copy(other.folder / "first.piece", store.folder / "first.piece")
     assert not store.has("first")
     assert said == [
-        f"{name}.piece belongs to another run or another place: it is made again." for name in ("second", "first")
+        f"{name}.piece belongs to another run or another place: it is made again."
+        for name in ("second", "first")
     ]
     part = store.part("probing", {"seed": 1})
     part.save("first", ARRAYS, FACTS)
@@ -119,8 +135,10 @@ def test_a_piece_under_another_name_or_of_another_run_is_made_again(
     assert not store.part("probing", {"seed": 2}).has("first")
 
 
-@pytest.mark.parametrize("note", [None, b"", b"{", b"[1]", b"\xff\xfe", b'{"identity": 3}', b"[" * 100_000])
-def test_a_lost_or_nonsense_note_is_no_loss(store: Store, note: bytes | None) -> None:
+@pytest.mark.parametrize(
+    "note", [None, b"", b"{", b"[1]", b"\xff\xfe", b'{"identity": 3}', b"[" * 100_000]
+)
+def test_a_lost_or_nonsense_note_is_no_loss(store: CheckpointStore, note: bytes | None) -> None:
     path = store.folder / "run.json"
     path.unlink()
     if note is not None:
@@ -131,10 +149,14 @@ def test_a_lost_or_nonsense_note_is_no_loss(store: Store, note: bytes | None) ->
     assert json.loads(path.read_text())["identity"] == {"model": "a"}
 
 
-def test_another_identity_is_refused_or_starts_anew_and_the_same_goes_on(store: Store) -> None:
+def test_another_identity_is_refused_or_starts_anew_and_the_same_goes_on(
+    store: CheckpointStore,
+) -> None:
     kept = store.folder / "mine.txt"
     kept.write_text("not ours")
-    with pytest.raises(OutputError, match=r"an unfinished run that differs in model; .*--overwrite"):
+    with pytest.raises(
+        OutputError, match=r"an unfinished run that differs in model; .*--overwrite"
+    ):
         again(store, identity={"model": "b"})
     with again(store, fresh=True) as same:
         assert same.has("first")
@@ -148,21 +170,21 @@ def test_another_identity_is_refused_or_starts_anew_and_the_same_goes_on(store: 
 
 
 def test_a_run_that_finished_nothing_is_in_nobodys_way(tmp_path: Path) -> None:
-    with Store(tmp_path, {"model": "a"}) as first:
+    with CheckpointStore(tmp_path, {"model": "a"}) as first:
         first.part("inner").save("x", ARRAYS)
     with pytest.raises(OutputError, match="an unfinished run that differs in model"):
-        Store(tmp_path, {"model": "b"})
+        CheckpointStore(tmp_path, {"model": "b"})
     first.part("inner").drop("x")
     (tmp_path / CONSENT).touch()  # the first may replace a result, the second may not
     with pytest.raises(OutputError, match="an unfinished run that differs in model"):
-        Store(tmp_path, {"model": "b"})
+        CheckpointStore(tmp_path, {"model": "b"})
     (tmp_path / CONSENT).unlink()
-    with Store(tmp_path, {"model": "b"}) as other:
+    with CheckpointStore(tmp_path, {"model": "b"}) as other:
         other.save("x", ARRAYS)
     assert stored_identity(tmp_path) == {"model": "b"}
 
 
-def test_scratch_is_never_believed(store: Store) -> None:
+def test_scratch_is_never_believed(store: CheckpointStore) -> None:
     part = store.part("probing")
     for owner in (store, part):
         owner.scratch("maps").write_bytes(b"from a run that was killed")
@@ -171,7 +193,7 @@ def test_scratch_is_never_believed(store: Store) -> None:
     assert not later.part("probing").scratch("maps").exists()
 
 
-def test_half_written_files_are_swept(store: Store) -> None:
+def test_half_written_files_are_swept(store: CheckpointStore) -> None:
     (store.folder / ".first.piece.77.tmp").write_bytes(b"half")
     again(store)
     assert not list(store.folder.glob(".*.tmp"))
@@ -180,25 +202,32 @@ def test_half_written_files_are_swept(store: Store) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from headwise.core.store import Store
-store = Store(Path(sys.argv[1]), {"model": "a"})
+from headwise.core.store import CheckpointStore
+store = CheckpointStore(Path(sys.argv[1]), {"model": "a"})
 print("held", flush=True)
 time.sleep(600)
 """
 
 
 def test_a_second_process_is_refused_and_a_kill_lets_go(tmp_path: Path) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline().strip() == "held"
-        with pytest.raises(OutputError, match=f"in use by process {holder.pid} on .* since .*; wait for it to end"):
-            Store(tmp_path, {"model": "a"})
+        with pytest.raises(
+            OutputError, match=f"in use by process {holder.pid} on .* since .*; wait for it to end"
+        ):
+            CheckpointStore(tmp_path, {"model": "a"})
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        with Store(tmp_path, {"model": "a"}) as store, pytest.raises(OutputError, match=f"process {os.getpid()}"):
-            Store(store.folder, {"model": "a"})  # nor twice in one process
-        Store(tmp_path, {"model": "a"}).close()
+        with (
+            CheckpointStore(tmp_path, {"model": "a"}) as store,
+            pytest.raises(OutputError, match=f"process {os.getpid()}"),
+        ):
+            CheckpointStore(store.folder, {"model": "a"})  # nor twice in one process
+        CheckpointStore(tmp_path, {"model": "a"}).close()
     finally:
         holder.kill()
         holder.wait()
@@ -207,10 +236,10 @@ def test_a_second_process_is_refused_and_a_kill_lets_go(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OutputError, match="choose another place with --out"):
-        Store(tmp_path / "file", {"model": "a"})
+        CheckpointStore(tmp_path / "file", {"model": "a"})
 
 
-def test_labelled_arrays_come_back_as_they_were(store: Store) -> None:
+def test_labelled_arrays_come_back_as_they_were(store: CheckpointStore) -> None:
     dataset = xr.Dataset(
         {
             "score": (
@@ -227,7 +256,8 @@ def test_labelled_arrays_come_back_as_they_were(store: Store) -> None:
     )
     arrays, facts = pack_dataset(dataset)
     xr.testing.assert_identical(
-        unpack_dataset(arrays, json.loads(json.dumps(facts))), dataset.assign(said=dataset["said"].astype(str))
+        unpack_dataset(arrays, json.loads(json.dumps(facts))),
+        dataset.assign(said=dataset["said"].astype(str)),
     )
     made = store.dataset("result", lambda: dataset)
     found = again(store).dataset("result", lambda: pytest.fail("made twice"))  # type: ignore[arg-type, return-value]
@@ -236,7 +266,9 @@ def test_labelled_arrays_come_back_as_they_were(store: Store) -> None:
     assert found["score"].attrs["n"] == 3
 
 
-def test_a_damaged_note_makes_no_other_run_of_this_one(store: Store, said: list[str]) -> None:
+def test_a_damaged_note_makes_no_other_run_of_this_one(
+    store: CheckpointStore, said: list[str]
+) -> None:
     note = store.folder / "run.json"
     for before, after in ((b'"a"', b'"b"'), (b'"threads": 1', b'"threads": 9')):
         content = note.read_bytes()

@@ -16,7 +16,7 @@ from exploring import PORT, Client
 from headwise import HeadModel
 from headwise.core.loopback import Guard
 from headwise.explore import Explorer
-from headwise.explore.desk import Desk
+from headwise.explore.request_queue import RequestQueue
 from headwise.explore.server import make_app
 from headwise.testing.models import random_model
 
@@ -37,9 +37,11 @@ def decoder() -> Iterator[HeadModel]:
 
 @pytest.fixture
 def client(encoder: HeadModel, decoder: HeadModel) -> Iterator[Client]:
-    guard, desk = Guard(PORT), Desk()
+    guard, desk = Guard(PORT), RequestQueue()
     failures: list[Any] = []
-    yield Client(make_app(Explorer([encoder, decoder]), guard, desk, failures.append), guard, failures)
+    yield Client(
+        make_app(Explorer([encoder, decoder]), guard, desk, failures.append), guard, failures
+    )
     desk.close()
     assert not failures
 

@@ -13,18 +13,26 @@ PORT = 4321
 
 @dataclass
 class Client:
-    """Calls the application with raw messages: what a request is, byte for byte, is up to the test."""
+    """Calls the application with raw messages: what a request is, byte for byte, is up to the
+    test."""
 
     app: Any
     guard: Guard
     failures: list[Any]
 
     async def send(
-        self, path: str, body: bytes | None = None, headers: list[tuple[bytes, bytes]] | None = None, method: str = ""
+        self,
+        path: str,
+        body: bytes | None = None,
+        headers: list[tuple[bytes, bytes]] | None = None,
+        method: str = "",
     ) -> tuple[int, dict[str, str], bytes]:
         own = [(b"host", f"127.0.0.1:{PORT}".encode())]
         if body is not None:
-            own += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            own += [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+            ]
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http", "query_string": b"",
             "method": method or ("GET" if body is None else "POST"), "path": path.replace("TOKEN", self.guard.token),

@@ -1,4 +1,5 @@
-"""The explorer in a real browser: typing, picking, disabling, two models, hostile text; nothing leaves the page."""
+"""The explorer in a real browser: typing, picking, disabling, two models, hostile text; nothing
+leaves the page."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from browsing import needs_browser
 from headwise import HeadModel
 from headwise.core.loopback import Guard
 from headwise.explore import Explorer, Question
-from headwise.explore.desk import Desk
+from headwise.explore.request_queue import RequestQueue
 from headwise.explore.server import listening, make_app
 
 MARK = "document.documentElement.setAttribute('data-ran', 'yes')"
@@ -25,11 +26,13 @@ pytestmark = needs_browser
 @pytest.fixture(scope="module")
 def address(encoder: HeadModel, decoder: HeadModel) -> Iterator[str]:
     """A server of two models, in a thread."""
-    guard, desk, failures = Guard(), Desk(), []
+    guard, desk, failures = Guard(), RequestQueue(), []
     app = make_app(Explorer([encoder, decoder]), guard, desk, failures.append)
     with listening(0) as listener:
         guard.port = listener.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_level="critical"))
+        server = uvicorn.Server(
+            uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_level="critical")
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         yield guard.address
@@ -41,13 +44,17 @@ def address(encoder: HeadModel, decoder: HeadModel) -> Iterator[str]:
 
 @pytest.fixture
 def tab(chromium: Any, address: str) -> Iterator[Any]:
-    """The page, loaded; in the end nothing has left this machine and nothing was said on the console."""
+    """The page, loaded; in the end nothing has left this machine and nothing was said on the
+    console."""
     said: list[str] = []
     asked: list[str] = []
     page = chromium.new_page(viewport={"width": 1300, "height": 1000})
     page.set_default_timeout(15_000)
     # That small maps are read back, by these tests, is no fault of the page.
-    page.on("console", lambda message: None if "getImageData" in message.text else said.append(message.text))
+    page.on(
+        "console",
+        lambda message: None if "getImageData" in message.text else said.append(message.text),
+    )
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{address}#text=the+cat+saw+the+dog")
@@ -59,7 +66,8 @@ def tab(chromium: Any, address: str) -> Iterator[Any]:
 
 
 def eventually(found: Any) -> None:
-    """Wait for something to become true; the page's policy allows no scripts from outside, so it is asked from here."""
+    """Wait for something to become true; the page's policy allows no scripts from outside, so it is
+    asked from here."""
     for _ in range(300):
         if found():
             return
@@ -73,16 +81,26 @@ def painted(tab: Any, pane: int, head: str) -> list[int]:
         "canvas => Array.from(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data)"
         ".filter((_, i) => i % 4 === 3)"
     )
-    found: list[int] = tab.eval_on_selector(f"[data-model='{pane}'] [data-head={head}] canvas", script)
+    found: list[int] = tab.eval_on_selector(
+        f"[data-model='{pane}'] [data-head={head}] canvas", script
+    )
     return found
 
 
-def test_what_is_typed_is_drawn_of_both_models(tab: Any, encoder: HeadModel, decoder: HeadModel) -> None:
+def test_what_is_typed_is_drawn_of_both_models(
+    tab: Any, encoder: HeadModel, decoder: HeadModel
+) -> None:
     for pane, model in enumerate((encoder, decoder)):
         true = model.attention("the cat saw the dog", "L1H1").values
         small = painted(tab, pane, "L1H1")
         assert len(small) == true.size
-        assert max(abs((code / 255) ** 2 - weight) for code, weight in zip(small, true.flat, strict=True)) < 0.01
+        assert (
+            max(
+                abs((code / 255) ** 2 - weight)
+                for code, weight in zip(small, true.flat, strict=True)
+            )
+            < 0.01
+        )
     tab.fill("#text", "the dog saw a cat")
     eventually(lambda: "a" in tab.inner_text("[data-model='0'] .large").split())
     assert "text=the+dog+saw+a+cat" in tab.url
@@ -100,7 +118,9 @@ def test_a_head_is_picked_by_keys_and_its_token_asked(tab: Any, encoder: HeadMod
     tab.click(f"{pane} .large [data-token='3']")
     tab.wait_for_selector(f"{pane} .gathers p[data-seconds]")
     told = Explorer([encoder]).attribution(Question("the cat saw the dog"), "L1H1", 3)
-    cells = tab.eval_on_selector_all(f"{pane} .gathers td.bar", "all => all.map(td => parseFloat(td.textContent))")
+    cells = tab.eval_on_selector_all(
+        f"{pane} .gathers td.bar", "all => all.map(td => parseFloat(td.textContent))"
+    )
     assert cells[0::2] == [pytest.approx(value, abs=6e-4) for value in told["attention"]]
     assert cells[1::2] == [pytest.approx(value, abs=6e-4) for value in told["contribution"]]
     tab.click(f"{pane} >> text=mask this token")

@@ -36,7 +36,9 @@ def test_all_heads_and_one_of_them(name: str, request: pytest.FixtureRequest) ->
     np.testing.assert_allclose(maps(head, "weights"), true.values[1, 1], atol=1e-6)
     assert head["before"] is None
     assert seen["moved"] is None
-    assert sum(seen["special"]) == (2 if name == "encoder" else int(model.batch(TEXT).special.sum()))
+    assert sum(seen["special"]) == (
+        2 if name == "encoder" else int(model.batch(TEXT).special.sum())
+    )
 
 
 def test_a_disabled_head_changes_later_heads_and_the_prediction(decoder: HeadModel) -> None:
@@ -86,7 +88,9 @@ def test_attribution_of_a_click(encoder: HeadModel) -> None:
         got = explorer.attribution(asked, "L1H0", 3, source)
         whole = contributions(encoder, TEXT, source).heads[0, 1, 0, 3]
         np.testing.assert_allclose(got["contribution"], whole.numpy(), atol=1e-5)
-    np.testing.assert_allclose(got["attention"], encoder.attention(TEXT, "L1H0").values[3], atol=1e-6)
+    np.testing.assert_allclose(
+        got["attention"], encoder.attention(TEXT, "L1H0").values[3], atol=1e-6
+    )
     other = explorer.attribution(Question(TEXT, disabled=("L0H0", "L0H1")), "L1H0", 3)
     assert np.abs(np.array(other["contribution"]) - got["contribution"]).max() > 1e-3
 
@@ -96,7 +100,9 @@ def test_pairs_and_two_models(encoder: HeadModel, decoder: HeadModel) -> None:
     seen = explorer.look(Question("the cat", "saw the dog"))
     assert seen["tokens"] == encoder.batch(Example(text="the cat", pair="saw the dog")).tokens[0]
     other = explorer.look(Question(TEXT, model=1))
-    np.testing.assert_allclose((maps(other) / 255.0) ** 2, decoder.attention(TEXT).values, atol=0.005)
+    np.testing.assert_allclose(
+        (maps(other) / 255.0) ** 2, decoder.attention(TEXT).values, atol=0.005
+    )
     assert [model["predicts"] for model in explorer.state()["models"]] == ["masked", "causal"]
 
 
@@ -151,8 +157,20 @@ def test_wrong_questions_are_one_sentence(encoder: HeadModel, wrong: dict, words
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
 def test_an_encoder_decoder_reads_source_and_target(stack: str, encoder: HeadModel) -> None:
     tokenizer = encoder.tokenizer
-    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2}
-    ids = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "vocab_size": len(tokenizer)}
+    sizes = {
+        "d_model": 16,
+        "d_kv": 4,
+        "d_ff": 16,
+        "num_layers": 2,
+        "num_decoder_layers": 2,
+        "num_heads": 2,
+    }
+    ids = {
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+        "vocab_size": len(tokenizer),
+    }
     module = T5ForConditionalGeneration(T5Config(**sizes, **ids)).eval()
     with HeadModel.open(module, tokenizer=tokenizer, stack=stack) as model:
         explorer, example = Explorer([model]), Example(text="the cat saw", pair="a dog")
@@ -161,7 +179,11 @@ def test_an_encoder_decoder_reads_source_and_target(stack: str, encoder: HeadMod
             assert (told["needs_pair"], told["predicts"]) == (False, None)
             assert "opened without" in explorer.look(Question("the cat saw"))["predictions"]["why"]
             return
-        assert (told["needs_pair"], told["predicts"], told["attributes"]) == (True, "causal", stack != "cross")
+        assert (told["needs_pair"], told["predicts"], told["attributes"]) == (
+            True,
+            "causal",
+            stack != "cross",
+        )
         seen = explorer.look(Question("the cat saw", "a dog", disabled=("L0H1",)))
         true = model.trace(example, interventions={"L0H1": "zero"}).attention
         assert true is not None
@@ -176,4 +198,6 @@ def test_an_encoder_decoder_reads_source_and_target(stack: str, encoder: HeadMod
                 explorer.attribution(Question("the cat saw", "a dog"), "L0H0", 0)
         else:
             got = explorer.attribution(Question("the cat saw", "a dog"), "L1H0", 1)
-            np.testing.assert_allclose(got["contribution"], contributions(model, example).heads[0, 1, 0, 1], atol=1e-5)
+            np.testing.assert_allclose(
+                got["contribution"], contributions(model, example).heads[0, 1, 0, 1], atol=1e-5
+            )

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from headwise.cli import app as command
 from headwise.core.errors import MissingExtraError
-from headwise.explore.desk import WAITING, Busy, Desk
+from headwise.explore.request_queue import WAITING, Busy, RequestQueue
 from headwise.explore.server import FILES, LONGEST_BODY, check_extra
 
 TEXT = "the cat saw the dog"
@@ -48,7 +48,9 @@ def test_the_page_and_its_questions(client: Client) -> None:
         assert (status, seen["shape"]) == (200, [2, 3, 7, 7])
         status, head = await client.ask("head", text=TEXT, head="L1H0")
         assert (status, head["shape"]) == (200, [7, 7])
-        status, got = await client.ask("attribution", text=TEXT, head="L1H0", token=2, source="previous_layer")
+        status, got = await client.ask(
+            "attribution", text=TEXT, head="L1H0", token=2, source="previous_layer"
+        )
         assert status == 200
         assert sum(got["contribution"]) == pytest.approx(1)
 
@@ -89,14 +91,19 @@ def test_others_are_refused(client: Client, path: str, headers: list[tuple[bytes
         (b"[" * 9_000, [HOST, JSON, (b"content-length", b"9000")], 400),
     ],
 )
-def test_bodies_have_limits(client: Client, body: bytes, headers: list[tuple[bytes, bytes]], code: int) -> None:
+def test_bodies_have_limits(
+    client: Client, body: bytes, headers: list[tuple[bytes, bytes]], code: int
+) -> None:
     assert asyncio.run(client.send("/TOKEN/look", body, headers))[0] == code
 
 
 @pytest.mark.parametrize(
-    "path", ["../serve.py", "static/explore.html", "%2e%2e/x", "explore.js/..", "\x00", "/etc/passwd"]
+    "path",
+    ["../serve.py", "static/explore.html", "%2e%2e/x", "explore.js/..", "\x00", "/etc/passwd"],
 )
-def test_no_path_reaches_the_disk(client: Client, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_path_reaches_the_disk(
+    client: Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Path, "open", lambda *_, **__: pytest.fail("a file was opened"))
     assert asyncio.run(client.send(f"/TOKEN/{path}"))[0] == 404
 
@@ -113,7 +120,9 @@ def test_other_methods_and_websockets_get_nothing(client: Client) -> None:
     asyncio.run(session())
 
 
-def test_what_fails_unexpectedly_is_told_in_the_terminal_alone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_unexpectedly_is_told_in_the_terminal_alone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import headwise.explore.explorer as explorer
 
     def broken(*_: object) -> None:
@@ -128,7 +137,9 @@ def test_what_fails_unexpectedly_is_told_in_the_terminal_alone(client: Client, m
     client.failures.clear()
 
 
-def test_a_full_queue_is_polite_and_empties_again(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_is_polite_and_empties_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import headwise.explore.explorer as explorer
 
     free, real = threading.Event(), explorer.Explorer._pass
@@ -140,7 +151,10 @@ def test_a_full_queue_is_polite_and_empties_again(client: Client, monkeypatch: p
     monkeypatch.setattr(explorer.Explorer, "_pass", slow)
 
     async def session() -> list[int]:
-        asked = [asyncio.create_task(client.ask("look", text=f"cat {i}", top=3)) for i in range(WAITING + 6)]
+        asked = [
+            asyncio.create_task(client.ask("look", text=f"cat {i}", top=3))
+            for i in range(WAITING + 6)
+        ]
         while sum(task.done() for task in asked) < 5:
             await asyncio.sleep(0.01)
         refused = [task.result() for task in asked if task.done()]
@@ -156,7 +170,7 @@ def test_a_full_queue_is_polite_and_empties_again(client: Client, monkeypatch: p
 
 
 def test_the_desk_tells_errors_and_forgets_who_went_away() -> None:
-    desk, begun, free, done = Desk(1), threading.Event(), threading.Event(), []
+    desk, begun, free, done = RequestQueue(1), threading.Event(), threading.Event(), []
 
     async def session() -> None:
         first = asyncio.create_task(desk.do(lambda: begun.set() or free.wait(20)))
@@ -167,7 +181,9 @@ def test_the_desk_tells_errors_and_forgets_who_went_away() -> None:
             await desk.do(lambda: done.append(3))
         second.cancel()
         await asyncio.sleep(0.05)
-        failing = asyncio.create_task(desk.do(lambda: {}["x"]))  # in the place of who went away, at once
+        failing = asyncio.create_task(
+            desk.do(lambda: {}["x"])
+        )  # in the place of who went away, at once
         await asyncio.sleep(0)
         free.set()
         await first
@@ -186,14 +202,31 @@ VALUES = st.recursive(
     max_leaves=5,
 )  # fmt: skip
 NAMES = st.sampled_from(
-    ["text", "pair", "model", "disabled", "how", "mask", "position", "top", "head", "token", "source", "x"]
+    [
+        "text",
+        "pair",
+        "model",
+        "disabled",
+        "how",
+        "mask",
+        "position",
+        "top",
+        "head",
+        "token",
+        "source",
+        "x",
+    ]
 )
 
 
 def test_no_question_makes_it_fall(client: Client) -> None:
     answers: dict[int, int] = {}
 
-    beside: dict[str, Any] = {"look": {}, "head": {"head": "L1H0"}, "attribution": {"head": "L1H0", "token": 1}}
+    beside: dict[str, Any] = {
+        "look": {},
+        "head": {"head": "L1H0"},
+        "attribution": {"head": "L1H0", "token": 1},
+    }
     good = st.fixed_dictionaries(
         {"text": st.text(max_size=20).map(lambda text: f"{TEXT} {text}")},
         optional={
@@ -205,10 +238,23 @@ def test_no_question_makes_it_fall(client: Client) -> None:
     )
 
     @settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(st.sampled_from(list(beside)), good, st.dictionaries(NAMES, VALUES, max_size=2), st.none() | st.binary())
-    def fuzz(path: str, sound: dict[str, Any], strange: dict[str, Any], noise: bytes | None) -> None:
+    @given(
+        st.sampled_from(list(beside)),
+        good,
+        st.dictionaries(NAMES, VALUES, max_size=2),
+        st.none() | st.binary(),
+    )
+    def fuzz(
+        path: str, sound: dict[str, Any], strange: dict[str, Any], noise: bytes | None
+    ) -> None:
         content = json.dumps({**sound, **beside[path], **strange}).encode()
-        body = content if noise is None else content[: len(noise)] + noise if len(noise) > 4 else content
+        body = (
+            content
+            if noise is None
+            else content[: len(noise)] + noise
+            if len(noise) > 4
+            else content
+        )
         status, headers, said = asyncio.run(client.send(f"/TOKEN/{path}", body))
         answers[status] = answers.get(status, 0) + 1
         assert status in (200, 400), said
@@ -228,7 +274,8 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     assert "explore" in str(CliRunner().invoke(command, ["explore"]).exception)
 
 
-# Two servers in forks of one process, which has imported all that is large; it says who they are and how each ended.
+# Two servers in forks of one process, which has imported all that is large; it says who they are
+# and how each ended.
 SERVERS = """
 import gc, json, os, runpy, sys
 
@@ -269,16 +316,31 @@ def killed(process: subprocess.Popen[str]) -> Iterator[None]:
 def first_line(path: Path, process: subprocess.Popen[str]) -> str:
     """What a server says first, into a file."""
     deadline = time.monotonic() + 120
-    while not (path.exists() and "\n" in path.read_text()) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not (path.exists() and "\n" in path.read_text())
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.02)
     return path.read_text() if path.exists() else ""
 
 
 @pytest.mark.slow
 def test_it_serves_on_loopback_and_stops_cleanly(little_bert: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-c", SERVERS, str(tmp_path), "explore", str(little_bert), "--no-browser"]
+    words = [
+        sys.executable,
+        "-c",
+        SERVERS,
+        str(tmp_path),
+        "explore",
+        str(little_bert),
+        "--no-browser",
+    ]
     pipe: Any = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-    with subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipe) as process, killed(process):
+    with (
+        subprocess.Popen(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, **pipe) as process,
+        killed(process),
+    ):
         assert process.stdout is not None
         servers = json.loads(process.stdout.readline())
         for sign, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -290,7 +352,9 @@ def test_it_serves_on_loopback_and_stops_cleanly(little_bert: Path, tmp_path: Pa
                 assert b"headwise explore" in page.read()
                 assert page.headers["Server"] is None
             question = urllib.request.Request(
-                f"{address[0]}look", json.dumps({"text": TEXT}).encode(), {"Content-Type": "application/json"}
+                f"{address[0]}look",
+                json.dumps({"text": TEXT}).encode(),
+                {"Content-Type": "application/json"},
             )
             with urllib.request.urlopen(question, timeout=60) as answer:
                 assert json.loads(answer.read())["shape"][0] == 2

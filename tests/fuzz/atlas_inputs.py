@@ -1,5 +1,5 @@
-"""Atlases and damage: bytes turned, cut and put elsewhere, and files made to be wrong in one way, each of which once
-ended in a traceback or not at all."""
+"""Atlases and damage: bytes turned, cut and put elsewhere, and files made to be wrong in one way,
+each of which once ended in a traceback or not at all."""
 
 from __future__ import annotations
 
@@ -26,12 +26,17 @@ Edit = tuple[str, float, float, int]
 
 @cache
 def whole() -> Atlas:
-    """A small atlas with all that files have: numbers, texts, counts, labels, attributes, provenance."""
+    """A small atlas with all that files have: numbers, texts, counts, labels, attributes,
+    provenance."""
     rng = np.random.default_rng(0)
     heads = {"layer": [0, 1], "head": [0, 1, 2]}
     surface = xr.Dataset(
         {
-            "entropy": (("layer", "head"), rng.random((2, 3)).astype(np.float32), {"units": "nats"}),
+            "entropy": (
+                ("layer", "head"),
+                rng.random((2, 3)).astype(np.float32),
+                {"units": "nats"},
+            ),
             "entropy_n": (("layer", "head"), np.full((2, 3), 7)),
             "mass": (("layer", "head", "token_type"), rng.random((2, 3, 2))),
             "sure": (("layer",), np.array([True, False])),
@@ -39,9 +44,12 @@ def whole() -> Atlas:
         coords=heads | {"token_type": ["cls", "sep"], "group": ("head", [0, 0, 1])},
         attrs={"title": "What heads attend to", "inputs": 7, "share": 0.5, "sizes": [1, 2]},
     )
-    offsets = xr.Dataset({"curve": (("layer", "head", "offset"), rng.random((2, 3, 9)))}, coords=heads)
+    offsets = xr.Dataset(
+        {"curve": (("layer", "head", "offset"), rng.random((2, 3, 9)))}, coords=heads
+    )
     return Atlas(
-        {"surface": surface, "offsets": offsets}, {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}}
+        {"surface": surface, "offsets": offsets},
+        {"model": {"name": "tiny"}, "corpus": {"name": "toy", "examples": 7}},
     )
 
 
@@ -85,12 +93,14 @@ def edited(content: bytes, edits: list[Edit]) -> bytes:
 def random_edits(rng: random.Random) -> list[Edit]:
     """One to four edits."""
     count = 1 + min(rng.randrange(4), rng.randrange(4))
-    return [(rng.choice(KINDS), rng.random(), rng.random(), rng.randrange(64)) for _ in range(count)]
+    return [
+        (rng.choice(KINDS), rng.random(), rng.random(), rng.randrange(64)) for _ in range(count)
+    ]
 
 
 def attack(path: Path) -> str:
-    """Load a file and look at what it holds. "read" or the sentence of the refusal; anything else that is raised is a
-    fault, and so is an atlas that differs from the one that was damaged."""
+    """Load a file and look at what it holds. "read" or the sentence of the refusal; anything else
+    that is raised is a fault, and so is an atlas that differs from the one that was damaged."""
     try:
         atlas = Atlas.load(path)
     except AtlasError as error:
@@ -105,7 +115,7 @@ def attack(path: Path) -> str:
     return "read"
 
 
-# --- wrong in one way -------------------------------------------------------------------------------------------------
+# --- wrong in one way -----------------------------------------------------------------------------
 
 
 def _attribute(name: str, value: object) -> Callable[[h5py.File], None]:
@@ -178,35 +188,74 @@ HOSTILE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
     "provenance as a list": (_provenance([1]), "not names with what they stand for"),
     "a model in a word": (_provenance({"model": "bert"}), "'model' in its provenance"),
     "deep provenance": (_provenance(json.loads("[" * 900 + "]" * 900)), "more than 50 deep"),
-    "very deep provenance": (_attribute("provenance", "[" * 20_000 + "]" * 20_000), "more than 50 deep"),
+    "very deep provenance": (
+        _attribute("provenance", "[" * 20_000 + "]" * 20_000),
+        "more than 50 deep",
+    ),
     "edited provenance": (_provenance({"model": {"name": "other"}}), "changed or damaged"),
-    "an edited attribute of a group": (lambda f: f["surface"].attrs.__setitem__("inputs", 8), "changed or damaged"),
+    "an edited attribute of a group": (
+        lambda f: f["surface"].attrs.__setitem__("inputs", 8),
+        "changed or damaged",
+    ),
     "an edited attribute of an array": (
         lambda f: f["surface/entropy"].attrs.__setitem__("units", "bits"),
         "changed or damaged",
     ),
-    "an attribute more": (lambda f: f["offsets"].attrs.__setitem__("note", "mine"), "changed or damaged"),
-    "an edited value": (lambda f: f["surface/entropy"].__setitem__((0, 0), 5), "changed or damaged"),
+    "an attribute more": (
+        lambda f: f["offsets"].attrs.__setitem__("note", "mine"),
+        "changed or damaged",
+    ),
+    "an edited value": (
+        lambda f: f["surface/entropy"].__setitem__((0, 0), 5),
+        "changed or damaged",
+    ),
     "10^12 elements": (_instead("surface/mass", **HUGE), "more than are stored"),
-    "10^12 packed elements": (_instead("surface/mass", **HUGE, chunks=(1000, 1000), compression="gzip"), "more than"),
-    "10^12 texts": (_instead("surface/mass", shape=(10**12,), dtype=h5py.string_dtype()), "more than are stored"),
+    "10^12 packed elements": (
+        _instead("surface/mass", **HUGE, chunks=(1000, 1000), compression="gzip"),
+        "more than",
+    ),
+    "10^12 texts": (
+        _instead("surface/mass", shape=(10**12,), dtype=h5py.string_dtype()),
+        "more than are stored",
+    ),
     "a dim of 10^12": (_bare_dim, "over the limit"),
     "a group that holds itself": (_itself, "a group where an array belongs"),
     "a group that holds all": (_root, "a group where an array belongs"),
     "a soft link": (_link("surface/else", h5py.SoftLink("/surface/mass")), "link to another place"),
-    "a link that leads nowhere": (_link("surface/else", h5py.SoftLink("/none")), "link to another place"),
-    "a link to another file": (_link("more", h5py.ExternalLink("other.nc", "/")), "link to another place"),
-    "an array of its own": (lambda f: f.create_dataset("alone", data=np.ones(3)), "outside of every group"),
-    "records": (_instead("surface/mass", data=np.zeros(3, dtype=[("a", "i4")])), "not of numbers or texts"),
+    "a link that leads nowhere": (
+        _link("surface/else", h5py.SoftLink("/none")),
+        "link to another place",
+    ),
+    "a link to another file": (
+        _link("more", h5py.ExternalLink("other.nc", "/")),
+        "link to another place",
+    ),
+    "an array of its own": (
+        lambda f: f.create_dataset("alone", data=np.ones(3)),
+        "outside of every group",
+    ),
+    "records": (
+        _instead("surface/mass", data=np.zeros(3, dtype=[("a", "i4")])),
+        "not of numbers or texts",
+    ),
     "lists of any length": (
         _instead("surface/mass", shape=(3,), dtype=h5py.vlen_dtype(np.int32)),
         "not of numbers or texts",
     ),
-    "references": (_instead("surface/mass", shape=(3,), dtype=h5py.ref_dtype), "not of numbers or texts"),
+    "references": (
+        _instead("surface/mass", shape=(3,), dtype=h5py.ref_dtype),
+        "not of numbers or texts",
+    ),
     "nothing": (_instead("surface/mass", data=h5py.Empty("f8")), "holds nothing"),
-    "a named type": (lambda f: f["surface"].__setitem__("kind", np.dtype("f8")), "a datatype where an array belongs"),
+    "a named type": (
+        lambda f: f["surface"].__setitem__("kind", np.dtype("f8")),
+        "a datatype where an array belongs",
+    ),
     "dims that are none": (_dims, ""),
-    "no groups": (lambda f: [f.__delitem__(name) for name in ("surface", "offsets")], "changed or damaged"),
+    "no groups": (
+        lambda f: [f.__delitem__(name) for name in ("surface", "offsets")],
+        "changed or damaged",
+    ),
 }
 
 

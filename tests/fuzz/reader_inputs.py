@@ -1,7 +1,8 @@
-"""Inputs that attack readers: for each reader small files that are right, and edits that make them wrong.
+"""Inputs that attack readers: for each reader small files that are right, and edits that make them
+wrong.
 
-Shared by `test_readers.py` (some hundred inputs each) and `benchmarks/fuzz_readers.py` (ten thousand each).
-"""
+Shared by `test_readers.py` (some hundred inputs each) and `benchmarks/fuzz_readers.py` (ten
+thousand each)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from headwise.text import Example, open_corpus
 LONGEST_MESSAGE = 3000  # characters of a sentence to a user; a path and a cut value fit
 
 
-# --- files that are right ---------------------------------------------------------------------------------------------
+# --- files that are right -------------------------------------------------------------------------
 
 PROSE = "One day\nit rained — and stopped.\n\n\nThen came the sun.\r\n\r\nThe end."
 JSONL = "\n".join(
@@ -41,7 +42,11 @@ JSONL = "\n".join(
             "sentences": [0, 0, 0],
             "label": 3,
         },
-        {"text": "Cats sleep.", "words": ["Cats", "sleep", "."], "spans": [[0, 4], [5, 10], [10, 11]]},
+        {
+            "text": "Cats sleep.",
+            "words": ["Cats", "sleep", "."],
+            "spans": [[0, 4], [5, 10], [10, 11]],
+        },
         {"paragraphs": ["One.", "Two.", "Three."]},
         {"prompt": "Why?", "completion": "So."},
         {"content": "Some text."},
@@ -122,12 +127,13 @@ def tar(*files: tuple[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
 THREE = [(f"d{'é' * 60}/{n}.txt", f"Document {n}.\n\nIts end.\n".encode()) for n in range(3)]
 
 
-# --- targets ----------------------------------------------------------------------------------------------------------
+# --- targets --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Target:
-    """A reader: the file it reads, its options, and right contents to start from; `pack` comes after the edits."""
+    """A reader: the file it reads, its options, and right contents to start from; `pack` comes
+    after the edits."""
 
     name: str
     file: str
@@ -140,7 +146,9 @@ class Target:
         """Write an input; the SPEC that reads it."""
         path = folder / self.file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # some file systems wait for the disk where one is cut and written again
+        path.unlink(
+            missing_ok=True
+        )  # some file systems wait for the disk where one is cut and written again
         path.write_bytes(self.pack(content) if self.pack else content)
         if self.name == "framenet-xml":
             frame = folder / "fn" / "frame" / "Copying.xml"
@@ -151,7 +159,9 @@ class Target:
         return self.spec.format(path)
 
 
-def _target(name: str, file: str, *seeds: str | bytes, spec: str = "{}", pack: Any = None, **options: Any) -> Target:
+def _target(
+    name: str, file: str, *seeds: str | bytes, spec: str = "{}", pack: Any = None, **options: Any
+) -> Target:
     contents = tuple(seed.encode() if isinstance(seed, str) else seed for seed in seeds)
     return Target(name, file, contents, spec, tuple(options.items()), pack)
 
@@ -162,7 +172,12 @@ TARGETS = {
         _target("txt", "a.txt", PROSE, "one\ntwo\nthree\n"),
         _target("txt-pairs", "a.txt", PROSE, spec="txt-pairs:{}"),
         _target("jsonl", "a.jsonl", JSONL, FRAMENET, ARTICLES),
-        _target("jsonl-field", "a.jsonl", '{"body": "Some text."}\n{"body": ["a", "b"]}\n', text_field="body"),
+        _target(
+            "jsonl-field",
+            "a.jsonl",
+            '{"body": "Some text."}\n{"body": ["a", "b"]}\n',
+            text_field="body",
+        ),
         _target("articles", "a.jsonl", ARTICLES, spec="articles:{}", overlapping=True),
         _target("conllu", "a.conllu", CONLLU),
         _target("conllu-text", "a.conllu", CONLLU, documents=True, text=True),
@@ -175,11 +190,22 @@ TARGETS = {
         _target("senteval", "a.txt", SENTEVAL, spec="senteval:{}"),
         _target("framenet", "a.jsonl", FRAMENET, spec="framenet:{}", bad_spans="skip"),
         _target("framenet-xml", "fn/lu/lu1.xml", LEXUNIT, spec="framenet:{}"),
-        _target("gz", "a.txt.gz", gzip.compress(PROSE.encode() * 9, mtime=0), gzip.compress(b"x\n", mtime=0) * 3),
-        _target("xz", "a.jsonl.xz", lzma.compress(JSONL.encode()), lzma.compress(b'{"text": "x"}\n') * 2),
+        _target(
+            "gz",
+            "a.txt.gz",
+            gzip.compress(PROSE.encode() * 9, mtime=0),
+            gzip.compress(b"x\n", mtime=0) * 3,
+        ),
+        _target(
+            "xz", "a.jsonl.xz", lzma.compress(JSONL.encode()), lzma.compress(b'{"text": "x"}\n') * 2
+        ),
         _target("bz2", "a.txt.bz2", bz2.compress(PROSE.encode() * 9), bz2.compress(b"x\n") * 3),
         _target(
-            "tar", "a.tar", tar(*THREE), tar(*THREE, form=tarfile.GNU_FORMAT), tar(*THREE, form=tarfile.USTAR_FORMAT)
+            "tar",
+            "a.tar",
+            tar(*THREE),
+            tar(*THREE, form=tarfile.GNU_FORMAT),
+            tar(*THREE, form=tarfile.USTAR_FORMAT),
         ),
         _target("tar.gz", "a.tar.gz", tar(*THREE), pack=gzip.compress),
     )
@@ -188,7 +214,7 @@ with suppress(ImportError):  # where the extra is not installed; `test_packed.py
     TARGETS["zst"] = _target("zst", "a.txt.zst", zstd(PROSE.encode() * 9), zstd(b"x\n") * 3)
 
 
-# --- edits ------------------------------------------------------------------------------------------------------------
+# --- edits ----------------------------------------------------------------------------------------
 
 # What was found to hurt, or might: each is put somewhere into a file that is right.
 PAYLOADS: tuple[bytes, ...] = (
@@ -259,7 +285,9 @@ PAYLOADS: tuple[bytes, ...] = (
     b"S",
 )
 
-Edit = tuple[str, float, float, int]  # what, where (share of the file), how long (share of it), which payload
+Edit = tuple[
+    str, float, float, int
+]  # what, where (share of the file), how long (share of it), which payload
 KINDS = ("insert", "replace", "delete", "repeat", "cut", "flip", "swap", "number", "field")
 
 
@@ -303,12 +331,12 @@ def _swapped_piece(content: bytes, at: int, payload: bytes, digits: bool) -> byt
     return content[:start] + payload + content[end:]
 
 
-# --- what must hold ---------------------------------------------------------------------------------------------------
+# --- what must hold -------------------------------------------------------------------------------
 
 
 def attack(target: Target, content: bytes, folder: Path, use: Callable[[Example], object]) -> str:
-    """Read an input as a user would, and use each example. "read" or the sentence of the refusal; anything else that
-    is raised is a fault of the reader."""
+    """Read an input as a user would, and use each example. "read" or the sentence of the refusal;
+    anything else that is raised is a fault of the reader."""
     spec = target.put(content, folder)
     try:
         for number, example in enumerate(open_corpus(spec, **dict(target.options))):

@@ -1,7 +1,8 @@
-"""No damage to an atlas makes `Atlas.load` raise anything but an AtlasError, run on, or give another atlas.
+"""No damage to an atlas makes `Atlas.load` raise anything but an AtlasError, run on, or give
+another atlas.
 
-Some dozens of damaged files; `benchmarks/fuzz_atlas.py` does five thousand and measures time and memory.
-"""
+Some dozens of damaged files; `benchmarks/fuzz_atlas.py` does five thousand and measures time and
+memory."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from fuzz.atlas_inputs import KINDS, attack, edited, seed_bytes
 
 edits = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.floats(0, 1), st.floats(0, 1), st.integers(0, 63)), min_size=1, max_size=4
+    st.tuples(st.sampled_from(KINDS), st.floats(0, 1), st.floats(0, 1), st.integers(0, 63)),
+    min_size=1,
+    max_size=4,
 )
 
 
@@ -35,7 +38,11 @@ def test_damaged_atlases_are_refused_in_a_sentence(tmp_path_factory):
     @given(edits=edits)
     def one(edits):
         path.write_bytes(edited(content, edits))
-        with patch("headwise.atlas.file.try_elsewhere"):  # a process for each would take minutes; damage that needs
-            attack(path)  # one, and not the seal, does not come up here (see tests/atlas/test_load.py)
+        with patch(
+            "headwise.atlas.file.try_elsewhere"
+        ):  # a process for each would take minutes; damage that needs
+            attack(
+                path
+            )  # one, and not the seal, does not come up here (see tests/atlas/test_load.py)
 
     one()

@@ -1,5 +1,5 @@
-"""No damage to a run's folder makes the store raise, or give other numbers: a piece comes back as it was or is made
-again."""
+"""No damage to a run's folder makes the store raise, or give other numbers: a piece comes back as
+it was or is made again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fuzz.atlas_inputs import KINDS, edited
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 
-ARRAYS = {"x": np.arange(40, dtype=np.float32).reshape(5, 8), "yes": np.array([True, False]), "none": np.zeros((0, 4))}
+ARRAYS = {
+    "x": np.arange(40, dtype=np.float32).reshape(5, 8),
+    "yes": np.array([True, False]),
+    "none": np.zeros((0, 4)),
+}
 FACTS = {"n": 3, "name": "ü", "list": [1, 2.5, None]}
 IDENTITY = {"model": "a", "sizes": [1, 2]}
 edits = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.floats(0, 1), st.floats(0, 1), st.integers(0, 63)), min_size=1, max_size=4
+    st.tuples(st.sampled_from(KINDS), st.floats(0, 1), st.floats(0, 1), st.integers(0, 63)),
+    min_size=1,
+    max_size=4,
 )
 HEADERS = (
     b"", b"\xff" * 8, (1 << 62).to_bytes(8, "little") + b"{}", (8).to_bytes(8, "little") + b"[[[[[[[[",
@@ -24,11 +30,17 @@ HEADERS = (
 
 def test_damage_is_made_again_or_has_no_effect(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz") / "run"
-    with Store(folder, IDENTITY, adopt={"threads": 1}) as store:
+    with CheckpointStore(folder, IDENTITY, adopt={"threads": 1}) as store:
         store.save("piece", ARRAYS, FACTS)
     files = {name: (folder / name).read_bytes() for name in ("piece.piece", "run.json")}
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=150,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(name=st.sampled_from(sorted(files)), edits=edits)
     def one(name, edits):
         for other, content in files.items():
@@ -44,7 +56,9 @@ def test_damage_is_made_again_or_has_no_effect(tmp_path_factory):
 def look(folder):
     """Open the store as a later run does: what it gives is what was made, or nothing."""
     said = []
-    with Store(folder, IDENTITY, fresh=True, adopt={"threads": 1}, say=said.append) as store:
+    with CheckpointStore(
+        folder, IDENTITY, fresh=True, adopt={"threads": 1}, say=said.append
+    ) as store:
         found = store.load("piece")
     assert found is not None or said or not (folder / "piece.piece").exists()
     assert all(len(text) < 500 and "\n" not in text for text in said)

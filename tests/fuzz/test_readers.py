@@ -1,7 +1,8 @@
-"""No input makes a reader raise anything but a sentence, or run on; what it gives can be tokenized and fingerprinted.
+"""No input makes a reader raise anything but a sentence, or run on; what it gives can be tokenized
+and fingerprinted.
 
-Some hundred edited inputs for each reader; `benchmarks/fuzz_readers.py` does ten thousand and measures time and memory.
-"""
+Some hundred edited inputs for each reader; `benchmarks/fuzz_readers.py` does ten thousand and
+measures time and memory."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from headwise.text.encode import Encoder
 from text.tiny_tokenizers import bert_like, gpt2_like
 
 edits = st.lists(
-    st.tuples(st.sampled_from(KINDS), st.floats(0, 1), st.floats(0, 1), st.integers(0, len(PAYLOADS) - 1)),
+    st.tuples(
+        st.sampled_from(KINDS), st.floats(0, 1), st.floats(0, 1), st.integers(0, len(PAYLOADS) - 1)
+    ),
     min_size=1,
     max_size=4,
 )
@@ -58,6 +61,12 @@ def test_wrong_inputs_are_refused_in_a_sentence(name, tmp_path_factory, use):
 def test_every_payload_in_every_reader(name, tmp_path, use):
     target = TARGETS[name]
     places = (("field", 0.1), ("field", 0.6), ("number", 0.3), ("number", 0.8))
-    contents = [edited(target.seeds[0], [(*place, 0.0, which)]) for which in range(len(PAYLOADS)) for place in places]
-    for content in dict.fromkeys(contents):  # where there are no numbers, both places of one are the end
+    contents = [
+        edited(target.seeds[0], [(*place, 0.0, which)])
+        for which in range(len(PAYLOADS))
+        for place in places
+    ]
+    for content in dict.fromkeys(
+        contents
+    ):  # where there are no numbers, both places of one are the end
         attack(target, content, tmp_path, use)

@@ -1,5 +1,5 @@
-"""One-line questions: attention and outputs with labels, the next token with a head disabled, text generated without
-it."""
+"""One-line questions: attention and outputs with labels, the next token with a head disabled, text
+generated without it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,35 @@ from headwise.core.errors import HeadwiseError
 from headwise.models import HeadModel, Mean, Patch
 
 TEXT = "w1 w2 w3 w1"
-DECODERS = ("llama", "gpt2", "mistral", "gptj", "gpt-neo", "bloom", "falcon", "gpt-oss", "gemma3", "qwen3", "opt")
+DECODERS = (
+    "llama",
+    "gpt2",
+    "mistral",
+    "gptj",
+    "gpt-neo",
+    "bloom",
+    "falcon",
+    "gpt-oss",
+    "gemma3",
+    "qwen3",
+    "opt",
+)
 
 
 def language_model(name: str) -> Any:
     """A tiny random decoder with its head; weights so large that its predictions are far apart."""
     config, _, arguments = SERVED[name]
     torch.manual_seed(3)
-    made = transformers.AutoModelForCausalLM.from_config(getattr(transformers, config)(**arguments)).eval()
+    made = transformers.AutoModelForCausalLM.from_config(
+        getattr(transformers, config)(**arguments)
+    ).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(4)
-    head = made.get_output_embeddings()  # its own, where it is that of the inputs: those repeat the last token
+    head = (
+        made.get_output_embeddings()
+    )  # its own, where it is that of the inputs: those repeat the last token
     head.weight = torch.nn.Parameter(torch.randn_like(head.weight))
     made.generation_config.eos_token_id = None  # none ends early
     return made
@@ -51,7 +67,11 @@ def test_attention_has_tokens_as_labels(llama: HeadModel) -> None:
     assert every.dims == ("layer", "head", "query", "key")
     assert (every.values == traced[0].numpy()).all()
     assert (
-        llama.attention(TEXT, "L1H2", interventions={"L1H2": "uniform"}).isel(query=1).values[:2].tolist() == [0.5] * 2
+        llama.attention(TEXT, "L1H2", interventions={"L1H2": "uniform"})
+        .isel(query=1)
+        .values[:2]
+        .tolist()
+        == [0.5] * 2
     )
 
 
@@ -68,22 +88,30 @@ def test_outputs_by_name(llama: HeadModel) -> None:
 def test_the_next_token_before_and_after(llama: HeadModel) -> None:
     change = {"L1H2": "zero", "L2": "uniform"}
     before = llama.forward(TEXT, logits=True).logits[0, -1]
-    after = llama.forward(TEXT, interventions={(1, 2): "zero", 2: "uniform"}, logits=True).logits[0, -1]
+    after = llama.forward(TEXT, interventions={(1, 2): "zero", 2: "uniform"}, logits=True).logits[
+        0, -1
+    ]
     assert (before - after).abs().max() > 0.01
     table = llama.effect(TEXT, change, top=3)
     assert {*before.topk(3).indices.tolist(), *after.topk(3).indices.tolist()} == set(table["id"])
     assert table["probability_before"].is_monotonic_decreasing
-    assert table["token"].tolist() == [llama.tokenizer.convert_ids_to_tokens(i) for i in table["id"]]
+    assert table["token"].tolist() == [
+        llama.tokenizer.convert_ids_to_tokens(i) for i in table["id"]
+    ]
     ids = table["id"].tolist()
     for name, logits in (("before", before), ("after", after)):
         assert table[f"logit_{name}"].tolist() == pytest.approx(logits[ids].tolist(), rel=1e-6)
-        assert table[f"probability_{name}"].tolist() == pytest.approx(logits.softmax(-1)[ids].tolist(), rel=1e-5)
+        assert table[f"probability_{name}"].tolist() == pytest.approx(
+            logits.softmax(-1)[ids].tolist(), rel=1e-5
+        )
     p, q = before.double().log_softmax(-1), after.double().log_softmax(-1)
     assert table.attrs["kl"] == pytest.approx((p.exp() * (p - q)).sum().item())
     named = llama.effect(TEXT, change, tokens=["w7", 9], position=2)
     assert named["id"].tolist() == [llama.tokenizer.convert_tokens_to_ids("w7"), 9]
     assert named.attrs["position"] == 2
-    assert named["logit_before"][1] == pytest.approx(llama.forward(TEXT, logits=True).logits[0, 2, 9].item(), rel=1e-6)
+    assert named["logit_before"][1] == pytest.approx(
+        llama.forward(TEXT, logits=True).logits[0, 2, 9].item(), rel=1e-6
+    )
 
 
 def test_a_masked_model_is_asked_about_its_mask() -> None:
@@ -100,7 +128,8 @@ def test_a_masked_model_is_asked_about_its_mask() -> None:
 
 
 def whole_passes(model: HeadModel, ids: list[int], interventions: Any, new: list[int]) -> list[int]:
-    """What whole forward passes without a cache say after the text and each beginning of what was generated."""
+    """What whole forward passes without a cache say after the text and each beginning of what was
+    generated."""
     texts = [[*ids, *new[:count]] for count in range(len(new))]
     logits = model.forward(texts, interventions=interventions, logits=True).logits
     return [int(logits[row, len(text) - 1].argmax()) for row, text in enumerate(texts)]
@@ -111,7 +140,9 @@ def test_generation_with_a_cache_is_that_of_whole_passes(name: str) -> None:
     own = language_model(name)
     prompt = [9, 14, 11, 30, 7]
     ids = torch.tensor([prompt])
-    plain = own.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=6, pad_token_id=1)
+    plain = own.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=6, pad_token_id=1
+    )
     model = HeadModel.open(own)
     vector = torch.linspace(-20, 20, model.d_head)
     cases: list[Any] = [{"L0": "zero", "L1": "uniform", "L2H1": Mean(vector)}, {"L0": "mean"}]
@@ -119,7 +150,9 @@ def test_generation_with_a_cache_is_that_of_whole_passes(name: str) -> None:
         got = model.generate(prompt, interventions=change, max_new_tokens=6, as_ids=True)
         assert got == whole_passes(model, prompt, change, got), change
         assert change is not cases[0] or got != plain[0, 5:].tolist()
-    assert model.generate(prompt, max_new_tokens=6, as_ids=True) == plain[0, 5:].tolist()  # and nothing stays behind
+    assert (
+        model.generate(prompt, max_new_tokens=6, as_ids=True) == plain[0, 5:].tolist()
+    )  # and nothing stays behind
 
 
 def test_generated_text_and_options(llama: HeadModel) -> None:
@@ -127,7 +160,10 @@ def test_generated_text_and_options(llama: HeadModel) -> None:
     ids = llama.generate(TEXT, interventions={"L1H2": "zero"}, max_new_tokens=4, as_ids=True)
     assert text == llama.tokenizer.decode(ids, skip_special_tokens=True)
     state = torch.random.get_rng_state()
-    draws = [llama.generate(TEXT, max_new_tokens=6, as_ids=True, do_sample=True, seed=s) for s in (1, 1, 2)]
+    draws = [
+        llama.generate(TEXT, max_new_tokens=6, as_ids=True, do_sample=True, seed=s)
+        for s in (1, 1, 2)
+    ]
     assert torch.equal(state, torch.random.get_rng_state())
     assert draws[0] == draws[1] != draws[2]
 
@@ -137,11 +173,15 @@ def test_an_encoder_decoder_generates_from_its_source() -> None:
     own = transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)).eval()
     own.generation_config.eos_token_id = None
     ids = torch.tensor([[9, 14, 11]])
-    plain = own.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=5)
+    plain = own.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=5
+    )
     for stack in ("encoder", "decoder", "cross"):
         with HeadModel.open(own, tokenizer=word_tokenizer(), stack=stack) as model:
             assert model.generate(ids, max_new_tokens=5, as_ids=True) == plain[0].tolist()
-            changed = model.generate("w4 w9 w6", max_new_tokens=5, as_ids=True, interventions={"L0": "zero"})
+            changed = model.generate(
+                "w4 w9 w6", max_new_tokens=5, as_ids=True, interventions={"L0": "zero"}
+            )
             assert changed[0] == plain[0, 0]  # what the decoder starts from
 
 

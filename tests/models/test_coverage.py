@@ -1,4 +1,5 @@
-"""Every architecture either gives its own eager attention through the tap, or is refused by name."""
+"""Every architecture either gives its own eager attention through the tap, or is refused by
+name."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class Everything:
 
 
 def own_pass(model: Any, batch: Batch, stack: str | None) -> tuple[Any, Tensor]:
-    """The model's own eager output and its attentions [example, layer, head, query, key] of a stack."""
+    """The model's own eager output and its attentions [example, layer, head, query, key] of a
+    stack."""
     read = batch.source or batch
     inputs: dict[str, Any] = {
         "input_ids": read.ids,
@@ -74,7 +76,9 @@ def own_pass(model: Any, batch: Batch, stack: str | None) -> tuple[Any, Tensor]:
         inputs["use_cache"] = False
     with torch.no_grad():
         output = model(**inputs)
-    return output, torch.stack(output.attentions if stack is None else getattr(output, f"{stack}_attentions"), dim=1)
+    return output, torch.stack(
+        output.attentions if stack is None else getattr(output, f"{stack}_attentions"), dim=1
+    )
 
 
 def check(model: Any, stack: str | None) -> None:
@@ -111,24 +115,34 @@ def check(model: Any, stack: str | None) -> None:
         assert rows.visible.shape[1] == 1  # V(i) is the same for all heads
         visible = rows.visible.expand_as(rows.weights)
         assert not rows.weights[~visible].any()
-        assert (rows.weights[visible] > 0).all()  # nothing that is seen is called unseen, in these small models
+        assert (
+            rows.weights[visible] > 0
+        ).all()  # nothing that is seen is called unseen, in these small models
         assert layer.value is not None
         assert layer.outputs is not None
         value = layer.value.repeat_interleave(opened.heads // layer.value.shape[1], dim=1)
         produced = rows.weights @ value
         for example, length in enumerate(batch.lengths.tolist()):
             torch.testing.assert_close(
-                layer.outputs[example, :, :length], produced[example, :, :length], atol=1e-5, rtol=1e-5
+                layer.outputs[example, :, :length],
+                produced[example, :, :length],
+                atol=1e-5,
+                rtol=1e-5,
             )
     if stack is None:
         for layer, expected in zip(watcher.layers, output.hidden_states, strict=False):
             assert layer.hidden is not None
-            torch.testing.assert_close(layer.hidden[batch.real], expected[batch.real], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                layer.hidden[batch.real], expected[batch.real], atol=1e-5, rtol=1e-5
+            )
 
     blocked = opened.trace(batch, block_rows=4)
     assert blocked.attention is not None
     torch.testing.assert_close(
-        blocked.attention, torch.stack([rows.weights for rows in watcher.blocks], 1), atol=1e-5, rtol=0
+        blocked.attention,
+        torch.stack([rows.weights for rows in watcher.blocks], 1),
+        atol=1e-5,
+        rtol=0,
     )
 
 
@@ -159,7 +173,9 @@ def test_how_many() -> None:
     assert len({spec[0] for table in (SERVED, SEQ2SEQ) for spec in table.values()}) >= 35
 
 
-@pytest.mark.parametrize("name", ["mistral", "gemma3", "qwen3", "gpt-oss", "modernbert", "gpt-neo", "olmo3"])
+@pytest.mark.parametrize(
+    "name", ["mistral", "gemma3", "qwen3", "gpt-oss", "modernbert", "gpt-neo", "olmo3"]
+)
 def test_windows_are_really_shorter_than_the_input(name: str) -> None:
     opened = HeadModel.open(build(*SERVED[name]))
     seen = opened.trace(ids_batch((11,), opened.pad_id)).visible
@@ -173,7 +189,9 @@ def test_the_cap_changes_something() -> None:
     name, cls, arguments = SERVED["gemma2"]
     batch = ids_batch()
     with_cap, without = (
-        HeadModel.open(build(name, cls, arguments | {"attn_logit_softcapping": cap})).trace(batch).attention
+        HeadModel.open(build(name, cls, arguments | {"attn_logit_softcapping": cap}))
+        .trace(batch)
+        .attention
         for cap in (0.5, None)
     )
     assert with_cap is not None
@@ -201,5 +219,7 @@ def test_grouped_heads_keep_their_group() -> None:
 
 
 def test_unknown_stack_is_named() -> None:
-    with pytest.raises(ModelError, match="BertModel has no attention of the kind 'decoder'; it has encoder"):
+    with pytest.raises(
+        ModelError, match="BertModel has no attention of the kind 'decoder'; it has encoder"
+    ):
         HeadModel.open(build(*SERVED["bert"]), stack="decoder")

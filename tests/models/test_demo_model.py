@@ -1,4 +1,5 @@
-"""The demo model's cache: right weights, one folder, however many processes start and whatever has happened to it."""
+"""The demo model's cache: right weights, one folder, however many processes start and whatever has
+happened to it."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def expected(data: Path) -> dict[str, list]:
     raw = load_file(data / demo.PACKED)
     matrix = [
         [int(v) * float(s) for v in row]
-        for row, s in zip(raw["layer.weight"].tolist(), raw["layer.weight.scale"].tolist(), strict=True)
+        for row, s in zip(
+            raw["layer.weight"].tolist(), raw["layer.weight.scale"].tolist(), strict=True
+        )
     ]
     return {"layer.weight": matrix, "layer.bias": raw["layer.bias"].tolist()}
 
@@ -61,8 +64,13 @@ def assert_right(folder: Path, data: Path) -> None:
     assert set(weights) == {"layer.weight", "layer.bias"}
     for name, value in expected(data).items():
         assert weights[name].dtype == torch.float32
-        torch.testing.assert_close(weights[name].double(), torch.tensor(value, dtype=torch.float64), rtol=1e-6, atol=0)
-    assert json.loads((folder / "config.json").read_text()) == {"model_type": "bert", "dtype": "float32"}
+        torch.testing.assert_close(
+            weights[name].double(), torch.tensor(value, dtype=torch.float64), rtol=1e-6, atol=0
+        )
+    assert json.loads((folder / "config.json").read_text()) == {
+        "model_type": "bert",
+        "dtype": "float32",
+    }
     assert (folder / "vocab.txt").read_text() == "[PAD]\n"
     assert not (folder / demo.PACKED).exists()
 
@@ -178,7 +186,9 @@ def test_four_processes_at_once(packed: Path) -> None:
         assert worker.wait(timeout=120) == 0
 
 
-def test_the_loser_of_a_race_keeps_the_winners_folder(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loser_of_a_race_keeps_the_winners_folder(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real_unpack = demo.unpack
 
     def slow_unpack(source: Path, target: Path) -> None:
@@ -209,7 +219,9 @@ def test_missing_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> 
         demo.demo_model_path()
 
 
-def test_cache_that_cannot_be_written(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(
         "HEADWISE_CACHE", str(tmp_path / "file")
@@ -220,7 +232,9 @@ def test_cache_that_cannot_be_written(packed: Path, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("step", ["save_file", "_write_record", "_install"])
-def test_full_disk_leaves_nothing_behind(packed: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_full_disk_leaves_nothing_behind(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     def full(*args: object, **kwargs: object) -> None:
         raise OSError(28, "No space left on device")
 

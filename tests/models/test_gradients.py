@@ -1,5 +1,5 @@
-"""Gradients with respect to attention weights: against finite differences of a patched head, and against autograd on
-the model's own attentions."""
+"""Gradients with respect to attention weights: against finite differences of a patched head, and
+against autograd on the model's own attentions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,12 @@ def test_against_autograd_on_the_models_own_attentions(name: str, block_rows: in
     opened = HeadModel.open(model)
     batch = ids_batch(pad_id=opened.pad_id)
     blocks = opened.gradients(batch, loss, block_rows=block_rows)
-    output = own(input_ids=batch.ids, attention_mask=batch.real.long(), output_attentions=True, use_cache=False)
+    output = own(
+        input_ids=batch.ids,
+        attention_mask=batch.real.long(),
+        output_attentions=True,
+        use_cache=False,
+    )
     # Eager attentions are the tensors that multiply the values: no dropout in evaluation mode.
     expected = torch.autograd.grad(loss(output, batch).sum(), output.attentions)
     got = torch.zeros(len(expected), *expected[0].shape)
@@ -55,7 +60,9 @@ def test_against_autograd_on_the_models_own_attentions(name: str, block_rows: in
         got[rows.layer, :, :, rows.start : rows.stop] = rows.gradient
     for layer, gradient in enumerate(expected):
         real = batch.real[:, None, :, None] & batch.real[:, None, None, :]
-        seen = (real & (torch.ones(11, 11, dtype=torch.bool).tril() if opened.causal else True)).expand_as(gradient)
+        seen = (
+            real & (torch.ones(11, 11, dtype=torch.bool).tril() if opened.causal else True)
+        ).expand_as(gradient)
         torch.testing.assert_close(got[layer][seen], gradient[seen], atol=1e-6, rtol=1e-4)
     assert got.abs().amax((1, 2, 3, 4)).min() > 1e-6
 
@@ -72,7 +79,11 @@ def test_against_finite_differences() -> None:
         step[example, query, key] = 1e-5
         values = [
             loss(
-                opened.forward(batch, interventions={(layer, head): Patch(weights=weights + sign * step)}, logits=True),
+                opened.forward(
+                    batch,
+                    interventions={(layer, head): Patch(weights=weights + sign * step)},
+                    logits=True,
+                ),
                 batch,
             )
             for sign in (1, -1)
@@ -86,7 +97,9 @@ def test_against_finite_differences() -> None:
 
 def test_an_example_has_the_same_gradient_alone() -> None:
     opened = HeadModel.open(headed("llama"))
-    alone, together = (opened.gradients(batch, loss)[0].gradient for batch in (ids_batch((6,)), ids_batch((6, 11))))
+    alone, together = (
+        opened.gradients(batch, loss)[0].gradient for batch in (ids_batch((6,)), ids_batch((6, 11)))
+    )
     assert alone is not None
     assert together is not None
     torch.testing.assert_close(together[0, :, :6, :6], alone[0], atol=1e-7, rtol=1e-4)
@@ -95,7 +108,9 @@ def test_an_example_has_the_same_gradient_alone() -> None:
 def test_the_gradient_is_that_of_the_changed_head() -> None:
     opened = HeadModel.open(headed("bert"))
     batch = ids_batch()
-    first, second, third = opened.gradients(batch, loss, interventions={(1, 0): "uniform", (2, 3): "zero"})
+    first, second, third = opened.gradients(
+        batch, loss, interventions={(1, 0): "uniform", (2, 3): "zero"}
+    )
     assert first.gradient is not None
     assert third.gradient is not None
     real = batch.real[0]
@@ -114,18 +129,26 @@ def test_no_gradient_is_left_on_the_model() -> None:
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(ModelError, match="opened without a head"):
         HeadModel.open(build(*SERVED["bert"])).gradients(ids_batch(), loss)
-    with pytest.raises(ParameterError, match=r"one number for each of the 3 examples; it gave shape \[\]"):
-        HeadModel.open(headed("bert")).gradients(ids_batch(), lambda output, batch: output.logits.sum())
+    with pytest.raises(
+        ParameterError, match=r"one number for each of the 3 examples; it gave shape \[\]"
+    ):
+        HeadModel.open(headed("bert")).gradients(
+            ids_batch(), lambda output, batch: output.logits.sum()
+        )
 
 
 @pytest.mark.parametrize("name", HEADED)
 def test_weights_that_are_not_held_give_the_same_gradients(name: str) -> None:
     model = HeadModel.open(headed(name))
     batch = ids_batch(pad_id=model.pad_id)
-    expected = {(rows.layer, rows.start): rows for rows in model.gradients(batch, loss, block_rows=4)}
+    expected = {
+        (rows.layer, rows.start): rows for rows in model.gradients(batch, loss, block_rows=4)
+    }
     shown: list[Rows] = []
     stream_gradients(model, batch, loss, shown.append, block_rows=4, at_most=0)
-    order = [rows.layer for rows in shown]  # a module that forms its weights itself keeps them: first layer first
+    order = [
+        rows.layer for rows in shown
+    ]  # a module that forms its weights itself keeps them: first layer first
     assert order == sorted(order, reverse=name != "bloom")
     for rows in shown:
         held = expected.pop((rows.layer, rows.start))

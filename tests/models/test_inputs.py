@@ -1,4 +1,5 @@
-"""What a model takes as input: texts, examples, token ids, a tokenizer's answer; and what it refuses, in a sentence."""
+"""What a model takes as input: texts, examples, token ids, a tokenizer's answer; and what it
+refuses, in a sentence."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def test_a_tokenizers_answer_is_read_as_token_ids(model: HeadModel) -> None:
         for name in ("ids", "types", "real", "segment", "special", "cls", "sep", "punct"):
             assert torch.equal(getattr(got, name), getattr(wanted, name)), (type(given), name)
         assert (
-            got.tokens == wanted.tokens == [["[CLS]", "w1", "w2", "w3", "w4", "[SEP]"], ["[CLS]", "w5", "w6", "[SEP]"]]
+            got.tokens
+            == wanted.tokens
+            == [["[CLS]", "w1", "w2", "w3", "w4", "[SEP]"], ["[CLS]", "w5", "w6", "[SEP]"]]
         )
     assert [row.example.text for row in model.batch(model.tokenizer(TEXTS)).rows] == [
         "[CLS] w1 w2 w3 w4 [SEP]",
@@ -42,7 +45,10 @@ def test_a_tokenizers_answer_is_read_as_token_ids(model: HeadModel) -> None:
 
 
 def test_a_pair_keeps_its_segments(model: HeadModel) -> None:
-    got, wanted = model.batch(model.tokenizer("w1 w2", "w3")), model.batch(Example(text="w1 w2", pair="w3"))
+    got, wanted = (
+        model.batch(model.tokenizer("w1 w2", "w3")),
+        model.batch(Example(text="w1 w2", pair="w3")),
+    )
     assert torch.equal(got.segment, wanted.segment)
     assert torch.equal(got.types, wanted.types)
 
@@ -69,7 +75,10 @@ def test_token_ids_of_every_shape(model: HeadModel) -> None:
         assert torch.equal(got.real, wanted.real)
     for one in (rows[0], torch.tensor(rows[0]), np.array(rows[0]), tuple(rows[0])):
         assert model.batch(one).ids.tolist() == rows[:1]
-    assert model.batch(["w5 w6", rows[1], Example(text="w7")]).tokens[1] == model.batch(rows[1]).tokens[0]
+    assert (
+        model.batch(["w5 w6", rows[1], Example(text="w7")]).tokens[1]
+        == model.batch(rows[1]).tokens[0]
+    )
     assert model.batch(wanted) is wanted
 
 
@@ -77,7 +86,10 @@ def test_a_pass_takes_what_a_batch_takes(model: HeadModel) -> None:
     wanted = model.trace(model.batch(TEXTS)).attention
     for given in (TEXTS, model.tokenizer(TEXTS, padding=True, return_tensors="pt")):
         assert torch.equal(model.trace(given).attention, wanted)  # type: ignore[arg-type]
-    assert torch.equal(model.forward("w5 w6").last_hidden_state, model.forward(model.batch("w5 w6")).last_hidden_state)
+    assert torch.equal(
+        model.forward("w5 w6").last_hidden_state,
+        model.forward(model.batch("w5 w6")).last_hidden_state,
+    )
 
 
 def test_token_ids_need_no_tokenizer() -> None:
@@ -138,4 +150,6 @@ def test_a_mask_goes_with_ids_only(model: HeadModel) -> None:
 
 def test_a_trace_is_short_to_read(model: HeadModel) -> None:
     said = repr(model.trace("w1 w2", {"attention", "outputs"}))
-    assert said == "Trace(attention=[1, 3, 4, 4, 4], visible=[1, 3, 1, 4, 4], outputs=[1, 3, 4, 4, 8])"
+    assert (
+        said == "Trace(attention=[1, 3, 4, 4, 4], visible=[1, 3, 1, 4, 4], outputs=[1, 3, 4, 4, 8])"
+    )

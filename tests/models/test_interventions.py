@@ -1,5 +1,5 @@
-"""Interventions against a computation that knows nothing of the tap: hooks on the output projection of an eager
-model."""
+"""Interventions against a computation that knows nothing of the tap: hooks on the output projection
+of an eager model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ def parts(model: Any, name: str) -> tuple[Any, Any]:
     return block.v_proj, block.o_proj
 
 
-def by_hooks(model: Any, name: str, batch: Batch, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Last hidden states when `change(slice [example, token, D], values [example, token, D])` replaces the head's slice
-    of the projection's input."""
+def by_hooks(
+    model: Any, name: str, batch: Batch, change: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Last hidden states when `change(slice [example, token, D], values [example, token, D])`
+    replaces the head's slice of the projection's input."""
     value, projection = parts(model, name)
     group = HEAD if name == "bert" else HEAD // 2
     kept: dict[str, Tensor] = {}
@@ -69,7 +71,8 @@ WEIGHTS = torch.rand(3, 11, 11, generator=GENERATOR)
 @pytest.mark.parametrize("block_rows", [None, 4])
 @pytest.mark.parametrize("name", ["bert", "llama"])
 @pytest.mark.parametrize(
-    "what", ["zero", "uniform", "mean", "vector", "output", "output of all", "weights", "weights of all"]
+    "what",
+    ["zero", "uniform", "mean", "vector", "output", "output of all", "weights", "weights of all"],
 )
 def test_against_hooks(name: str, what: str, block_rows: int | None) -> None:
     model = build(*SERVED[name])
@@ -91,7 +94,9 @@ def test_against_hooks(name: str, what: str, block_rows: int | None) -> None:
     intervention, change = cases[what]
     expected = by_hooks(own, name, batch, change)
     opened = HeadModel.open(model)
-    got = opened.forward(batch, interventions={(LAYER, HEAD): intervention}, block_rows=block_rows).last_hidden_state
+    got = opened.forward(
+        batch, interventions={(LAYER, HEAD): intervention}, block_rows=block_rows
+    ).last_hidden_state
     plain = opened.forward(batch).last_hidden_state
     torch.testing.assert_close(got[batch.real], expected[batch.real], atol=1e-5, rtol=1e-5)
     assert (got - plain)[batch.real].abs().max() > 1e-3
@@ -107,7 +112,8 @@ def test_watchers_see_the_weights_after_it() -> None:
     visible = trace.visible[:, 0].float()
     for head in range(opened.heads):
         torch.testing.assert_close(
-            trace.attention[:, 0, head], visible[:, 0] / visible[:, 0].sum(-1, keepdim=True).clamp(min=1)
+            trace.attention[:, 0, head],
+            visible[:, 0] / visible[:, 0].sum(-1, keepdim=True).clamp(min=1),
         )
     assert not trace.sink[:, 0].any()
     torch.testing.assert_close(trace.attention[0, 2, 1], WEIGHTS[0])
@@ -118,8 +124,12 @@ def test_uniform_keeps_out_of_windows_and_padding() -> None:
     opened = HeadModel.open(build(*SERVED["mistral"]))
     trace = opened.trace(ids_batch((9, 4)), interventions={0: "uniform"})
     assert trace.attention is not None
-    torch.testing.assert_close(trace.attention[0, 0, 0, 8], torch.tensor([0, 0, 0, 0, 0, 0.25, 0.25, 0.25, 0.25]))
-    torch.testing.assert_close(trace.attention[1, 0, 0, 1], torch.tensor([0.5, 0.5, 0, 0, 0, 0, 0, 0, 0]))
+    torch.testing.assert_close(
+        trace.attention[0, 0, 0, 8], torch.tensor([0, 0, 0, 0, 0, 0.25, 0.25, 0.25, 0.25])
+    )
+    torch.testing.assert_close(
+        trace.attention[1, 0, 0, 1], torch.tensor([0.5, 0.5, 0, 0, 0, 0, 0, 0, 0])
+    )
     assert not trace.attention[1, 0, 0, 4:].any()
 
 
@@ -150,9 +160,18 @@ def test_a_head_wins_over_its_layer() -> None:
             "An intervention is given for a head ('L3H5' or (3, 5)) or a layer ('L3' or 3), counted from 0; it was "
             "given for 'H1'.",
         ),
-        ({0: "unifrom"}, "There is no intervention 'unifrom'. Did you mean 'uniform'? Known: uniform, zero, mean."),
-        ({0: 3}, "An intervention is one of uniform, zero, mean, a Mean, a Patch or a Scale; it is a int."),
-        ({0: Mean(torch.zeros(5))}, "`Mean` takes a vector of the head's size, [8]; it has shape [5]."),
+        (
+            {0: "unifrom"},
+            "There is no intervention 'unifrom'. Did you mean 'uniform'? Known: uniform, zero, mean.",
+        ),
+        (
+            {0: 3},
+            "An intervention is one of uniform, zero, mean, a Mean, a Patch or a Scale; it is a int.",
+        ),
+        (
+            {0: Mean(torch.zeros(5))},
+            "`Mean` takes a vector of the head's size, [8]; it has shape [5].",
+        ),
         (
             {0: Patch(output=torch.zeros(2, 5))},
             "`Patch(output=...)` must have shape [3, 11, 8] or [11, 8] for this batch; it has [2, 5].",

@@ -10,7 +10,10 @@ from headwise.models import HeadModel
 
 NAMES = ["albert", "albert-groups", "albert-inner", "distilbert", "bert", "llama", "xlnet", "gpt1"]
 SPECS = SERVED | {
-    "albert-inner": (*SERVED["albert"][:2], SERVED["albert"][2] | {"inner_group_num": 2, "num_hidden_layers": 3})
+    "albert-inner": (
+        *SERVED["albert"][:2],
+        SERVED["albert"][2] | {"inner_group_num": 2, "num_hidden_layers": 3},
+    )
 }
 
 
@@ -23,7 +26,9 @@ def test_an_intervention_in_a_layer_changes_it_and_what_follows_only(name: str) 
     assert before.outputs is not None
     assert before.hidden is not None
     for layer in range(opened.layers):
-        after = opened.trace(batch, {"attention", "outputs", "hidden"}, interventions={(layer, 1): "zero"})
+        after = opened.trace(
+            batch, {"attention", "outputs", "hidden"}, interventions={(layer, 1): "zero"}
+        )
         assert after.attention is not None
         assert after.outputs is not None
         assert after.hidden is not None
@@ -63,7 +68,9 @@ def test_what_leaves_the_last_layer_is_before_the_final_norm() -> None:
     hidden = opened.trace(batch, {"hidden"}).hidden
     assert hidden is not None
     with torch.no_grad():
-        torch.testing.assert_close(opened.module.norm(hidden[:, -1]), opened.forward(batch).last_hidden_state)
+        torch.testing.assert_close(
+            opened.module.norm(hidden[:, -1]), opened.forward(batch).last_hidden_state
+        )
     xlm = HeadModel.open(build(*SERVED["xlm"]))
     batch = ids_batch(pad_id=xlm.pad_id)
     last = xlm.trace(batch, {"hidden"}).hidden

@@ -1,5 +1,5 @@
-"""The sentence encoder from heads: its vectors are the heads' outputs, it trains, it is saved and loaded with its
-model, sentence-transformers takes it."""
+"""The sentence encoder from heads: its vectors are the heads' outputs, it trains, it is saved and
+loaded with its model, sentence-transformers takes it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def test_vectors_are_the_heads_outputs(causal: bool, token: str) -> None:
     expected = np.concatenate([vectors.heads[layer, head] for layer, head in HEADS], -1)
     np.testing.assert_allclose(found, expected, atol=1e-5)
     unit = HeadPooling(model, HEADS, token=token, normalize=True).encode(TEXTS)
-    np.testing.assert_allclose(unit, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-4)
+    np.testing.assert_allclose(
+        unit, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-4
+    )
 
 
 def test_a_model_without_a_tokenizer_takes_token_ids() -> None:
@@ -56,7 +58,11 @@ def test_names_sizes_and_refusals() -> None:
     model = opened()
     pooling = HeadPooling(model, ["L1H2", "L0H0"])
     assert pooling.heads == ((1, 2), (0, 0))
-    assert pooling.get_sentence_embedding_dimension() == pooling.get_word_embedding_dimension() == 2 * model.d_head
+    assert (
+        pooling.get_sentence_embedding_dimension()
+        == pooling.get_word_embedding_dimension()
+        == 2 * model.d_head
+    )
     assert pooling.encode(["w1"]).shape == (1, 2 * model.d_head)
     for heads, message in (
         ([], "at least one"),
@@ -76,7 +82,9 @@ def test_gradients_reach_the_model_and_dropout_follows_the_mode() -> None:
     pooling = HeadPooling(model, HEADS)
     features = pooling.preprocess(TEXTS)
     pooling(features)["sentence_embedding"].square().sum().backward()
-    value = dict(pooling.backbone.named_parameters())["bert.encoder.layer.1.attention.self.value.weight"]
+    value = dict(pooling.backbone.named_parameters())[
+        "bert.encoder.layer.1.attention.self.value.weight"
+    ]
     assert value.grad is not None
     assert value.grad.abs().sum() > 0
     pooling.train()
@@ -84,7 +92,9 @@ def test_gradients_reach_the_model_and_dropout_follows_the_mode() -> None:
     first, second = (pooling(features)["sentence_embedding"] for _ in range(2))
     assert not torch.equal(first, second)
     pooling.eval()
-    torch.testing.assert_close(pooling(features)["sentence_embedding"], pooling(features)["sentence_embedding"])
+    torch.testing.assert_close(
+        pooling(features)["sentence_embedding"], pooling(features)["sentence_embedding"]
+    )
     pooling.train()
     before = pooling.encode(TEXTS)
     torch.testing.assert_close(before, pooling.encode(TEXTS))
@@ -119,13 +129,15 @@ def test_sentence_transformers_takes_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, pooling.encode(TEXTS), atol=1e-5)
     assert encoder.get_embedding_dimension() == pooling.get_embedding_dimension()
     encoder.save(str(tmp_path / "st"))
-    again = HeadPooling.load(
-        tmp_path / "st"
-    ).sentence_transformer()  # no code is trusted for that, other than with SentenceTransformer(folder)
+    again = (
+        HeadPooling.load(tmp_path / "st").sentence_transformer()
+    )  # no code is trusted for that, other than with SentenceTransformer(folder)
     np.testing.assert_allclose(again.encode(TEXTS), found, atol=1e-5)
 
 
-def test_without_sentence_transformers_the_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_sentence_transformers_the_sentence_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingExtraError, match=r"headwise\[sentence-transformers\]"):
         HeadPooling(opened(), HEADS).sentence_transformer()

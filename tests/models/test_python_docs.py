@@ -15,7 +15,22 @@ from transformers import PreTrainedTokenizerFast
 from headwise.models import HeadModel
 
 TEXT = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
-WORDS = ("The", "cat", "sat", "on", "the", "mat", ".", "Dogs", "bark", "Once", "upon", "a", "time", "dog")
+WORDS = (
+    "The",
+    "cat",
+    "sat",
+    "on",
+    "the",
+    "mat",
+    ".",
+    "Dogs",
+    "bark",
+    "Once",
+    "upon",
+    "a",
+    "time",
+    "dog",
+)
 
 
 def tokenizer() -> Any:
@@ -37,11 +52,17 @@ def tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
-def test_the_code_of_the_document_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_code_of_the_document_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     torch.manual_seed(0)
     words = tokenizer()
     config = transformers.LlamaConfig(
-        hidden_size=48, num_hidden_layers=4, num_attention_heads=6, intermediate_size=48, vocab_size=len(words)
+        hidden_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        intermediate_size=48,
+        vocab_size=len(words),
     )
     tiny = HeadModel.open(transformers.LlamaForCausalLM(config).eval(), tokenizer=words)
     monkeypatch.setattr(HeadModel, "open", lambda name: tiny)

@@ -1,4 +1,5 @@
-"""Interventions in the residual stream and after feed-forward parts, against changed weights and other inputs."""
+"""Interventions in the residual stream and after feed-forward parts, against changed weights and
+other inputs."""
 
 from __future__ import annotations
 
@@ -48,19 +49,29 @@ def test_streams_against_changed_weights_and_other_inputs(name: str) -> None:
     assert hidden is not None
     patch = Patch(output=hidden[:, LAYER])
     # What enters a layer is all that the layers above see of the input.
-    torch.testing.assert_close(final(model, batch, interventions={(LAYER, "residual"): patch}), final(model, other))
+    torch.testing.assert_close(
+        final(model, batch, interventions={(LAYER, "residual"): patch}), final(model, other)
+    )
 
 
-def test_where_examples_and_tokens_are_flattened_means_and_one_patch_for_all_reach_the_feed_forward_part() -> None:
+def test_where_examples_and_tokens_are_flattened_means_and_one_patch_for_all_reach_the_feed_forward_part() -> (
+    None
+):
     module = build(*SERVED["opt"])  # its feed-forward part works on [example · token, width]
     model, batch = HeadModel.open(module), ids_batch((7, 7))
     given: list[Tensor] = []
-    with module.get_submodule(LAST["opt"]).register_forward_hook(lambda _, __, output: given.append(output)):
+    with module.get_submodule(LAST["opt"]).register_forward_hook(
+        lambda _, __, output: given.append(output)
+    ):
         model.forward(batch)
     mean, one = given[0].view(2, 7, -1).mean(1, keepdim=True), torch.randn(7, model.hidden)
     for what, output in (("mean", mean), (Patch(output=one), one)):
-        wanted = final(model, batch, interventions={(LAYER, "mlp"): Patch(output=output.expand(2, 7, -1))})
-        torch.testing.assert_close(final(model, batch, interventions={(LAYER, "mlp"): what}), wanted)
+        wanted = final(
+            model, batch, interventions={(LAYER, "mlp"): Patch(output=output.expand(2, 7, -1))}
+        )
+        torch.testing.assert_close(
+            final(model, batch, interventions={(LAYER, "mlp"): what}), wanted
+        )
 
 
 def test_means_single_examples_and_shared_layers() -> None:
@@ -74,7 +85,9 @@ def test_means_single_examples_and_shared_layers() -> None:
     torch.testing.assert_close(seen[1, 2, 0], hidden[1, 2, :4].mean(0))
     torch.testing.assert_close(seen[1, 2, 0], seen[1, 2, 3])
     vector = torch.arange(32.0)
-    seen = model.trace(batch, {"hidden"}, interventions={(1, "residual"): Mean(vector), (0, 1): "zero"}).hidden
+    seen = model.trace(
+        batch, {"hidden"}, interventions={(1, "residual"): Mean(vector), (0, 1): "zero"}
+    ).hidden
     assert seen is not None
     assert (seen[:, 1] == vector).all()
 
@@ -83,9 +96,15 @@ def test_means_single_examples_and_shared_layers() -> None:
 def test_a_vector_for_all_tokens_serves_models_that_write_into_it_or_want_it_in_one_piece(
     name: str, stream: str
 ) -> None:
-    model, batch, vector = HeadModel.open(build(*SERVED[name])), ids_batch((6, 4)), torch.arange(32.0)
+    model, batch, vector = (
+        HeadModel.open(build(*SERVED[name])),
+        ids_batch((6, 4)),
+        torch.arange(32.0),
+    )
     whole = Patch(output=vector.expand(2, 6, 32).clone())
-    found = [final(model, batch, interventions={(LAYER, stream): what}) for what in (Mean(vector), whole)]
+    found = [
+        final(model, batch, interventions={(LAYER, stream): what}) for what in (Mean(vector), whole)
+    ]
     torch.testing.assert_close(*found)
     final(model, batch, interventions={(LAYER, stream): "mean"})
 

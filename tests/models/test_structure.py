@@ -1,4 +1,5 @@
-"""The parts of a model, told by what they compute: matrices of heads against what the tap shows, for many layouts."""
+"""The parts of a model, told by what they compute: matrices of heads against what the tap shows,
+for many layouts."""
 
 from __future__ import annotations
 
@@ -64,7 +65,11 @@ def test_matrices_give_what_the_tap_shows(name: str) -> None:
         x = layer.hidden[:, 0]
         x = x / block.reading.scale(x)
         moved = x[0] - x[1]
-        for part, matrix in (("query", weights.query), ("key", weights.key), ("value", weights.value)):
+        for part, matrix in (
+            ("query", weights.query),
+            ("key", weights.key),
+            ("value", weights.value),
+        ):
             if matrix is None:
                 assert name in ("falcon", "mpt")
                 continue

@@ -13,7 +13,7 @@ from tiny_models import SERVED, build, ids_batch
 
 from headwise.core.errors import ModelError, ParameterError
 from headwise.models import HeadModel, Layer, Rows
-from headwise.models.calling import own_thread
+from headwise.models.forward_call import only_in_this_thread
 from headwise.models.masks import RowMask
 from headwise.models.structure import find_structure
 from headwise.models.tap import SESSION, attention
@@ -21,7 +21,10 @@ from headwise.models.weights import head_weights
 
 
 def test_two_threads_do_not_meet() -> None:
-    models = [HeadModel.open(build(*SERVED[name], seed=seed)) for seed, name in enumerate(("bert", "llama"))]
+    models = [
+        HeadModel.open(build(*SERVED[name], seed=seed))
+        for seed, name in enumerate(("bert", "llama"))
+    ]
     batches = [ids_batch((11, 8, 5)), ids_batch((7, 6), seed=3)]
     alone = [m.trace(b, {"attention", "hidden"}) for m, b in zip(models, batches, strict=True)]
     shared = [
@@ -74,8 +77,8 @@ class Meeting:
 
 
 def test_models_in_the_middle_of_each_others_passes() -> None:
-    """One is inside its first layer while the other begins, ends last, and a bystander runs a tapped module unwatched
-    in between."""
+    """One is inside its first layer while the other begins, ends last, and a bystander runs a
+    tapped module unwatched in between."""
     one, two = (HeadModel.open(build(*SERVED["albert"], seed=seed)) for seed in (0, 1))
     batch, other = ids_batch(), ids_batch((6, 3), seed=5)
     expected, there = one.trace(batch).attention, two.trace(other).attention
@@ -111,8 +114,9 @@ def test_models_in_the_middle_of_each_others_passes() -> None:
 
 
 def test_hooks_leave_the_calls_of_another_thread_alone() -> None:
-    """Whoever reads the weights of a model must not read another thread's pass, nor change it: here one of other tokens
-    runs in the middle, and torch calls a hook without its keywords, as between the two steps of its removal."""
+    """Whoever reads the weights of a model must not read another thread's pass, nor change it: here
+    one of other tokens runs in the middle, and torch calls a hook without its keywords, as between
+    the two steps of its removal."""
     model = HeadModel.open(build(*SERVED["qwen3"]))
     structure = find_structure(model)
     alone = list(head_weights(model, structure))
@@ -137,11 +141,12 @@ def test_hooks_leave_the_calls_of_another_thread_alone() -> None:
     assert all(torch.equal(hidden, expected) for hidden in during)
     for mine, theirs in zip(watched, alone, strict=True):
         assert all(
-            torch.equal(getattr(mine, name), getattr(theirs, name)) for name in ("query", "key", "value", "output")
+            torch.equal(getattr(mine, name), getattr(theirs, name))
+            for name in ("query", "key", "value", "output")
         )
 
     seen: list[object] = []
-    hook = own_thread(lambda module, args, kwargs: seen.append(kwargs))
+    hook = only_in_this_thread(lambda module, args, kwargs: seen.append(kwargs))
     thread = threading.Thread(target=hook, args=(entry, ()))
     thread.start()
     thread.join()
@@ -172,7 +177,9 @@ def test_closing_gives_the_module_back() -> None:
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt-oss", "modernbert", "gpt1", "deberta-v2"])
+@pytest.mark.parametrize(
+    "name", ["bert", "llama", "gemma2", "gpt-oss", "modernbert", "gpt1", "deberta-v2"]
+)
 @pytest.mark.parametrize("block_rows", [1, 3, 100])
 def test_blocks_of_rows_change_nothing(name: str, block_rows: int) -> None:
     opened = HeadModel.open(build(*SERVED[name]))
@@ -181,7 +188,9 @@ def test_blocks_of_rows_change_nothing(name: str, block_rows: int) -> None:
     whole, blocked = opened.trace(batch, needs), opened.trace(batch, needs, block_rows=block_rows)
     for part in ("attention", "outputs", "hidden", "sink"):
         if getattr(whole, part) is not None:
-            torch.testing.assert_close(getattr(blocked, part), getattr(whole, part), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                getattr(blocked, part), getattr(whole, part), atol=1e-5, rtol=1e-5
+            )
     assert torch.equal(blocked.visible, whole.visible)  # type: ignore[arg-type]
 
 
@@ -205,7 +214,9 @@ def test_blocks_come_in_order_and_the_limit_makes_them() -> None:
 
 def test_a_long_input_never_has_a_square_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     name, cls, arguments = SERVED["mistral"]
-    opened = HeadModel.open(build(name, cls, arguments | {"max_position_embeddings": 600, "num_hidden_layers": 1}))
+    opened = HeadModel.open(
+        build(name, cls, arguments | {"max_position_embeddings": 600, "num_hidden_layers": 1})
+    )
     batch = ids_batch((500, 400))
     largest = 0
 
@@ -230,17 +241,23 @@ def test_a_long_input_never_has_a_square_tensor(monkeypatch: pytest.MonkeyPatch)
     watcher = Sum()
     with Sizes():
         opened.forward(batch, watcher, block_rows=10)
-    assert largest <= 2 * 4 * 10 * 500 * 8  # blocks of ten rows; not even one byte for each of 2 * 500 * 500 pairs
+    assert (
+        largest <= 2 * 4 * 10 * 500 * 8
+    )  # blocks of ten rows; not even one byte for each of 2 * 500 * 500 pairs
     assert watcher.total == pytest.approx(900 * 4, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "opt", "mistral", "gpt-oss", "xlnet", "bloom", "mpnet"])
+@pytest.mark.parametrize(
+    "name", ["bert", "roberta", "opt", "mistral", "gpt-oss", "xlnet", "bloom", "mpnet"]
+)
 def test_padding_changes_nothing(name: str) -> None:
     opened = HeadModel.open(build(*SERVED[name]))
     alone, padded = ids_batch((8,), opened.pad_id), ids_batch((8, 13), opened.pad_id)
     needs = {"attention", "outputs", "hidden"}
     one, two = opened.trace(alone, needs), opened.trace(padded, needs)
-    torch.testing.assert_close(two.attention[0, ..., :8, :8], one.attention[0], atol=1e-5, rtol=1e-5)  # type: ignore[index]
+    torch.testing.assert_close(
+        two.attention[0, ..., :8, :8], one.attention[0], atol=1e-5, rtol=1e-5
+    )  # type: ignore[index]
     assert not two.attention[0, ..., 8:].any()  # type: ignore[index]
     assert not two.attention[0, ..., 8:, :].any()  # type: ignore[index]
     torch.testing.assert_close(two.outputs[0, ..., :8, :], one.outputs[0], atol=1e-5, rtol=1e-5)  # type: ignore[index]
@@ -265,7 +282,10 @@ def test_precision(name: str, dtype: torch.dtype) -> None:
     trace = opened.trace(batch, {"attention", "outputs"})
     with torch.no_grad():
         expected = own(
-            input_ids=batch.ids, attention_mask=batch.real.long(), output_attentions=True, output_hidden_states=True
+            input_ids=batch.ids,
+            attention_mask=batch.real.long(),
+            output_attentions=True,
+            output_hidden_states=True,
         )
     attentions = torch.stack(expected.attentions, 1)
     wanted = torch.promote_types(dtype, torch.float32)
@@ -274,11 +294,15 @@ def test_precision(name: str, dtype: torch.dtype) -> None:
     assert trace.attention.dtype == trace.outputs.dtype == wanted
     real = batch.real[:, None, None, :, None].expand_as(attentions)
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-6}[dtype]
-    torch.testing.assert_close(trace.attention[real], attentions.to(wanted)[real], atol=tolerance, rtol=0)
+    torch.testing.assert_close(
+        trace.attention[real], attentions.to(wanted)[real], atol=tolerance, rtol=0
+    )
     sums = (trace.attention.sum(-1) + (0 if trace.sink is None else trace.sink))[
         batch.real[:, None, None].expand(attentions.shape[:-1])
     ]
-    torch.testing.assert_close(sums, torch.ones_like(sums), atol=1e-6, rtol=0)  # not rounded to half before it is seen
+    torch.testing.assert_close(
+        sums, torch.ones_like(sums), atol=1e-6, rtol=0
+    )  # not rounded to half before it is seen
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt-oss", "modernbert"])
@@ -305,7 +329,10 @@ def test_unwatched_passes_give_the_same_output(name: str) -> None:
     Outputs.kept.clear()
     real = batch.real
     torch.testing.assert_close(
-        kept.transpose(2, 3)[:, :, real[0]], watched.transpose(2, 3)[:, :, real[0]], atol=1e-5, rtol=1e-5
+        kept.transpose(2, 3)[:, :, real[0]],
+        watched.transpose(2, 3)[:, :, real[0]],
+        atol=1e-5,
+        rtol=1e-5,
     )  # type: ignore[union-attr]
     torch.testing.assert_close(blocked[real], plain[real], atol=1e-4, rtol=1e-4)
 
@@ -326,7 +353,9 @@ def test_an_unknown_extra_is_refused_by_name() -> None:
     try:
         with pytest.raises(ModelError, match="BertSelfAttention passes `block_indices`"):
             attention(module, tensor, tensor, tensor, None, block_indices=torch.zeros(1))
-        attention(module, tensor, tensor, tensor, None, block_indices=None, position_ids=torch.zeros(1))
+        attention(
+            module, tensor, tensor, tensor, None, block_indices=None, position_ids=torch.zeros(1)
+        )
     finally:
         SESSION.reset(token)
 
@@ -341,7 +370,8 @@ def test_another_computation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(modeling_bert, "eager_attention_forward", other)
     with pytest.raises(
-        ModelError, match="BertSelfAttention computes its attention in a way that headwise does not reproduce"
+        ModelError,
+        match="BertSelfAttention computes its attention in a way that headwise does not reproduce",
     ):
         HeadModel.open(build(*SERVED["bert"], scale=10))
 
@@ -368,7 +398,9 @@ def test_training_mode_is_left_as_it_was_and_dropout_is_off() -> None:
 
 def test_parameters_are_checked() -> None:
     opened = HeadModel.open(build(*SERVED["bert"]))
-    with pytest.raises(ParameterError, match=r"There is no tap 'attentions'\. Did you mean 'attention'"):
+    with pytest.raises(
+        ParameterError, match=r"There is no tap 'attentions'\. Did you mean 'attention'"
+    ):
         opened.trace(ids_batch(), {"attentions"})
     with pytest.raises(ParameterError, match="`block_rows` must be at least 1; it is 0"):
         opened.forward(ids_batch(), block_rows=0)

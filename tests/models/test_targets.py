@@ -1,4 +1,5 @@
-"""Encoder-decoders: sources and targets, shifted as the model does it; cross-attention from target to source."""
+"""Encoder-decoders: sources and targets, shifted as the model does it; cross-attention from target
+to source."""
 
 from __future__ import annotations
 
@@ -14,14 +15,18 @@ from headwise import Corpus, make_atlas
 from headwise.core.errors import HeadwiseError, InputError, ModelError
 from headwise.experiments.ablation import AblationOptions, LanguageSubject, ablate
 from headwise.models import HeadModel
-from headwise.models.calling import shifted
+from headwise.models.forward_call import shifted
 from headwise.page.sample import draw_all_maps, draw_heads, sample_of
 from headwise.text import Example, open_corpus
 from headwise.text.targets import half
 
 LARGE = {
     "t5": ("T5Config", "T5ForConditionalGeneration", T5 | {"pad_token_id": 0, "eos_token_id": 3}),
-    "bart": ("BartConfig", "BartForConditionalGeneration", BART | {"pad_token_id": 0, "decoder_start_token_id": 3}),
+    "bart": (
+        "BartConfig",
+        "BartForConditionalGeneration",
+        BART | {"pad_token_id": 0, "decoder_start_token_id": 3},
+    ),
 }
 PAIRS = [("w1 w2 w3 w4 w5", "w7 w8 w9"), ("w4 w4", "w5 w6 w7 w8 w9 w10"), ("w11 w12 w13", "w14")]
 EXAMPLES = [Example(text=source, pair=target) for source, target in PAIRS]
@@ -34,7 +39,8 @@ def opened(name: str, stack: str) -> HeadModel:
 @pytest.mark.parametrize("stack", ["decoder", "cross"])
 @pytest.mark.parametrize("name", LARGE)
 def test_maps_and_logits_are_those_of_the_model_given_labels(name: str, stack: str) -> None:
-    """The model, given the target as labels, makes the decoder's input itself: the tap must see the same."""
+    """The model, given the target as labels, makes the decoder's input itself: the tap must see the
+    same."""
     model = opened(name, stack)
     batch = model.batch(EXAMPLES)
     trace = model.trace(batch)
@@ -53,12 +59,20 @@ def test_maps_and_logits_are_those_of_the_model_given_labels(name: str, stack: s
         wanted = torch.cat(getattr(output, f"{stack}_attentions"))
         queries, keys = wanted.shape[-2:]
         assert queries == labels["input_ids"].shape[1] == int(batch.lengths[place])
-        assert keys == (read if stack == "cross" else labels)["input_ids"].shape[1] == int(batch.keys.lengths[place])
-        torch.testing.assert_close(trace.attention[place, :, :, :queries, :keys], wanted, atol=1e-5, rtol=0)
+        assert (
+            keys
+            == (read if stack == "cross" else labels)["input_ids"].shape[1]
+            == int(batch.keys.lengths[place])
+        )
+        torch.testing.assert_close(
+            trace.attention[place, :, :, :queries, :keys], wanted, atol=1e-5, rtol=0
+        )
         torch.testing.assert_close(logits[place, :queries], output.logits[0], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["t5", "bart", "mbart", "marian", "pegasus", "fsmt", "t5gemma", "m2m100", "switch"])
+@pytest.mark.parametrize(
+    "name", ["t5", "bart", "mbart", "marian", "pegasus", "fsmt", "t5gemma", "m2m100", "switch"]
+)
 def test_targets_are_shifted_for_every_family(name: str) -> None:
     kind, cls, arguments = SEQ2SEQ[name]
     if name == "t5gemma":
@@ -78,7 +92,11 @@ def test_a_target_has_labels_of_its_own() -> None:
         relations=("r", "root", "x", "root", "y"),
     )
     target = half(example, second=True)
-    assert (target.words, target.heads, target.relations) == (("w1", "w2", "w3"), (1, -1, 1), ("x", "root", "y"))
+    assert (target.words, target.heads, target.relations) == (
+        ("w1", "w2", "w3"),
+        (1, -1, 1),
+        ("x", "root", "y"),
+    )
     assert half(example, second=False).heads == (1, -1)
     row = opened("bart", "cross").encode(example)
     assert row.pieces == ("[SEP]", "[CLS]", "w1", "w2", "w3")  # it starts from what ends a text
@@ -92,14 +110,19 @@ def test_a_target_has_labels_of_its_own() -> None:
     assert sample.keys == ["[CLS]", "w1", "w2", "w3", "w4", "w5", "[SEP]"]
     assert sample.attention.shape[2:] == (5, 7)
     for figure in (draw_heads(sample, [(0, 1)]), draw_all_maps(sample)):
-        shown = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+        shown = [
+            text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))
+        ]
         assert any("w7" in text for text in shown)
         assert any("w5" in text for text in shown)
 
 
 def test_without_a_target_it_is_refused(tmp_path: Path) -> None:
     model = opened("t5", "decoder")
-    for call in (lambda: model.batch("w1 w2"), lambda: make_atlas(model, Corpus.from_examples([Example(text="w1")]))):
+    for call in (
+        lambda: model.batch("w1 w2"),
+        lambda: make_atlas(model, Corpus.from_examples([Example(text="w1")])),
+    ):
         with pytest.raises(InputError, match="needs its target too"):
             call()
     encoder = opened("t5", "encoder")
@@ -128,7 +151,11 @@ def test_analyses_and_ablation_of_a_decoder_that_reads_a_source(stack: str) -> N
     found = atlas["surface"]["mass"].sel(layer=1, head=2, token_type=kind)
     assert float(found) == pytest.approx(np.mean(by_hand), abs=1e-5)
     assert np.isnan(atlas["surface"]["position"]).all() == (stack == "cross")
-    with pytest.raises(HeadwiseError, match="cross-attention from a target") if stack == "cross" else _nothing():
+    with (
+        pytest.raises(HeadwiseError, match="cross-attention from a target")
+        if stack == "cross"
+        else _nothing()
+    ):
         make_atlas(model, corpus, ["offsets"])
     dataset = ablate(LanguageSubject(model, corpus), AblationOptions(layers=False))
     assert np.isfinite(dataset["difference"]).all()

@@ -47,16 +47,22 @@ def test_equals_the_double_loop(rows: tuple[list[Encoded], list[np.ndarray]]) ->
     for i, (row, m) in enumerate(zip(encoded, maps, strict=True)):
         count = row.word_count
         for head in range(m.shape[1]):
-            np.testing.assert_allclose(found[i, head, :count, :count], word_map(m[0, head], row), atol=1e-6)
+            np.testing.assert_allclose(
+                found[i, head, :count, :count], word_map(m[0, head], row), atol=1e-6
+            )
         for word in range(count):  # the extra column: mass on [SEP], mean over the word's pieces
             expected = m[0][:, row.word == word][..., row.sep].sum(-1).mean(-1)
             np.testing.assert_allclose(found[i, :, word, -1], expected, atol=1e-6)
         assert (found[i, :, count:] == 0).all()
     parts = [
-        Rows(0, start, start + 7, weights[:, :, start : start + 7], visible[:, :, start : start + 7])
+        Rows(
+            0, start, start + 7, weights[:, :, start : start + 7], visible[:, :, start : start + 7]
+        )
         for start in range(0, 40, 7)
     ]
-    np.testing.assert_allclose(sum(word_maps(part, index, batch.sep[..., None]) for part in parts), found, atol=1e-6)
+    np.testing.assert_allclose(
+        sum(word_maps(part, index, batch.sep[..., None]) for part in parts), found, atol=1e-6
+    )
 
 
 def test_words_have_several_pieces_here(rows: tuple[list[Encoded], list[np.ndarray]]) -> None:
@@ -67,21 +73,29 @@ def test_visibility(rows: tuple[list[Encoded], list[np.ndarray]]) -> None:
     batch = collate(rows[0][:2])
     width = batch.ids.shape[1]
     place = torch.arange(width)
-    visible = ((place[None] <= place[:, None]) & batch.real[:, :, None] & batch.real[:, None])[:, None]
+    visible = ((place[None] <= place[:, None]) & batch.real[:, :, None] & batch.real[:, None])[
+        :, None
+    ]
     found = word_visibility(Rows(0, 0, width, visible.float(), visible), word_index(batch)) > 0
     for i, row in enumerate(rows[0][:2]):
         count = row.word_count
-        np.testing.assert_array_equal(found[i, 0, :count, :count], np.tril(np.ones((count, count), dtype=bool)))
+        np.testing.assert_array_equal(
+            found[i, 0, :count, :count], np.tril(np.ones((count, count), dtype=bool))
+        )
 
 
-def test_examples_that_do_not_align_have_no_words(rows: tuple[list[Encoded], list[np.ndarray]]) -> None:
+def test_examples_that_do_not_align_have_no_words(
+    rows: tuple[list[Encoded], list[np.ndarray]],
+) -> None:
     batch = collate([rows[0][0], replace(rows[0][1], aligned=False)])
     index = word_index(batch)
     assert index.present[0].any()
     assert not index.present[1].any()
 
 
-def test_the_index_is_made_once_and_goes_with_its_batch(rows: tuple[list[Encoded], list[np.ndarray]]) -> None:
+def test_the_index_is_made_once_and_goes_with_its_batch(
+    rows: tuple[list[Encoded], list[np.ndarray]],
+) -> None:
     batch = collate(rows[0])
     assert word_index(batch) is word_index(batch)
     member = weakref.ref(word_index(batch).member)

@@ -1,5 +1,5 @@
-"""Tiny random models of many architectures, a tokenizer made in code, and batches of token ids, for the tests of the
-models."""
+"""Tiny random models of many architectures, a tokenizer made in code, and batches of token ids, for
+the tests of the models."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ BART = {
     "max_position_embeddings": 40,
     "decoder_start_token_id": 2,
 }
-BAND = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+BAND = {
+    "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 
 # name -> (config class, model class, arguments of the config)
 SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -60,7 +63,11 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "camembert": ("CamembertConfig", "CamembertModel", PLAIN | IDS),
     "electra": ("ElectraConfig", "ElectraModel", PLAIN | {"embedding_size": 16}),
     "albert": ("AlbertConfig", "AlbertModel", PLAIN | {"embedding_size": 16}),
-    "albert-groups": ("AlbertConfig", "AlbertModel", PLAIN | {"embedding_size": 16, "num_hidden_groups": 3}),
+    "albert-groups": (
+        "AlbertConfig",
+        "AlbertModel",
+        PLAIN | {"embedding_size": 16, "num_hidden_groups": 3},
+    ),
     "distilbert": (
         "DistilBertConfig",
         "DistilBertModel",
@@ -92,7 +99,11 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "jina": ("JinaEmbeddingsV3Config", "JinaEmbeddingsV3Model", PLAIN),
     "bert-generation": ("BertGenerationConfig", "BertGenerationEncoder", PLAIN),
     "roberta-prelayernorm": ("RobertaPreLayerNormConfig", "RobertaPreLayerNormModel", PLAIN | IDS),
-    "xmod": ("XmodConfig", "XmodModel", PLAIN | IDS | {"languages": ["en_XX"], "default_language": "en_XX"}),
+    "xmod": (
+        "XmodConfig",
+        "XmodModel",
+        PLAIN | IDS | {"languages": ["en_XX"], "default_language": "en_XX"},
+    ),
     "gpt1": ("OpenAIGPTConfig", "OpenAIGPTModel", OLD),
     "gpt2": (
         "GPT2Config",
@@ -119,7 +130,14 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ctrl": (
         "CTRLConfig",
         "CTRLModel",
-        {"n_embd": 32, "n_layer": 3, "n_head": 4, "dff": 48, "vocab_size": VOCABULARY, "n_positions": 40},
+        {
+            "n_embd": 32,
+            "n_layer": 3,
+            "n_head": 4,
+            "dff": 48,
+            "vocab_size": VOCABULARY,
+            "n_positions": 40,
+        },
     ),
     "biogpt": ("BioGptConfig", "BioGptModel", PLAIN | IDS),
     "opt": ("OPTConfig", "OPTModel", PLAIN | {"ffn_dim": 48, "word_embed_proj_dim": 32} | IDS),
@@ -164,7 +182,11 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "granite": ("GraniteConfig", "GraniteModel", GROUPED),
     "stablelm": ("StableLmConfig", "StableLmModel", GROUPED),
     "starcoder2": ("Starcoder2Config", "Starcoder2Model", GROUPED | {"sliding_window": 4}),
-    "smollm3": ("SmolLM3Config", "SmolLM3Model", GROUPED | {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 2}),
+    "smollm3": (
+        "SmolLM3Config",
+        "SmolLM3Model",
+        GROUPED | {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 2},
+    ),
     "glm": ("GlmConfig", "GlmModel", GROUPED | {"pad_token_id": 0}),
     "glm4": ("Glm4Config", "Glm4Model", GROUPED | {"pad_token_id": 0}),
     "helium": ("HeliumConfig", "HeliumModel", GROUPED),
@@ -207,10 +229,18 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
         }
         | IDS,
     ),
-    "bloom": ("BloomConfig", "BloomModel", {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": VOCABULARY}),
+    "bloom": (
+        "BloomConfig",
+        "BloomModel",
+        {"hidden_size": 32, "n_layer": 3, "n_head": 4, "vocab_size": VOCABULARY},
+    ),
     "falcon": ("FalconConfig", "FalconModel", PLAIN | {"multi_query": True}),
     "falcon-alibi": ("FalconConfig", "FalconModel", PLAIN | {"multi_query": False, "alibi": True}),
-    "falcon-new": ("FalconConfig", "FalconModel", PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon-new": (
+        "FalconConfig",
+        "FalconModel",
+        PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2},
+    ),
     "mpt": (
         "MptConfig",
         "MptModel",
@@ -219,12 +249,22 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deberta": (
         "DebertaConfig",
         "DebertaModel",
-        PLAIN | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 20},
+        PLAIN
+        | {
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"],
+            "max_relative_positions": 20,
+        },
     ),
     "deberta-v2": (
         "DebertaV2Config",
         "DebertaV2Model",
-        PLAIN | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 20},
+        PLAIN
+        | {
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"],
+            "max_relative_positions": 20,
+        },
     ),
     "xlnet": (
         "XLNetConfig",
@@ -234,12 +274,24 @@ SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "xlm": (
         "XLMConfig",
         "XLMModel",
-        {"emb_dim": 32, "n_layers": 3, "n_heads": 4, "n_words": VOCABULARY, "max_position_embeddings": 40},
+        {
+            "emb_dim": 32,
+            "n_layers": 3,
+            "n_heads": 4,
+            "n_words": VOCABULARY,
+            "max_position_embeddings": 40,
+        },
     ),
     "flaubert": (
         "FlaubertConfig",
         "FlaubertModel",
-        {"emb_dim": 32, "n_layers": 3, "n_heads": 4, "n_words": VOCABULARY, "max_position_embeddings": 40},
+        {
+            "emb_dim": 32,
+            "n_layers": 3,
+            "n_heads": 4,
+            "n_words": VOCABULARY,
+            "max_position_embeddings": 40,
+        },
     ),
     "mpnet": ("MPNetConfig", "MPNetModel", PLAIN),
     "megatron-bert": ("MegatronBertConfig", "MegatronBertModel", PLAIN),
@@ -262,7 +314,12 @@ SEQ2SEQ: dict[str, tuple[str, str, dict[str, Any]]] = {
         "SwitchTransformersConfig",
         "SwitchTransformersModel",
         T5
-        | {"num_decoder_layers": 3, "num_experts": 2, "num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0},
+        | {
+            "num_decoder_layers": 3,
+            "num_experts": 2,
+            "num_sparse_encoder_layers": 0,
+            "num_sparse_decoder_layers": 0,
+        },
     ),
     "t5gemma": (
         "T5GemmaConfig",
@@ -280,7 +337,11 @@ SEQ2SEQ: dict[str, tuple[str, str, dict[str, Any]]] = {
 # outside the attention registry, and no way in
 REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "squeezebert": ("SqueezeBertConfig", "SqueezeBertModel", PLAIN | {"embedding_size": 32}),
-    "convbert": ("ConvBertConfig", "ConvBertModel", PLAIN | {"embedding_size": 32, "head_ratio": 2}),
+    "convbert": (
+        "ConvBertConfig",
+        "ConvBertModel",
+        PLAIN | {"embedding_size": 32, "head_ratio": 2},
+    ),
     "longformer": ("LongformerConfig", "LongformerModel", PLAIN | {"attention_window": 4}),
     "bigbird": ("BigBirdConfig", "BigBirdModel", PLAIN),
     "funnel": (
@@ -331,21 +392,34 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
         "LEDConfig",
         "LEDModel",
         {k: v for k, v in BART.items() if k != "max_position_embeddings"}
-        | {"max_encoder_position_embeddings": 40, "max_decoder_position_embeddings": 40, "attention_window": 4},
+        | {
+            "max_encoder_position_embeddings": 40,
+            "max_decoder_position_embeddings": 40,
+            "attention_window": 4,
+        },
     ),
 }
 
 
 def build(
-    config_class: str, model_class: str, arguments: dict[str, Any], *, seed: int = 0, scale: float | None = None
+    config_class: str,
+    model_class: str,
+    arguments: dict[str, Any],
+    *,
+    seed: int = 0,
+    scale: float | None = None,
 ) -> Any:
-    """A random model in evaluation mode with the eager path. Weight matrices are enlarged, so that attention is far
-    from uniform."""
+    """A random model in evaluation mode with the eager path. Weight matrices are enlarged, so that
+    attention is far from uniform."""
     torch.manual_seed(seed)
     if scale is None:
-        scale = 1.5 if "num_heads" in arguments and "d_kv" in arguments else 4.0  # T5 does not scale its scores
+        scale = (
+            1.5 if "num_heads" in arguments and "d_kv" in arguments else 4.0
+        )  # T5 does not scale its scores
     config = getattr(transformers, config_class)(**arguments)
-    model = getattr(transformers, model_class)._from_config(config, attn_implementation="eager").eval()
+    model = (
+        getattr(transformers, model_class)._from_config(config, attn_implementation="eager").eval()
+    )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
@@ -355,25 +429,35 @@ def build(
     return model
 
 
-def ids_batch(lengths: Sequence[int] = (11, 8, 5), pad_id: int = 1, seed: int = 0, pad_to: int = 0) -> Batch:
+def ids_batch(
+    lengths: Sequence[int] = (11, 8, 5), pad_id: int = 1, seed: int = 0, pad_to: int = 0
+) -> Batch:
     """Rows of random ids, padded on the right."""
     generator = np.random.default_rng(seed)
     rows = []
     for index, length in enumerate(lengths):
         ids = generator.integers(5, VOCABULARY, length)
         none, no = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=bool)
-        rows.append(Encoded(index, Example(text="x"), ids, none, none - 1, none, no, no, no, no, False, False))
+        rows.append(
+            Encoded(
+                index, Example(text="x"), ids, none, none - 1, none, no, no, no, no, False, False
+            )
+        )
     return collate(rows, pad_id, pad_to=pad_to)
 
 
 def word_tokenizer(size: int = VOCABULARY) -> PreTrainedTokenizerFast:
     """A tokenizer of whole words `w0`, `w1`, ... with [CLS] and [SEP]."""
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = {word: i for i, word in enumerate([*names, *(f"w{i}" for i in range(size - len(names)))])}
+    vocabulary = {
+        word: i for i, word in enumerate([*names, *(f"w{i}" for i in range(size - len(names)))])
+    }
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     names_of = {
         "pad_token": "[PAD]",
@@ -383,4 +467,6 @@ def word_tokenizer(size: int = VOCABULARY) -> PreTrainedTokenizerFast:
         "mask_token": "[MASK]",
     }
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=40, model_input_names=inputs, **names_of)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_max_length=40, model_input_names=inputs, **names_of
+    )

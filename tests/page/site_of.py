@@ -1,4 +1,5 @@
-"""A small made-up atlas as a page, for the tests in a browser and for measuring: planted answers, no model."""
+"""A small made-up atlas as a page, for the tests in a browser and for measuring: planted answers,
+no model."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ BEST = (3, 2)  # the best head at `obj`
 NEAREST = ("L1H1", "L2H5", "L0H4")  # the three most like it
 
 
-def dependency(layers: int, heads: int, relations: tuple[str, ...] = ("all", "nsubj", "obj")) -> xr.Dataset:
+def dependency(
+    layers: int, heads: int, relations: tuple[str, ...] = ("all", "nsubj", "obj")
+) -> xr.Dataset:
     """Two directions; head `BEST` finds `obj`."""
     rng = np.random.default_rng(1)
     dims = ("direction", "layer", "head", "relation")
@@ -54,8 +57,13 @@ def distance(layers: int, heads: int) -> xr.Dataset:
     return xr.Dataset({"js": (("head_a", "head_b"), js), "mds": (("head_a", "axis"), points)})
 
 
-def small_atlas(name: str = "tiny", relation: str = "obj", layers: int = 6, heads: int = 8) -> Atlas:
-    groups = {"surface": surface(layers, heads), "dependency": dependency(layers, heads, ("all", "nsubj", relation))}
+def small_atlas(
+    name: str = "tiny", relation: str = "obj", layers: int = 6, heads: int = 8
+) -> Atlas:
+    groups = {
+        "surface": surface(layers, heads),
+        "dependency": dependency(layers, heads, ("all", "nsubj", relation)),
+    }
     groups["distance"] = distance(layers, heads)
     for title, group in {"Where heads look": "surface", "Distances": "distance"}.items():
         groups[group].attrs |= {"title": title, "paper": "Clark et al. 2019"}
@@ -63,7 +71,8 @@ def small_atlas(name: str = "tiny", relation: str = "obj", layers: int = 6, head
 
 
 def compared() -> Atlas:
-    """Two models that differ in one thing: head L1H2 of the second looks at the first token, surely."""
+    """Two models that differ in one thing: head L1H2 of the second looks at the first token,
+    surely."""
     heads, dims = ("layer", "head"), ("model", "layer", "head", "token_type")
     mean = np.random.default_rng(3).uniform(0.1, 0.3, (2, 3, 4, 2))
     mean[1] = mean[0]
@@ -117,13 +126,24 @@ def samples(layers: int = 6, heads: int = 8, more: tuple[str, ...] = ()) -> list
     ]
 
 
-def write_site(folder: Path, atlas: Atlas, given: list[Sample], title: str = "What the heads of tiny do") -> Path:
+def write_site(
+    folder: Path, atlas: Atlas, given: list[Sample], title: str = "What the heads of tiny do"
+) -> Path:
     """The page of an atlas without its figures: one made-up figure stands for them."""
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     (folder / "tables" / "surface.csv").write_text("head,value\nL0H0,1\n")
-    figure = PageFigure("A figure", "How to read it.", SVG, ["figures/one.svg", "tables/surface.csv"], "Clark et al.")
+    figure = PageFigure(
+        "A figure",
+        "How to read it.",
+        SVG,
+        ["figures/one.svg", "tables/surface.csv"],
+        "Clark et al.",
+    )
     table = PageTable("Rows", ["a"], [["1"]], "tables/surface.csv")
-    sections = [Section(n, n, "Clark et al. 2019, Fig 2", figures=[figure], tables=[table]) for n in ("one", "two")]
+    sections = [
+        Section(n, n, "Clark et al. 2019, Fig 2", figures=[figure], tables=[table])
+        for n in ("one", "two")
+    ]
     grid, _ = head_grid(atlas)
     page = folder / "index.html"
     write_page(

@@ -1,4 +1,5 @@
-"""The page in a real browser: what a reader does with it, by clicks and keys; and hostile text, none of which runs."""
+"""The page in a real browser: what a reader does with it, by clicks and keys; and hostile text,
+none of which runs."""
 
 from __future__ import annotations
 
@@ -38,10 +39,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def visit(chromium: Any, site: Path) -> Iterator[Any]:
-    """Opens the page at an address, as `visit("#L1H2", dark=True)`; in the end nothing has left it, nothing failed."""
+    """Opens the page at an address, as `visit("#L1H2", dark=True)`; in the end nothing has left it,
+    nothing failed."""
     pages, said, asked = [], [], []
 
-    def go(state: str = "", path: Path = site, dark: bool = False, size: tuple[int, int] = (1400, 1000)) -> Any:
+    def go(
+        state: str = "", path: Path = site, dark: bool = False, size: tuple[int, int] = (1400, 1000)
+    ) -> Any:
         context = chromium.new_context(
             viewport={"width": size[0], "height": size[1]},
             color_scheme="dark" if dark else "light",
@@ -83,12 +87,18 @@ def test_a_stranger_finds_the_best_head_sees_it_its_likes_and_its_table(visit: A
     assert tab.inner_text("#card-title").startswith(best)
     assert clicks <= 3
     assert tab.is_visible("#card .map .hw-matrix")  # on a sentence: no click more
-    near = tab.eval_on_selector_all("#card .near a", "links => links.slice(0, 3).map(link => link.textContent)")
+    near = tab.eval_on_selector_all(
+        "#card .near a", "links => links.slice(0, 3).map(link => link.textContent)"
+    )
     assert tuple(near) == NEAREST  # no click more
     with tab.expect_download() as found:
         tab.click("#card-csv")  # one
     rows = list(csv.DictReader(Path(found.value.path()).read_text(encoding="utf-8").splitlines()))
-    one = next(r for r in rows if (r["analysis"], r["variable"], r["item"]) == ("dependency", "accuracy", "obj"))
+    one = next(
+        r
+        for r in rows
+        if (r["analysis"], r["variable"], r["item"]) == ("dependency", "accuracy", "obj")
+    )
     assert float(one["value"]) == pytest.approx(0.87, abs=1e-4)
     assert float(one["low"]) == pytest.approx(0.84, abs=1e-4)
     assert float(one["p_adjusted"]) == pytest.approx(1e-12, rel=1e-3)
@@ -99,7 +109,9 @@ def test_the_card_tells_values_intervals_tests_and_definitions(visit: Any) -> No
     tab = visit(f"#L{BEST[0]}H{BEST[1]}")
     tab.click("details[data-group=dependency] summary")
     row = tab.inner_text("details[data-group=dependency] tr.sure >> nth=0")
-    assert re.search(r"obj.*0\.870\s+0\.840 to 0\.900\s+0\.390 best baseline\s+1e−12\s+1", row, re.S), row
+    assert re.search(
+        r"obj.*0\.870\s+0\.840 to 0\.900\s+0\.390 best baseline\s+1e−12\s+1", row, re.S
+    ), row
     tab.click("details[data-group=surface] summary")
     tab.click("details[data-group=surface] button.name >> nth=0")
     meaning = tab.inner_text("details[data-group=surface] .meaning")
@@ -114,7 +126,9 @@ def test_the_scale_counts_the_heads_of_each_value_and_marks_the_chosen_one(visit
     counts, edges = np.histogram(entropy, 40)
     assert [int(count) for count, _, _ in bins] == counts.tolist()
     np.testing.assert_allclose([low for _, low, _ in bins], edges[:-1], atol=0.006)
-    boxes = tab.eval_on_selector_all("#legend rect.band, #legend .hw-here", "all => all.map(one => one.getBBox().x)")
+    boxes = tab.eval_on_selector_all(
+        "#legend rect.band, #legend .hw-here", "all => all.map(one => one.getBBox().x)"
+    )
     share = (entropy[3, 2] - entropy.min()) / np.ptp(entropy)
     assert boxes[-1] == pytest.approx(260 * share, abs=0.1)
     tab.click("td[data-head=L0H0] a")
@@ -136,7 +150,14 @@ def test_filter_and_sort_keep_the_heads_they_should(visit: Any) -> None:
         tab.wait_for_function("text => location.hash.includes(encodeURIComponent(text))", arg=text)
         assert f"{kept.sum()} of 48 heads" in tab.inner_text("#filter-said"), text
         assert tab.locator("#grid td.dim").count() == 48 - kept.sum()
-    for wrong in ("entropy <", "nothing_such > 1", "alert(1)", "entropy < 1 ]", "((((", "constructor.constructor > 1"):
+    for wrong in (
+        "entropy <",
+        "nothing_such > 1",
+        "alert(1)",
+        "entropy < 1 ]",
+        "((((",
+        "constructor.constructor > 1",
+    ):
         tab.fill("#filter", wrong)
         tab.wait_for_selector("#filter-said.wrong")
         assert tab.locator("#grid td.dim").count() == 0
@@ -186,7 +207,9 @@ def test_the_address_shows_what_its_sender_saw(visit: Any) -> None:
     assert other.evaluate("location.hash") == address
     assert other.locator("svg.hw-lines").count() == 1
     other.evaluate("location.hash = 'L0H1'")
-    other.wait_for_function("() => document.getElementById('card-title').textContent.startsWith('L0H1')")
+    other.wait_for_function(
+        "() => document.getElementById('card-title').textContent.startsWith('L0H1')"
+    )
 
 
 def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> None:
@@ -202,10 +225,15 @@ def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> Non
     tab.uncheck("#hide-special")
     box, size = tab.locator("#card .hw-frame").bounding_box(), len(sample.tokens)
     for row, key in ((2, 1), (5, 10), (10, 0)):
-        tab.mouse.move(box["x"] + (key + 0.5) / size * box["width"], box["y"] + (row + 0.5) / size * box["height"])
+        tab.mouse.move(
+            box["x"] + (key + 0.5) / size * box["width"],
+            box["y"] + (row + 0.5) / size * box["height"],
+        )
         said = tab.inner_text("#card .said")
         assert said.startswith(f"{sample.tokens[row]} → {sample.tokens[key]}: ")
-        assert float(said.rsplit(" ", 1)[1]) == pytest.approx(sample.attention[1, 2, row, key], abs=0.01)
+        assert float(said.rsplit(" ", 1)[1]) == pytest.approx(
+            sample.attention[1, 2, row, key], abs=0.01
+        )
     tab.check("#as-lines")
     tab.hover("svg.hw-lines .hw-looks >> nth=3")
     assert "→" in tab.inner_text("#card .said")
@@ -214,7 +242,16 @@ def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> Non
 def test_keys_walk_the_grid_and_the_picker(visit: Any) -> None:
     tab = visit()
     tab.focus("#grid a[tabindex='0']")
-    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft", "ArrowRight", "End", "ArrowRight", "ArrowUp"):
+    for key in (
+        "ArrowDown",
+        "ArrowDown",
+        "ArrowRight",
+        "ArrowLeft",
+        "ArrowRight",
+        "End",
+        "ArrowRight",
+        "ArrowUp",
+    ):
         tab.keyboard.press(key)
     assert tab.evaluate("document.activeElement.closest('td').dataset.head") == "L1H7"
     assert tab.inner_text("#card-title").startswith("L1H7")
@@ -231,13 +268,17 @@ def test_keys_walk_the_grid_and_the_picker(visit: Any) -> None:
     # For those who hear the page: a table with names, and what a cell says.
     assert tab.get_attribute("#grid", "role") == "grid"
     assert tab.locator("#grid tbody th[scope=row]").count() == 6
-    assert re.match(r"L0H0: .*, max weight 0\.\d+", tab.get_attribute("td[data-head=L0H0] a", "aria-label"))
+    assert re.match(
+        r"L0H0: .*, max weight 0\.\d+", tab.get_attribute("td[data-head=L0H0] a", "aria-label")
+    )
 
 
 def test_the_map_of_distances_and_the_grid_point_at_each_other(visit: Any) -> None:
     tab = visit()
     tab.hover("td[data-head=L2H3] a")
-    tab.wait_for_function("() => document.getElementById('distance-map').dataset.pointed === 'L2H3'")
+    tab.wait_for_function(
+        "() => document.getElementById('distance-map').dataset.pointed === 'L2H3'"
+    )
     tab.locator("#distance-map").scroll_into_view_if_needed()
     x, y = tab.evaluate("document.getElementById('distance-map').placeOf('L5H0')")
     box = tab.locator("#distance-map").bounding_box()
@@ -282,33 +323,47 @@ def test_three_models_stand_on_one_page_each_in_its_own_row(
     visit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("draw_section", "draw_sample"):
-        monkeypatch.setattr(report, name, lambda _, what: Drawing(Section(str(what)[:20], "A section")))
+        monkeypatch.setattr(
+            report, name, lambda _, what: Drawing(Section(str(what)[:20], "A section"))
+        )
     two = compared()
     names = {"model": ["new", "newest"], "model_all": ["old", "new", "newest"]}
     groups = {}
     for group, dataset in two.items():  # the third is as the second, but for its name
         for dim, labels in names.items():
             if dim in dataset.dims:
-                dataset = dataset.isel({dim: [*range(dataset.sizes[dim]), -1]}).assign_coords({dim: labels})
+                dataset = dataset.isel({dim: [*range(dataset.sizes[dim]), -1]}).assign_coords(
+                    {dim: labels}
+                )
         if "mass_change" in dataset:  # a decoder's first token is its `cls` too
-            dataset = dataset.isel(token_type=[0, 0, 1]).assign_coords(token_type=["first", "cls", "other"])
+            dataset = dataset.isel(token_type=[0, 0, 1]).assign_coords(
+                token_type=["first", "cls", "other"]
+            )
         groups[group] = dataset
-    given = [replace(sample, model=name) for sample in samples(3, 4)[:1] for name in names["model_all"]]
+    given = [
+        replace(sample, model=name) for sample in samples(3, 4)[:1] for name in names["model_all"]
+    ]
     path = report.write_report(Atlas(groups, two.provenance), tmp_path, given).page
     tab = visit("#L1H2", path)
     tab.click("details[data-group=change_surface] summary")
-    tab.wait_for_selector("table.changes tr.sure")  # it is filled once it has opened, and all at once
+    tab.wait_for_selector(
+        "table.changes tr.sure"
+    )  # it is filled once it has opened, and all at once
     rows = [text.split("\t")[:2] for text in tab.locator("table.changes tr.sure").all_inner_texts()]
     assert rows == [["mass: first", "new"], ["mass: first", "newest"]]
     assert tab.locator("#card .models button").all_inner_texts() == names["model_all"]
-    assert re.search(r"of old\s+broad.*of new\s+to cls.*of newest\s+to cls", tab.inner_text("#card dl"), re.S)
+    assert re.search(
+        r"of old\s+broad.*of new\s+to cls.*of newest\s+to cls", tab.inner_text("#card dl"), re.S
+    )
 
 
 def test_two_models_stand_on_one_page_with_what_changed(
     visit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("draw_section", "draw_sample"):  # figures are not asked for here, and take long
-        monkeypatch.setattr(report, name, lambda _, what: Drawing(Section(str(what)[:20], "A section")))
+        monkeypatch.setattr(
+            report, name, lambda _, what: Drawing(Section(str(what)[:20], "A section"))
+        )
     given = [replace(sample, model=name) for sample in samples(3, 4)[:1] for name in ("old", "new")]
     path = report.write_report(compared(), tmp_path, given).page
     tab = visit("", path)
@@ -321,12 +376,19 @@ def test_two_models_stand_on_one_page_with_what_changed(
     assert re.search(r"of old\s+broad: cls 0.20\s+of new\s+to cls: cls 0.20", card), card
     tab.click("details[data-group=change_surface] summary")
     row = tab.inner_text("table.changes tr.sure")
-    before = compared()["change_surface"]["mass_mean"].sel(model_all="old", layer=1, head=2, token_type="cls").item()
+    before = (
+        compared()["change_surface"]["mass_mean"]
+        .sel(model_all="old", layer=1, head=2, token_type="cls")
+        .item()
+    )
     assert row.split("\t")[0] == "mass: cls"
     assert row.split("\t")[1:3] == [f"{before:.3f}", "0.800"]
     assert tab.locator("table.changes tr.sure").count() == 1
     assert "new: " in tab.inner_text("#card select")
-    assert tab.locator("#card .models button").all_inner_texts() == ["old", "new"]  # the same sentence in both
+    assert tab.locator("#card .models button").all_inner_texts() == [
+        "old",
+        "new",
+    ]  # the same sentence in both
     tab.click("#card .models button >> nth=1")
     assert tab.locator("#card .models [aria-pressed=true]").all_inner_texts() == ["new"]
     assert "sentence=1" in tab.evaluate("location.hash")
@@ -358,7 +420,8 @@ def test_no_hostile_name_word_or_token_runs_or_breaks_the_page(visit: Any, tmp_p
 
 
 def shown(chromium: Any, folder: Path, html: str) -> str:
-    """The document as it stands once the browser has loaded it and run what runs, in three seconds of its clock."""
+    """The document as it stands once the browser has loaded it and run what runs, in three seconds
+    of its clock."""
     path = folder / "page.html"
     path.write_text(html, encoding="utf-8")
     tab = chromium.new_page()
@@ -372,8 +435,14 @@ def shown(chromium: Any, folder: Path, html: str) -> str:
 
 
 def test_no_text_runs_in_a_browser(chromium: Any, tmp_path: Path) -> None:
-    for running in (HOSTILE, f"<script>setTimeout(() => {{ {MARK} }}, 2900)</script>"):  # this is how it looks
-        assert "data-ran" in shown(chromium, tmp_path, f"<html><body>{running}</body></html>").split(">")[0]
+    for running in (
+        HOSTILE,
+        f"<script>setTimeout(() => {{ {MARK} }}, 2900)</script>",
+    ):  # this is how it looks
+        assert (
+            "data-ran"
+            in shown(chromium, tmp_path, f"<html><body>{running}</body></html>").split(">")[0]
+        )
     drawn, axes = plt.subplots()
     axes.set_title(HOSTILE.replace("$", ""))
     axes.set_xlabel(HOSTILE)
@@ -383,7 +452,9 @@ def test_no_text_runs_in_a_browser(chromium: Any, tmp_path: Path) -> None:
     plt.close(drawn)
     figure = PageFigure(HOSTILE, HOSTILE, svg, (), HOSTILE)
     table = PageTable(HOSTILE, [HOSTILE], [[HOSTILE]])
-    section = Section("a", HOSTILE, HOSTILE, f"{HOSTILE} `{HOSTILE}`", [figure], [table], HOSTILE, [HOSTILE])
+    section = Section(
+        "a", HOSTILE, HOSTILE, f"{HOSTILE} `{HOSTILE}`", [figure], [table], HOSTILE, [HOSTILE]
+    )
     head = PageHead(HOSTILE, 0, HOSTILE, "other", HOSTILE, False, [HOSTILE])
     html = page_of(
         grid=HeadGrid([head], [HOSTILE], {"other": HOSTILE}),

@@ -1,4 +1,5 @@
-"""What the page's script reads: every number of every head as it was computed, in text that cannot end its element."""
+"""What the page's script reads: every number of every head as it was computed, in text that cannot
+end its element."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from synthetic import surface
 
 
 def dependency(layers: int, heads: int) -> xr.Dataset:
-    """Accuracies in two directions; the second head of layer 1 is best at `obj`, from dependent to head."""
+    """Accuracies in two directions; the second head of layer 1 is best at `obj`, from dependent to
+    head."""
     rng = np.random.default_rng(1)
     dims = ("direction", "layer", "head", "relation")
     accuracy = rng.uniform(0.1, 0.4, (2, layers, heads, 2))
@@ -64,7 +66,11 @@ def test_every_number_is_there_as_it_was_computed() -> None:
         if measure.kind == "p":
             got = 10.0**-got
         assert np.allclose(
-            got, want, atol=(np.nanmax(want) - np.nanmin(want)) / 60000 + 1e-6, rtol=1e-3, equal_nan=True
+            got,
+            want,
+            atol=(np.nanmax(want) - np.nanmin(want)) / 60000 + 1e-6,
+            rtol=1e-3,
+            equal_nan=True,
         )
     for name in ("surface.mass.cls", "surface.entropy"):
         group, variable, *item = name.split(".")
@@ -93,9 +99,14 @@ def test_maps_are_kept_to_a_two_hundredth_and_say_what_may_not_be_seen() -> None
     maps[..., np.triu_indices(5, 1)[0], np.triu_indices(5, 1)[1]] = np.nan
     sample = Sample(list("abcde"), maps, None, [0, 0, 1, 2, -1], [False] * 4 + [True])
     data = page_data(Atlas({"surface": surface(3, 4)}), [sample])
-    codes = np.frombuffer(gzip.decompress(base64.b64decode(data["maps"])), np.uint8).reshape(maps.shape)
+    codes = np.frombuffer(gzip.decompress(base64.b64decode(data["maps"])), np.uint8).reshape(
+        maps.shape
+    )
     assert np.array_equal(codes == page.HIDDEN, np.isnan(maps))
-    assert np.nanmax(np.abs(np.where(codes == page.HIDDEN, np.nan, (codes / 254.0) ** 2) - maps)) < 0.005
+    assert (
+        np.nanmax(np.abs(np.where(codes == page.HIDDEN, np.nan, (codes / 254.0) ** 2) - maps))
+        < 0.005
+    )
     assert data["sentences"][0]["special"] == [0, 0, 0, 0, 1]
 
 
@@ -137,21 +148,31 @@ def test_nearest_heads_are_those_of_the_distance() -> None:
 
 
 def test_every_measure_of_the_analyses_has_a_definition() -> None:
-    for group, names in {"surface": ("entropy", "mass_rest", "position"), "roles": ("bias",)}.items():
+    for group, names in {
+        "surface": ("entropy", "mass_rest", "position"),
+        "roles": ("bias",),
+    }.items():
         for name in names:
             assert f"`{name}" in definition(group, name)
     assert definition("unheard", "of", "a long name") == "a long name"
 
 
 def test_three_models_are_compared_word_by_word_and_a_change_is_told_once() -> None:
-    """Of three models the first other word stands below, `other` too; what two measures say alike is one row."""
+    """Of three models the first other word stands below, `other` too; what two measures say alike
+    is one row."""
     atlas = compared()
     words, change = atlas["change_words"], atlas["change_surface"]
-    does = np.stack([words["does"].values[0], words["does"].values[0], words["does"].values[1]]).astype("<U20")
+    does = np.stack(
+        [words["does"].values[0], words["does"].values[0], words["does"].values[1]]
+    ).astype("<U20")
     does[2, 0, 0] = "other"
     kinds = np.where(does == "broad", "broad", np.where(does == "other", "other", "cls"))
     dims = ("model_all", "layer", "head")
-    made = {"does": (dims, does), "kind": (dims, kinds), "attention": (dims, np.full(does.shape, ""))}
+    made = {
+        "does": (dims, does),
+        "kind": (dims, kinds),
+        "attention": (dims, np.full(does.shape, "")),
+    }
     three = xr.Dataset(made, {"model_all": ["old", "same", "new"]})
     described = page.described(Atlas(dict(atlas) | {"change_words": three}))
     heads = {head["name"]: head for head in described.to_dict("records")}
@@ -159,6 +180,10 @@ def test_three_models_are_compared_word_by_word_and_a_change_is_told_once() -> N
     assert heads["L0H0"]["below"] == "other"
     assert heads["L0H1"]["below"] == ""
     assert list(heads["L1H2"]["models"]) == ["old", "same", "new"]
-    again = {str(name).replace("mass", "share"): values for name, values in change.data_vars.items()}
-    rows, _ = changed_most(Atlas(dict(atlas) | {"change_surface": change.assign(again)}, atlas.provenance))
+    again = {
+        str(name).replace("mass", "share"): values for name, values in change.data_vars.items()
+    }
+    rows, _ = changed_most(
+        Atlas(dict(atlas) | {"change_surface": change.assign(again)}, atlas.provenance)
+    )
     assert [row[:3] for row in rows] == [("L1H2", "surface mass cls", "new")]

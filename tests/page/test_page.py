@@ -17,13 +17,23 @@ from PIL import Image
 from headwise.atlas import Atlas
 from headwise.atlas.representation import html_card
 from headwise.core.errors import OutputError, ParameterError
-from headwise.page import HeadGrid, PageFigure, PageHead, PageTable, Section, render_page, write_page
+from headwise.page import (
+    HeadGrid,
+    PageFigure,
+    PageHead,
+    PageTable,
+    Section,
+    render_page,
+    write_page,
+)
 from headwise.page.report import write_report
 from headwise.page.write import _cell
 from headwise.plots import figure, heatmap, registry
 
 _SIZE = 'width="237.6pt" height="20pt"'
-SVG = f'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" {_SIZE}><g id="figure_1"/></svg>'
+SVG = (
+    f'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" {_SIZE}><g id="figure_1"/></svg>'
+)
 EVIL = "<script>alert('x')</script>&\"quoted\""
 
 
@@ -53,7 +63,9 @@ class Reader(HTMLParser):
         self.words.append(data)
 
     def all(self, attribute: str) -> list[str]:
-        return [attributes[attribute] or "" for _, attributes in self.tags if attribute in attributes]
+        return [
+            attributes[attribute] or "" for _, attributes in self.tags if attribute in attributes
+        ]
 
     @property
     def text(self) -> str:
@@ -90,7 +102,11 @@ def page(**changes: object) -> str:
             PageHead("L0H1", 0, "det", "syntax", "cls", True, ["cls 0.80"]),
         ],
         ["attention goes to"],
-        {"position": "looks beside itself", "syntax": "follows a relation", "broad": "looks everywhere"},
+        {
+            "position": "looks beside itself",
+            "syntax": "follows a relation",
+            "broad": "looks everywhere",
+        },
         "tables/heads.csv",
     )
     given: dict[str, object] = {
@@ -116,9 +132,29 @@ def page(**changes: object) -> str:
 
 def test_everything_given_is_on_the_page() -> None:
     reader = Reader(page())
-    head = ("wiki-bert", "over 200 pairs", "Examples 200", "3 examples were cut.", "L2H3 previous token: 0.93")
-    section = ("Where heads look", "Two with code", "Def.", "Cut.", "Entropy by layer", "Each point is one head.")
-    rows = ("Clark et al. 2019, Fig 4", "L0H0 1.235 200", "L0H1 – 0", "hash ab12", "surface, offsets", "seed 0")
+    head = (
+        "wiki-bert",
+        "over 200 pairs",
+        "Examples 200",
+        "3 examples were cut.",
+        "L2H3 previous token: 0.93",
+    )
+    section = (
+        "Where heads look",
+        "Two with code",
+        "Def.",
+        "Cut.",
+        "Entropy by layer",
+        "Each point is one head.",
+    )
+    rows = (
+        "Clark et al. 2019, Fig 4",
+        "L0H0 1.235 200",
+        "L0H1 – 0",
+        "hash ab12",
+        "surface, offsets",
+        "seed 0",
+    )
     grid = ("H0 H1 L0 prev det cls", "L0H1 cls 0.80", "position 1 head: looks beside itself")
     for expected in (*head, *section, *rows, *grid):
         assert expected in reader.text, expected
@@ -127,7 +163,9 @@ def test_everything_given_is_on_the_page() -> None:
 def test_nothing_is_loaded_from_elsewhere() -> None:
     html = page()
     reader = Reader(html)
-    assert not [tag for tag, _ in reader.tags if tag in ("script", "link", "iframe", "object", "embed")]
+    assert not [
+        tag for tag, _ in reader.tags if tag in ("script", "link", "iframe", "object", "embed")
+    ]
     assert all(address.startswith("data:image/svg+xml;base64,") for address in reader.all("src"))
     outside = [address for address in reader.all("href") if re.match(r"[a-z]+:|//", address)]
     assert outside == ["https://aclanthology.org/W19-4828/"]
@@ -145,7 +183,9 @@ def test_inside_links_lead_somewhere_and_ids_are_unique() -> None:
     for address in reader.all("href"):
         if address.startswith("#"):
             assert address[1:] in ids
-    assert {"atlas.nc", "figures/entropy.svg", "figures/a%20b.pdf", "tables/surface.csv"} <= set(reader.all("href"))
+    assert {"atlas.nc", "figures/entropy.svg", "figures/a%20b.pdf", "tables/surface.csv"} <= set(
+        reader.all("href")
+    )
 
 
 def test_figures_are_images_of_their_own_with_alternative_text() -> None:
@@ -190,7 +230,9 @@ def test_links_to_files_stay_inside_the_folder() -> None:
 def test_every_head_of_the_grid_leads_to_its_numbers() -> None:
     html = page()
     reader = Reader(html)
-    assert {"#head-L0H0", "#head-L0H1"} <= set(reader.all("href"))  # that these exist is asked of all inside links
+    assert {"#head-L0H0", "#head-L0H1"} <= set(
+        reader.all("href")
+    )  # that these exist is asked of all inside links
     assert "looks everywhere" not in html  # no head is of that kind
     assert "<strong>det</strong>" in html
     assert "L0H1: cls 0.80" in reader.all("title")
@@ -268,13 +310,23 @@ def test_the_card_is_escaped_and_self_contained() -> None:
 
 def test_a_group_that_nobody_has_heard_of_gets_a_section_with_its_figures(tmp_path: Path) -> None:
     made = xr.Dataset(
-        {"loudness": (("layer", "head"), np.array([[0.25, 0.75]]))}, attrs={"title": "How loud heads are"}
+        {"loudness": (("layer", "head"), np.array([[0.25, 0.75]]))},
+        attrs={"title": "How loud heads are"},
     )
-    known = xr.Dataset({"mean_distance": (("source", "layer", "head"), np.ones((1, 1, 2)))}, {"source": ["attention"]})
+    known = xr.Dataset(
+        {"mean_distance": (("source", "layer", "head"), np.ones((1, 1, 2)))},
+        {"source": ["attention"]},
+    )
     spec = ("made_up", "loud")
     try:
 
-        @figure("made_up", name="loud", title="Loudness of heads", caption="Higher is louder.", needs=("loudness",))
+        @figure(
+            "made_up",
+            name="loud",
+            title="Loudness of heads",
+            caption="Higher is louder.",
+            needs=("loudness",),
+        )
         def loud(dataset: xr.Dataset) -> Figure:
             return heatmap(dataset["loudness"])
 
@@ -287,18 +339,32 @@ def test_a_group_that_nobody_has_heard_of_gets_a_section_with_its_figures(tmp_pa
     reader = Reader(html)
     assert (tmp_path / "figures" / "made_up-loud.svg").exists()
     assert (tmp_path / "tables" / "made_up.csv").read_text().count("loudness") == 2
-    for expected in ("How loud heads are", "Loudness of heads", "Higher is louder.", "Measures: loudness."):
+    for expected in (
+        "How loud heads are",
+        "Loudness of heads",
+        "Higher is louder.",
+        "Measures: loudness.",
+    ):
         assert expected in reader.text, expected
-    assert html.index('id="analysis-offsets"') < html.index('id="analysis-made-up"')  # after those in the reading order
+    assert html.index('id="analysis-offsets"') < html.index(
+        'id="analysis-made-up"'
+    )  # after those in the reading order
 
 
 def test_a_grid_of_thousands_of_heads_shows_colours_and_says_so() -> None:
     heads = [
-        PageHead(f"L{layer}H{head}", layer, "sink" if head % 2 else "–", "sink" if head % 2 else "other")
+        PageHead(
+            f"L{layer}H{head}", layer, "sink" if head % 2 else "–", "sink" if head % 2 else "other"
+        )
         for layer in range(80)
         for head in range(64)
     ]
-    grid = HeadGrid(heads, ["attention"], {"sink": "it rests", "other": "none"}, groups=[("kv 0", 32), ("kv 1", 32)])
+    grid = HeadGrid(
+        heads,
+        ["attention"],
+        {"sink": "it rests", "other": "none"},
+        groups=[("kv 0", 32), ("kv 1", 32)],
+    )
     page = render_page(title="many", grid=grid)
     assert "There are 5120 heads" in page
     assert page.count('<tr id="head-') == 400
@@ -311,14 +377,18 @@ def test_a_grid_of_thousands_of_heads_shows_colours_and_says_so() -> None:
 
 
 def test_what_does_not_apply_is_named_once_at_the_end() -> None:
-    page = render_page(title="x", absent=["surface (position=1): a causal model cannot look ahead."])
+    page = render_page(
+        title="x", absent=["surface (position=1): a causal model cannot look ahead."]
+    )
     assert page.count("a causal model cannot look ahead") == 1
     assert page.index("What does not apply</h2>") < page.index("a causal model cannot look ahead")
 
 
 def test_a_figure_of_thousands_of_points_is_a_bitmap_where_that_is_smaller(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    points = "".join(f'<circle cx="{x:.5f}" cy="{y:.5f}" r="1"/>' for x, y in rng.uniform(0, 200, (20_000, 2)))
+    points = "".join(
+        f'<circle cx="{x:.5f}" cy="{y:.5f}" r="1"/>' for x, y in rng.uniform(0, 200, (20_000, 2))
+    )
     large = SVG.replace('<g id="figure_1"/>', points)
     Image.new("RGB", (990, 80), "white").save(tmp_path / "large.png")
     few = Section("a", "A", figures=[PageFigure("X", "c", SVG, ["large.png"])])

@@ -1,4 +1,5 @@
-"""Fig 5's drawings: sentences are picked where the head is right, and the looking words are the coloured ones."""
+"""Fig 5's drawings: sentences are picked where the head is right, and the looking words are the
+coloured ones."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(
 ) -> None:
     model, corpus = planted
     shown = find_sentences(model, corpus, "det", (0, 0), 100)
-    with_det = [e for e in corpus if any(r == "det" for r in e.relations) and len(model.encode(e)) <= 24]
+    with_det = [
+        e for e in corpus if any(r == "det" for r in e.relations) and len(model.encode(e)) <= 24
+    ]
     assert len(shown) == len(with_det) > 3
     assert all_right(shown)
     example = next(e for e in with_det)
@@ -61,7 +64,11 @@ def test_a_tree_head_is_right_in_every_sentence_and_its_dependents_are_coloured(
                     tuple(t for t in range(len(row)) if row.word[t] == head),
                 )
             )
-    (own,) = [one for one in shown if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]]
+    (own,) = [
+        one
+        for one in shown
+        if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]
+    ]
     assert pairs(own) == expected
     figure = draw_relation(model, [example], "det", (0, 0), 1)[0]
     bold = [
@@ -76,7 +83,8 @@ def test_other_direction_and_coreference(planted: tuple[HeadModel, Corpus]) -> N
     model, corpus = planted
     assert all_right(find_sentences(model, corpus, "nsubj", (0, 1), 5, "head_to_dependent"))
     by_children, by_tree = (
-        rights(find_sentences(model, corpus, "nsubj", (0, h), 100, "head_to_dependent")) for h in (1, 0)
+        rights(find_sentences(model, corpus, "nsubj", (0, h), 100, "head_to_dependent"))
+        for h in (1, 0)
     )
     assert by_children > by_tree
     found = find_sentences(model, corpus, "coreference", (1, 1), 3)
@@ -86,13 +94,23 @@ def test_other_direction_and_coreference(planted: tuple[HeadModel, Corpus]) -> N
 
 def test_frames(planted: tuple[HeadModel, Corpus]) -> None:
     model, corpus = planted
-    with_frames = [e for e in corpus if any(link.core for link in e.frames or ()) and len(model.encode(e)) <= 24]
+    with_frames = [
+        e
+        for e in corpus
+        if any(link.core for link in e.frames or ()) and len(model.encode(e)) <= 24
+    ]
     found = find_sentences(model, corpus, "frames", (2, 0), 100)
-    assert len(found) == len(with_frames) > 3  # the planted head finds the first element of every target
+    assert (
+        len(found) == len(with_frames) > 3
+    )  # the planted head finds the first element of every target
     assert all_right(found)
     example = with_frames[0]
     row = model.encode(example)
-    (own,) = [one for one in found if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]]
+    (own,) = [
+        one
+        for one in found
+        if one.sample.tokens == [model.encoder.piece_text(int(i)) for i in row.ids]
+    ]
     targets = {link.target[0] for link in example.frames if link.core}
     assert {looking for looking, _ in pairs(own)} == {
         tuple(t for t in range(len(row)) if row.word[t] == word) for word in targets
@@ -102,10 +120,16 @@ def test_frames(planted: tuple[HeadModel, Corpus]) -> None:
     assert best_head(atlas, "frames") == ((2, 0), "dependent_to_head")
 
 
-def test_a_named_head_is_drawn_in_the_direction_in_which_it_finds_more(planted: tuple[HeadModel, Corpus]) -> None:
+def test_a_named_head_is_drawn_in_the_direction_in_which_it_finds_more(
+    planted: tuple[HeadModel, Corpus],
+) -> None:
     model, corpus = planted
-    assert {one.direction for one in find_sentences(model, corpus, "nsubj", (0, 0), 100)} == {"dependent_to_head"}
-    assert {one.direction for one in find_sentences(model, corpus, "nsubj", (0, 1), 100)} == {"head_to_dependent"}
+    assert {one.direction for one in find_sentences(model, corpus, "nsubj", (0, 0), 100)} == {
+        "dependent_to_head"
+    }
+    assert {one.direction for one in find_sentences(model, corpus, "nsubj", (0, 1), 100)} == {
+        "head_to_dependent"
+    }
 
 
 def test_the_best_head_comes_from_an_atlas(planted: tuple[HeadModel, Corpus]) -> None:
@@ -122,16 +146,21 @@ def test_the_best_head_comes_from_an_atlas(planted: tuple[HeadModel, Corpus]) ->
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_drawing_is_right_just_as_often_as_the_number_says(causal: bool) -> None:
-    """With every sentence drawn, the words found and asked about are those behind the accuracy of the atlas."""
+    """With every sentence drawn, the words found and asked about are those behind the accuracy of
+    the atlas."""
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
-    corpus = Corpus.from_examples([example for example in battery_examples(3) if not example.has_pair])
+    corpus = Corpus.from_examples(
+        [example for example in battery_examples(3) if not example.has_pair]
+    )
     atlas = make_atlas(model, corpus, ["dependency", "coreference"])
     compared = 0
     for head, relation in product([(0, 0), (1, 2)], ["obj", "det", "coreference"]):
         label = {"mention_type": "all"} if relation == "coreference" else {"relation": relation}
         by_head = atlas["coreference" if relation == "coreference" else "dependency"].sel(label)
-        for direction in ["dependent_to_head", "head_to_dependent"][: 1 if relation == "coreference" else 2]:
+        for direction in ["dependent_to_head", "head_to_dependent"][
+            : 1 if relation == "coreference" else 2
+        ]:
             at = by_head.sel(layer=head[0], head=head[1]).sel(
                 {} if relation == "coreference" else {"direction": direction}
             )

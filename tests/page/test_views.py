@@ -1,4 +1,5 @@
-"""Views of notebooks: complete in themselves, pictures where no script runs, and the numbers they were made of."""
+"""Views of notebooks: complete in themselves, pictures where no script runs, and the numbers they
+were made of."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def data_in(html: str) -> dict[str, Any]:
 
 
 def weights_in(example: dict[str, Any], *shape: int) -> np.ndarray:
-    codes = np.frombuffer(base64.b64decode(example["maps"]), "<u2").reshape(*shape, len(example["tokens"]), -1)
+    codes = np.frombuffer(base64.b64decode(example["maps"]), "<u2").reshape(
+        *shape, len(example["tokens"]), -1
+    )
     return codes / 65535
 
 
@@ -66,7 +69,9 @@ def test_a_trace_shows_the_maps_of_its_inputs(model: HeadModel) -> None:
     data = data_in(bundle["text/html"])
     for example, text in zip(data["examples"], (TEXT, "a dog"), strict=True):
         assert example["tokens"] == model.batch(text).tokens[0]
-        np.testing.assert_allclose(weights_in(example, 2, 3), model.attention(text).values, atol=1e-5)
+        np.testing.assert_allclose(
+            weights_in(example, 2, 3), model.attention(text).values, atol=1e-5
+        )
     assert "image/png" not in model.trace(TEXT, {"outputs"})._repr_mimebundle_()
 
 
@@ -74,7 +79,9 @@ def test_heads_are_drawn_on_a_sentence(model: HeadModel, tmp_path: Path) -> None
     view = draw(model, TEXT, ["L1H2", "L0H0"])
     data = data_in(view._repr_mimebundle_()["text/html"])
     assert data["places"] == [[1, 2], [0, 0]]
-    np.testing.assert_allclose(weights_in(data["examples"][0], 2)[0], model.attention(TEXT, "L1H2").values, atol=1e-5)
+    np.testing.assert_allclose(
+        weights_in(data["examples"][0], 2)[0], model.attention(TEXT, "L1H2").values, atol=1e-5
+    )
     assert isinstance(view.figure, Figure)
     assert view.save(tmp_path / "heads.svg").read_text().startswith("<?xml")
     assert data_in(draw(model, TEXT).html)["places"] is None
@@ -94,14 +101,19 @@ def test_a_measure_of_pairs_does_not_say_that_they_are_examples(atlas: Atlas) ->
 
 @pytest.mark.parametrize("heads", [(), ("L0H1",)])
 def test_a_drawing_says_what_its_weights_are(model: HeadModel, heads: tuple[str, ...]) -> None:
-    for what, words in (("attention", "attention weight"), ("previous_layer", "contribution of the previous layer")):
+    for what, words in (
+        ("attention", "attention weight"),
+        ("previous_layer", "contribution of the previous layer"),
+    ):
         figure = draw(model, TEXT, heads, what=what).figure
         said = " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
         assert words in said
         assert ("attention weight" in said) == (what == "attention")
 
 
-def test_maps_too_large_are_a_picture_that_says_so(model: HeadModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maps_too_large_are_a_picture_that_says_so(
+    model: HeadModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(views, "MOST_BYTES", 100)
     view = view_of(model.trace(TEXT))
     assert view.data is None
@@ -169,7 +181,10 @@ def test_a_widget_and_python_know_the_same_head(
     widget.selected = "L1H2"
     assert widget.data["layers"] == atlas.layers
     assert "export default" in widget._esm
-    for other in (atlas._display_(), model.trace(TEXT).widget()):  # anywidget gives each a class of its own
+    for other in (
+        atlas._display_(),
+        model.trace(TEXT).widget(),
+    ):  # anywidget gives each a class of its own
         assert type(other).__name__ == type(widget).__name__ == "HeadsWidget"
     with pytest.raises(ParameterError, match="nothing to point at"):
         atlas.head(0, 0).widget()
@@ -213,7 +228,8 @@ SHADOW = """async ([script, css, data]) => {
   const model = { get: (name) => ({ data, selected: "" })[name], set: () => {}, save_changes: () => {}, on: () => {} };
   (await import(url)).default.render({ model, el });
 }"""
-# What VS Code, JupyterLab and marimo set on the body, and whether that is dark; None where the system says.
+# What VS Code, JupyterLab and marimo set on the body, and whether that is dark; None where the
+# system says.
 HOSTS = (
     ("document.body.className = 'vscode-dark'", True),
     ("document.body.className = 'vscode-light'", False),
@@ -225,14 +241,25 @@ HOSTS = (
     ("document.body.dataset.jpThemeLight = 'true'", False),
     ("delete document.body.dataset.jpThemeLight", None),
 )
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed here")
-def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(model: HeadModel, atlas: Atlas, tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(
+    model: HeadModel, atlas: Atlas, tmp_path: Path
+) -> None:
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="the package playwright is not installed"
+    )
     hostile = "the cat <script>document.title = 'ran'</script>"
-    parts = [model.trace([TEXT, "a dog"]), draw(model, hostile, ["L1H2", "L0H0"]), atlas, atlas.head("L3H2")]
+    parts = [
+        model.trace([TEXT, "a dog"]),
+        draw(model, hostile, ["L1H2", "L0H0"]),
+        atlas,
+        atlas.head("L3H2"),
+    ]
     page = tmp_path / "notebook.html"
     cells = "".join(f"<section>{part._repr_mimebundle_()['text/html']}</section>" for part in parts)
     page.write_text(f"<meta charset=utf-8><title>notebook</title>{cells}", encoding="utf-8")
@@ -251,16 +278,24 @@ def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(model: HeadModel,
         tab.click(f"{trace} [data-head=L1H1]")
         assert "L1H1" in tab.inner_text(trace)
         tab.select_option(f"{trace} select[aria-label=example]", "1")
-        read = tab.eval_on_selector_all(f"{trace} .hw-token[data-token]", "all => all.map(one => one.textContent)")
+        read = tab.eval_on_selector_all(
+            f"{trace} .hw-token[data-token]", "all => all.map(one => one.textContent)"
+        )
         assert read == model.batch("a dog").tokens[0]
         tab.select_option(f"{drawn} select[aria-label=drawing]", "1")
         assert tab.is_visible(f"{drawn} .hw-matrix")
         tab.click(f"{whole} [data-head=L3H2]")
         assert "rank" in tab.inner_text(whole)
-        number = next(i for i, one in enumerate(view_of(atlas).data["measures"]) if one["name"] == "surface.max_weight")
+        number = next(
+            i
+            for i, one in enumerate(view_of(atlas).data["measures"])
+            if one["name"] == "surface.max_weight"
+        )
         tab.select_option(f"{whole} select", str(number))
         values = atlas["surface"]["max_weight"].transpose("layer", "head").values
-        painted = tab.eval_on_selector_all(f"{whole} .hw-cell", "all => all.map(one => one.style.background)")
+        painted = tab.eval_on_selector_all(
+            f"{whole} .hw-cell", "all => all.map(one => one.style.background)"
+        )
         share = (values.ravel() - values.min()) / np.ptp(values)
         colours = [[int(part) for part in re.findall(r"\d+", one)] for one in painted]
         np.testing.assert_allclose(colours, 255 * colormaps["viridis"](share)[:, :3], atol=3)
@@ -272,7 +307,9 @@ def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(model: HeadModel,
             tab.evaluate(HOST, [viewing._module_script(), view_of(kind).data])
             tab.click("article [data-head=L1H1]")
             assert tab.evaluate("[host.values.selected, host.sets]") == ["L1H1", 1]
-            tab.evaluate("() => { host.values.selected = 'L0H1'; host.heard.forEach((f) => f()); }")  # Python's word
+            tab.evaluate(
+                "() => { host.values.selected = 'L0H1'; host.heard.forEach((f) => f()); }"
+            )  # Python's word
             assert tab.get_attribute("article [data-head=L0H1]", "aria-pressed") == "true"
             assert tab.evaluate("host.sets") == 1
         for theme, dark in HOSTS:  # the host's theme counts, whatever the system's is
@@ -283,8 +320,13 @@ def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(model: HeadModel,
                 light = sum(map(int, re.findall(r"\d+", colour)[:3])) > 380
                 assert light == (scheme == "dark" if dark is None else dark), (theme, scheme)
         tab.emulate_media(color_scheme="light")
-        tab.evaluate(SHADOW, [viewing._module_script(), viewing.view_file("heads.css"), view_of(atlas).data])
-        for theme, light in (("dark dark-theme", True), ("light light-theme", False)):  # of the text
+        tab.evaluate(
+            SHADOW, [viewing._module_script(), viewing.view_file("heads.css"), view_of(atlas).data]
+        )
+        for theme, light in (
+            ("dark dark-theme", True),
+            ("light light-theme", False),
+        ):  # of the text
             tab.evaluate("theme => { document.body.className = theme; }", theme)
             colour = tab.evaluate("() => getComputedStyle(host.root.querySelector('.hw')).color")
             assert (sum(map(int, re.findall(r"\d+", colour)[:3])) > 380) == light

@@ -1,5 +1,5 @@
-"""Every registered figure: drawn for several shapes of model, saying what it must, and saved to the same bytes
-twice."""
+"""Every registered figure: drawn for several shapes of model, saying what it must, and saved to the
+same bytes twice."""
 
 from __future__ import annotations
 
@@ -28,12 +28,20 @@ SHAPES = [
     (4, 3, False),
     (1, 4, False),
     (2, 1, True),
-    *(pytest.param(*shape, marks=pytest.mark.slow) for shape in [(12, 12, False), (30, 9, True), (24, 16, False)]),
+    *(
+        pytest.param(*shape, marks=pytest.mark.slow)
+        for shape in [(12, 12, False), (30, 9, True), (24, 16, False)]
+    ),
 ]
 LAID_OUT = (24, 16)  # the fullest; what is said does not depend on where it finds room
 MADE = {"surface": synthetic.surface, "offsets": synthetic.offsets}
 # Figures of conversations need roles, which made-up sentences have not: tests of surface draw them.
-ALL = [(group, spec.name) for group in MADE for spec in plots.figures_for(group) if spec.name != "roles"]
+ALL = [
+    (group, spec.name)
+    for group in MADE
+    for spec in plots.figures_for(group)
+    if spec.name != "roles"
+]
 
 
 def spec_of(group: str, name: str) -> plots.FigureSpec:
@@ -41,7 +49,9 @@ def spec_of(group: str, name: str) -> plots.FigureSpec:
 
 
 def texts(figure: Figure) -> str:
-    return "\n".join(text.get_text() for text in figure.findobj(Text) if text.get_visible()).replace("\n", " ")
+    return "\n".join(
+        text.get_text() for text in figure.findobj(Text) if text.get_visible()
+    ).replace("\n", " ")
 
 
 def test_all_figures_of_the_two_groups_are_registered() -> None:
@@ -53,7 +63,12 @@ def test_all_figures_of_the_two_groups_are_registered() -> None:
         "max-weight",
         "heads",
     ]
-    assert [spec.name for spec in plots.figures_for("offsets")] == ["histogram", "histogram-wide", "centre", "distance"]
+    assert [spec.name for spec in plots.figures_for("offsets")] == [
+        "histogram",
+        "histogram-wide",
+        "centre",
+        "distance",
+    ]
     assert plots.figures_for("no such group") == []
 
 
@@ -76,7 +91,11 @@ def test_figures_say_what_they_show(
         width, height = one.figure.get_size_inches()
         assert width <= style.PAGE + 1e-6
         assert height <= 9.5
-        sizes = [text.get_fontsize() for text in one.figure.findobj(Text) if text.get_visible() and text.get_text()]
+        sizes = [
+            text.get_fontsize()
+            for text in one.figure.findobj(Text)
+            if text.get_visible() and text.get_text()
+        ]
         assert min(sizes) >= style.SMALL
         assert one.caption
         assert one.paper
@@ -97,7 +116,11 @@ def test_figures_name_their_unit(group: str, name: str, unit: str) -> None:
 
 
 def points(figure: Figure, axes: int = 0) -> list[np.ndarray]:
-    return [np.asarray(c.get_offsets()) for c in figure.axes[axes].collections if isinstance(c, PathCollection)]
+    return [
+        np.asarray(c.get_offsets())
+        for c in figure.axes[axes].collections
+        if isinstance(c, PathCollection)
+    ]
 
 
 def test_every_head_is_one_point_at_its_layer_and_value() -> None:
@@ -118,7 +141,9 @@ def test_the_line_is_the_mean_over_heads_and_the_bars_are_the_interval() -> None
     axes = surface_figures.max_weight(dataset).axes[0]
     line = axes.lines[-1].get_ydata()
     values = dataset["max_weight"].values
-    assert line[:4] == pytest.approx([np.mean([v for v in row if not np.isnan(v)]) for row in values[:4]])
+    assert line[:4] == pytest.approx(
+        [np.mean([v for v in row if not np.isnan(v)]) for row in values[:4]]
+    )
     assert np.isnan(line[4])
     bars = next(c for c in axes.collections if isinstance(c, LineCollection)).get_segments()
     assert len(bars) == 20
@@ -182,12 +207,18 @@ def test_what_a_decoder_lacks_is_left_out() -> None:
     assert not any(word in texts(one) for one in drawn for word in ("cls", "sep:", "sep tokens"))
     assert "first token left out: to the previous" in texts(surface_figures.heads(dataset))
     encoder = synthetic.surface(3, 4)
-    assert "first:" not in texts(surface_figures.token_types(encoder))  # it is the same token as cls
+    assert "first:" not in texts(
+        surface_figures.token_types(encoder)
+    )  # it is the same token as cls
     assert "left out" not in texts(surface_figures.heads(encoder))
-    before = encoder.sel(token_type=["cls", "sep", "punct", "other"]).drop_vars(["mass_rest", "position_rest"])
+    before = encoder.sel(token_type=["cls", "sep", "punct", "other"]).drop_vars(
+        ["mass_rest", "position_rest"]
+    )
     assert "cls: the opening" in texts(surface_figures.token_types(before))
     assert surface_figures.heads(before)
-    assert "after the token" not in texts(offset_figures.histogram_grid(synthetic.offsets(3, 4, causal=True)))
+    assert "after the token" not in texts(
+        offset_figures.histogram_grid(synthetic.offsets(3, 4, causal=True))
+    )
 
 
 def test_a_figure_without_numbers_is_not_drawn() -> None:
@@ -219,7 +250,9 @@ def test_histogram_bars_stand_in_their_cell_at_their_offset() -> None:
     slot = 0.92 / 11  # eleven offsets, −5 to 5, in a cell of 0.92
     assert top[:, 0].min() == pytest.approx(2 - 0.46 + 2 * slot)
     assert top[:, 0].max() == pytest.approx(2 - 0.46 + 3 * slot)
-    assert raised[0][:, 1].max() == pytest.approx(1.97)  # the floor of layer 1; the axis points down
+    assert raised[0][:, 1].max() == pytest.approx(
+        1.97
+    )  # the floor of layer 1; the axis points down
     low, high = figure.axes[0].get_ylim()
     assert low > high
     assert ".50" in texts(figure)
@@ -227,7 +260,10 @@ def test_histogram_bars_stand_in_their_cell_at_their_offset() -> None:
 
 @pytest.mark.usefixtures("only_svg")
 def test_centre_of_several_models_side_by_side_on_one_scale() -> None:
-    made = {"English": synthetic.offsets(3, 4, seed=1, n=10), "Arabic": synthetic.offsets(6, 2, seed=2, n=20)}
+    made = {
+        "English": synthetic.offsets(3, 4, seed=1, n=10),
+        "Arabic": synthetic.offsets(6, 2, seed=2, n=20),
+    }
     figure = offset_figures.centre_of_mass(made)
     assert len(figure.axes) == 2
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
@@ -242,11 +278,15 @@ def test_centre_of_several_models_side_by_side_on_one_scale() -> None:
 
 
 @pytest.mark.parametrize(("group", "name"), [("surface", "positions"), ("offsets", "histogram")])
-def test_saving_gives_three_formats_and_the_same_bytes(group: str, name: str, tmp_path: Path) -> None:
+def test_saving_gives_three_formats_and_the_same_bytes(
+    group: str, name: str, tmp_path: Path
+) -> None:
     dataset = MADE[group](2, 2)
     for folder in ("a", "b"):
         figure = spec_of(group, name).draw(dataset)[0].figure
-        with matplotlib.rc_context({"font.size": 30 if folder == "b" else 10}):  # a user's settings do not matter
+        with matplotlib.rc_context(
+            {"font.size": 30 if folder == "b" else 10}
+        ):  # a user's settings do not matter
             written = plots.save_figure(figure, tmp_path / folder, name)
     assert [path.suffix for path in written] == [".svg", ".pdf", ".png"]
     for path in written:
@@ -268,9 +308,14 @@ def test_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     command = [sys.executable, "-c", code, str(Path(__file__).parents[1])]
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": source}
-    there = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    there = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    ).stdout
     figure = surface_figures.entropy(synthetic.surface(2, 3))
-    here = [hashlib.sha256(plots.figure_bytes(figure, kind)).hexdigest() for kind in ("svg", "pdf", "png")]
+    here = [
+        hashlib.sha256(plots.figure_bytes(figure, kind)).hexdigest()
+        for kind in ("svg", "pdf", "png")
+    ]
     assert there.strip() == str(here)
 
 
@@ -278,7 +323,9 @@ def test_settings_outside_stay_as_they_were() -> None:
     before = dict(matplotlib.rcParams)
     surface_figures.max_weight(synthetic.surface(2, 2))
     assert dict(matplotlib.rcParams) == before
-    assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    assert (
+        "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
+    )
 
 
 def test_saving_where_nothing_can_be_written(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The generic heat map: which cell is where, what is written in it, and one scale over several panels."""
+"""The generic heat map: which cell is where, what is written in it, and one scale over several
+panels."""
 
 from __future__ import annotations
 
@@ -44,7 +45,14 @@ def test_layer_0_is_at_the_top_and_head_0_at_the_left() -> None:
     assert left < right
     place = axes.transData.transform
     assert place((0, 0))[1] > place((0, 1))[1]
-    assert cells(figure) == {(0, 0): "0", (0, 1): ".10", (0, 2): ".20", (1, 0): ".30", (1, 1): ".40", (1, 2): ".50"}
+    assert cells(figure) == {
+        (0, 0): "0",
+        (0, 1): ".10",
+        (0, 2): ".20",
+        (1, 0): ".30",
+        (1, 1): ".40",
+        (1, 2): ".50",
+    }
     assert axes.get_ylabel().startswith("layer")
     assert axes.get_xlabel() == "head"
 
@@ -75,14 +83,23 @@ def test_sorted_heads_carry_their_numbers() -> None:
 
 def test_where_numbers_do_not_fit_they_are_not_spoken_of() -> None:
     crowded = plots.heatmap(array(np.ones((20, 64))), sort=True)
-    assert "cells carry" not in " ".join(" ".join(text.get_text() for text in crowded.findobj(Text)).split())
+    assert "cells carry" not in " ".join(
+        " ".join(text.get_text() for text in crowded.findobj(Text)).split()
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "carry"),
-    [({}, True), ({"annotate": "head"}, True), ({"annotate": "none"}, False), ({"annotate": "value"}, False)],
+    [
+        ({}, True),
+        ({"annotate": "head"}, True),
+        ({"annotate": "none"}, False),
+        ({"annotate": "value"}, False),
+    ],
 )
-def test_head_numbers_are_spoken_of_only_where_they_are_written(options: dict[str, str], carry: bool) -> None:
+def test_head_numbers_are_spoken_of_only_where_they_are_written(
+    options: dict[str, str], carry: bool
+) -> None:
     figure = plots.heatmap(array([[0.1, 0.9, 0.5], [0.2, 0.3, 0.2]]), sort=True, **options)  # type: ignore[arg-type]
     said = " ".join(" ".join(text.get_text() for text in figure.findobj(Text)).split())
     assert "sorted within each layer" in said
@@ -130,7 +147,15 @@ def test_wrong_dims_and_options_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (0.004, "0"), (0.07, ".07"), (-0.3, "−.30"), (0.999, "1.0"), (-2.04, "−2.0"), (1.25, "1.2")],
+    [
+        (0.0, "0"),
+        (0.004, "0"),
+        (0.07, ".07"),
+        (-0.3, "−.30"),
+        (0.999, "1.0"),
+        (-2.04, "−2.0"),
+        (1.25, "1.2"),
+    ],
 )
 def test_numbers_are_short(value: float, text: str) -> None:
     assert short(value) == text

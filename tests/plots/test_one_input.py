@@ -21,7 +21,10 @@ def lines(figure, axes: int = 0) -> dict[tuple[int, int], tuple[float, ...]]:
     collection = next(c for c in figure.axes[axes].collections if isinstance(c, LineCollection))
     ends = [tuple(map(tuple, segment)) for segment in collection.get_segments()]
     assert all(a[0] == 0 and b[0] == 1 for a, b in ends)
-    return {(int(a[1]), int(b[1])): tuple(colour) for (a, b), colour in zip(ends, collection.get_colors(), strict=True)}
+    return {
+        (int(a[1]), int(b[1])): tuple(colour)
+        for (a, b), colour in zip(ends, collection.get_colors(), strict=True)
+    }
 
 
 def test_a_line_per_weight_from_query_left_to_key_right_as_dark_as_the_weight() -> None:
@@ -51,7 +54,9 @@ def test_several_heads_nan_and_odd_tokens() -> None:
     rng = np.random.default_rng(0)
     heads = {f"L{i}H0": rng.dirichlet(np.ones(5), 5) for i in range(4)}
     heads["L0H0"][2] = np.nan
-    figure = plots.draw_head(heads, ["ein\nZeilenende", "x" * 90, "的", "$5", "$6"], title="Costs $5 $6")
+    figure = plots.draw_head(
+        heads, ["ein\nZeilenende", "x" * 90, "的", "$5", "$6"], title="Costs $5 $6"
+    )
     assert [axes.get_title() for axes in figure.axes] == list(heads)
     assert all(query != 2 for query, _ in lines(figure))
     for format in ("svg", "png"):
@@ -85,7 +90,9 @@ def test_each_map_stands_in_its_row_and_column(layers: int, heads: int) -> None:
     assert mosaic.shape == (layers * pitch - 2, heads * pitch - 2)
     assert mosaic.mask[22:24].all() or layers == 1
     assert figure.axes[0].get_ylim()[0] > figure.axes[0].get_ylim()[1]
-    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == [str(i) for i in range(layers)]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == [
+        str(i) for i in range(layers)
+    ]
     assert figure.get_figwidth() <= 7
     assert figure.get_figheight() <= 9.8
     said = " ".join(t.get_text() for t in figure.findobj(Text)).replace("\n", " ")

@@ -42,9 +42,9 @@ def slow(
 def test_greedy_equals_refitting_every_set() -> None:
     random = np.random.default_rng(1)
     labels = random.integers(0, 3, 400)
-    values = random.normal(size=(7, 400, 4)) + random.normal(size=(7, 3, 4))[:, labels] * random.uniform(
-        0.1, 0.6, (7, 1, 1)
-    )
+    values = random.normal(size=(7, 400, 4)) + random.normal(size=(7, 3, 4))[
+        :, labels
+    ] * random.uniform(0.1, 0.6, (7, 1, 1))
     values[3] = values[2] + 0.05 * random.normal(
         size=values[2].shape
     )  # nearly a copy: good alone, useless beside its twin
@@ -84,7 +84,12 @@ def test_greedy_passes_over_a_copy() -> None:
 def test_candidates_and_limits() -> None:
     values = np.random.default_rng(0).normal(size=(4, 50, 2)).astype(np.float32)
     target = np.random.default_rng(1).normal(size=(30, 1))
-    arguments = (ArrayFeatures(values), Split(np.arange(30), np.arange(30, 50), []), target, lambda p: p.mean((1, 2)))
+    arguments = (
+        ArrayFeatures(values),
+        Split(np.arange(30), np.arange(30, 50), []),
+        target,
+        lambda p: p.mean((1, 2)),
+    )
     assert set(greedy_heads(*arguments, GreedyOptions(2, candidates=[3, 1]))[0]) == {1, 3}
     with pytest.raises(ParameterError, match="Between 1 and 4 heads"):
         greedy_heads(*arguments, GreedyOptions(5))

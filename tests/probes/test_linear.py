@@ -1,4 +1,5 @@
-"""Batched probes against scikit-learn, against one torch classifier at a time, and against bad input."""
+"""Batched probes against scikit-learn, against one torch classifier at a time, and against bad
+input."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from headwise.core.errors import InputError, ParameterError
-from headwise.probes import ArrayFeatures, JoinedFeatures, PairFeatures, ProbeSettings, fit_probes, fit_regressions
+from headwise.probes import (
+    ArrayFeatures,
+    JoinedFeatures,
+    PairFeatures,
+    ProbeSettings,
+    fit_probes,
+    fit_regressions,
+)
 from headwise.probes.linear import pick
 from headwise.probes.settings import make_folds
 from headwise.text.tasks import Split
@@ -47,27 +55,37 @@ def test_lbfgs_is_scikit_learns_logistic_regression(classes: int, penalty: float
     found = fit_probes(values, labels, split, ProbeSettings(solver="lbfgs", penalties=(penalty,)))
     for unit in range(20):
         x = scaled(values[unit], split)
-        reference = LogisticRegression(C=1 / (len(split.train) * penalty), max_iter=2_000, tol=1e-5).fit(
-            x[split.train], labels[split.train]
-        )
+        reference = LogisticRegression(
+            C=1 / (len(split.train) * penalty), max_iter=2_000, tol=1e-5
+        ).fit(x[split.train], labels[split.train])
         assert abs(found.test[unit] - reference.score(x[split.test], labels[split.test])) <= 0.005
         agree = np.mean(found.predicted[unit] == reference.predict(x[split.test]))
         assert agree >= 0.985
 
 
 def test_lbfgs_reaches_the_optimum_of_small_penalties() -> None:
-    """More features than tell the classes apart, hardly any penalty: gradients are small long before the optimum."""
+    """More features than tell the classes apart, hardly any penalty: gradients are small long
+    before the optimum."""
     random = np.random.default_rng(1)
     hidden = random.normal(size=(1600, 40))
-    values = hidden @ random.normal(size=(40, 384)) + 0.3 * random.normal(size=(1600, 384)) * np.exp(
-        random.normal(size=384)
-    )
+    values = hidden @ random.normal(size=(40, 384)) + 0.3 * random.normal(
+        size=(1600, 384)
+    ) * np.exp(random.normal(size=384))
     labels = (hidden @ random.normal(size=(40, 6)) + 2 * random.gumbel(size=(1600, 6))).argmax(1)
     split = Split(np.arange(600), np.arange(600, 700), np.arange(700, 1600))
-    found = fit_probes(values[None].astype(np.float32), labels, split, ProbeSettings(solver="lbfgs", penalties=(1e-5,)))
+    found = fit_probes(
+        values[None].astype(np.float32),
+        labels,
+        split,
+        ProbeSettings(solver="lbfgs", penalties=(1e-5,)),
+    )
     x = scaled(values, split)
-    reference = LogisticRegression(C=1 / (600 * 1e-5), max_iter=3_000, tol=1e-8).fit(x[:600], labels[:600])
-    assert np.mean(found.predicted[0] == reference.predict(x[700:])) >= 0.98  # 0.90 where it stops at a small gradient
+    reference = LogisticRegression(C=1 / (600 * 1e-5), max_iter=3_000, tol=1e-8).fit(
+        x[:600], labels[:600]
+    )
+    assert (
+        np.mean(found.predicted[0] == reference.predict(x[700:])) >= 0.98
+    )  # 0.90 where it stops at a small gradient
 
 
 def test_lbfgs_weights_are_the_optimum() -> None:
@@ -85,12 +103,14 @@ def test_lbfgs_weights_are_the_optimum() -> None:
     assert converged.all()
     for unit in range(3):
         for p, penalty in enumerate(PENALTIES):
-            reference = LogisticRegression(C=1 / (len(split.train) * penalty), max_iter=5_000, tol=1e-8).fit(
-                x[unit], labels[split.train]
-            )
+            reference = LogisticRegression(
+                C=1 / (len(split.train) * penalty), max_iter=5_000, tol=1e-8
+            ).fit(x[unit], labels[split.train])
             np.testing.assert_allclose(weights[unit, p, :, :-1], reference.coef_, atol=2e-3)
             centred = weights[unit, p, :, -1] - weights[unit, p, :, -1].mean()
-            np.testing.assert_allclose(centred, reference.intercept_ - reference.intercept_.mean(), atol=2e-3)
+            np.testing.assert_allclose(
+                centred, reference.intercept_ - reference.intercept_.mean(), atol=2e-3
+            )
 
 
 def one_by_one(
@@ -138,13 +158,23 @@ def one_by_one(
 )
 def test_each_classifier_ends_where_it_would_have_ended_alone(classes: int, changes: dict) -> None:
     values, labels, split = data(6, examples=600, classes=classes, seed=3)
-    settings = replace(ProbeSettings(penalties=(1e-4, 1e-1), batch_size=64, max_epochs=40), **changes)
+    settings = replace(
+        ProbeSettings(penalties=(1e-4, 1e-1), batch_size=64, max_epochs=40), **changes
+    )
     found = fit_probes(values, labels, split, settings)
     y = torch.from_numpy(labels)
     for unit in range(6):
         x = torch.from_numpy(scaled(values[unit], split)).float()
         fits = [
-            one_by_one(x[split.train], y[split.train], x[split.validation], y[split.validation], classes, p, settings)
+            one_by_one(
+                x[split.train],
+                y[split.train],
+                x[split.validation],
+                y[split.validation],
+                classes,
+                p,
+                settings,
+            )
             for p in settings.penalties
         ]
         np.testing.assert_allclose(found.validation_all[unit], [fit[0] for fit in fits], atol=1e-6)
@@ -157,7 +187,9 @@ def test_each_classifier_ends_where_it_would_have_ended_alone(classes: int, chan
 def test_blocks_of_heads_change_nothing(solver: str) -> None:
     values, labels, split = data(7, examples=400, classes=3)
     whole = fit_probes(values, labels, split, ProbeSettings(solver=solver, max_epochs=10))
-    pieces = fit_probes(values, labels, split, ProbeSettings(solver=solver, max_epochs=10, memory=200_000))
+    pieces = fit_probes(
+        values, labels, split, ProbeSettings(solver=solver, max_epochs=10, memory=200_000)
+    )
     np.testing.assert_array_equal(whole.validation_all, pieces.validation_all)
     np.testing.assert_array_equal(whole.predicted, pieces.predicted)
 
@@ -166,7 +198,9 @@ def test_blocks_of_heads_change_nothing(solver: str) -> None:
 def test_the_same_seed_gives_the_same_and_heads_permute(solver: str) -> None:
     values, labels, split = data(5, examples=400)
     settings = ProbeSettings(solver=solver, max_epochs=10)
-    first, again, turned = (fit_probes(v, labels, split, settings) for v in (values, values, values[::-1]))
+    first, again, turned = (
+        fit_probes(v, labels, split, settings) for v in (values, values, values[::-1])
+    )
     np.testing.assert_array_equal(first.predicted, again.predicted)
     np.testing.assert_array_equal(first.predicted[::-1], turned.predicted)
 
@@ -190,10 +224,16 @@ def test_regression_is_ridge() -> None:
     found = fit_regressions(values, target.tolist(), split, ProbeSettings(penalties=(1e-2,)))
     for unit in range(4):
         x = scaled(values[unit], split)
-        said = Ridge(alpha=1e-2 * len(split.train)).fit(x[split.train], target[split.train]).predict(x[split.test])
+        said = (
+            Ridge(alpha=1e-2 * len(split.train))
+            .fit(x[split.train], target[split.train])
+            .predict(x[split.test])
+        )
         np.testing.assert_allclose(found.predicted[unit], said, rtol=1e-3, atol=1e-3)
         assert found.test[unit] == pytest.approx(pearsonr(said, target[split.test])[0], abs=1e-4)
-        assert found.spearman[unit] == pytest.approx(spearmanr(said, target[split.test])[0], abs=1e-3)
+        assert found.spearman[unit] == pytest.approx(
+            spearmanr(said, target[split.test])[0], abs=1e-3
+        )
 
 
 def test_ridge_on_one_hot_labels_is_least_squares() -> None:
@@ -218,18 +258,27 @@ def test_cross_validation_pools_training_and_validation(solver: str) -> None:
     single = replace(settings, folds=None)
     parts = make_folds(split.pool, 5, settings.seed)
     by_hand = np.mean(
-        [fit_probes(values, labels, Split(train, held, split.test), single).validation_all for train, held in parts], 0
+        [
+            fit_probes(values, labels, Split(train, held, split.test), single).validation_all
+            for train, held in parts
+        ],
+        0,
     )
     np.testing.assert_allclose(found.validation_all, by_hand, atol=1e-7)
     if solver != "senteval":  # the tested classifier is the whole pool's
         whole = [
             fit_probes(
-                values, labels, Split(split.pool, split.validation, split.test), replace(single, penalties=(p,))
+                values,
+                labels,
+                Split(split.pool, split.validation, split.test),
+                replace(single, penalties=(p,)),
             ).predicted
             for p in settings.penalties
         ]
         picked = pick(torch.from_numpy(by_hand)).numpy()
-        np.testing.assert_array_equal(found.predicted, np.stack([whole[k][unit] for unit, k in enumerate(picked)]))
+        np.testing.assert_array_equal(
+            found.predicted, np.stack([whole[k][unit] for unit, k in enumerate(picked)])
+        )
 
 
 def test_folds_are_disjoint_and_cover_the_pool() -> None:
@@ -247,29 +296,43 @@ def test_validation_never_sees_test_labels() -> None:
     spoiled[split.test] = 1 - spoiled[split.test]
     for solver in ("senteval", "lbfgs"):
         settings = ProbeSettings(solver=solver, max_epochs=10)
-        a, b = fit_probes(values, labels, split, settings), fit_probes(values, spoiled, split, settings)
+        a, b = (
+            fit_probes(values, labels, split, settings),
+            fit_probes(values, spoiled, split, settings),
+        )
         np.testing.assert_array_equal(a.validation_all, b.validation_all)
         np.testing.assert_array_equal(a.predicted, b.predicted)
 
 
 def test_constant_and_copied_features_do_no_harm() -> None:
     values, labels, split = data(2, examples=400)
-    more = np.concatenate([values, values[..., :3], np.full((*values.shape[:2], 2), 7.3, np.float32)], -1)
+    more = np.concatenate(
+        [values, values[..., :3], np.full((*values.shape[:2], 2), 7.3, np.float32)], -1
+    )
     found = fit_probes(more, labels, split, ProbeSettings(solver="lbfgs"))
-    assert np.abs(found.test - fit_probes(values, labels, split, ProbeSettings(solver="lbfgs")).test).max() < 0.03
+    assert (
+        np.abs(
+            found.test - fit_probes(values, labels, split, ProbeSettings(solver="lbfgs")).test
+        ).max()
+        < 0.03
+    )
     assert np.isfinite(found.validation_all).all()
 
 
 @pytest.mark.parametrize("solver", ["lbfgs", "ridge"])
 def test_nearly_dependent_features_are_fitted(solver: str) -> None:
     values, labels, split = data(3, examples=400)
-    twins = values + 1e-4 * np.random.default_rng(0).normal(size=values.shape) * np.abs(values).mean(
-        (1, 2), keepdims=True
+    twins = values + 1e-4 * np.random.default_rng(0).normal(size=values.shape) * np.abs(
+        values
+    ).mean((1, 2), keepdims=True)
+    more = np.concatenate(
+        [values, twins.astype(np.float32), values @ np.ones((values.shape[-1], 4), np.float32)], -1
     )
-    more = np.concatenate([values, twins.astype(np.float32), values @ np.ones((values.shape[-1], 4), np.float32)], -1)
     found = fit_probes(more, labels, split, ProbeSettings(solver=solver))
     assert np.isfinite(found.validation_all).all()
-    assert (found.test >= fit_probes(values, labels, split, ProbeSettings(solver=solver)).test - 0.06).all()
+    assert (
+        found.test >= fit_probes(values, labels, split, ProbeSettings(solver=solver)).test - 0.06
+    ).all()
 
 
 def test_features_of_pairs_and_joined_heads() -> None:
@@ -290,7 +353,9 @@ def test_errors_are_one_sentence() -> None:
     values, labels, split = data(2, examples=120)
     settings = ProbeSettings(solver="lbfgs")
     with pytest.raises(InputError, match=r"all 60 training examples have the label '1'"):
-        fit_probes(values, np.where(np.isin(np.arange(120), split.train), 1, labels), split, settings, "T")
+        fit_probes(
+            values, np.where(np.isin(np.arange(120), split.train), 1, labels), split, settings, "T"
+        )
     missing = labels.astype(object).copy()
     missing[split.test[:3]] = None
     with pytest.raises(InputError, match=r"T: 3 of 40 examples of the test part have no label"):
@@ -313,7 +378,13 @@ def test_errors_are_one_sentence() -> None:
         fit_regressions(values, ["x"] * 120, split)
     with pytest.raises(InputError, match="a correlation needs labels that differ"):
         fit_regressions(values, [1.0] * 120, split)
-    for bad in ({"solver": "svm"}, {"penalties": ()}, {"folds": 1}, {"batch_size": 0}, {"learning_rate": 0.0}):
+    for bad in (
+        {"solver": "svm"},
+        {"penalties": ()},
+        {"folds": 1},
+        {"batch_size": 0},
+        {"learning_rate": 0.0},
+    ):
         with pytest.raises(ParameterError, match="must be"):
             ProbeSettings(**bad)
 

@@ -1,4 +1,5 @@
-"""The structural probe: distances in a tree, spanning trees, and a map that is planted in one layer."""
+"""The structural probe: distances in a tree, spanning trees, and a map that is planted in one
+layer."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def slow_distances(heads: np.ndarray) -> np.ndarray:
         return [word, *way(int(heads[word]))] if heads[word] < size else [word]
 
     ways = [way(word) for word in range(size)]
-    return np.array([[min(a.index(w) + b.index(w) for w in a if w in b) for b in ways] for a in ways], dtype=float)
+    return np.array(
+        [[min(a.index(w) + b.index(w) for w in a if w in b) for b in ways] for a in ways],
+        dtype=float,
+    )
 
 
 def test_distances_and_spanning_trees_against_slow_ones() -> None:
@@ -46,7 +50,9 @@ def test_distances_and_spanning_trees_against_slow_ones() -> None:
     drawn = drawn + drawn.T
     joined, found = list(range(6)), set()
     pairs = zip(*np.triu_indices(6, 1), strict=True)
-    for a, b in sorted(((int(i), int(j)) for i, j in pairs), key=lambda edge: drawn[edge]):  # Kruskal
+    for a, b in sorted(
+        ((int(i), int(j)) for i, j in pairs), key=lambda edge: drawn[edge]
+    ):  # Kruskal
         if joined[a] != joined[b]:
             found.add((a, b))
             joined = [joined[a] if own == joined[b] else own for own in joined]
@@ -63,8 +69,9 @@ def test_punctuation_is_no_word_of_the_spanning_tree() -> None:
 
 @pytest.fixture(scope="module")
 def planted() -> tuple[Trees, list[np.ndarray]]:
-    """Trees, and states of which the second layer holds a vector for each word whose squared distances are those of
-    the tree, turned and hidden among noise; the first layer is noise alone."""
+    """Trees, and states of which the second layer holds a vector for each word whose squared
+    distances are those of the tree, turned and hidden among noise; the first layer is noise
+    alone."""
     generator = np.random.default_rng(1)
     size, noise = 8, 8
     turn = np.linalg.qr(generator.normal(size=(size + noise, size + noise)))[0]
@@ -78,20 +85,28 @@ def planted() -> tuple[Trees, list[np.ndarray]]:
                 vectors[word, walk] += 1
                 walk = int(own[walk])
         vectors[:, size:] = generator.normal(size=(len(own), noise)) * 2
-        states.append(np.stack([generator.normal(size=vectors.shape), vectors @ turn]).astype(np.float16))
+        states.append(
+            np.stack([generator.normal(size=vectors.shape), vectors @ turn]).astype(np.float16)
+        )
         heads.append(own)
     scored = [np.ones(len(own), dtype=bool) for own in heads]
-    return Trees([np.zeros((len(own), 1), dtype=np.float32) for own in heads], heads, scored), states
+    return Trees(
+        [np.zeros((len(own), 1), dtype=np.float32) for own in heads], heads, scored
+    ), states
 
 
 def test_a_planted_map_is_found_in_its_layer(planted: tuple[Trees, list[np.ndarray]]) -> None:
     trees, states = planted
-    fit = StructuralFit(trees, states.__getitem__, StructuralSettings(learning_rate=0.02, epochs=15))
+    fit = StructuralFit(
+        trees, states.__getitem__, StructuralSettings(learning_rate=0.02, epochs=15)
+    )
     probe = fit.fit(np.arange(90), np.arange(90, 110))
     found, total = fit.score(probe, np.arange(110, 140))
     share = found.sum(0) / total.sum()
     assert share[1] > 0.95
     assert share[0] < 0.6
     short = StructuralFit(trees, states.__getitem__, StructuralSettings(epochs=1))
-    one, other = (short.fit(np.arange(20), np.arange(20, 30)).weight.detach().numpy() for _ in range(2))
+    one, other = (
+        short.fit(np.arange(20), np.arange(20, 30)).weight.detach().numpy() for _ in range(2)
+    )
     assert np.array_equal(one, other)

@@ -1,4 +1,5 @@
-"""The parsing probes: each score equal to its formula in plain loops, maps, training, and word vectors."""
+"""The parsing probes: each score equal to its formula in plain loops, maps, training, and word
+vectors."""
 
 from __future__ import annotations
 
@@ -38,12 +39,17 @@ SIZES = (5, 3, 7, 1)
 HEADS, VECTOR = 4, 6
 
 
-def made(tmp_path: Path, sizes: tuple[int, ...] = SIZES, seed: int = 0) -> tuple[Trees, WordMaps, list[np.ndarray]]:
+def made(
+    tmp_path: Path, sizes: tuple[int, ...] = SIZES, seed: int = 0
+) -> tuple[Trees, WordMaps, list[np.ndarray]]:
     rng = np.random.default_rng(seed)
     maps = [rng.dirichlet(np.ones(n), size=(HEADS, n)).astype(np.float16) for n in sizes]
     trees = Trees(
         [rng.normal(size=(n, VECTOR)).astype(np.float32) for n in sizes],
-        [np.array([rng.choice([h for h in range(n + 1) if h != w]) for w in range(n)]) for n in sizes],
+        [
+            np.array([rng.choice([h for h in range(n + 1) if h != w]) for w in range(n)])
+            for n in sizes
+        ],
         [np.array([w % 4 != 3 for w in range(n)]) for n in sizes],
     )
     length = WordMaps.length(sizes, HEADS)
@@ -75,7 +81,8 @@ def plain_scores(probe: TreeProbe, maps: np.ndarray, v: np.ndarray) -> np.ndarra
                 continue
             if isinstance(probe, AttentionProbe):
                 out[j, i] = sum(
-                    p["weight"][k, 0] * maps[k, i, j] + p["weight"][k, 1] * maps[k, j, i] for k in range(len(maps))
+                    p["weight"][k, 0] * maps[k, i, j] + p["weight"][k, 1] * maps[k, j, i]
+                    for k in range(len(maps))
                 )
             elif isinstance(probe, AttentionWordsProbe):
                 both = np.concatenate([v[i], v[j]])
@@ -86,15 +93,29 @@ def plain_scores(probe: TreeProbe, maps: np.ndarray, v: np.ndarray) -> np.ndarra
                     total += w * maps[k, i, j] + u * maps[k, j, i]
                 out[j, i] = total
             else:
-                features = [max(i - j, 0) / n, max(j - i, 0) / n, *(float(i - j == d) for d in (-2, -1, 0, 1, 2))]
-                hidden = v[i] @ p["candidate"] + v[j] @ p["dependent"] + np.array(features) @ p["distance"] + p["bias"]
+                features = [
+                    max(i - j, 0) / n,
+                    max(j - i, 0) / n,
+                    *(float(i - j == d) for d in (-2, -1, 0, 1, 2)),
+                ]
+                hidden = (
+                    v[i] @ p["candidate"]
+                    + v[j] @ p["dependent"]
+                    + np.array(features) @ p["distance"]
+                    + p["bias"]
+                )
                 out[j, i] = np.maximum(hidden, 0) @ p["out"]
         if isinstance(probe, AttentionProbe):
             out[j, n] = p["root"]
         elif isinstance(probe, AttentionWordsProbe):
             out[j, n] = p["root"] + p["root_vector"] @ v[j]
         else:
-            hidden = p["root_vector"] @ p["candidate"] + v[j] @ p["dependent"] + p["root_feature"][0] + p["bias"]
+            hidden = (
+                p["root_vector"] @ p["candidate"]
+                + v[j] @ p["dependent"]
+                + p["root_feature"][0]
+                + p["bias"]
+            )
             out[j, n] = np.maximum(hidden, 0) @ p["out"]
     return out
 
@@ -130,7 +151,9 @@ def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
     trees, _, _ = made(tmp_path)
     prepared = Prepared(trees, None, np.arange(4))
     constant = filled(AttentionProbe(HEADS))
-    np.testing.assert_allclose(mean_head_weights(constant, prepared), constant.weight.detach(), atol=1e-6)
+    np.testing.assert_allclose(
+        mean_head_weights(constant, prepared), constant.weight.detach(), atol=1e-6
+    )
     probe = filled(AttentionWordsProbe(HEADS, VECTOR))
     values = []
     for s in range(4):
@@ -138,9 +161,12 @@ def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
             if scored and i < len(trees.heads[s]):
                 v = torch.from_numpy(trees.vectors[s])
                 values.append(
-                    torch.einsum("d,dhw->hw", v[i], probe.candidate) + torch.einsum("d,dhw->hw", v[j], probe.dependent)
+                    torch.einsum("d,dhw->hw", v[i], probe.candidate)
+                    + torch.einsum("d,dhw->hw", v[j], probe.dependent)
                 )
-    np.testing.assert_allclose(mean_head_weights(probe, prepared), torch.stack(values).mean(0).detach(), atol=1e-5)
+    np.testing.assert_allclose(
+        mean_head_weights(probe, prepared), torch.stack(values).mean(0).detach(), atol=1e-5
+    )
 
 
 def test_maps_come_back_as_written(tmp_path: Path) -> None:
@@ -168,9 +194,13 @@ def test_batches_hold_every_sentence_once(tmp_path: Path) -> None:
 
 
 def test_right_branching_by_hand() -> None:
-    trees = Trees([np.zeros((4, 1))], [np.array([1, 2, 4, 2])], [np.array([True, False, True, True])])
+    trees = Trees(
+        [np.zeros((4, 1))], [np.array([1, 2, 4, 2])], [np.array([True, False, True, True])]
+    )
     correct, total = right_branching(trees, np.array([0]))
-    assert correct.tolist() == [1]  # the second word is punctuation; the root and the last word are missed
+    assert correct.tolist() == [
+        1
+    ]  # the second word is punctuation; the root and the last word are missed
     assert total.tolist() == [3]
     last = Trees(
         [np.zeros((2, 1))], [np.array([1, 2])], [np.array([True, True])]
@@ -205,7 +235,10 @@ def test_training_finds_the_head_that_parses(tmp_path: Path) -> None:
         assert correct.sum() / total.sum() > 0.9, type(probe).__name__
         assert fit.converged
     constant = AttentionProbe(HEADS)
-    assert fit_tree_probe(constant, parts["train"], parts["validation"], FitSettings(0.1)).validation == 1.0
+    assert (
+        fit_tree_probe(constant, parts["train"], parts["validation"], FitSettings(0.1)).validation
+        == 1.0
+    )
     assert int(constant.weight.detach()[:, 1].argmax()) == 2
 
 
@@ -222,7 +255,9 @@ def test_the_convex_probe_ends_at_its_optimum(tmp_path: Path) -> None:
         total, count = 0.0, 0
         for s, own in enumerate(m.astype(float) for m in maps):
             weight = values[:-1].reshape(HEADS, 2)
-            scores = np.einsum("kij,k->ji", own, weight[:, 0]) + np.einsum("kji,k->ji", own, weight[:, 1])
+            scores = np.einsum("kij,k->ji", own, weight[:, 0]) + np.einsum(
+                "kji,k->ji", own, weight[:, 1]
+            )
             np.fill_diagonal(scores, -np.inf)
             scores = np.concatenate([scores, np.full((len(scores), 1), values[-1])], 1)
             for j in np.flatnonzero(trees.scored[s]):
@@ -236,18 +271,27 @@ def test_the_convex_probe_ends_at_its_optimum(tmp_path: Path) -> None:
     assert loss(np.zeros(2 * HEADS + 1)) - best.fun > 0.01
 
 
-def test_rates_are_searched_beyond_the_first_ones_and_the_best_state_is_kept(tmp_path: Path) -> None:
+def test_rates_are_searched_beyond_the_first_ones_and_the_best_state_is_kept(
+    tmp_path: Path,
+) -> None:
     parts = parsed(tmp_path)
     probe = AttentionWordsProbe(HEADS, VECTOR)
     looks: list[float] = []
     fit = fit_tree_probe(
-        probe, parts["train"], parts["validation"], FitSettings(1e-5, 12), lambda _, uas: looks.append(uas)
+        probe,
+        parts["train"],
+        parts["validation"],
+        FitSettings(1e-5, 12),
+        lambda _, uas: looks.append(uas),
     )
     assert fit.learning_rate >= 1e-5 * 9  # the first three rates are far too small
     correct, total = score_tree_probe(probe, parts["validation"])
     assert correct.sum() / total.sum() == pytest.approx(fit.validation) == max(looks)
     given = fit_tree_probe(
-        AttentionWordsProbe(HEADS, VECTOR), parts["train"], parts["validation"], FitSettings(1e-5, 3, search=False)
+        AttentionWordsProbe(HEADS, VECTOR),
+        parts["train"],
+        parts["validation"],
+        FitSettings(1e-5, 3, search=False),
     )
     assert given.learning_rate == 1e-5
     assert given.validation < fit.validation
@@ -267,7 +311,10 @@ def test_vectors_from_every_kind_of_file(tmp_path: Path) -> None:
     (tmp_path / "e.txt.bz2").write_bytes(bz2.compress(lines.encode()))
     for name in ("a.txt", "b.txt", "c.txt.gz", "d.npz", "e.txt.bz2"):
         found = read_vectors(tmp_path / name, {"The", "CAT", "dog"})
-        assert {word: vector.tolist() for word, vector in found.items()} == {"the": [1, 2, 3], "cat": [7, 8, 9]}, name
+        assert {word: vector.tolist() for word, vector in found.items()} == {
+            "the": [1, 2, 3],
+            "cat": [7, 8, 9],
+        }, name
 
 
 def test_bad_vector_files_are_refused(tmp_path: Path) -> None:

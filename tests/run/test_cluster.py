@@ -25,13 +25,13 @@ from headwise.analyses.contract import Analysis
 from headwise.analyses.surface.analysis import Surface
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
-from headwise.core.store import Piece, Store
-from headwise.core.workers import Workers, whole, working
+from headwise.core.store import Checkpoint, CheckpointStore
+from headwise.core.workers import Workers, raise_failures, use_workers
 from headwise.experiments.ablation import AblationOptions, LanguageSubject, TaskSubject, ablate
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.finetuning.classifier import PooledClassifier
 from headwise.experiments.patching import Pair, PatchOptions, patch
-from headwise.models.twins import with_random_weights
+from headwise.models.random_init import with_random_weights
 from headwise.models.vectors import collect_vectors
 from headwise.run import Backend, Listener, Run, Source, run_analyses, workers_of
 from headwise.run.blame import Blame
@@ -64,7 +64,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> HeadModel:
 def workers() -> Iterator[RayWorkers]:
     with workers_of(Backend("ray", workers=2)) as made:
         assert isinstance(made, RayWorkers)
-        with working(Workers()):  # each test says itself who works
+        with use_workers(Workers()):  # each test says itself who works
             yield made
 
 
@@ -72,10 +72,14 @@ def analyses() -> list[Analysis]:
     return [make_analysis(name) for name in ("surface", "offsets", "roles")]
 
 
-def run_bytes(model: HeadModel, folder: Path, listener: Listener | None = None, texts: list[str] = TEXTS) -> bytes:
+def run_bytes(
+    model: HeadModel, folder: Path, listener: Listener | None = None, texts: list[str] = TEXTS
+) -> bytes:
     options = RunOptions(shard_size=4, batch_tokens=24)
     corpus = Corpus.from_texts(texts, name="toy")
-    return run_analyses(model, corpus, analyses(), folder, options, listener or Listener()).to_bytes()
+    return run_analyses(
+        model, corpus, analyses(), folder, options, listener or Listener()
+    ).to_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +97,7 @@ def test_an_atlas_has_the_bytes_of_one_process(
         if what == "examples":
             seen.append(done)
 
-    with working(workers):
+    with use_workers(workers):
         assert run_bytes(model, tmp_path, Listener(progress=see)) == here
     assert seen == sorted(seen)
     assert seen[-1] == len(TEXTS)
@@ -105,7 +109,7 @@ def test_a_module_that_has_no_name_travels(workers: RayWorkers, tmp_path: Path) 
     planted = planted_model(BEHAVIOURS, words=WORDS)
     with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as given:
         alone = run_bytes(given, tmp_path / "here", texts=TEXTS[:8])
-        with working(workers):
+        with use_workers(workers):
             assert run_bytes(given, tmp_path / "ray", texts=TEXTS[:8]) == alone
 
 
@@ -118,13 +122,15 @@ def test_a_stopped_run_is_resumed_by_the_other(
             raise KeyboardInterrupt
 
     turns = [workers, Workers()] if first == "ray" else [Workers(), workers]
-    with working(turns[0]), pytest.raises(KeyboardInterrupt):
+    with use_workers(turns[0]), pytest.raises(KeyboardInterrupt):
         run_bytes(model, tmp_path, Listener(progress=stop))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*.piece")}
     assert 2 <= len(before) < len(TEXTS) / 4
-    with working(turns[1]):
+    with use_workers(turns[1]):
         assert run_bytes(model, tmp_path) == here
-    assert all(path.stat().st_mtime_ns == when for path, when in before.items())  # none was made again
+    assert all(
+        path.stat().st_mtime_ns == when for path, when in before.items()
+    )  # none was made again
 
 
 def test_a_tokenizer_that_models_share_is_the_one_of_the_model_of_the_job() -> None:
@@ -142,7 +148,9 @@ def test_a_tokenizer_that_models_share_is_the_one_of_the_model_of_the_job() -> N
         finally:
             unpack(Parcel(dumps(None), {}))  # lets the model go
         other = others[0] if model is not others[0] else others[1]
-        assert len(packer.pack_unit(other.module)) > 1000  # of no model of the job: it travels itself
+        assert (
+            len(packer.pack_unit(other.module)) > 1000
+        )  # of no model of the job: it travels itself
 
 
 def _asked(model: HeadModel, unit: object) -> tuple[dict[str, np.ndarray], dict[str, int]]:
@@ -157,8 +165,8 @@ def _fail(unit: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
 
 def test_units_and_their_errors(workers: RayWorkers, tmp_path: Path) -> None:
     units = [(f"unit-{i}", i) for i in range(3, 40)]
-    with Store(tmp_path / "a", {}) as store:
-        pieces = list(whole(workers.pieces(store, _fail, units)))
+    with CheckpointStore(tmp_path / "a", {}) as store:
+        pieces = list(raise_failures(workers.pieces(store, _fail, units)))
         assert [int(piece.arrays["x"]) for piece in pieces] == list(range(3, 40))
         assert os.getpid() not in {piece.facts["pid"] for piece in pieces}
         assert list(workers.pieces(store, _fail, iter(()))) == []
@@ -173,8 +181,12 @@ def _rest(unit: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
 
 def test_all_that_are_ready_work(workers: RayWorkers) -> None:
     units = [(f"unit-{i}", i) for i in range(12)]
-    list(workers.pieces(None, _rest, units))  # all are started, and take the next job at the same moment
-    made = Counter(piece.facts["pid"] for piece in whole(workers.pieces(None, _rest, units)))
+    list(
+        workers.pieces(None, _rest, units)
+    )  # all are started, and take the next job at the same moment
+    made = Counter(
+        piece.facts["pid"] for piece in raise_failures(workers.pieces(None, _rest, units))
+    )
     assert set(made) == set(workers.pids)
     assert min(made.values()) >= 3
 
@@ -182,18 +194,25 @@ def test_all_that_are_ready_work(workers: RayWorkers) -> None:
 def test_what_needs_every_piece_raises_what_failed_after_all_others() -> None:
     taken: list[int] = []
 
-    def pieces() -> Iterator[Piece | Failure]:
+    def pieces() -> Iterator[Checkpoint | Failure]:
         for number in range(4):
             taken.append(number)
-            yield Failure("unit 1", "it ended its worker 3 times", "") if number == 1 else Piece({}, {})
+            yield (
+                Failure("unit 1", "it ended its worker 3 times", "")
+                if number == 1
+                else Checkpoint({}, {})
+            )
 
     with pytest.raises(UnexpectedError, match="unit 1 failed"):
-        list(whole(pieces()))
+        list(raise_failures(pieces()))
     assert taken == [0, 1, 2, 3]
 
 
 def test_workers_with_gpus_are_for_models_on_gpus(model: HeadModel, tmp_path: Path) -> None:
-    with workers_of(Backend("ray", workers=1, gpus_per_worker=1)), pytest.raises(ParameterError, match="on the CPU"):
+    with (
+        workers_of(Backend("ray", workers=1, gpus_per_worker=1)),
+        pytest.raises(ParameterError, match="on the CPU"),
+    ):
         run_bytes(model, tmp_path)
 
 
@@ -209,7 +228,7 @@ def test_what_does_not_fit_is_refused() -> None:
 def same_both_ways(workers: RayWorkers, make: Callable[[], xr.Dataset], jobs: int = 1) -> None:
     """The same values from one process and from workers, who were given so many jobs for it."""
     here, before = make(), workers.jobs
-    with working(workers):
+    with use_workers(workers):
         xr.testing.assert_identical(make(), here)
     assert workers.jobs - before == jobs
 
@@ -223,7 +242,9 @@ def test_heads_disabled_by_workers(workers: RayWorkers) -> None:
         same_both_ways(workers, partial(ablate, language, options), 2 if options.importance else 1)
     torch.manual_seed(0)
     bare = BertModel(module.config)
-    classifier = PooledClassifier(bare, tokenizer, 2, heads=["L0H1", "L1H0"])  # reads what its encoder's heads give
+    classifier = PooledClassifier(
+        bare, tokenizer, 2, heads=["L0H1", "L1H0"]
+    )  # reads what its encoder's heads give
     task = TaskSubject(classifier.eval(), tokenizer, toy_task(48), batch_tokens=64)
     same_both_ways(workers, partial(ablate, task, AblationOptions(importance=False)), 2)
 
@@ -234,24 +255,31 @@ def test_models_compared_by_workers(model: HeadModel, workers: RayWorkers) -> No
     with HeadModel.open(other.model, tokenizer=other.tokenizer) as second:
         options = ComparisonOptions(analyses=["surface"])
         here, before = compare([model, second], corpus, options).to_bytes(), workers.jobs
-        with working(workers):
+        with use_workers(workers):
             assert compare([model, second], corpus, options).to_bytes() == here
         assert workers.jobs == before + 1
 
 
 def test_pairs_patched_and_decoders_asked_by_workers(workers: RayWorkers, tmp_path: Path) -> None:
     module, tokenizer = random_model(causal=True, words=WORDS, layers=2, heads=2, d_head=4)
-    pairs = [Pair(f"the {a} saw", f"the {b} saw", a, b, f"{a}:{b}") for a in WORDS[2:5] for b in WORDS[3:7] if a != b]
+    pairs = [
+        Pair(f"the {a} saw", f"the {b} saw", a, b, f"{a}:{b}")
+        for a in WORDS[2:5]
+        for b in WORDS[3:7]
+        if a != b
+    ]
     with HeadModel.open(module, tokenizer=tokenizer) as opened:
         same_both_ways(workers, lambda: patch(opened, pairs, PatchOptions(batch=4, ablate=2)), 2)
         same_both_ways(workers, lambda: vectors_of(opened))
         asked = [make_analysis(name) for name in ("logits", "opening_token")]
 
         def asked_of(folder: str) -> bytes:
-            return run_analyses(opened, Corpus.from_texts(TEXTS), asked, tmp_path / folder).to_bytes()
+            return run_analyses(
+                opened, Corpus.from_texts(TEXTS), asked, tmp_path / folder
+            ).to_bytes()
 
         alone = asked_of("here")
-        with working(workers):
+        with use_workers(workers):
             assert asked_of("ray") == alone
 
 
@@ -260,14 +288,18 @@ def vectors_of(opened: HeadModel) -> xr.Dataset:
     return xr.Dataset({"heads": (("layer", "head", "example", "size"), found.heads)})
 
 
-def test_random_models_made_by_workers(model: HeadModel, workers: RayWorkers, tmp_path: Path) -> None:
+def test_random_models_made_by_workers(
+    model: HeadModel, workers: RayWorkers, tmp_path: Path
+) -> None:
     asked = [make_analysis("roles", {"bootstrap": 0, "random_models": 3})]
 
     def atlas(folder: str) -> bytes:
-        return run_analyses(model, Corpus.from_texts(TEXTS[:8]), asked, tmp_path / folder).to_bytes()
+        return run_analyses(
+            model, Corpus.from_texts(TEXTS[:8]), asked, tmp_path / folder
+        ).to_bytes()
 
     alone, before = atlas("here"), workers.jobs
-    with working(workers):
+    with use_workers(workers):
         assert atlas("ray") == alone
     assert workers.jobs - before == 3  # the pass, the first random model, the other two
 
@@ -276,7 +308,11 @@ def test_random_models_made_by_workers(model: HeadModel, workers: RayWorkers, tm
 
 
 def test_what_a_dead_worker_had_is_made_again(
-    model: HeadModel, workers: RayWorkers, here: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: HeadModel,
+    workers: RayWorkers,
+    here: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(workers, "_say", said.append)
@@ -287,7 +323,7 @@ def test_what_a_dead_worker_had_is_made_again(
             killed.append(next(iter(workers.pids)))
             os.kill(killed[0], signal.SIGKILL)
 
-    with working(workers):
+    with use_workers(workers):
         assert run_bytes(model, tmp_path, Listener(progress=kill)) == here
     assert killed[0] not in workers.pids
     assert len(workers.pids) >= 1
@@ -312,14 +348,18 @@ Poisoned.name = "poisoned"
 def test_a_shard_that_kills_is_set_aside_and_named(
     model: HeadModel, workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "blame", Blame())  # nothing is known of the workers that other tests ended
+    monkeypatch.setattr(
+        workers, "blame", Blame()
+    )  # nothing is known of the workers that other tests ended
     texts = [*TEXTS[:4], *TEXTS[4:6], POISON, TEXTS[6], *TEXTS[8:12]]
     options = RunOptions(shard_size=4, batch_tokens=24)
 
     def run(texts: list[str], folder: str) -> Run:
-        return Run(Source(model, Corpus.from_texts(texts)), [Poisoned()], tmp_path / folder, options)
+        return Run(
+            Source(model, Corpus.from_texts(texts)), [Poisoned()], tmp_path / folder, options
+        )
 
-    with working(workers), run(texts, "ray") as made:
+    with use_workers(workers), run(texts, "ray") as made:
         partial = made.atlas()
     (failure,) = made.failures.values()
     assert failure.what == "Shard 1 (examples 5 to 8 of 'texts')"

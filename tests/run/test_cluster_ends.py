@@ -1,4 +1,5 @@
-"""Which units are blamed for workers that end: judged on a Ray of make-believe, whose workers end when a test says."""
+"""Which units are blamed for workers that end: judged on a Ray of make-believe, whose workers end
+when a test says."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.failures import Failure
-from headwise.core.store import Piece
+from headwise.core.store import Checkpoint
 from headwise.run import cluster
 from headwise.run.blame import KILLS, TRIES, Blame
 from headwise.run.cluster import Backend, RayWorkers, workers_of
@@ -109,7 +110,9 @@ class World:
     def living(self) -> list[Actor]:
         return [actor for actor in self.actors if not actor.dead]
 
-    def wait(self, refs: list[Ref], num_returns: int, timeout: float) -> tuple[list[Ref], list[Ref]]:
+    def wait(
+        self, refs: list[Ref], num_returns: int, timeout: float
+    ) -> tuple[list[Ref], list[Ref]]:
         self.tick()
         return [ref for ref in refs if ref.done], []
 
@@ -123,8 +126,12 @@ class World:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
-    monkeypatch.setattr(cluster, "Packer", lambda: SimpleNamespace(pack=lambda _: parcel, pack_unit=str.encode))
+    monkeypatch.setattr(
+        cluster, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None)
+    )
+    monkeypatch.setattr(
+        cluster, "Packer", lambda: SimpleNamespace(pack=lambda _: parcel, pack_unit=str.encode)
+    )
 
 
 parcel = SimpleNamespace(models={})
@@ -142,12 +149,17 @@ def made(workers: RayWorkers, world: World) -> dict[str, bool]:
     workers._ray, workers._hands = world, []
     cluster.time.monotonic = lambda: 0.5 * world.now  # type: ignore[assignment]
     units = [(name, name) for name in world.lengths]
-    kept: dict[str, Piece] = {}
+    kept: dict[str, Checkpoint] = {}
     store: Any = SimpleNamespace(has=kept.__contains__, load=kept.get, adopted={})
-    store.save = lambda name, arrays, facts: kept.update({name: Piece(arrays, facts)})
+    store.save = lambda name, arrays, facts: kept.update({name: Checkpoint(arrays, facts)})
     found = list(workers.pieces(store, lambda _: ({}, {}), iter(units)))
-    assert [p.what if isinstance(p, Failure) else p.facts["unit"] for p in found] == list(world.lengths)
-    return {name: not isinstance(piece, Failure) for name, piece in zip(world.lengths, found, strict=True)}
+    assert [p.what if isinstance(p, Failure) else p.facts["unit"] for p in found] == list(
+        world.lengths
+    )
+    return {
+        name: not isinstance(piece, Failure)
+        for name, piece in zip(world.lengths, found, strict=True)
+    }
 
 
 def at_random(seed: int, apart: tuple[int, int], count: int) -> Callable[[World], None]:
@@ -168,7 +180,9 @@ def at_random(seed: int, apart: tuple[int, int], count: int) -> Callable[[World]
 
 def test_ends_by_other_hands_set_nothing_aside(workers: RayWorkers) -> None:
     for seed in range(40):
-        world = World({f"unit-{i}": 20 if i % 8 == 7 else 2 for i in range(160)})  # some last as long as peace does
+        world = World(
+            {f"unit-{i}": 20 if i % 8 == 7 else 2 for i in range(160)}
+        )  # some last as long as peace does
         world.disturb = at_random(seed, (8, 30), 20)
         workers.blame = Blame()
         assert all(made(workers, world).values())
@@ -176,7 +190,9 @@ def test_ends_by_other_hands_set_nothing_aside(workers: RayWorkers) -> None:
 
 
 @pytest.mark.parametrize("many", [1, 3])
-def test_a_unit_that_ends_its_workers_is_set_aside_after_three(workers: RayWorkers, many: int) -> None:
+def test_a_unit_that_ends_its_workers_is_set_aside_after_three(
+    workers: RayWorkers, many: int
+) -> None:
     killers = {f"unit-{5 + 7 * i}" for i in range(many)}
     world = World({f"unit-{i}": 2 for i in range(40)}, killers)
     found = made(workers, world)
@@ -207,7 +223,9 @@ def test_a_unit_that_ended_two_is_made_alone(workers: RayWorkers) -> None:
 
     def see(world: World) -> None:
         working = [actor for actor in world.living if any(unit for unit, _ in actor.line)]
-        if world.tries["unit-3"] == 2 and any(unit == "unit-3" for actor in working for unit, _ in actor.line):
+        if world.tries["unit-3"] == 2 and any(
+            unit == "unit-3" for actor in working for unit, _ in actor.line
+        ):
             beside.append(len(working))
             world.killers = set()  # it had too little memory beside the others
 
@@ -229,10 +247,14 @@ def test_a_unit_given_to_a_worker_that_is_gone_is_not_blamed(workers: RayWorkers
 
     world.disturb = disturb
     workers._ray, workers._hands = world, []
-    pieces = workers.pieces(None, lambda _: ({}, {}), iter([("unit-0", "unit-0"), ("unit-1", "unit-1")]))
+    pieces = workers.pieces(
+        None, lambda _: ({}, {}), iter([("unit-0", "unit-0"), ("unit-1", "unit-1")])
+    )
     assert len(list(pieces)) == 2
     world.disturb = lambda _: None
-    assert len(list(workers.pieces(None, lambda _: ({}, {}), iter([("unit-1", "unit-1")] * 1)))) == 1
+    assert (
+        len(list(workers.pieces(None, lambda _: ({}, {}), iter([("unit-1", "unit-1")] * 1)))) == 1
+    )
     assert blamed == []
     assert workers.blame.accidents
 
@@ -245,7 +267,10 @@ def test_a_wrong_address_is_told_before_anything_is_opened(monkeypatch: pytest.M
     monkeypatch.setattr(cluster, "connect", refuse)
     with workers_of(Backend("ray")):
         pass  # nothing was to be made
-    with pytest.raises(HeadwiseError, match="at 'nowhere:1'"), workers_of(Backend("ray", address="nowhere:1")):
+    with (
+        pytest.raises(HeadwiseError, match="at 'nowhere:1'"),
+        workers_of(Backend("ray", address="nowhere:1")),
+    ):
         raise AssertionError("nothing is begun")
 
 
@@ -254,7 +279,9 @@ def test_a_head_that_does_not_answer_is_told_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         asked: list[str] = []
-        ray = SimpleNamespace(is_initialized=lambda: False, init=lambda address, **_: asked.append(address))
+        ray = SimpleNamespace(
+            is_initialized=lambda: False, init=lambda address, **_: asked.append(address)
+        )
         assert connect(ray, f"127.0.0.1:{port}", 1)
         assert connect(ray, "auto", 1)
     with pytest.raises(HeadwiseError, match=rf"^Ray cannot be reached at '127.0.0.1:{port}' \("):

@@ -1,5 +1,5 @@
-"""What a run would take: exact where the time of every stage is planted, and told the same way in Python and on the
-command line."""
+"""What a run would take: exact where the time of every stage is planted, and told the same way in
+Python and on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise import Corpus, HeadModel, RunOptions, make_analysis, make_atlas, plan
-from headwise.analyses.contract import Bench, Experiment, Observer, Paper, Shape
+from headwise.analyses.contract import Experiment, ExperimentContext, Observer, Paper, Shape
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import ParameterError
 from headwise.models.view import Layer, Rows
@@ -35,7 +35,8 @@ def works(seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Watching(Offsets):
-    """Half a second for every example and layer; its result, one second and a tenth for each example."""
+    """Half a second for every example and layer; its result, one second and a tenth for each
+    example."""
 
     name = ""
 
@@ -60,7 +61,7 @@ class Trying(Experiment):
     title, paper = "tries", Paper("clark2019", "§1")
     budget = 40
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         works(2.0 + 3.0 * (bench.limit or 0))
         return xr.Dataset({"x": ((), 1.0)})
 
@@ -71,7 +72,7 @@ class Long(Experiment):
 
     title, paper = "takes long", Paper("clark2019", "§1")
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         for step in range(100):
             works(0.6)
             bench.progress("steps", step + 1, 100)
@@ -98,7 +99,12 @@ class Slow(Observer):
         return xr.Dataset({"mass": (("layer", "head"), state.moments("mass").mean.numpy())})
 
 
-Watching.name, Trying.name, Long.name, Slow.name = "watching", "trying", "long", "slow"  # not in the registry
+Watching.name, Trying.name, Long.name, Slow.name = (
+    "watching",
+    "trying",
+    "long",
+    "slow",
+)  # not in the registry
 
 
 @pytest.fixture
@@ -118,10 +124,14 @@ def opened() -> HeadModel:
 
 def texts(count: int) -> Corpus:
     words = ["the", "cat", "saw", "a", "dog"]
-    return Corpus.from_texts([" ".join(words[i % 5] for i in range(k % 9 + 2)) for k in range(count)], name="many")
+    return Corpus.from_texts(
+        [" ".join(words[i % 5] for i in range(k % 9 + 2)) for k in range(count)], name="many"
+    )
 
 
-def test_what_is_said_is_what_then_happens(planted_time: None, opened: HeadModel, tmp_path: Path) -> None:
+def test_what_is_said_is_what_then_happens(
+    planted_time: None, opened: HeadModel, tmp_path: Path
+) -> None:
     source, asked = Source(opened, texts(150)), [Watching(), Trying(), Long()]
     options = RunOptions(full=False)
     said = {cost.stage: cost for cost in estimate.estimate(source, asked, options, sample=8).stages}
@@ -129,7 +139,11 @@ def test_what_is_said_is_what_then_happens(planted_time: None, opened: HeadModel
     was = clock.Clock()
     with was.running(), Run(source, asked, tmp_path, options) as run:
         run.atlas()
-    assert said["watching"].seconds == pytest.approx(150 * 0.5 * 2 + 1 + 15) == was.spent["watching"].seconds
+    assert (
+        said["watching"].seconds
+        == pytest.approx(150 * 0.5 * 2 + 1 + 15)
+        == was.spent["watching"].seconds
+    )
     assert said["trying"].seconds == pytest.approx(2 + 3 * 40) == was.spent["trying"].seconds
     assert said["long"].seconds == pytest.approx(60) == was.spent["long"].seconds
     assert (said["watching"].examples, said["trying"].examples) == (150, 40)
@@ -148,7 +162,9 @@ def test_a_sample_too_small_for_a_result_is_said(
         raise ParameterError("No sentence has what it looks for.")
 
     monkeypatch.setattr(Watching, "result", refused)
-    found = estimate.estimate(Source(opened, texts(150)), [Watching()], RunOptions(), sample=8).stages[-1]
+    found = estimate.estimate(
+        Source(opened, texts(150)), [Watching()], RunOptions(), sample=8
+    ).stages[-1]
     assert found.seconds == pytest.approx(150 * 0.5 * 2)
     assert "without its result" in found.note
 
@@ -157,14 +173,18 @@ def test_what_cannot_be_done_is_said_with_its_reason(opened: HeadModel) -> None:
     attribution = make_analysis("attribution", {"length": 2})  # every input is longer
     costs = plan(opened, Corpus.from_texts(["the cat saw a dog"] * 4), [attribution], sample=2)
     said = {cost.stage: cost.note for cost in costs.stages}["attribution"]
-    assert said.startswith("cannot be done on this corpus: None of the 4 inputs has from 2 to 2 tokens")
+    assert said.startswith(
+        "cannot be done on this corpus: None of the 4 inputs has from 2 to 2 tokens"
+    )
 
 
 def test_budgets_and_limits_are_those_of_the_run(opened: HeadModel) -> None:
     costs = plan(opened, texts(200), ["surface", "distance"], sample=2)
     found = {cost.stage: cost.examples for cost in costs.stages}
     assert found == {"opening": 200, "model pass": 200, "surface": 200, "distance": 128}
-    assert {cost.examples for cost in plan(opened, texts(200), ["distance"], limit=30, sample=2).stages} == {30}
+    assert {
+        cost.examples for cost in plan(opened, texts(200), ["distance"], limit=30, sample=2).stages
+    } == {30}
     assert 0 < costs.seconds == pytest.approx(sum(cost.seconds for cost in costs.stages))
     assert costs.memory > 2**20
     assert list(costs.table().columns)[:3] == ["stage", "examples", "seconds"]
@@ -185,7 +205,11 @@ def test_stages_within_a_stage_are_apart_or_part_of_it(planted_time: None) -> No
             works(8)
             with clock.stage("inner"):
                 works(16)
-    assert {name: spent.seconds for name, spent in one.spent.items()} == {"outer": 5, "inner": 2, "whole": 24}
+    assert {name: spent.seconds for name, spent in one.spent.items()} == {
+        "outer": 5,
+        "inner": 2,
+        "whole": 24,
+    }
     with clock.stage("nobody asks"):
         works(1)
 
@@ -204,7 +228,11 @@ def test_observers_of_the_registry_have_a_clock_each(opened: HeadModel, tmp_path
     one = clock.Clock()
     with (
         one.running(),
-        Run(Source(opened, texts(3)), [make_analysis("surface"), make_analysis("gradient")], tmp_path) as run,
+        Run(
+            Source(opened, texts(3)),
+            [make_analysis("surface"), make_analysis("gradient")],
+            tmp_path,
+        ) as run,
     ):
         run.atlas()
     assert {"model pass", "surface", "gradient"} <= set(one.spent)
@@ -215,7 +243,13 @@ def test_every_batch_and_every_result_is_told(opened: HeadModel, tmp_path: Path)
     doing: list[str] = []
     listener = Listener(progress=lambda *what: told.append(what), doing=doing.append)
     asked = [make_analysis("surface"), make_analysis("roles")]
-    with Run(Source(opened, texts(20)), asked, tmp_path, RunOptions(shard_size=10, batch_tokens=40), listener) as run:
+    with Run(
+        Source(opened, texts(20)),
+        asked,
+        tmp_path,
+        RunOptions(shard_size=10, batch_tokens=40),
+        listener,
+    ) as run:
         run.atlas()
     examples = [done for what, done, total in told if what == "examples" and total == 20]
     assert examples == sorted(examples)
@@ -246,7 +280,9 @@ def test_bars_in_python(opened: HeadModel, capsys: pytest.CaptureFixture[str]) -
         (lambda n: 7.0, 1.001),
     ],
 )
-def test_the_time_of_fits_lies_between_a_line_and_a_power(takes: Callable[[int], float], within: float) -> None:
+def test_the_time_of_fits_lies_between_a_line_and_a_power(
+    takes: Callable[[int], float], within: float
+) -> None:
     few, more = (clock.Spent(takes(count), takes(count) / 2, 0) for count in (12, 50))
     said = growth.fitted(growth.Line(12, 50, few, more), 200)
     assert takes(200) / within <= said.seconds <= takes(200) * within
@@ -264,14 +300,32 @@ def test_where_an_example_takes_long_fewer_are_tried(planted_time: None, opened:
     assert NOW[0] <= 64 * 5 + 5 * 10  # one of the two layers of the longest rows, and five rows
 
 
-def test_budgets_of_a_thousand_heads(opened: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    large = replace(plan_module.model_shape(opened, EncodedCorpus(texts(3), opened.encoder).scan), layers=36, heads=32)
-    names = {"patterns": 30, "distance": 30, "tree_probe": 30, "probing": 375, "attribution": 4, "surface": None}
+def test_budgets_of_a_thousand_heads(
+    opened: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = replace(
+        plan_module.model_shape(opened, EncodedCorpus(texts(3), opened.encoder).scan),
+        layers=36,
+        heads=32,
+    )
+    names = {
+        "patterns": 30,
+        "distance": 30,
+        "tree_probe": 30,
+        "probing": 375,
+        "attribution": 4,
+        "surface": None,
+    }
     assert {name: make_analysis(name).allowance(large) for name in names} == names
     sizes = []
     for work, size in ((1.0, None), (8.0, None), (8.0, 7)):
         monkeypatch.setattr(plan_module, "work", lambda _, work=work: work)
         options = RunOptions(shard_size=size)
-        with Run(Source(opened, texts(3)), [make_analysis("surface")], tmp_path / str(len(sizes)), options) as run:
+        with Run(
+            Source(opened, texts(3)),
+            [make_analysis("surface")],
+            tmp_path / str(len(sizes)),
+            options,
+        ) as run:
             sizes.append(run.plan.shard_size)
     assert sizes == [64, 32, 7]

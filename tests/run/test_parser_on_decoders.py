@@ -1,9 +1,10 @@
-"""`--parser` on a decoder: words of a parser on byte-level and sentencepiece pieces, through the command itself.
+"""`--parser` on a decoder: words of a parser on byte-level and sentencepiece pieces, through the
+command itself.
 
-No trained spaCy pipeline can be had from the package index, so a stub stands where spaCy would: it gives documents with
-spaCy's attributes, by rules. What comes after it (words as places in the text, pieces of words, trees) is the real way;
-`tests/text/test_annotate.py` holds the stub's shape to spaCy's own where spaCy is installed.
-"""
+No trained spaCy pipeline can be had from the package index, so a stub stands where spaCy would: it
+gives documents with spaCy's attributes, by rules. What comes after it (words as places in the text,
+pieces of words, trees) is the real way; `tests/text/test_annotate.py` holds the stub's shape to
+spaCy's own where spaCy is installed."""
 
 from __future__ import annotations
 
@@ -36,22 +37,31 @@ DETERMINERS = {"the", "a"}
 
 
 def parsed(text: str) -> list[dict[str, Any]]:
-    """Words with a tree: determiners and marks hang on the word behind or before them, all else on the last word."""
+    """Words with a tree: determiners and marks hang on the word behind or before them, all else on
+    the last word."""
     found = list(WORD.finditer(text))
     words = [m[0] for m in found]
-    plain = [i for i, word in enumerate(words) if word[0].isalnum() and word.lower() not in DETERMINERS]
+    plain = [
+        i for i, word in enumerate(words) if word[0].isalnum() and word.lower() not in DETERMINERS
+    ]
     rows = []
     for i, match in enumerate(found):
         word = words[i].lower()
         if word in DETERMINERS:
             head, relation, pos = next((j for j in plain if j > i), plain[-1]), "det", "DET"
         elif not re.match(r"\w", word):
-            head, relation, pos = max([j for j in plain if j < i], default=plain[0]), "punct", "PUNCT"
+            head, relation, pos = (
+                max([j for j in plain if j < i], default=plain[0]),
+                "punct",
+                "PUNCT",
+            )
         elif i == plain[-1]:
             head, relation, pos = i, "ROOT", "VERB"
         else:
             head, relation, pos = next(j for j in plain if j > i), "nsubj", "NOUN"
-        rows.append({"word": match[0], "at": match.start(), "head": head, "relation": relation, "pos": pos})
+        rows.append(
+            {"word": match[0], "at": match.start(), "head": head, "relation": relation, "pos": pos}
+        )
     return rows
 
 
@@ -121,27 +131,42 @@ def test_dependency_roles_and_features_of_a_decoder(kind: str, stub: None, tmp_p
     with HeadModel.open(folder, device="cpu") as model:
         by_parser = annotate(Corpus.from_texts(TEXTS), "stub")
         by_hand = Corpus.from_examples([given(text) for text in TEXTS], "by hand")
-        found, expected = (make_atlas(model, corpus, names, parameters=options) for corpus in (by_parser, by_hand))
+        found, expected = (
+            make_atlas(model, corpus, names, parameters=options) for corpus in (by_parser, by_hand)
+        )
         assert_accuracies(model, found["dependency"])
     for name in names:
         same = [v for v in expected[name].data_vars if expected[name][v].dtype.kind == "f"]
         assert len(same) > 5
         for variable in same:
             np.testing.assert_allclose(
-                found[name][variable], expected[name][variable], atol=1e-6, err_msg=f"{name}.{variable}"
+                found[name][variable],
+                expected[name][variable],
+                atol=1e-6,
+                err_msg=f"{name}.{variable}",
             )
     if kind == "gemma":
         return
     (tmp_path / "plain.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    where = ["--model", str(folder), "--corpus", str(tmp_path / "plain.txt"), "--reader", "split=lines"]
-    done = CliRunner().invoke(app, ["run", "dependency", *where, "--parser", "stub", "--out", str(tmp_path / "d.nc")])
+    where = [
+        "--model",
+        str(folder),
+        "--corpus",
+        str(tmp_path / "plain.txt"),
+        "--reader",
+        "split=lines",
+    ]
+    done = CliRunner().invoke(
+        app, ["run", "dependency", *where, "--parser", "stub", "--out", str(tmp_path / "d.nc")]
+    )
     assert done.exit_code == 0, done.output
     saved = Atlas.load(tmp_path / "d.nc")["dependency"]["accuracy"]
     np.testing.assert_allclose(saved, expected["dependency"]["accuracy"], atol=1e-6)
 
 
 def assert_accuracies(model: HeadModel, found: Any) -> None:
-    """From dependent to head, one word after another: sums over a word's pieces, means over those that look."""
+    """From dependent to head, one word after another: sums over a word's pieces, means over those
+    that look."""
     hits, count = np.zeros((model.layers, model.heads)), 0
     for text in TEXTS:
         row, rows = model.encode(given(text)), parsed(text)

@@ -16,9 +16,9 @@ from headwise.analyses.contract import make_analysis
 from headwise.analyses.nulls import RandomNull
 from headwise.core.errors import ModelError
 from headwise.core.failures import Failure
-from headwise.core.store import Piece
-from headwise.core.workers import Workers, working
-from headwise.models.twins import with_random_weights
+from headwise.core.store import Checkpoint
+from headwise.core.workers import Workers, use_workers
+from headwise.models.random_init import with_random_weights
 from headwise.run import Run, Source, nulls
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.runner import Listener, run_analyses
@@ -76,7 +76,9 @@ def test_results_have_random_models_beside_them_and_are_kept(
     assert again["roles"].identical(first["roles"])
 
 
-def test_units_of_a_model_add_up(model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_of_a_model_add_up(
+    model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = run_analyses(model, CORPUS, analyses(), tmp_path / "whole")
     monkeypatch.setattr(nulls, "PART", 9)
     told: list[tuple[int, int]] = []
@@ -85,7 +87,9 @@ def test_units_of_a_model_add_up(model: HeadModel, tmp_path: Path, monkeypatch: 
         if what == "random models":
             told.append((done, total))
 
-    parts = run_analyses(model, CORPUS, analyses(), tmp_path / "parts", listener=Listener(progress=progress))
+    parts = run_analyses(
+        model, CORPUS, analyses(), tmp_path / "parts", listener=Listener(progress=progress)
+    )
     assert len(told) > 6
     assert told == [(done, told[-1][1]) for done in range(len(told))]
     for name in ASKED:
@@ -96,14 +100,14 @@ def test_a_unit_that_ends_its_workers_is_a_failure_of_the_run(
     model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ending(Workers):
-        def pieces(self, store: Any, job: Any, units: Any) -> Iterator[Piece | Failure]:
+        def pieces(self, store: Any, job: Any, units: Any) -> Iterator[Checkpoint | Failure]:
             for name, unit in units:
                 if name == "random-1-0-0":
                     yield Failure(name, "it ended its worker 3 times", "")
                 else:
                     yield from super().pieces(store, job, [(name, unit)])
 
-    with working(Ending()), Run(Source(model, CORPUS), analyses(), tmp_path) as run:
+    with use_workers(Ending()), Run(Source(model, CORPUS), analyses(), tmp_path) as run:
         atlas = run.atlas()
     assert list(run.failures) == ["random-weights models (random-1-0-0)"]
     assert atlas["roles"].attrs.get("random_models", 0) == 0
@@ -130,7 +134,9 @@ def test_rows_are_spread_over_what_the_analysis_looks_at(model: HeadModel, keep:
     assert spread()["frames"] == [index for index in wanted if index < 11]
 
 
-def test_of_a_long_corpus_only_the_chosen_rows_are_held(model: HeadModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_long_corpus_only_the_chosen_rows_are_held(
+    model: HeadModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = EncodedCorpus(Corpus.from_texts(["the cat saw a dog"] * 1000), model.encoder, keep=5)
     held = []
 
@@ -163,7 +169,11 @@ def test_a_model_that_cannot_be_made_anew_stands_alone_and_that_is_said(
 
     monkeypatch.setattr(nulls, "with_random_weights", refuse)
     said: list[str] = []
-    atlas = run_analyses(model, CORPUS, analyses(), tmp_path / "run", listener=Listener(note=said.append))
-    assert said == ["No random-weights model stands beside roles, token_pairs: It cannot be made anew."]
+    atlas = run_analyses(
+        model, CORPUS, analyses(), tmp_path / "run", listener=Listener(note=said.append)
+    )
+    assert said == [
+        "No random-weights model stands beside roles, token_pairs: It cannot be made anew."
+    ]
     assert atlas["roles"].attrs["random_models"] == 0
     assert "random_bound" not in atlas["roles"]

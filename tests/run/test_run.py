@@ -17,12 +17,12 @@ import torch
 import xarray as xr
 
 from headwise import Atlas, Corpus, HeadModel, RunOptions, known_analyses, make_analysis, make_atlas
-from headwise.analyses.contract import Analysis, Bench, Experiment, Paper
+from headwise.analyses.contract import Analysis, Experiment, ExperimentContext, Paper
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import InputError, MissingAnnotationError, OutputError, ParameterError
 from headwise.core.failures import UnexpectedError
 from headwise.core.files import write_atomically
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.run import Listener, Run, Source, run_analyses
 from headwise.run import shard as shard_module
 from headwise.run.encoded import EncodedCorpus
@@ -79,15 +79,15 @@ def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(
 ) -> None:
     whole = run_analyses(model, corpus, analyses(), tmp_path / "whole", options())
     seen = []
-    original = Store.save
+    original = CheckpointStore.save
 
-    def stopping(store: Store, name: str, *rest: object) -> None:
+    def stopping(store: CheckpointStore, name: str, *rest: object) -> None:
         if name == "shard-000001" and len(seen) < 2:
             raise KeyboardInterrupt
         seen.append(int(name.removeprefix("shard-")))
         original(store, name, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Store, "save", stopping)
+    monkeypatch.setattr(CheckpointStore, "save", stopping)
     with pytest.raises(KeyboardInterrupt):
         run_analyses(model, corpus, analyses(), tmp_path / "part", options())
     assert seen == [0]
@@ -101,7 +101,12 @@ def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(
 
 def test_what_the_corpus_lacks_is_looked_for_in_its_parts(model: HeadModel, tmp_path: Path) -> None:
     """Each analysis sees the corpus, or the first part that has what it needs, and says which."""
-    tree = Example(words=("a", "cat", "sleeps"), heads=(1, 2, -1), relations=("det", "nsubj", "root"), upos=("X",) * 3)
+    tree = Example(
+        words=("a", "cat", "sleeps"),
+        heads=(1, 2, -1),
+        relations=("det", "nsubj", "root"),
+        upos=("X",) * 3,
+    )
     treebank = Corpus.from_examples([tree] * 3, name="trees")
     labels = Corpus.from_examples([replace(tree, label="x")] * 5, name="labels")
     both = Corpus("whole", Corpus.from_texts(TEXTS).walk, parts=[treebank, labels])
@@ -121,14 +126,26 @@ def test_what_the_corpus_lacks_is_looked_for_in_its_parts(model: HeadModel, tmp_
         run_analyses(model, both, [make_analysis("coreference")], tmp_path / "none", options())
 
 
-def test_another_run_in_the_same_folder_is_refused(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+def test_another_run_in_the_same_folder_is_refused(
+    model: HeadModel, corpus: Corpus, tmp_path: Path
+) -> None:
     run_analyses(model, corpus, analyses(), tmp_path, options())
     with pytest.raises(OutputError, match="differs in corpus"):
-        run_analyses(model, Corpus.from_texts(["a dog"], name="toy"), analyses(), tmp_path, options())
-    run_analyses(model, Corpus.from_texts(["a dog"], name="toy"), analyses(), tmp_path, options(overwrite=True))
+        run_analyses(
+            model, Corpus.from_texts(["a dog"], name="toy"), analyses(), tmp_path, options()
+        )
+    run_analyses(
+        model,
+        Corpus.from_texts(["a dog"], name="toy"),
+        analyses(),
+        tmp_path,
+        options(overwrite=True),
+    )
 
 
-def test_a_run_with_an_edited_plugin_is_another_run(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+def test_a_run_with_an_edited_plugin_is_another_run(
+    model: HeadModel, corpus: Corpus, tmp_path: Path
+) -> None:
     plugin = tmp_path / "mine.py"
     plugin.write_text("# nothing yet\n")
     roles = make_analysis("roles", {"plugin": str(plugin)})
@@ -144,14 +161,22 @@ def test_a_parameter_longer_than_a_file_name_is_a_text(model: HeadModel, tmp_pat
         ["cat", *(f"word{n}" for n in range(60))]
     )  # more than the 255 characters that a file's name may have
     features = make_analysis("features", {"features": "felines", "extra": f"felines: form={words}"})
-    words_only = Corpus.from_examples([Example(words=("the", "cat", "saw", "a", "dog"))], name="toy")
+    words_only = Corpus.from_examples(
+        [Example(words=("the", "cat", "saw", "a", "dog"))], name="toy"
+    )
     found = run_analyses(model, words_only, [features], tmp_path, options())
     assert found.provenance["files"] == {}
 
 
-def test_shard_size_and_batch_size_do_not_change_the_result(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
-    one = run_analyses(model, corpus, analyses(), tmp_path / "one", RunOptions(shard_size=1, batch_tokens=8))
-    many = run_analyses(model, corpus, analyses(), tmp_path / "many", RunOptions(shard_size=100, batch_tokens=4096))
+def test_shard_size_and_batch_size_do_not_change_the_result(
+    model: HeadModel, corpus: Corpus, tmp_path: Path
+) -> None:
+    one = run_analyses(
+        model, corpus, analyses(), tmp_path / "one", RunOptions(shard_size=1, batch_tokens=8)
+    )
+    many = run_analyses(
+        model, corpus, analyses(), tmp_path / "many", RunOptions(shard_size=100, batch_tokens=4096)
+    )
     for group in one:
         for name in one[group].data_vars:
             np.testing.assert_allclose(
@@ -159,12 +184,16 @@ def test_shard_size_and_batch_size_do_not_change_the_result(model: HeadModel, co
             )
 
 
-def test_a_damaged_shard_is_made_again_and_that_is_said(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_made_again_and_that_is_said(
+    model: HeadModel, corpus: Corpus, tmp_path: Path
+) -> None:
     before = run_analyses(model, corpus, analyses(), tmp_path / "run", options())
     shard = tmp_path / "run" / "shard-000001.piece"
     shard.write_bytes(shard.read_bytes()[:50])
     said: list[str] = []
-    after = run_analyses(model, corpus, analyses(), tmp_path / "run", options(), Listener(note=said.append))
+    after = run_analyses(
+        model, corpus, analyses(), tmp_path / "run", options(), Listener(note=said.append)
+    )
     assert said == ["shard-000001.piece is damaged: it is made again."]
     before.save(tmp_path / "a.nc")
     after.save(tmp_path / "b.nc")
@@ -184,11 +213,15 @@ def test_memory_shortage_makes_batches_smaller_and_is_said(
 
     monkeypatch.setattr(shard_module, "observe_batch", short)
     atlas = run_analyses(model, corpus, analyses(), tmp_path / "b", options())
-    np.testing.assert_allclose(atlas["surface"]["entropy"], expected["surface"]["entropy"], atol=1e-6)
+    np.testing.assert_allclose(
+        atlas["surface"]["entropy"], expected["surface"]["entropy"], atol=1e-6
+    )
     assert "memory was short" in atlas.provenance["notes"][0]
 
 
-def test_limit_and_budget(model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_and_budget(
+    model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     atlas = run_analyses(model, corpus, analyses(), tmp_path / "a", options(limit=3))
     assert int(atlas["surface"]["entropy_n"].max()) == 3
     monkeypatch.setattr(type(make_analysis("offsets")), "budget", 2)
@@ -237,11 +270,21 @@ def test_make_atlas_takes_names(model: HeadModel, corpus: Corpus) -> None:
     assert atlas["offsets"]["offset"].values.tolist() == [-2, -1, 0, 1, 2]
 
 
-def test_provenance_has_no_path_and_no_time(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+def test_provenance_has_no_path_and_no_time(
+    model: HeadModel, corpus: Corpus, tmp_path: Path
+) -> None:
     atlas = run_analyses(model, corpus, analyses(), tmp_path, options())
     text = json.dumps(atlas.provenance)
     assert str(tmp_path) not in text
-    assert {"model", "corpus", "analyses", "seed", "torch", "headwise", "threads"} <= atlas.provenance.keys()
+    assert {
+        "model",
+        "corpus",
+        "analyses",
+        "seed",
+        "torch",
+        "headwise",
+        "threads",
+    } <= atlas.provenance.keys()
     assert len(atlas.provenance["model"]["weight_hash"]) == 64
     assert atlas["surface"].attrs["citation"].startswith("Kevin Clark")
 
@@ -249,7 +292,7 @@ def test_provenance_has_no_path_and_no_time(model: HeadModel, corpus: Corpus, tm
 def test_a_full_disk_is_one_sentence_and_keeps_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path / "run", {"a": 1})
+    store = CheckpointStore(tmp_path / "run", {"a": 1})
     store.save("first", {"x": np.zeros(3)}, {})
 
     def full(*_: object) -> None:
@@ -271,7 +314,9 @@ def test_words_that_do_not_align_are_counted(model: HeadModel) -> None:
     assert plan.scan.unaligned == 1
 
 
-def test_the_corpus_is_read_and_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_corpus_is_read_and_encoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, tokenizer = random_model()
     opened = HeadModel.open(module, tokenizer=tokenizer)
     examples = battery_examples(3)
@@ -295,14 +340,16 @@ def test_the_corpus_is_read_and_encoded_once(tmp_path: Path, monkeypatch: pytest
     class Asking(Experiment):
         title, paper = "rows", Paper("clark2019", "§1")
 
-        def perform(self, bench: Bench) -> xr.Dataset:
+        def perform(self, bench: ExperimentContext) -> xr.Dataset:
             rows = list(bench.rows)
             assert [row.example for row in rows] == list(bench.corpus) == examples
             return xr.Dataset({"tokens": ((), sum(map(len, rows)))})
 
     Asking.name = "asking"  # not in the registry
     others = [make_analysis(name, SMALL[name]) for name in ("attribution", "tree_probe")]
-    found = run_analyses(opened, Corpus("counted", stream), [*analyses(), Asking(), *others], tmp_path, options())
+    found = run_analyses(
+        opened, Corpus("counted", stream), [*analyses(), Asking(), *others], tmp_path, options()
+    )
     assert len(found) == 5
     assert int(found["asking"]["tokens"]) == found.provenance["corpus"]["tokens"]
     assert set(read.values()) == {1}
@@ -364,7 +411,11 @@ def test_nothing_of_the_callers_is_left_changed(tmp_path: Path) -> None:
     attention = module.config._attn_implementation
     opened = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_examples(battery_examples(3), "battery")
-    chosen = [make_analysis(name, SMALL.get(name)) for name, cls in known_analyses().items() if cls.automatic]
+    chosen = [
+        make_analysis(name, SMALL.get(name))
+        for name, cls in known_analyses().items()
+        if cls.automatic
+    ]
 
     def state() -> dict[str, object]:
         return {
@@ -421,7 +472,9 @@ def test_two_seeds_give_two_draws_and_are_two_runs(tmp_path: Path) -> None:
     assert own.seeded(1).parameters["seed"] == 7  # a seed of its own is kept
 
 
-def test_a_folder_is_held_until_the_result_is_safe(model: HeadModel, corpus: Corpus, tmp_path: Path) -> None:
+def test_a_folder_is_held_until_the_result_is_safe(
+    model: HeadModel, corpus: Corpus, tmp_path: Path
+) -> None:
     with Run(Source(model, corpus), analyses(), tmp_path / "run", options()) as run:
         run.atlas().save(tmp_path / "atlas.nc")
         with pytest.raises(OutputError, match="in use by process"):
@@ -443,14 +496,19 @@ def test_overwrite_goes_on_with_the_same_run_and_replaces_another(
 
 
 def test_python_has_the_options_of_the_command_line(model: HeadModel, corpus: Corpus) -> None:
-    with pytest.raises(ParameterError, match=r"`max_length` is for opening a model.*HeadModel\.open"):
+    with pytest.raises(
+        ParameterError, match=r"`max_length` is for opening a model.*HeadModel\.open"
+    ):
         make_atlas(model, corpus, ["surface"], max_length=6)
-    with pytest.raises(ParameterError, match=r"no option of make_atlas 'limits'\. Did you mean 'limit'"):
+    with pytest.raises(
+        ParameterError, match=r"no option of make_atlas 'limits'\. Did you mean 'limit'"
+    ):
         make_atlas(model, corpus, ["surface"], limits=6)  # type: ignore[call-arg]
     with pytest.raises(ParameterError, match="`limit` must be at least 1"):
         make_atlas(model, corpus, ["surface"], limit=0)
     with pytest.raises(
-        ParameterError, match=r"names 'offsets', which is not among the analyses of this run \(surface\)"
+        ParameterError,
+        match=r"names 'offsets', which is not among the analyses of this run \(surface\)",
     ):
         make_atlas(model, corpus, ["surface"], parameters={"offsets": {"reach": 2}})
     with pytest.raises(ParameterError, match="`overlong` must be one of truncate, skip"):
@@ -476,10 +534,17 @@ def test_an_analysis_that_fails_is_taken_out_without_touching_the_others(
     assert ("offsets" in atlas) == (where in ("unmatched", "extend"))
     assert atlas.provenance["failed"] == {"offsets": "ValueError: no rows"}
     monkeypatch.undo()
-    if where in ("ask", "settle", "take", "result"):  # kept: the run that goes on does not try again
+    if where in (
+        "ask",
+        "settle",
+        "take",
+        "result",
+    ):  # kept: the run that goes on does not try again
         with Run(Source(model, corpus), analyses(), tmp_path / "run", options()) as run:
             assert run.atlas().to_bytes() == atlas.to_bytes()
-            assert run.failures["offsets"].sentence.startswith("offsets failed unexpectedly (ValueError: no rows);")
+            assert run.failures["offsets"].sentence.startswith(
+                "offsets failed unexpectedly (ValueError: no rows);"
+            )
 
 
 def test_only_failures_make_an_error_and_errors_of_the_disk_are_none(
@@ -492,7 +557,9 @@ def test_only_failures_make_an_error_and_errors_of_the_disk_are_none(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Offsets, "take", failing)
-    with pytest.raises(UnexpectedError, match=r"offsets failed unexpectedly .ZeroDivisionError: by nothing"):
+    with pytest.raises(
+        UnexpectedError, match=r"offsets failed unexpectedly .ZeroDivisionError: by nothing"
+    ):
         run_analyses(model, corpus, [make_analysis("offsets")], tmp_path / "a", options())
     monkeypatch.setattr(Offsets, "take", full)
     with pytest.raises(OutputError, match="No space left on device; free some space"):

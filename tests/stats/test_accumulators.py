@@ -95,7 +95,9 @@ def test_ratios_weigh_tokens_alike_and_merge() -> None:
     draws = np.random.default_rng(1).integers(0, 40, size=(4000, 40))
     ratios = total.numpy()[draws].sum(1) / weight.numpy()[draws].sum(1)
     summary = whole.summary()
-    np.testing.assert_allclose(summary["high"] - summary["low"], 2 * 2.02 * ratios.std(0), rtol=0.15)
+    np.testing.assert_allclose(
+        summary["high"] - summary["low"], 2 * 2.02 * ratios.std(0), rtol=0.15
+    )
 
 
 def test_sums_and_records_merge_and_come_back_from_arrays() -> None:
@@ -125,7 +127,9 @@ def test_states_of_different_analyses_do_not_merge() -> None:
 def test_records_keep_a_sample_that_no_order_changes() -> None:
     values = torch.arange(600.0).reshape(300, 2)
     whole = Records(2, at_most=20)
-    for layer in range(2):  # rows are filled a part at a time, and one that was put out must not come back
+    for layer in range(
+        2
+    ):  # rows are filled a part at a time, and one that was put out must not come back
         for start in range(0, 300, 7):
             part = slice(start, start + 7)
             whole.add(range(300)[part], values[part, layer], (layer,))

@@ -1,4 +1,5 @@
-"""The bootstrap: resamples are of the drawn examples, intervals near the normal ones, and rounding is no spread."""
+"""The bootstrap: resamples are of the drawn examples, intervals near the normal ones, and rounding
+is no spread."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from headwise.stats.metrics import METRICS
 
 def test_equal_scores_have_no_spread_however_they_are_rounded() -> None:
     rng = np.random.default_rng(15)
-    values = np.full((200, 12), 5.198434290571065e-07)  # the mean of 141 to 200 of these is another number
+    values = np.full(
+        (200, 12), 5.198434290571065e-07
+    )  # the mean of 141 to 200 of these is another number
     values[:59, 3] = np.nan
     values[:, 6:] = 3 + rng.normal(size=(200, 6))
     found = bootstrap_family_test(values, 2.0, 300)
@@ -26,7 +29,9 @@ def test_equal_scores_have_no_spread_however_they_are_rounded() -> None:
     np.testing.assert_allclose(
         found.p_adjusted[6:], 1 / 301
     )  # such columns have no part in what is the largest t of all
-    assert (bootstrap_family_test(np.full((200, 1), 0.1), 0.1, 100).p_value == 1).all()  # 0.1 is not above 0.1
+    assert (
+        bootstrap_family_test(np.full((200, 1), 0.1), 0.1, 100).p_value == 1
+    ).all()  # 0.1 is not above 0.1
 
 
 def test_bootstrap_interval_is_near_the_normal_one_and_leaves_gaps_out() -> None:
@@ -49,7 +54,9 @@ def test_resampled_metrics_are_those_of_the_drawn_examples(metric: str) -> None:
     for d, counts in enumerate(draws):
         index = np.repeat(np.arange(40), counts.astype(int))
         for c in range(3):
-            assert found[d, c] == pytest.approx(METRICS[metric](truth[index], values[c][index]), abs=1e-9)
+            assert found[d, c] == pytest.approx(
+                METRICS[metric](truth[index], values[c][index]), abs=1e-9
+            )
 
 
 def test_percentiles_leave_out_what_is_not_defined() -> None:

@@ -1,4 +1,5 @@
-"""Families: planted groups come back, numbering and order are fixed, silhouettes are their definition."""
+"""Families: planted groups come back, numbering and order are fixed, silhouettes are their
+definition."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ def grouped() -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.norm(points[:, None] - points[None], axis=-1), groups
 
 
-def test_planted_groups_come_back_numbered_by_their_first_item(grouped: tuple[np.ndarray, np.ndarray]) -> None:
+def test_planted_groups_come_back_numbered_by_their_first_item(
+    grouped: tuple[np.ndarray, np.ndarray],
+) -> None:
     distance, groups = grouped
     tree = linkage(distance)
     np.testing.assert_array_equal(best_cut(distance, tree), groups)
@@ -31,7 +34,10 @@ def test_silhouette_is_its_definition(grouped: tuple[np.ndarray, np.ndarray]) ->
     scores = []
     for i in range(10):
         own = [distance[i, j] for j in range(10) if j != i and groups[j] == groups[i]]
-        others = [np.mean([distance[i, j] for j in range(10) if groups[j] == g]) for g in set(groups) - {groups[i]}]
+        others = [
+            np.mean([distance[i, j] for j in range(10) if groups[j] == g])
+            for g in set(groups) - {groups[i]}
+        ]
         a, b = (np.mean(own), min(others)) if own else (0, 0)
         scores.append((b - a) / max(a, b) if own else 0.0)
     assert silhouette(distance, groups) == pytest.approx(np.mean(scores))

@@ -16,9 +16,13 @@ p_values = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 
 def slow_holm(p: list[float]) -> list[float]:
-    """The adjusted value of a test: the largest of (m − rank) · p over the tests ranked at or before it."""
+    """The adjusted value of a test: the largest of (m − rank) · p over the tests ranked at or
+    before it."""
     order = sorted(range(len(p)), key=lambda i: p[i])
-    return [min(1.0, max((len(p) - k) * p[order[k]] for k in range(order.index(i) + 1))) for i in range(len(p))]
+    return [
+        min(1.0, max((len(p) - k) * p[order[k]] for k in range(order.index(i) + 1)))
+        for i in range(len(p))
+    ]
 
 
 @given(p_values)
@@ -28,7 +32,9 @@ def test_holm_is_its_definition(p: list[float]) -> None:
 
 @given(p_values)
 def test_benjamini_hochberg_is_scipys(p: list[float]) -> None:
-    np.testing.assert_allclose(benjamini_hochberg(np.array(p)), scipy_stats.false_discovery_control(p), rtol=1e-12)
+    np.testing.assert_allclose(
+        benjamini_hochberg(np.array(p)), scipy_stats.false_discovery_control(p), rtol=1e-12
+    )
 
 
 def test_holm_is_that_of_statsmodels() -> None:

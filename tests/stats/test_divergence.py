@@ -14,7 +14,8 @@ from headwise.stats.divergence import pairwise_js, smooth
 
 
 def slow_js(maps: Tensor) -> np.ndarray:
-    """Two Kullback-Leibler divergences to the middle, row by row, in float64, as the definition has it."""
+    """Two Kullback-Leibler divergences to the middle, row by row, in float64, as the definition has
+    it."""
     a = maps.double().numpy()
     heads, rows, keys = a.shape
     out = np.zeros((heads, heads))
@@ -24,7 +25,9 @@ def slow_js(maps: Tensor) -> np.ndarray:
                 for j in range(keys):
                     p, q = a[g, i, j], a[h, i, j]
                     m = (p + q) / 2
-                    out[g, h] += (p * math.log(p / m) if p > 0 else 0) / 2 + (q * math.log(q / m) if q > 0 else 0) / 2
+                    out[g, h] += (p * math.log(p / m) if p > 0 else 0) / 2 + (
+                        q * math.log(q / m) if q > 0 else 0
+                    ) / 2
     return out
 
 
@@ -37,7 +40,9 @@ def random_maps(heads: int, n: int, causal: bool, sharp: float = 3.0) -> Tensor:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(16, 8192), (3, 50), (1, 7)])
-def test_equals_the_double_loop(causal: bool, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equals_the_double_loop(
+    causal: bool, rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(divergence, "ROWS", rows)
     monkeypatch.setattr(divergence, "COLUMNS", columns)
     maps = random_maps(7, 11, causal)
@@ -53,7 +58,9 @@ def test_the_way_of_accelerators_gives_the_same(monkeypatch: pytest.MonkeyPatch)
     total = torch.zeros(5, 5, dtype=torch.float64)
     for start in range(0, 81, 30):
         divergence._products_device(half[:, start : start + 30], total)
-    np.testing.assert_allclose(total.triu(), np.triu(divergence._products_cpu(half.numpy(), 1)), rtol=1e-6)
+    np.testing.assert_allclose(
+        total.triu(), np.triu(divergence._products_cpu(half.numpy(), 1)), rtol=1e-6
+    )
 
 
 def test_torchs_logarithm_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +84,13 @@ def test_bounds_symmetry_and_zero() -> None:
     other[:, 1] = 1
     uniform = torch.full((n, n), 1 / n)
     found = pairwise_js(torch.stack([one, other, uniform, one]))
-    assert float(found[0, 1]) == pytest.approx(n * math.log(2), rel=1e-6)  # disjoint rows are ln 2 apart
+    assert float(found[0, 1]) == pytest.approx(
+        n * math.log(2), rel=1e-6
+    )  # disjoint rows are ln 2 apart
     expected = n * (
-        -(1 + 1 / n) / 2 * math.log((1 + 1 / n) / 2) - (n - 1) / (2 * n) * math.log(1 / (2 * n)) - math.log(n) / 2
+        -(1 + 1 / n) / 2 * math.log((1 + 1 / n) / 2)
+        - (n - 1) / (2 * n) * math.log(1 / (2 * n))
+        - math.log(n) / 2
     )
     assert float(found[0, 2]) == pytest.approx(expected, rel=1e-6)
     assert float(found[0, 3]) == 0.0

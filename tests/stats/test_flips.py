@@ -1,4 +1,5 @@
-"""The sign-flip test: exact where all signs can be tried, right over families, blind to columns far below."""
+"""The sign-flip test: exact where all signs can be tried, right over families, blind to columns far
+below."""
 
 from __future__ import annotations
 
@@ -20,13 +21,17 @@ def test_against_all_sets_of_signs() -> None:
     observed = values.sum(0) / size
     found = sign_flip_test(values)
     np.testing.assert_allclose(found.p_value, (every >= observed - 1e-9).mean(0), atol=0.012)
-    np.testing.assert_allclose(found.p_adjusted, [(every.max(1) >= t - 1e-9).mean() for t in observed], atol=0.012)
+    np.testing.assert_allclose(
+        found.p_adjusted, [(every.max(1) >= t - 1e-9).mean() for t in observed], atol=0.012
+    )
 
 
 def test_single_items_are_mcnemars() -> None:
     better, worse = 14, 5
     values = np.concatenate([np.ones(better), -np.ones(worse), np.zeros(100)])[:, None]
-    assert sign_flip_test(values).p_value[0] == pytest.approx(float(mcnemar_exact(better, worse)), abs=0.006)
+    assert sign_flip_test(values).p_value[0] == pytest.approx(
+        float(mcnemar_exact(better, worse)), abs=0.006
+    )
 
 
 def test_items_of_one_unit_count_once() -> None:

@@ -1,4 +1,5 @@
-"""Multidimensional scaling: true configurations come back, stress falls, signs and order hold still."""
+"""Multidimensional scaling: true configurations come back, stress falls, signs and order hold
+still."""
 
 from __future__ import annotations
 
@@ -58,4 +59,6 @@ def test_edges() -> None:
     assert classical_mds(np.zeros((1, 1)))[0].tolist() == [[0.0, 0.0]]
     assert (smacof_mds(np.zeros((3, 3))) == 0).all()
     assert classical_mds(np.zeros((0, 0)))[0].shape == (0, 2)
-    np.testing.assert_array_equal(fix_signs(np.array([[1.0, -1.0], [-2.0, 1.0]])), [[-1.0, 1.0], [2.0, -1.0]])
+    np.testing.assert_array_equal(
+        fix_signs(np.array([[1.0, -1.0], [-2.0, 1.0]])), [[-1.0, 1.0], [2.0, -1.0]]
+    )

@@ -68,7 +68,9 @@ def test_group_distance_test_has_the_right_level() -> None:
         points = generator.normal(size=(12, 2))
         p.append(
             group_distance_test(
-                np.linalg.norm(points[:, None] - points[None], axis=-1), np.repeat(np.arange(3), 4), repeats=99
+                np.linalg.norm(points[:, None] - points[None], axis=-1),
+                np.repeat(np.arange(3), 4),
+                repeats=99,
             ).p_value
         )
     assert 0.01 < np.mean(np.array(p) <= 0.05) < 0.1

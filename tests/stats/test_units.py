@@ -1,4 +1,5 @@
-"""Documents as the unit of sampling: sums by unit that merge whatever the cuts, and errors as statsmodels has them."""
+"""Documents as the unit of sampling: sums by unit that merge whatever the cuts, and errors as
+statsmodels has them."""
 
 from __future__ import annotations
 
@@ -34,15 +35,21 @@ def moments_in_parts(order: list[int]) -> Moments:
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 1, 0, 2]])
 def test_a_mean_over_documents_has_the_cluster_robust_error(order: list[int]) -> None:
     found = moments_in_parts(order)
-    fit = sm.OLS(VALUES, np.ones(200)).fit(cov_type="cluster", cov_kwds={"groups": DOCUMENT, "use_correction": False})
+    fit = sm.OLS(VALUES, np.ones(200)).fit(
+        cov_type="cluster", cov_kwds={"groups": DOCUMENT, "use_correction": False}
+    )
     error = np.sqrt(25 / 24) * fit.bse[0]
     assert np.sqrt(found.variance()[0] / 200) == pytest.approx(error, rel=1e-5)
     summary = found.summary()
     assert (int(summary["n"][0]), int(summary["units"][0])) == (200, 25)
-    assert summary["high"][0] - summary["mean"][0] == pytest.approx(2.063899 * error, rel=1e-5)  # t, 24 degrees
+    assert summary["high"][0] - summary["mean"][0] == pytest.approx(
+        2.063899 * error, rel=1e-5
+    )  # t, 24 degrees
     alone = Moments(1)
     alone.add(torch.from_numpy(VALUES[:, None]))
-    assert alone.variance()[0] / 200 < 0.6 * error**2  # example by example it would be far too small
+    assert (
+        alone.variance()[0] / 200 < 0.6 * error**2
+    )  # example by example it would be far too small
 
 
 def test_documents_count_only_where_every_example_has_one() -> None:
@@ -97,7 +104,9 @@ def test_shares_of_single_tries_are_wilsons_but_for_t() -> None:
     hits = (RNG.random(900) < 0.3).astype(float)
     mine, wilson = share_interval(hits, np.ones(900)), wilson_interval(hits.sum(), 900)
     np.testing.assert_allclose(mine, wilson, atol=2e-4)
-    doubled = share_interval(np.repeat(hits, 1) * 4, np.full(900, 4.0))  # four tries that always agree are one
+    doubled = share_interval(
+        np.repeat(hits, 1) * 4, np.full(900, 4.0)
+    )  # four tries that always agree are one
     np.testing.assert_allclose(doubled, wilson, atol=2e-4)
     none = share_interval(np.zeros(50), np.full(50, 10.0))
     assert none[0] == 0
@@ -119,13 +128,18 @@ def test_the_bootstrap_draws_whole_units() -> None:
     again.load(records.arrays())
     assert again.units.tolist() == UNITS
     threshold = VALUES.mean() - 0.3
-    by_unit = bootstrap_family_test(again.values, threshold, repeats=4000, units=again.units).p_value[0]
+    by_unit = bootstrap_family_test(
+        again.values, threshold, repeats=4000, units=again.units
+    ).p_value[0]
     by_example = bootstrap_family_test(again.values, threshold, repeats=4000).p_value[0]
     # An independent way: resample documents, studentize by hand.
     s, n = np.bincount(DOCUMENT, VALUES), np.bincount(DOCUMENT)
     ratio = unit_ratio(s, n)
     t = (ratio.value - threshold) / np.sqrt(ratio.variance)
     drawn = [RNG.integers(0, 25, 25) for _ in range(4000)]
-    stars = [(r.value - ratio.value) / np.sqrt(r.variance) for r in (unit_ratio(s[d], n[d]) for d in drawn)]
+    stars = [
+        (r.value - ratio.value) / np.sqrt(r.variance)
+        for r in (unit_ratio(s[d], n[d]) for d in drawn)
+    ]
     assert by_unit == pytest.approx(np.mean(np.array(stars) >= t), abs=0.025)
     assert by_example < by_unit / 3

@@ -50,14 +50,18 @@ def make_sound() -> type[Analysis]:
             return State(mass=Moments(shape.layers, shape.heads))
 
         def reduce(self, rows, batch):
-            return {"mass": (rows.weights**self.power).sum((-1, -2)), "rows": rows.visible[:, 0].any(-1).sum(-1)}
+            return {
+                "mass": (rows.weights**self.power).sum((-1, -2)),
+                "rows": rows.visible[:, 0].any(-1).sum(-1),
+            }
 
         def observe(self, state, sums, layer, batch):
             state.moments("mass").add(sums["mass"] / sums["rows"][:, None], (layer.layer,))
 
         def result(self, state, shape):
             return xr.Dataset(
-                mean_variables("mass", ("layer", "head"), state.moments("mass")), coords=layer_head_coords(shape)
+                mean_variables("mass", ("layer", "head"), state.moments("mass")),
+                coords=layer_head_coords(shape),
             )
 
     return Sound
@@ -65,14 +69,19 @@ def make_sound() -> type[Analysis]:
 
 def counts_padding(cls):
     def reduce(self, rows, batch):
-        return {"mass": (rows.weights**2).sum((-1, -2)), "rows": torch.full((len(batch),), rows.stop - rows.start)}
+        return {
+            "mass": (rows.weights**2).sum((-1, -2)),
+            "rows": torch.full((len(batch),), rows.stop - rows.start),
+        }
 
     cls.reduce = reduce
 
 
 def averages_batches(cls):
     def observe(self, state, sums, layer, batch):
-        state.moments("mass").add((sums["mass"] / sums["rows"][:, None]).mean(0, keepdim=True), (layer.layer,))
+        state.moments("mass").add(
+            (sums["mass"] / sums["rows"][:, None]).mean(0, keepdim=True), (layer.layer,)
+        )
 
     cls.observe = observe
 
@@ -114,14 +123,18 @@ def knows_head_numbers(cls):
 
     def observe(self, state, sums, layer, batch):
         number = torch.arange(sums["mass"].shape[1])
-        whole(self, state, {"mass": sums["mass"] * (1 + number), "rows": sums["rows"]}, layer, batch)
+        whole(
+            self, state, {"mass": sums["mass"] * (1 + number), "rows": sums["rows"]}, layer, batch
+        )
 
     cls.observe = observe
 
 
 def rolls_dice(cls):
     whole = cls.result
-    cls.result = lambda self, state, shape: whole(self, state, shape) + float(np.random.default_rng().random())
+    cls.result = lambda self, state, shape: (
+        whole(self, state, shape) + float(np.random.default_rng().random())
+    )
 
 
 def has_no_interval(cls):
@@ -165,9 +178,14 @@ def test_a_sound_analysis_passes(causal):
 )
 def test_a_broken_rule_is_seen(check, breakage):
     cls = make_sound()
-    if breakage is changes_parameters:  # runs at construction, so it must be there when the dataclass is made
+    if (
+        breakage is changes_parameters
+    ):  # runs at construction, so it must be there when the dataclass is made
         breakage(cls)
-        cls.__init__ = lambda self, power=2.0: (object.__setattr__(self, "power", power), self.__post_init__())[0]
+        cls.__init__ = lambda self, power=2.0: (
+            object.__setattr__(self, "power", power),
+            self.__post_init__(),
+        )[0]
     else:
         breakage(cls)
     with pytest.raises(AssertionError):
@@ -197,14 +215,24 @@ def test_heads_in_another_order_make_the_same_model(causal):
     for each in (model, other := permute_heads(model, order)):
         each.set_attn_implementation("eager")
     with torch.no_grad():
-        before, after = model(**inputs, output_attentions=True), other(**inputs, output_attentions=True)
+        before, after = (
+            model(**inputs, output_attentions=True),
+            other(**inputs, output_attentions=True),
+        )
     torch.testing.assert_close(after.logits, before.logits, rtol=1e-4, atol=1e-4)
     for a, b, new in zip(after.attentions, before.attentions, order, strict=True):
         torch.testing.assert_close(a, b[:, new], rtol=1e-4, atol=1e-6)
 
 
 def test_names_refuse_numbers_without_counts_and_uncorrected_tests():
-    mean = xr.Dataset({"x": ("head", [1.0]), "x_low": ("head", [0.5]), "x_high": ("head", [2.0]), "x_n": ("head", [0])})
+    mean = xr.Dataset(
+        {
+            "x": ("head", [1.0]),
+            "x_low": ("head", [0.5]),
+            "x_high": ("head", [2.0]),
+            "x_n": ("head", [0]),
+        }
+    )
     with pytest.raises(AssertionError, match="nothing was counted"):
         check_names("mine", mean)
     with pytest.raises(AssertionError, match="outside its interval"):

@@ -27,7 +27,9 @@ def test_every_map_is_the_rule(made) -> None:
 
 def test_the_rules_say_what_the_names_say(made) -> None:
     expected = made.expected_map(IDS)
-    assert expected[made.where("induction")][10, [6, 2]].sum() == pytest.approx(2 / 2)  # after both earlier 7s
+    assert expected[made.where("induction")][10, [6, 2]].sum() == pytest.approx(
+        2 / 2
+    )  # after both earlier 7s
     assert expected[made.where("induction")][9, 0] == 1  # 12 was never seen
     assert expected[made.where("duplicate")][10, [1, 5]].tolist() == [0.5, 0.5]
     assert expected[made.where("previous")][10, 9] == 1
@@ -39,5 +41,7 @@ def test_it_predicts_by_copying_and_induction(made) -> None:
     tokens, loud = len(made.vocabulary), made.loudness
     # Where the induction head rests it copies the first token, twice as loudly.
     assert logits[9, 12].item() == pytest.approx(loud - 2 * loud / (tokens - 1), rel=1e-5)
-    assert logits[5, 9].item() == pytest.approx(2 * loud - loud / (tokens - 1), rel=1e-5)  # 7 was followed by 9
+    assert logits[5, 9].item() == pytest.approx(
+        2 * loud - loud / (tokens - 1), rel=1e-5
+    )  # 7 was followed by 9
     assert logits[5].argmax() == 9

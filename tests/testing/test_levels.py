@@ -1,4 +1,5 @@
-"""The standing check: nothing is said of random weights, and an analysis that says something is refused."""
+"""The standing check: nothing is said of random weights, and an analysis that says something is
+refused."""
 
 from __future__ import annotations
 
@@ -18,9 +19,15 @@ def calls():
     examples = level_examples()
     rest = [name for name in TESTED if name != "patterns"]
     found = []
-    for names, seed, gains, causal in ((rest, 3, (1.0, 6.0), False), ([*rest, *OF_DECODERS], 2, (1.0,), True)):
+    for names, seed, gains, causal in (
+        (rest, 3, (1.0, 6.0), False),
+        ([*rest, *OF_DECODERS], 2, (1.0,), True),
+    ):
         runs = RandomRuns(seeds=(seed,), gains=gains, causal=causal, layers=2, heads=4)
-        parts = [random_calls(names, examples[:70], runs), random_calls(["patterns"], examples[:24], runs)]
+        parts = [
+            random_calls(names, examples[:70], runs),
+            random_calls(["patterns"], examples[:24], runs),
+        ]
         found.append(pd.concat(parts))
     return found
 
@@ -36,12 +43,20 @@ def test_nothing_is_said_of_random_weights(calls) -> None:
 
 
 def test_the_paper_s_bare_rule_gives_random_heads_roles_and_is_refused() -> None:
-    """Its τ is 1 or 2 by chance, and one head in a few random models is above it: what the check is for."""
-    bare = make_analysis("roles", {"tau": "paper", "bootstrap": 0, "sieves": "local,cls,delimiter,first,sep"})
-    found = random_calls([bare], demo_examples(40), RandomRuns(seeds=(0, 1, 2), gains=(6.0,), layers=2, heads=4))
+    """Its τ is 1 or 2 by chance, and one head in a few random models is above it: what the check is
+    for."""
+    bare = make_analysis(
+        "roles", {"tau": "paper", "bootstrap": 0, "sieves": "local,cls,delimiter,first,sep"}
+    )
+    found = random_calls(
+        [bare], demo_examples(40), RandomRuns(seeds=(0, 1, 2), gains=(6.0,), layers=2, heads=4)
+    )
     assert (found["called"] > 0).sum() >= 2
     assert found["what"].str.contains(r"^L\dH\d ").sum() >= 2
-    with pytest.raises(AssertionError, match=r"roles calls heads of \d of 3 random-weights models something: L\dH\d"):
+    with pytest.raises(
+        AssertionError,
+        match=r"roles calls heads of \d of 3 random-weights models something: L\dH\d",
+    ):
         check_random_models(found)
 
 
@@ -52,4 +67,6 @@ def test_an_analysis_says_what_it_calls() -> None:
     assert analysis.called(xr.Dataset({"accuracy": p})) is None
     assert make_analysis("surface").called(xr.Dataset({"entropy": p})) is None
     both = xr.DataArray([[[0.01, 0.01]], [[0.01, 0.5]]], dims=("baseline", "layer", "head"))
-    assert make_analysis("coreference").called(xr.Dataset({"p_adjusted": both})).values.tolist() == [[True, False]]
+    assert make_analysis("coreference").called(
+        xr.Dataset({"p_adjusted": both})
+    ).values.tolist() == [[True, False]]

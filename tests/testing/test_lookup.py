@@ -51,7 +51,9 @@ def test_maps_are_what_was_planted(planted):
     model, examples = planted
     rows = model.encode(examples)
     assert all(row.aligned for row in rows)
-    assert any((np.bincount(row.word[row.word >= 0]) > 1).any() for row in rows)  # words of several pieces
+    assert any(
+        (np.bincount(row.word[row.word >= 0]) > 1).any() for row in rows
+    )  # words of several pieces
     for row, found in zip(rows, eager_maps(model.model, rows), strict=True):
         np.testing.assert_allclose(found, model.expected_map(row), atol=1e-6)
 
@@ -62,7 +64,11 @@ def test_gold_annotation_is_followed(planted):
     rows = model.encode(renamed)
     maps = eager_maps(model.model, rows)
     for row, found, example in zip(rows[:2], maps[:2], EXAMPLES[:2], strict=True):
-        words = {name: word_map(found[model.where(name)[0]], row.word) for row_names in HEADS for name in row_names}
+        words = {
+            name: word_map(found[model.where(name)[0]], row.word)
+            for row_names in HEADS
+            for name in row_names
+        }
         for word, head in enumerate(example.heads):
             if head != ROOT:
                 assert words["tree"][word, head] == pytest.approx(1, abs=1e-6)
@@ -77,7 +83,9 @@ def test_gold_annotation_is_followed(planted):
     first = word_map(maps[0][model.where("to:antecedent")[0]], rows[0].word)
     assert first[6, 1] == pytest.approx(1, abs=1e-6)
     assert first[4, 4] == pytest.approx(1, abs=1e-6)
-    assert word_map(maps[0][model.where("to:frame")[0]], rows[0].word)[2, 3] == pytest.approx(1, abs=1e-6)
+    assert word_map(maps[0][model.where("to:frame")[0]], rows[0].word)[2, 3] == pytest.approx(
+        1, abs=1e-6
+    )
 
 
 def test_annotations_are_kept(planted):
@@ -90,7 +98,9 @@ def test_annotations_are_kept(planted):
 
 
 def test_causal_tree_sees_only_heads_that_came_before():
-    model, renamed = planted_annotations(EXAMPLES[:1], [["tree", "uniform"]], causal=True, several_pieces_every=0)
+    model, renamed = planted_annotations(
+        EXAMPLES[:1], [["tree", "uniform"]], causal=True, several_pieces_every=0
+    )
     [row] = model.encode(renamed)
     found = eager_maps(model.model, [row])[0]
     np.testing.assert_allclose(found, model.expected_map(row), atol=1e-6)

@@ -18,7 +18,11 @@ ENCODER_HEADS = (
     ("previous", "next", "self", "offset:+3", "offset:-2", "sep"),
     ("cls", "first", "block", "uniform", "same_word", "same_word_other_segment"),
 )
-DECODER_HEADS = (("previous", "self", "offset:-3"), ("first", "uniform", "same_word"), ("cls", "offset:-1", "previous"))
+DECODER_HEADS = (
+    ("previous", "self", "offset:-3"),
+    ("first", "uniform", "same_word"),
+    ("cls", "offset:-1", "previous"),
+)
 TEXTS = (
     Example(text="the cat saw the dog, and the teacher sings."),
     Example(text="a cat sleeps.", pair="the old cat runs near a gardener?"),
@@ -59,7 +63,11 @@ def test_padding_changes_nothing(kind, request):
         {} if planted.causal else {"token_type_ids": batch.types}
     )
     with torch.no_grad():
-        maps = torch.stack(planted.model(**inputs, output_attentions=True).attentions, 1).double().numpy()
+        maps = (
+            torch.stack(planted.model(**inputs, output_attentions=True).attentions, 1)
+            .double()
+            .numpy()
+        )
     for row, found in zip(rows, maps, strict=True):
         n = len(row)
         np.testing.assert_allclose(found[..., :n, :n], planted.expected_map(row), atol=1e-6)
@@ -107,7 +115,8 @@ def test_every_layer_sees_the_same_codes_and_a_payload_that_grows(encoder):
 
 
 def test_layer_norms_leave_the_codes_alone(encoder):
-    """What enters the first layer is the plain sum of the three embeddings: every code is centred."""
+    """What enters the first layer is the plain sum of the three embeddings: every code is
+    centred."""
     row = encoder.encode(TEXTS[1:2])[0]
     tables = encoder.model.bert.embeddings
     with torch.no_grad():
@@ -126,7 +135,9 @@ def test_permuted_heads_make_the_same_model(kind, request):
     order = [generator.permutation(planted.heads).tolist() for _ in range(planted.layers)]
     other = permute_heads(planted.model, order)
     rows = planted.encode(TEXTS[:1])
-    np.testing.assert_allclose(eager_hidden(other, rows)[0], eager_hidden(planted.model, rows)[0], atol=1e-5)
+    np.testing.assert_allclose(
+        eager_hidden(other, rows)[0], eager_hidden(planted.model, rows)[0], atol=1e-5
+    )
     before, after = eager_maps(planted.model, rows)[0], eager_maps(other, rows)[0]
     for layer, new in enumerate(order):
         np.testing.assert_allclose(after[layer], before[layer][new], atol=1e-6)
@@ -173,7 +184,10 @@ def test_examples_as_vocabulary_share_codes_and_say_when_that_fails():
         ({"behaviours": [["previous"], ["previous", "next"]]}, "same number of heads"),
         ({"behaviours": [["tree"]]}, "needs the table 'tree'"),
         ({"behaviours": [["tree"]], "words": ["a", "b"], "tables": {"tree": {"a": "c"}}}, "'c'"),
-        ({"behaviours": [["tree"]], "words": ["a", "b"], "tables": {"tree": {"a": "a"}}}, "points at itself"),
+        (
+            {"behaviours": [["tree"]], "words": ["a", "b"], "tables": {"tree": {"a": "a"}}},
+            "points at itself",
+        ),
         (
             {"behaviours": [["tree"]], "words": ["a|s", "b|s"], "tables": {"tree": {"as": "bs"}}},
             "piece of another word",

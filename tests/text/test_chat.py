@@ -1,4 +1,5 @@
-"""Conversations: rendered by the template of the tokenizer, a role for every token, words where they are said."""
+"""Conversations: rendered by the template of the tokenizer, a role for every token, words where
+they are said."""
 
 from __future__ import annotations
 
@@ -43,13 +44,21 @@ def test_every_character_has_the_role_of_who_said_it(template: str) -> None:
     row = Encoder(given, 200).encode(example)
     assert row is not None
     assert row.ids.tolist() == given.apply_chat_template(
-        [{"role": role, "content": text} for role, text in MESSAGES], tokenize=True, return_dict=False
+        [{"role": role, "content": text} for role, text in MESSAGES],
+        tokenize=True,
+        return_dict=False,
     )
     for role, text in MESSAGES:
         said = given.decode(row.ids[row.role(role)])
-        assert said.split() == text.split(), role  # also where a message says what the template says
-        assert template != CHATML or said == text.strip(), role  # nothing of the template, not even a line feed
-    everything = sum(row.role(name).astype(int) for name in ("system", "user", "assistant", "tool", "template"))
+        assert said.split() == text.split(), (
+            role
+        )  # also where a message says what the template says
+        assert template != CHATML or said == text.strip(), (
+            role
+        )  # nothing of the template, not even a line feed
+    everything = sum(
+        row.role(name).astype(int) for name in ("system", "user", "assistant", "tool", "template")
+    )
     assert (everything == 1).all()
     if template == CHATML:
         assert (row.role("template")[row.special]).all()
@@ -91,13 +100,21 @@ def test_words_are_found_where_they_are_said() -> None:
 
 def test_conversations_are_read_from_json_lines(tmp_path: Path) -> None:
     rows = [
-        {"messages": [{"role": "user", "content": "the dog"}, {"role": "model", "content": [{"text": "a cat"}]}]},
+        {
+            "messages": [
+                {"role": "user", "content": "the dog"},
+                {"role": "model", "content": [{"text": "a cat"}]},
+            ]
+        },
         {"messages": [{"role": "developer", "content": "stop"}], "text": "something else"},
     ]
     path = tmp_path / "chat.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     found = list(open_corpus(str(path)))
-    assert [e.messages for e in found] == [(("user", "the dog"), ("assistant", "a cat")), (("system", "stop"),)]
+    assert [e.messages for e in found] == [
+        (("user", "the dog"), ("assistant", "a cat")),
+        (("system", "stop"),),
+    ]
     assert found[0].text == "the dog\na cat"
     assert "roles" in found[0].annotations
     again = example_of_row(json.loads(json.dumps(row_of_example(found[0]))), "row")
@@ -108,7 +125,10 @@ def test_conversations_are_read_from_json_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Example(messages=(("usr", "hi"),)), "There is no role 'usr'. Did you mean 'user'?"),
+        (
+            lambda: Example(messages=(("usr", "hi"),)),
+            "There is no role 'usr'. Did you mean 'user'?",
+        ),
         (lambda: Example(messages=(("user", "hi"),), text="ho"), "is what its messages say"),
         (
             lambda: example_of_row({"messages": ["hi"]}, "row 1"),
@@ -116,7 +136,9 @@ def test_conversations_are_read_from_json_lines(tmp_path: Path) -> None:
         ),
         (lambda: render(gpt2_like(), Example(messages=(("user", "hi"),))), "has no chat template"),
         (
-            lambda: render(tokenizer("{{ raise_exception('no system') }}"), Example(messages=(("user", "hi"),))),
+            lambda: render(
+                tokenizer("{{ raise_exception('no system') }}"), Example(messages=(("user", "hi"),))
+            ),
             "the chat template refuses the conversation: no system",
         ),
     ],

@@ -1,4 +1,5 @@
-"""CoNLL-U: what is a word, what is not, and what is wrong with a row; checked against the `conllu` package."""
+"""CoNLL-U: what is a word, what is not, and what is wrong with a row; checked against the `conllu`
+package."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def test_sentences_know_their_document(tmp_path):
     path = written(tmp_path, TREE)
     assert [e.document for e in open_corpus(path)] == ["first", "first", "second"]
     assert [e.document for e in open_corpus(path, documents=True)] == ["first", "second"]
-    undivided = TREE.replace("# newdoc id = first\n", "").replace("# newdoc id = second", "# newdoc")
+    undivided = TREE.replace("# newdoc id = first\n", "").replace(
+        "# newdoc id = second", "# newdoc"
+    )
     assert [e.document for e in open_corpus(written(tmp_path, undivided))] == [None, None, None]
 
 
@@ -87,7 +90,16 @@ def test_text_by_space_after(tmp_path):
     assert [second.text[a:b] for a, b in second.spans] == ["_", "Zum", "Zum"]
     (document, _) = open_corpus(written(tmp_path, TREE), text=True, documents=True)
     assert document.text == "I don't like it _Zum"
-    assert [document.text[a:b] for a, b in document.spans] == ["I", "do", "n't", "like", "it", "_", "Zum", "Zum"]
+    assert [document.text[a:b] for a, b in document.spans] == [
+        "I",
+        "do",
+        "n't",
+        "like",
+        "it",
+        "_",
+        "Zum",
+        "Zum",
+    ]
 
 
 def test_columns_that_are_empty_throughout(tmp_path):
@@ -104,11 +116,19 @@ ROW = "{id}\tw\tw\tX\t_\t_\t{head}\tdep\t_\t_\n"
     [
         ("1\ta\ta\tX\t_\t_\t0\troot\t_\n", 3, "9 columns"),
         ("1 a a X _ _ 0 root _ _\n", 3, "1 columns"),
-        (ROW.format(id=1, head=0) + ROW.format(id=2, head=7), 4, "HEAD is 7, but the sentence has 2 words"),
+        (
+            ROW.format(id=1, head=0) + ROW.format(id=2, head=7),
+            4,
+            "HEAD is 7, but the sentence has 2 words",
+        ),
         (ROW.format(id=1, head=0) + ROW.format(id=2, head="x"), 4, "HEAD is 'x'"),
         (ROW.format(id=1, head=0) + ROW.format(id=2, head="_"), 4, "HEAD is '_'"),
         (ROW.format(id=1, head=0) + ROW.format(id=2, head="-1"), 4, "HEAD is '-1'"),
-        (ROW.format(id=1, head=0) + ROW.format(id=2, head=3) + ROW.format(id=3, head=2), 4, "cycle through word 2"),
+        (
+            ROW.format(id=1, head=0) + ROW.format(id=2, head=3) + ROW.format(id=3, head=2),
+            4,
+            "cycle through word 2",
+        ),
         (ROW.format(id=1, head=1), 3, "cycle through word 1"),
         (ROW.format(id=1, head=0) + ROW.format(id=3, head=1), 4, "ID is 3 where word 2 is due"),
         (ROW.format(id="one", head=0), 3, "ID is 'one'"),

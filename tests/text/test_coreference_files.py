@@ -73,8 +73,14 @@ def test_gum(tmp_path):
 
 
 def test_heads_that_the_marks_name(tmp_path):
-    marked = GUM.replace("GRP-etype-infstat-salience-centering-minspan-link-identity", "eid-etype-head-other")
-    marked = re.sub(r"\((\d)-[^()\n|]*", lambda m: f"({m[1]}-x-{4 if m[1] == '1' and 'new' in m[0] else 1}-o", marked)
+    marked = GUM.replace(
+        "GRP-etype-infstat-salience-centering-minspan-link-identity", "eid-etype-head-other"
+    )
+    marked = re.sub(
+        r"\((\d)-[^()\n|]*",
+        lambda m: f"({m[1]}-x-{4 if m[1] == '1' and 'new' in m[0] else 1}-o",
+        marked,
+    )
     (document,) = open_corpus(f"gum:{put(tmp_path / 'a.conllu', marked)}")
     assert document.mentions[0] == Mention(0, 4, "1", 3)
 
@@ -101,7 +107,9 @@ def test_ontogum_and_trees(tmp_path):
     (named,) = open_corpus(tmp_path / "doc_a.conll", trees=f"gum:{tmp_path / 't.conllu'}")
     assert named == joined
     assert joined.heads == (1, 4, 3, 1, -1, 6, -1)
-    other = attach_trees(open_corpus(put(tmp_path / "doc_a.conll", ONTO.replace("Rome", "Oslo"))), trees)
+    other = attach_trees(
+        open_corpus(put(tmp_path / "doc_a.conll", ONTO.replace("Rome", "Oslo"))), trees
+    )
     assert next(iter(other)).heads is None
     assert other.notes["documents without a tree: other words"] == 1
     nameless = attach_trees(open_corpus(put(tmp_path / "doc_b.conll", ONTO)), trees)
@@ -118,7 +126,11 @@ def test_conll2012(tmp_path, name):
     for spec in (path, f"conll2012:{path}", f"conll:{path}"):
         first, second = open_corpus(spec)
         assert first.words == ("The", "big", "dogs", "of", "Rome", "bark", ".", "They", "run")
-        assert first.mentions == (Mention(0, 5, "0", 2), Mention(4, 5, "1", 4), Mention(7, 8, "0", 7))
+        assert first.mentions == (
+            Mention(0, 5, "0", 2),
+            Mention(4, 5, "1", 4),
+            Mention(7, 8, "0", 7),
+        )
         assert first.upos == ("DET", "ADJ", "NOUN", "ADP", "PROPN", "VERB", "PUNCT", "PRON", "VERB")
         assert first.features[2] == {"Number": "Plur"}
         assert first.sentences == (0,) * 7 + (1,) * 2
@@ -185,7 +197,9 @@ def test_the_gum_documents(shared):
     for archive in ("gum_conllu", "ontogum_conll"):
         with tarfile.open(folder / f"{archive}.tar.xz") as tar:
             for member in tar:
-                text = io.TextIOWrapper(tar.extractfile(member), encoding="utf-8", newline="\n").read()
+                text = io.TextIOWrapper(
+                    tar.extractfile(member), encoding="utf-8", newline="\n"
+                ).read()
                 for line in text.split("\n"):
                     row = line.split("\t")
                     mark = (

@@ -39,7 +39,10 @@ def test_fingerprint_is_of_the_content_alone():
     assert a.fingerprint() == b.fingerprint()
     assert a.limit(1).fingerprint() != a.fingerprint()
     assert Corpus.from_texts(["y", "x"]).fingerprint() != a.fingerprint()
-    assert Corpus.from_examples([Example(text="x", label="1"), Example(text="y")]).fingerprint() != a.fingerprint()
+    assert (
+        Corpus.from_examples([Example(text="x", label="1"), Example(text="y")]).fingerprint()
+        != a.fingerprint()
+    )
 
 
 def test_survey_and_notes():
@@ -74,7 +77,9 @@ def test_a_stream_is_not_run_ahead():
 
 
 def test_a_draw_takes_as_many_documents_as_there_are() -> None:
-    rows = [(name, number) for name, size in (("a", 50), ("b", 3), ("c", 1)) for number in range(size)]
+    rows = [
+        (name, number) for name, size in (("a", 50), ("b", 3), ("c", 1)) for number in range(size)
+    ]
     corpus = Corpus.from_examples([Example(text=f"{name} {n}", document=name) for name, n in rows])
     assert [e.document for e in corpus.sample(3)] == ["a", "b", "c"]
     five = [e.document for e in corpus.sample(5)]
@@ -109,7 +114,9 @@ def test_a_draw_reads_only_the_beginning_of_a_long_corpus_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("held", [2**17, 40, 2])  # all that is read, the draw, nothing
-def test_a_file_is_read_once_for_a_draw_that_is_kept(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_once_for_a_draw_that_is_kept(
+    held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("headwise.text.corpus.HELD", held)
     walks = []
 

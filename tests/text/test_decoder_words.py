@@ -1,5 +1,6 @@
-"""A parser's words on the pieces of decoders' tokenizers: GPT-2's and SmolLM2's bytes, Qwen's and Llama 3's patterns,
-sentencepiece with byte fallback (Llama 2, Gemma), trained on the spot; and the real ones where they are at hand."""
+"""A parser's words on the pieces of decoders' tokenizers: GPT-2's and SmolLM2's bytes, Qwen's and
+Llama 3's patterns, sentencepiece with byte fallback (Llama 2, Gemma), trained on the spot; and the
+real ones where they are at hand."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from headwise import Example
@@ -41,7 +51,9 @@ def bytes_of(kind: str) -> Any:
     made.decoder = decoders.ByteLevel()
     made.post_processor = processors.ByteLevel(trim_offsets=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(PROSE, trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False))
+    made.train_from_iterator(
+        PROSE, trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    )
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
@@ -53,13 +65,24 @@ def pieces_of(kind: str) -> Any:
         made.normalizer = normalizers.Replace(" ", "▁")
         made.pre_tokenizer = pre_tokenizers.Split("▁", behavior="merged_with_next")
     else:
-        made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    trainer = trainers.BpeTrainer(
-        vocab_size=480, special_tokens=["<unk>", "<s>", *bytes_], limit_alphabet=60, show_progress=False
+        made.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
-    made.train_from_iterator([word for text in PROSE for word in text.replace(" ", " ▁").split(" ")], trainer)
-    made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=480,
+        special_tokens=["<unk>", "<s>", *bytes_],
+        limit_alphabet=60,
+        show_progress=False,
+    )
+    made.train_from_iterator(
+        [word for text in PROSE for word in text.replace(" ", " ▁").split(" ")], trainer
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", unk_token="<unk>")
 
 
@@ -70,7 +93,8 @@ MADE = {
 
 
 def check(tokenizer: Any, text: str) -> None:
-    """Every word is covered; every token is of a word it has most characters of, or of none and has none."""
+    """Every word is covered; every token is of a word it has most characters of, or of none and has
+    none."""
     found = list(WORD.finditer(text))
     words, spans = tuple(m[0] for m in found), tuple(m.span() for m in found)
     row = Encoder(tokenizer, 4000).encode(Example(text=text, words=words, spans=spans))
@@ -86,7 +110,10 @@ def check(tokenizer: Any, text: str) -> None:
     # A word that shares no token with another has all that it says in tokens of its own.
     for number, span in enumerate(spans):
         inside = [t for t, (a, b) in enumerate(offsets) if min(b, span[1]) > max(a, span[0])]
-        if all(sum(min(offsets[t][1], e) > max(offsets[t][0], s) for s, e in spans) == 1 for t in inside):
+        if all(
+            sum(min(offsets[t][1], e) > max(offsets[t][0], s) for s, e in spans) == 1
+            for t in inside
+        ):
             assert {row.word[t] for t in inside} == {number}
 
 

@@ -1,5 +1,5 @@
-"""The built-in corpus as the package reads it. What its sentences are like is tested with the grammar that made
-them."""
+"""The built-in corpus as the package reads it. What its sentences are like is tested with the
+grammar that made them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,11 @@ def test_prose_is_the_same_words_and_trees_as_running_text() -> None:
             assert other.words == one.all_words
             assert not other.has_pair
             assert [other.text[a:b] for a, b in other.spans] == list(other.words)
-            assert (other.heads, other.relations, other.mentions) == (one.heads, one.relations, one.mentions)
+            assert (other.heads, other.relations, other.mentions) == (
+                one.heads,
+                one.relations,
+                one.mentions,
+            )
             assert "  " not in other.text
             assert " ." not in other.text
     pair = apart.peek()[0]

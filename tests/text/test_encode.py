@@ -84,12 +84,16 @@ def test_words_as_places_in_a_text(make):
 
 def test_a_piece_on_two_words_is_of_the_one_it_is_mostly_of():
     encoder = Encoder(bert_like(), 64)
-    row = encoder.encode(Example(text="cat the dog", words=("cat t", "he dog"), spans=((0, 5), (5, 11))))
+    row = encoder.encode(
+        Example(text="cat the dog", words=("cat t", "he dog"), spans=((0, 5), (5, 11)))
+    )
     the = bert_like().convert_ids_to_tokens(row.ids).index("the")
     assert row.word[the] == 1
     assert row.aligned
     assert row.every_word
-    one = encoder.encode(Example(text="the dog", words=("t", "he", "dog"), spans=((0, 1), (1, 3), (4, 7))))
+    one = encoder.encode(
+        Example(text="the dog", words=("t", "he", "dog"), spans=((0, 1), (1, 3), (4, 7)))
+    )
     assert one.aligned  # all characters of all words are in some token
     assert not one.every_word
     assert 0 not in one.word
@@ -113,7 +117,9 @@ def test_pairs(apart):
     example = (
         Example(words=first, words_pair=second)
         if apart
-        else Example(text="the dog .", pair="a cat , away", words=first, words_pair=second, spans=spans)
+        else Example(
+            text="the dog .", pair="a cat , away", words=first, words_pair=second, spans=spans
+        )
     )
     encoder = Encoder(bert_like(), 64)
     row = encoder.encode(example)
@@ -166,7 +172,9 @@ def test_truncation_cuts_the_end_and_is_told():
 
 
 def test_truncation_takes_from_the_longer_segment():
-    cut = Encoder(bert_like(), 12).encode(Example(words=("the", "dog"), words_pair=("the", "cat") * 20))
+    cut = Encoder(bert_like(), 12).encode(
+        Example(words=("the", "dog"), words_pair=("the", "cat") * 20)
+    )
     assert len(cut) == 12
     assert set(cut.word[cut.segment == 0]) == {0, 1}
     assert cut.aligned
@@ -220,7 +228,11 @@ def test_padding_is_no_token():
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 150), st.sampled_from([0.0, 0.5, 1.0]))
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    st.integers(1, 150),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
 def test_batches_hold_every_row_once_sorted_and_small(lengths, most, alike):
     rows = rows_of(lengths)
     made = batches(rows, most, alike=alike)
@@ -235,7 +247,8 @@ def test_batches_hold_every_row_once_sorted_and_small(lengths, most, alike):
 
 
 def test_no_encoder_outlives_its_use() -> None:
-    """The texts of pieces are kept by the encoder: a cache of the module would keep every tokenizer for good."""
+    """The texts of pieces are kept by the encoder: a cache of the module would keep every tokenizer
+    for good."""
     encoder = Encoder(copy.deepcopy(bert_like()), 32)
     encoder.encode(Example(text="the dog chased a cat"))
     tokenizer = weakref.ref(encoder.tokenizer)
@@ -246,14 +259,32 @@ def test_no_encoder_outlives_its_use() -> None:
 
 def test_cut_rows_are_what_tokenizers_themselves_keep():
     rng = random.Random(0)
-    vocabulary = ["the", "dog", "chased", "a", ",", "and", ".", "don't", "stop", "weather", "\u200b", "xyzzy"]
+    vocabulary = [
+        "the",
+        "dog",
+        "chased",
+        "a",
+        ",",
+        "and",
+        ".",
+        "don't",
+        "stop",
+        "weather",
+        "\u200b",
+        "xyzzy",
+    ]
     for make in ALL:
         tokenizer = make()
         for longest in (8, 9, 17, 64):
             encoder = Encoder(tokenizer, longest)
             for _ in range(12):
-                one, two = (" ".join(rng.choices(vocabulary, k=rng.choice([1, 3, 9, 30, 900]))) for _ in range(2))
-                short = " ".join(two.split()[:30])  # tokenizers make all pairs of pieces: two long texts take gigabytes
+                one, two = (
+                    " ".join(rng.choices(vocabulary, k=rng.choice([1, 3, 9, 30, 900])))
+                    for _ in range(2)
+                )
+                short = " ".join(
+                    two.split()[:30]
+                )  # tokenizers make all pairs of pieces: two long texts take gigabytes
                 for text, pair in ((one, None), (one, short), (short, one)):
                     row = encoder.encode(Example(text=text, pair=pair))
                     cut = "longest_first" if pair else True
@@ -273,7 +304,9 @@ def test_of_a_far_too_long_text_only_a_beginning_is_tokenized(monkeypatch):
     row = encoder.encode(Example(text="the dog " * 50_000))
     assert row.truncated
     assert max(read) <= 1600
-    spaces = encoder.encode(Example(text=" " * 2000 + "the dog"))  # too few tokens in the beginning: all is read
+    spaces = encoder.encode(
+        Example(text=" " * 2000 + "the dog")
+    )  # too few tokens in the beginning: all is read
     assert max(read) == 2007
     assert len(spaces) <= 16
 

@@ -36,7 +36,11 @@ def test_links(tmp_path):
         assert set(example.frames) == {
             FrameLink("Copying", element, target, span, core)
             for target in ((1, 2), (3, 4))
-            for element, span, core in (("Copier", (0, 1), True), ("Goal", (4, 6), False), ("Original", (2, 3), True))
+            for element, span, core in (
+                ("Copier", (0, 1), True),
+                ("Goal", (4, 6), False),
+                ("Original", (2, 3), True),
+            )
         }
         assert corpus.notes == {"frame elements of unknown core type, taken as core": 1}
 
@@ -62,7 +66,10 @@ def test_core_types_from_elsewhere(tmp_path):
             r"the element Copier of Copying at characters 0\.\.99 lies outside the text of 32 characters",
         ),
         ({"fe": [["Copier", 5, 5]]}, "lies outside"),
-        ({"target": [[40, 44]]}, r"the target of Copying at characters \[\(40, 44\)\] lies outside"),
+        (
+            {"target": [[40, 44]]},
+            r"the target of Copying at characters \[\(40, 44\)\] lies outside",
+        ),
         ({"target": []}, "the target of Copying"),
         ({"fe": [["Copier", "0", 3]]}, "not a FrameNet exemplar"),
         ({"text": "  "}, "the sentence is empty"),
@@ -142,11 +149,15 @@ def test_all_exemplars(shared):
     corpus = open_corpus(folder / "exemplars.jsonl.gz")
     core = {
         f: {e for e, kind in entry["fe"].items() if kind.startswith("Core")}
-        for f, entry in json.loads(gzip.decompress((folder / "frames.json.gz").read_bytes())).items()
+        for f, entry in json.loads(
+            gzip.decompress((folder / "frames.json.gz").read_bytes())
+        ).items()
     }
     count = 0
     rows = (
-        json.loads(line) for line in gzip.decompress((folder / "exemplars.jsonl.gz").read_bytes()).splitlines() if line
+        json.loads(line)
+        for line in gzip.decompress((folder / "exemplars.jsonl.gz").read_bytes()).splitlines()
+        if line
     )
     for example, row in zip(corpus, rows, strict=True):
         count += 1

@@ -74,16 +74,22 @@ def test_owner_and_dataset_look_like_dataset_and_config(monkeypatch):
     stub(monkeypatch, load)
     assert next(iter(open_corpus("hf:stanfordnlp/imdb:train"))).text == "x"
     with pytest.raises(
-        InputError, match=r"hf:no/thing:train: the dataset cannot be opened \(FileNotFoundError: no no\)"
+        InputError,
+        match=r"hf:no/thing:train: the dataset cannot be opened \(FileNotFoundError: no no\)",
     ):
         open_corpus("hf:no/thing:train")
 
 
 def test_rows_without_text(monkeypatch):
     stub(monkeypatch, lambda name, config=None, **_: Dataset([{"image": 3}]))
-    with pytest.raises(InputError, match="row 1: the row needs `text` or `words`; it has `image`; name the field"):
+    with pytest.raises(
+        InputError, match="row 1: the row needs `text` or `words`; it has `image`; name the field"
+    ):
         open_corpus("hf:mnist:train")
-    stub(monkeypatch, lambda name, config=None, **_: Dataset([{"tokens": ["a", "b"], "ner_tags": [0, 0]}]))
+    stub(
+        monkeypatch,
+        lambda name, config=None, **_: Dataset([{"tokens": ["a", "b"], "ner_tags": [0, 0]}]),
+    )
     assert next(iter(open_corpus("hf:ner:train"))).words == ("a", "b")
 
 
@@ -101,7 +107,11 @@ def test_a_real_folder(tmp_path):
     made.save_to_disk(tmp_path / "qnli")
     corpus = open_corpus(f"hf:{tmp_path / 'qnli'}:train")
     expected = [("Who?", "Me.", "entailment"), ("When?", "Now.", "not_entailment")]
-    assert [(e.text, e.pair, e.label) for e in corpus] == expected == [(e.text, e.pair, e.label) for e in corpus]
+    assert (
+        [(e.text, e.pair, e.label) for e in corpus]
+        == expected
+        == [(e.text, e.pair, e.label) for e in corpus]
+    )
     assert corpus.name == "qnli:train"
     with pytest.raises(InputError, match="no split 'test'; it has train"):
         open_corpus(f"hf:{tmp_path / 'qnli'}:test")

@@ -14,7 +14,9 @@ from headwise.text.readers.rows import example_of_row, row_of_example
 
 def opened(tmp_path, *rows):
     path = tmp_path / "rows.jsonl"
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    )
     return list(open_corpus(path))
 
 
@@ -27,7 +29,15 @@ FULL = {
     "lemmas": ["the", "dog", "bark", "it", "run"],
     "features": ["_", {"Number": "Sing"}, "Number=Sing|Person=3", None, {}],
     "mentions": [{"start": 0, "end": 2, "entity": 1, "head": 1}, [3, 4, "1"]],
-    "frames": [{"frame": "Make_noise", "element": "Sound_source", "target": [2, 3], "span": [0, 2], "core": False}],
+    "frames": [
+        {
+            "frame": "Make_noise",
+            "element": "Sound_source",
+            "target": [2, 3],
+            "span": [0, 2],
+            "core": False,
+        }
+    ],
     "sentences": [0, 0, 0, 1, 1],
     "label": 1,
     "scheme": "stanford",
@@ -42,12 +52,22 @@ def test_everything(tmp_path):
     assert example.mentions == (Mention(0, 2, "1", 1), Mention(3, 4, "1"))
     assert example.frames == (FrameLink("Make_noise", "Sound_source", (2, 3), (0, 2), False),)
     assert (example.label, example.scheme) == (1, "stanford")
-    assert example.annotations == {"words", "dependencies", "pos", "coreference", "frames", "segments", "label"}
+    assert example.annotations == {
+        "words",
+        "dependencies",
+        "pos",
+        "coreference",
+        "frames",
+        "segments",
+        "label",
+    }
 
 
 def test_heads_with_minus_one_are_zero_based(tmp_path):
     one, two = opened(
-        tmp_path, {"words": ["a", "b", "c"], "heads": [1, -1, 1]}, {"words": ["a", "b", "c"], "heads": [2, 0, 2]}
+        tmp_path,
+        {"words": ["a", "b", "c"], "heads": [1, -1, 1]},
+        {"words": ["a", "b", "c"], "heads": [2, 0, 2]},
     )
     assert one.heads == two.heads == (1, -1, 1)
 
@@ -100,7 +120,10 @@ def test_texts_with_places_of_words(tmp_path):
         ({"words": ["a"], "mentions": ["x"]}, "a mention must be"),
         ({"words": ["a"], "frames": [{"frame": "F"}]}, "lacks `element`"),
         (
-            {"words": ["a"], "frames": [{"frame": "F", "element": "E", "target": [0, 1], "span": [1, 3]}]},
+            {
+                "words": ["a"],
+                "frames": [{"frame": "F", "element": "E", "target": [0, 1], "span": [1, 3]}],
+            },
             "frame span 1..3 lies outside",
         ),
         ({"text": "a", "label": [1]}, "`label` must be"),

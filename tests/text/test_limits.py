@@ -1,4 +1,5 @@
-"""The limits of readers: each refused with file, line and name, and raised by that name; and what is no file."""
+"""The limits of readers: each refused with file, line and name, and raised by that name; and what
+is no file."""
 
 from __future__ import annotations
 
@@ -66,14 +67,17 @@ def test_what_unpacks_to_too_much(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "%s"}\n' % (b"a" * 2000) * 900))
     with pytest.raises(
-        InputError, match=r"a\.jsonl\.gz:\d+: it unpacks to more than 250 times its size \(the limit max_ratio"
+        InputError,
+        match=r"a\.jsonl\.gz:\d+: it unpacks to more than 250 times its size \(the limit max_ratio",
     ):
         list(open_corpus(path))
     with pytest.raises(InputError, match=r"more than 100,000 bytes \(the limit max_expanded"):
         list(open_corpus(path, max_expanded=100_000, max_ratio=10_000))
     assert sum(1 for _ in open_corpus(path, max_ratio=10_000, limit=800)) == 800
     small = tmp_path / "b.jsonl.gz"
-    small.write_bytes(gzip.compress(b'{"text": "%s"}\n' % (b"a" * 2000) * 300))  # as repetitive, but no burden
+    small.write_bytes(
+        gzip.compress(b'{"text": "%s"}\n' % (b"a" * 2000) * 300)
+    )  # as repetitive, but no burden
     assert small.stat().st_size * 250 < 300 * 2013
     assert sum(1 for _ in open_corpus(small)) == 300
 
@@ -114,15 +118,23 @@ def test_values_in_messages_are_cut_and_harmless(tmp_path):
 
 def test_halves_of_surrogate_pairs(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text('{"words": ["a\\ud800b", "c\\u0000"], "label": "\\udfff"}\n{"text": "\\ud83d\\ude00"}\n')
+    path.write_text(
+        '{"words": ["a\\ud800b", "c\\u0000"], "label": "\\udfff"}\n{"text": "\\ud83d\\ude00"}\n'
+    )
     corpus = open_corpus(path)
     first, second = corpus
     assert first.words == ("a\ufffdb", "c\ufffd")
     assert first.label == "\ufffd"
     assert second.text == "😀"
-    assert corpus.notes == {"texts with half a surrogate pair or NUL in an escape, read as U+FFFD": 3}
+    assert corpus.notes == {
+        "texts with half a surrogate pair or NUL in an escape, read as U+FFFD": 3
+    }
     assert corpus.fingerprint()
-    for wrong in ({"text": "a\ud800"}, {"words": ("a",), "relations": ("\0",)}, {"text": "é", "label": "\udc00"}):
+    for wrong in (
+        {"text": "a\ud800"},
+        {"words": ("a",), "relations": ("\0",)},
+        {"text": "é", "label": "\udc00"},
+    ):
         with pytest.raises(InputError, match="half of a surrogate pair, or NUL"):
             Example(**wrong)
     with pytest.raises(InputError, match="texts:1: it holds half"):
@@ -169,7 +181,10 @@ def test_heads_of_flat_stretches_by_the_rules_themselves():
 
     rng = random.Random(4)
     for _ in range(300):
-        tags = rng.choices(["NN", "DT", "IN", "POS", "CC", "NP", "PRP", "CD", "JJ", "VB", "$"], k=rng.randint(1, 12))
+        tags = rng.choices(
+            ["NN", "DT", "IN", "POS", "CC", "NP", "PRP", "CD", "JJ", "VB", "$"],
+            k=rng.randint(1, 12),
+        )
         bits = ["*"] * len(tags)
         head_of = PhraseHeads(phrases(bits, ["x"] * len(tags), [0] * len(tags)), tags)
         for start in range(len(tags)):
@@ -180,7 +195,10 @@ def test_heads_of_flat_stretches_by_the_rules_themselves():
 
 def test_brackets_of_all_kinds():
     def found(text):
-        return [(b.start, b.end, b.opening) for b in bracketed([("(9", "x:1"), (text, "x:2"), ("9)", "x:3")], Limits())]
+        return [
+            (b.start, b.end, b.opening)
+            for b in bracketed([("(9", "x:1"), (text, "x:2"), ("9)", "x:3")], Limits())
+        ]
 
     assert found("(1)|(2-a)(3)") == [(1, 2, "1"), (1, 2, "2-a"), (1, 2, "3"), (0, 3, "9")]
     assert found("(1(1)1)9)(9") == [(1, 2, "1"), (1, 2, "1"), (0, 2, "9"), (1, 3, "9")]
@@ -195,4 +213,7 @@ def test_the_documents_name_every_limit_and_option():
         assert f"| `{entry.name}` | {entry.default:,} |" in written
     for format in FORMATS.values():
         for option in format.options:
-            assert option in ("tokenizer", "max_tokens") or f"`{option}`" in written, (format.name, option)
+            assert option in ("tokenizer", "max_tokens") or f"`{option}`" in written, (
+                format.name,
+                option,
+            )

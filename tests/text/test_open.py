@@ -31,7 +31,9 @@ def test_paragraphs(tmp_path):
 
 def archive(name, members, folder):
     path = folder / name
-    mode = {"tar": "w", "gz": "w:gz", "xz": "w:xz", "bz2": "w:bz2", "tgz": "w:gz"}[name.rsplit(".", 1)[-1]]
+    mode = {"tar": "w", "gz": "w:gz", "xz": "w:xz", "bz2": "w:bz2", "tgz": "w:gz"}[
+        name.rsplit(".", 1)[-1]
+    ]
     with tarfile.open(path, mode) as tar:
         for member, data in members.items():
             entry = tarfile.TarInfo(member)
@@ -40,7 +42,9 @@ def archive(name, members, folder):
     return path
 
 
-@pytest.mark.parametrize("packing", ["gz", "xz", "bz2", "tar", "tar.gz", "tar.xz", "tar.bz2", "tgz"])
+@pytest.mark.parametrize(
+    "packing", ["gz", "xz", "bz2", "tar", "tar.gz", "tar.xz", "tar.bz2", "tgz"]
+)
 def test_packings_give_the_same_corpus(tmp_path, packing):
     plain = tmp_path / "story.txt"
     data = PROSE.encode()
@@ -49,7 +53,9 @@ def test_packings_give_the_same_corpus(tmp_path, packing):
         path = archive(f"story.{packing}", {"README": b"no", "deep/a.txt": data}, tmp_path)
     else:
         path = tmp_path / f"story.txt.{packing}"
-        path.write_bytes({"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}[packing](data))
+        path.write_bytes(
+            {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}[packing](data)
+        )
     packed = open_corpus(path)
     assert packed.fingerprint() == open_corpus(plain).fingerprint()
     assert packed.name == "story"
@@ -57,10 +63,15 @@ def test_packings_give_the_same_corpus(tmp_path, packing):
 
 def test_archive_of_compressed_members_in_order(tmp_path):
     path = archive(
-        "many.tar.xz", {"b.txt.gz": gzip.compress(b"second\n"), "a.txt": b"first", "c.conllu": b"x"}, tmp_path
+        "many.tar.xz",
+        {"b.txt.gz": gzip.compress(b"second\n"), "a.txt": b"first", "c.conllu": b"x"},
+        tmp_path,
     )
     corpus = open_corpus(path)
-    assert [(e.text, e.origin) for e in corpus] == [("second", f"{path}!b.txt.gz:1"), ("first", f"{path}!a.txt:1")]
+    assert [(e.text, e.origin) for e in corpus] == [
+        ("second", f"{path}!b.txt.gz:1"),
+        ("first", f"{path}!a.txt:1"),
+    ]
     assert len(list(corpus)) == 2
 
 
@@ -173,7 +184,9 @@ def test_a_file_looked_into_is_still_read_from_its_start(tmp_path):
 
 def test_errors_of_others_become_one_sentence():
     with (
-        pytest.raises(InputError, match=r"^f:3: it is broken \(ValueError: two lines\); mend it\.$"),
+        pytest.raises(
+            InputError, match=r"^f:3: it is broken \(ValueError: two lines\); mend it\.$"
+        ),
         reading(lambda: "f:3", "it is broken", advice="; mend it"),
     ):
         raise ValueError("two\n lines")

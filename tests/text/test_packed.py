@@ -1,4 +1,5 @@
-"""Compressed files and archives: they must end as such files do, and nothing is lost without a word."""
+"""Compressed files and archives: they must end as such files do, and nothing is lost without a
+word."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ PACKERS = [
     pytest.param("gz", gzip.compress, id="gz"),
     pytest.param("xz", lzma.compress, id="xz"),
     pytest.param("bz2", bz2.compress, id="bz2"),
-    pytest.param("zst", zstd, id="zst", marks=pytest.mark.skipif(not HAS_ZSTD, reason="pip install 'headwise[zstd]'")),
+    pytest.param(
+        "zst",
+        zstd,
+        id="zst",
+        marks=pytest.mark.skipif(not HAS_ZSTD, reason="pip install 'headwise[zstd]'"),
+    ),
 ]
 
 
@@ -147,7 +153,9 @@ def test_no_flipped_byte_loses_a_document(tmp_path):
 def test_a_huge_member_that_is_not_wanted(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(with_size(9, 1 << 60).replace(b"9.txt", b"9.pdf"))
-    with pytest.raises(InputError, match=r"a\.tar: the archive cannot be read to its end"):  # the checksum, here
+    with pytest.raises(
+        InputError, match=r"a\.tar: the archive cannot be read to its end"
+    ):  # the checksum, here
         list(open_corpus(path))
     entry = tarfile.TarInfo("9.pdf")
     entry.size = 1 << 60

@@ -25,5 +25,7 @@ def test_wikipedia_pairs(shared, wiki_bert):
         assert row.sep.sum() == 2
     assert len(lengths) == 200
     assert max(lengths) <= 128
-    assert sorted(lengths)[20] >= 60  # "most of our segments are 128 tokens long": few are much shorter
+    assert (
+        sorted(lengths)[20] >= 60
+    )  # "most of our segments are 128 tokens long": few are much shorter
     assert len({int(e.origin.rsplit(":", 1)[1]) for e in corpus}) > 1

@@ -14,7 +14,9 @@ from headwise.core.errors import InputError, ParameterError
 from headwise.text import open_corpus
 from headwise.text.readers.paragraphs import paragraph_pairs, share
 
-WORDS = st.sampled_from(["the", "dog", "believing", "weathervane", "a", "cat.", "don't", "déjà", "x"])
+WORDS = st.sampled_from(
+    ["the", "dog", "believing", "weathervane", "a", "cat.", "don't", "déjà", "x"]
+)
 PARAGRAPH = st.lists(WORDS, min_size=1, max_size=60).map(" ".join)
 
 
@@ -30,11 +32,15 @@ def test_pairs_fit_and_end_with_whole_words(paragraphs, most, make):
         for cut, whole in ((pair.text, first), (pair.pair, second)):
             assert whole.split()[: len(cut.split())] == cut.split()
         room = most - tokenizer.num_special_tokens_to_add(pair=True)
-        lengths = [len(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in (first, second)]
+        lengths = [
+            len(tokenizer(t, add_special_tokens=False)["input_ids"]) for t in (first, second)
+        ]
         if sum(lengths) <= room:
             assert (pair.text, pair.pair) == (first, second)
         elif min(lengths) <= room // 2:  # the shorter one is never touched
-            assert (pair.text, pair.pair)[lengths.index(min(lengths))] == (first, second)[lengths.index(min(lengths))]
+            assert (pair.text, pair.pair)[lengths.index(min(lengths))] == (first, second)[
+                lengths.index(min(lengths))
+            ]
 
 
 def test_cut_keeps_as_much_as_fits():
@@ -51,7 +57,9 @@ def test_share():
         for b in range(1, 20):
             for budget in range(2, 25):
                 x, y = a, b
-                while x + y > budget:  # the longer one loses a token at a time; of two alike the second
+                while (
+                    x + y > budget
+                ):  # the longer one loses a token at a time; of two alike the second
                     if x > y:
                         x -= 1
                     else:
@@ -62,7 +70,10 @@ def test_share():
 def test_which_paragraphs_stand_together():
     five = ["a", "b", " ", "c", "d", "e"]
     notes: Counter[str] = Counter()
-    assert [(p.text, p.pair) for p in paragraph_pairs(five, notes=notes)] == [("a", "b"), ("c", "d")]
+    assert [(p.text, p.pair) for p in paragraph_pairs(five, notes=notes)] == [
+        ("a", "b"),
+        ("c", "d"),
+    ]
     assert list(notes.values()) == [1]
     overlapping = [(p.text, p.pair) for p in paragraph_pairs(five, overlapping=True)]
     assert overlapping == [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")]
@@ -75,14 +86,19 @@ def test_a_text_without_spaces_is_cut_within():
     (pair,) = paragraph_pairs(["x" * 30, "y"], tokenizer, 5)
     assert pair.pair == "y"
     notes: Counter[str] = Counter()
-    assert list(paragraph_pairs(["weathervane" * 5 + " dog", "the " * 30], tokenizer, 8, notes=notes)) == []
+    assert (
+        list(paragraph_pairs(["weathervane" * 5 + " dog", "the " * 30], tokenizer, 8, notes=notes))
+        == []
+    )
     assert sum(notes.values()) == 1
 
 
 def test_articles_and_plain_text(tmp_path):
     articles = tmp_path / "articles.jsonl"
     articles.write_text(
-        "".join(json.dumps({"title": t, "paragraphs": [f"{t}1", f"{t}2", f"{t}3"]}) + "\n" for t in "ab")
+        "".join(
+            json.dumps({"title": t, "paragraphs": [f"{t}1", f"{t}2", f"{t}3"]}) + "\n" for t in "ab"
+        )
     )
     expected = [("a1", "a2"), ("b1", "b2")]  # no pair across articles
     for spec in (str(articles), f"wikipedia:{articles}", f"articles:{articles}"):

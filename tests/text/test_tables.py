@@ -18,7 +18,10 @@ def put(path, text):
 
 
 def test_csv(tmp_path):
-    path = put(tmp_path / "a.csv", 'text,label\r\n"A ""big"" dog, it barks",x\r\n\r\n"two\nlines",y\r\nplain,z\r\n')
+    path = put(
+        tmp_path / "a.csv",
+        'text,label\r\n"A ""big"" dog, it barks",x\r\n\r\n"two\nlines",y\r\nplain,z\r\n',
+    )
     assert [(e.text, e.label, e.origin) for e in open_corpus(path)] == [
         ('A "big" dog, it barks', "x", f"{path}:2"),
         ("two\nlines", "y", f"{path}:4"),
@@ -35,10 +38,19 @@ def test_csv(tmp_path):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("text,label\na,b\nc\n", r"a\.csv:3: the row has 1 columns where the first line has 2; mend"),
+        (
+            "text,label\na,b\nc\n",
+            r"a\.csv:3: the row has 1 columns where the first line has 2; mend",
+        ),
         ('text,label\n"a"b,c\n', r"a\.csv:2: the row that begins here is no CSV"),
-        ('text,label\nx,y\n"a\nb,c\n', r"a\.csv:3: the row that begins here is no CSV \(unexpected end of data\)"),
-        ("id,name\n1,2\n", r"a\.csv:1: the header names no text: .* it has id, name\. .*--text-field"),
+        (
+            'text,label\nx,y\n"a\nb,c\n',
+            r"a\.csv:3: the row that begins here is no CSV \(unexpected end of data\)",
+        ),
+        (
+            "id,name\n1,2\n",
+            r"a\.csv:1: the header names no text: .* it has id, name\. .*--text-field",
+        ),
     ],
 )
 def test_broken_csv(tmp_path, content, why):
@@ -52,23 +64,33 @@ def test_options_of_tables(tmp_path):
     for wrong in ({"delimiter": "::"}, {"bad_rows": "maybe"}, {"delimiter": 3}, {"text_field": 5}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             open_corpus(path, **wrong)
-    with pytest.raises(ParameterError, match="`documents` of the format conllu must be true or false; it is 'perhaps'"):
+    with pytest.raises(
+        ParameterError,
+        match="`documents` of the format conllu must be true or false; it is 'perhaps'",
+    ):
         open_corpus(f"conllu:{path}", documents="perhaps")
 
 
-ROWS = [{"id": 1, "body": "One.", "reply": "Yes.", "score": 2.5}, {"id": 2, "body": "Two.", "reply": "No.", "score": 1}]
+ROWS = [
+    {"id": 1, "body": "One.", "reply": "Yes.", "score": 2.5},
+    {"id": 2, "body": "Two.", "reply": "No.", "score": 1},
+]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv"])
 def test_the_text_field_by_name(tmp_path, name):
     mark = "\t" if name.endswith("tsv") else ","
-    table = "".join(mark.join(map(str, row)) + "\n" for row in ([*ROWS[0]], *(row.values() for row in ROWS)))
+    table = "".join(
+        mark.join(map(str, row)) + "\n" for row in ([*ROWS[0]], *(row.values() for row in ROWS))
+    )
     lines = "".join(json.dumps(row) + "\n" for row in ROWS)
     path = put(tmp_path / name, lines if name.endswith("jsonl") else table)
     assert [e.text for e in open_corpus(path, text_field="body")] == ["One.", "Two."]
     first = next(iter(open_corpus(path, text_field="body,reply")))
     assert (first.text, first.pair, float(first.label)) == ("One.", "Yes.", 2.5)
-    with pytest.raises(InputError, match=r":1: there is no field 'text' \(text_field\); there are: id, body, reply"):
+    with pytest.raises(
+        InputError, match=r":1: there is no field 'text' \(text_field\); there are: id, body, reply"
+    ):
         open_corpus(path, text_field="text")
 
 
@@ -93,7 +115,9 @@ def test_fields_known_without_name(tmp_path):
         ("H", "I", None),
         ("J", None, None),
     ]
-    (example,) = open_corpus(put(tmp_path / "w.jsonl", '{"parts": ["a", "b"], "text": "x"}'), text_field="parts")
+    (example,) = open_corpus(
+        put(tmp_path / "w.jsonl", '{"parts": ["a", "b"], "text": "x"}'), text_field="parts"
+    )
     assert (example.words, example.text) == (("a", "b"), None)
 
 
@@ -117,5 +141,7 @@ def test_lines_or_paragraphs(tmp_path):
     assert [e.text for e in open_corpus(paragraphs, split="lines")] == ["one", "two", "three"]
     with pytest.raises(ParameterError, match="split"):
         open_corpus(paragraphs, split="words")
-    late = put(tmp_path / "c.txt", "line\n" * 2000 + "\nlast\n")  # a blank line far down changes nothing
+    late = put(
+        tmp_path / "c.txt", "line\n" * 2000 + "\nlast\n"
+    )  # a blank line far down changes nothing
     assert sum(1 for _ in open_corpus(late)) == 2001

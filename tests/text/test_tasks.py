@@ -22,7 +22,9 @@ def test_metrics_are_those_of_scikit_learn_and_scipy() -> None:
     x, y = random.normal(size=100), random.normal(size=100)
     assert METRICS["accuracy"](truth, said) == pytest.approx(reference.accuracy_score(truth, said))
     assert METRICS["f1"](truth, said) == pytest.approx(reference.f1_score(truth, said))
-    assert METRICS["matthews"](truth, said) == pytest.approx(reference.matthews_corrcoef(truth, said))
+    assert METRICS["matthews"](truth, said) == pytest.approx(
+        reference.matthews_corrcoef(truth, said)
+    )
     assert METRICS["pearson"](x, y) == pytest.approx(pearsonr(x, y).statistic)
     assert METRICS["spearman"](x, y) == pytest.approx(spearmanr(x, y).statistic)
 
@@ -44,9 +46,15 @@ def glue(folder: Path) -> Path:
     pairs = [f"{i % 2}\t1\t2\tone {i}\ttwo {i}" for i in range(6)]
     write(folder / "MRPC" / "msr_paraphrase_train.txt", header, *pairs)
     write(folder / "MRPC" / "test.tsv", header, *pairs[:4])
-    columns = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+    columns = (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+    )
     for name in ("glue-train.tsv", "glue-dev.tsv"):
-        write(folder / "STS-B" / name, columns, *(f"{i}\ta\tb\tc\td\te\tf\tone {i}\ttwo\t{i / 2}" for i in range(5)))
+        write(
+            folder / "STS-B" / name,
+            columns,
+            *(f"{i}\ta\tb\tc\td\te\tf\tone {i}\ttwo\t{i / 2}" for i in range(5)),
+        )
     for name in ("train.tsv", "dev.tsv"):
         write(folder / "SST-2" / name, "sentence\tlabel", *(f"text {i}\t{i % 2}" for i in range(4)))
         write(
@@ -88,9 +96,16 @@ def test_every_glue_task_is_read_from_its_folder(name: str, tmp_path: Path) -> N
 
 
 def test_a_limited_regression_keeps_its_parts_and_numbers() -> None:
-    task = Task.of_parts("own", tuple(corpus(*map(float, range(20)))), tuple(corpus(*map(float, range(9)))), NUMBERS)
+    task = Task.of_parts(
+        "own", tuple(corpus(*map(float, range(20)))), tuple(corpus(*map(float, range(9)))), NUMBERS
+    )
     limited = task.limit(5, None, 4)
-    assert (limited.kind, limited.second_metric, limited.classes, limited.outputs) == ("regression", "spearman", (), 1)
+    assert (limited.kind, limited.second_metric, limited.classes, limited.outputs) == (
+        "regression",
+        "spearman",
+        (),
+        1,
+    )
     assert (len(limited.train), len(limited.dev)) == (5, 4)
     assert {example.label for example in limited.dev} <= set(map(float, range(9)))
 
@@ -123,7 +138,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
         read_task("own", train=both, dev=corpus("a", "b", "c"))
     with pytest.raises(InputError, match="'b' of the train part is missing in the dev part"):
         read_task("own", train=both, dev=corpus("a", "a"))
-    with pytest.raises(InputError, match=r"1 of 2 examples of the dev part have no label, the first is f:2"):
+    with pytest.raises(
+        InputError, match=r"1 of 2 examples of the dev part have no label, the first is f:2"
+    ):
         read_task("own", train=both, dev=corpus("a", None))
     with pytest.raises(InputError, match="NaN"):
         read_task("own", train=corpus(1.0, 2.0), dev=corpus(1.0, float("nan")))
@@ -151,4 +168,9 @@ def test_real_glue_folders(shared: Path) -> None:
         for name in ("MRPC", "RTE", "STS-B", "CoLA")
         if (t := read_task(name, data=shared / "data" / "glue"))
     }
-    assert sizes == {"MRPC": (4076, 1725), "RTE": (2490, 277), "STS-B": (5749, 1500), "CoLA": (8551, 1043)}
+    assert sizes == {
+        "MRPC": (4076, 1725),
+        "RTE": (2490, 277),
+        "STS-B": (5749, 1500),
+        "CoLA": (8551, 1043),
+    }

@@ -30,15 +30,30 @@ CASES = {
         "0\tg\tf\ty\to\tn\tn\ta b\tc d\t3.800\n",
         [("a b", "c d", 3.8)],
     ),
-    "RTE": ("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n", [("a", "b", "not_entailment")]),
-    "QNLI": ("index\tquestion\tsentence\tlabel\n0\tWho?\tMe.\tentailment\n", [("Who?", "Me.", "entailment")]),
-    "QQP": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\ta?\tb?\t1\n", [("a?", "b?", "1")]),
+    "RTE": (
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n",
+        [("a", "b", "not_entailment")],
+    ),
+    "QNLI": (
+        "index\tquestion\tsentence\tlabel\n0\tWho?\tMe.\tentailment\n",
+        [("Who?", "Me.", "entailment")],
+    ),
+    "QQP": (
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\ta?\tb?\t1\n",
+        [("a?", "b?", "1")],
+    ),
     "MNLI": (
         "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\ta\tb\tneutral\tentailment\n",
         [("a", "b", "entailment")],
     ),
-    "CoLA": ("gj04\t0\t*\tBad the.\ngj04\t1\t\tGood.\n", [("Bad the.", None, "0"), ("Good.", None, "1")]),
-    "XNLI": ("Er ging.\tEr blieb.\tcontradiction\r\n", [("Er ging.", "Er blieb.", "contradiction")]),
+    "CoLA": (
+        "gj04\t0\t*\tBad the.\ngj04\t1\t\tGood.\n",
+        [("Bad the.", None, "0"), ("Good.", None, "1")],
+    ),
+    "XNLI": (
+        "Er ging.\tEr blieb.\tcontradiction\r\n",
+        [("Er ging.", "Er blieb.", "contradiction")],
+    ),
 }
 
 
@@ -61,7 +76,9 @@ def test_quotes_are_characters(tmp_path):
 
 
 def test_files_without_labels(tmp_path):
-    assert triples(open_corpus(put(tmp_path / "a.tsv", "index\tsentence\n0\thello\n"))) == [("hello", None, None)]
+    assert triples(open_corpus(put(tmp_path / "a.tsv", "index\tsentence\n0\thello\n"))) == [
+        ("hello", None, None)
+    ]
     mrpc = "index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\ta\tb\n"
     assert triples(open_corpus(put(tmp_path / "a.tsv", mrpc))) == [("a", "b", None)]
     assert triples(
@@ -72,13 +89,21 @@ def test_files_without_labels(tmp_path):
 
 
 def test_generic_headers(tmp_path):
-    assert triples(open_corpus(put(tmp_path / "a.tsv", "label\ttext\nx\thello\n"))) == [("hello", None, "x")]
-    assert triples(open_corpus(put(tmp_path / "a.tsv", "text\tpair\nhello\tyou\n"))) == [("hello", "you", None)]
+    assert triples(open_corpus(put(tmp_path / "a.tsv", "label\ttext\nx\thello\n"))) == [
+        ("hello", None, "x")
+    ]
+    assert triples(open_corpus(put(tmp_path / "a.tsv", "text\tpair\nhello\tyou\n"))) == [
+        ("hello", "you", None)
+    ]
     assert triples(open_corpus(put(tmp_path / "a.tsv", "sentence1\tsentence2\nhello\tyou\n"))) == [
         ("hello", "you", None)
     ]
-    assert triples(open_corpus(put(tmp_path / "a.tsv", "text\tscore\nhello\t2\n"))) == [("hello", None, 2.0)]
-    assert triples(open_corpus(put(tmp_path / "a.tsv", "premise\thypothesis\tlabel\na\tb\tc\n"))) == [("a", "b", "c")]
+    assert triples(open_corpus(put(tmp_path / "a.tsv", "text\tscore\nhello\t2\n"))) == [
+        ("hello", None, 2.0)
+    ]
+    assert triples(
+        open_corpus(put(tmp_path / "a.tsv", "premise\thypothesis\tlabel\na\tb\tc\n"))
+    ) == [("a", "b", "c")]
 
 
 def test_rows_that_a_line_break_tore_apart(tmp_path):
@@ -114,8 +139,13 @@ def test_refusals(tmp_path):
 
 
 def test_senteval(tmp_path):
-    path = put(tmp_path / "bigram_shift.txt", "tr\tO\tA b c .\nva\tI\tB a c .\nte\tO\tc .\ntr\tI\td .\n")
-    assert triples(open_corpus(f"senteval:{path}", part="tr")) == [("A b c .", None, "O"), ("d .", None, "I")]
+    path = put(
+        tmp_path / "bigram_shift.txt", "tr\tO\tA b c .\nva\tI\tB a c .\nte\tO\tc .\ntr\tI\td .\n"
+    )
+    assert triples(open_corpus(f"senteval:{path}", part="tr")) == [
+        ("A b c .", None, "O"),
+        ("d .", None, "I"),
+    ]
     assert triples(open_corpus(f"senteval:{path}", part="validation")) == [("B a c .", None, "I")]
     assert len(list(open_corpus(path))) == 4  # known by its first line
     assert len(list(open_corpus(path, part="te"))) == 1
@@ -157,7 +187,9 @@ def test_glue_as_it_is(shared, name, count, columns):
     rows = rows_by_csv(path)[0 if "CoLA" in name else 1 :]
     text, pair, label = columns
     score = float if "STS-B" in name else str
-    expected = [(r[text].strip(), None if pair is None else r[pair].strip(), score(r[label])) for r in rows]
+    expected = [
+        (r[text].strip(), None if pair is None else r[pair].strip(), score(r[label])) for r in rows
+    ]
     assert read == expected
 
 

@@ -1,15 +1,25 @@
-"""Small tokenizers of the common kinds, trained on the spot: WordPiece, byte-level BPE, and BPE with the mark for
-spaces."""
+"""Small tokenizers of the common kinds, trained on the spot: WordPiece, byte-level BPE, and BPE
+with the mark for spaces."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
-TEXTS = ["the dog chased a cat , and the cat ran away . don't stop believing in the old weather vane over there"] * 40
+TEXTS = [
+    "the dog chased a cat , and the cat ran away . don't stop believing in the old weather vane over there"
+] * 40
 
 
 @cache
@@ -18,7 +28,9 @@ def bert_like() -> Any:
     t.normalizer = normalizers.BertNormalizer(lowercase=True)
     t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    t.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False))
+    t.train_from_iterator(
+        TEXTS, trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False)
+    )
     t.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -43,11 +55,16 @@ def gpt2_like() -> Any:
     t.train_from_iterator(
         TEXTS,
         trainers.BpeTrainer(
-            vocab_size=300, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+            vocab_size=300,
+            special_tokens=["<|endoftext|>"],
+            initial_alphabet=alphabet,
+            show_progress=False,
         ),
     )
     t.post_processor = processors.ByteLevel(trim_offsets=False)
-    return PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=t, bos_token="<|endoftext|>", eos_token="<|endoftext|>"
+    )
 
 
 @cache
@@ -55,10 +72,17 @@ def llama_like() -> Any:
     t = Tokenizer(models.BPE(unk_token="<unk>"))
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     t.train_from_iterator(
-        TEXTS, trainers.BpeTrainer(vocab_size=90, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False)
+        TEXTS,
+        trainers.BpeTrainer(
+            vocab_size=90, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False
+        ),
     )
-    t.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
-    return PreTrainedTokenizerFast(tokenizer_object=t, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+    t.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=t, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 ALL = (bert_like, gpt2_like, llama_like)

@@ -1,4 +1,5 @@
-"""The bundle of d3 that pages draw with: what its build states, no more than is used, and its licences beside it."""
+"""The bundle of d3 that pages draw with: what its build states, no more than is used, and its
+licences beside it."""
 
 from __future__ import annotations
 
@@ -41,9 +42,16 @@ def test_its_licences_go_with_it() -> None:
 
 
 def test_the_entry_names_what_the_scripts_use_and_no_more() -> None:
-    files = [*(ROOT / "src/headwise/page/assets").glob("*.js"), *(ROOT / "src/headwise/plots/views").glob("*.js")]
+    files = [
+        *(ROOT / "src/headwise/page/assets").glob("*.js"),
+        *(ROOT / "src/headwise/plots/views").glob("*.js"),
+    ]
     files += (ROOT / "src/headwise/explore/static").glob("*.js")
-    used = {name for path in files for name in re.findall(r"\bd3\.(\w+)", path.read_text(encoding="utf-8"))} - {"js"}
+    used = {
+        name
+        for path in files
+        for name in re.findall(r"\bd3\.(\w+)", path.read_text(encoding="utf-8"))
+    } - {"js"}
     named = re.findall(r"export \{([^}]*)\}", (BUILD / "entry.js").read_text())
     assert used == {name.strip() for names in named for name in names.split(",")}
 
@@ -61,5 +69,7 @@ def test_scripts_are_joined_without_imports_and_exports(monkeypatch: pytest.Monk
     reason="tools/d3_bundle is not installed here (npm ci)",
 )
 def test_the_build_makes_it_again() -> None:
-    done = subprocess.run(["node", "build.mjs", "--check"], cwd=BUILD, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["node", "build.mjs", "--check"], cwd=BUILD, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr

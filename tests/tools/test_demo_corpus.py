@@ -1,5 +1,5 @@
-"""The demo grammar: true trees, sound agreement, every phenomenon, the same examples everywhere, and the shipped file
-made again."""
+"""The demo grammar: true trees, sound agreement, every phenomenon, the same examples everywhere,
+and the shipped file made again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from headwise.text import open_corpus
 from headwise.text.example import ROOT, Example
 
 SIZE = 400
-# Relations every prefix of a few hundred examples must hold, for each analysis to have something to find.
+# Relations every prefix of a few hundred examples must hold, for each analysis to have something to
+# find.
 RELATIONS = {
     *(
         "root",
@@ -61,7 +62,15 @@ RELATIONS = {
     ),
     *("expl", "flat", "nummod"),
 }
-PRONOUNS = {"she": "Fem", "her": "Fem", "herself": "Fem", "he": "Masc", "him": "Masc", "his": "Masc", "himself": "Masc"}
+PRONOUNS = {
+    "she": "Fem",
+    "her": "Fem",
+    "herself": "Fem",
+    "he": "Masc",
+    "him": "Masc",
+    "his": "Masc",
+    "himself": "Masc",
+}
 UPOS = {
     "NOUN",
     "PROPN",
@@ -119,7 +128,9 @@ def test_trees(examples: list[Example]) -> None:
             roots = [w for w in words if example.heads[w] == ROOT]
             assert len(roots) == 1, text(example)
             assert all((example.relations[w] == "root") == (w in roots) for w in words)
-            assert all(example.heads[w] in words for w in words if w not in roots), "an arc leaves its sentence"
+            assert all(example.heads[w] in words for w in words if w not in roots), (
+                "an arc leaves its sentence"
+            )
             assert yield_of(example, roots[0]) == words
 
 
@@ -127,7 +138,9 @@ def test_trees_are_projective(examples: list[Example]) -> None:
     for example in examples:
         for word in range(len(example.all_words)):
             below = yield_of(example, word)
-            assert below[-1] - below[0] + 1 == len(below), f"{example.all_words[word]} in: {text(example)}"
+            assert below[-1] - below[0] + 1 == len(below), (
+                f"{example.all_words[word]} in: {text(example)}"
+            )
 
 
 def test_relations_and_classes_fit(examples: list[Example]) -> None:
@@ -159,11 +172,15 @@ def test_relations_and_classes_fit(examples: list[Example]) -> None:
             )
             if relation in ("det", "case", "aux", "aux:pass", "cop", "cc", "punct", "mark"):
                 allowed = dependents(example, word)
-                assert not allowed, f"a function word with dependents: {example.all_words[word]} in {text(example)}"
+                assert not allowed, (
+                    f"a function word with dependents: {example.all_words[word]} in {text(example)}"
+                )
         for verb, upos in enumerate(example.upos):
             if upos == "VERB":
                 for relation in ("nsubj", "nsubj:pass", "obj", "iobj", "aux:pass", "compound:prt"):
-                    assert len(dependents(example, verb, relation)) <= 1, f"two {relation}: {text(example)}"
+                    assert len(dependents(example, verb, relation)) <= 1, (
+                        f"two {relation}: {text(example)}"
+                    )
                 if dependents(example, verb, "nsubj:pass"):
                     assert example.features[verb].get("Voice") == "Pass"
                     assert dependents(example, verb, "aux:pass")
@@ -184,25 +201,35 @@ def test_subject_and_verb_agree(examples: list[Example]) -> None:
             if not subjects:
                 continue
             finite = finite_parts(example, clause)
-            assert len(finite) == 1, f"{len(finite)} finite words at '{example.all_words[clause]}': {text(example)}"
+            assert len(finite) == 1, (
+                f"{len(finite)} finite words at '{example.all_words[clause]}': {text(example)}"
+            )
             subject, form = subjects[0], example.all_words[finite[0]].lower()
             word = example.all_words[subject].lower()
             if example.features[subject].get("PronType") == "Rel":
                 subject = example.heads[clause]
                 word = example.all_words[subject].lower()
-            joined = bool(dependents(example, subject, "conj")) and not dependents(example, subject, "cc:preconj")
+            joined = bool(dependents(example, subject, "conj")) and not dependents(
+                example, subject, "cc:preconj"
+            )
             plural = (
-                joined or word in ("they", "we", "you", "none") or example.features[subject].get("Number") == "Plur"
+                joined
+                or word in ("they", "we", "you", "none")
+                or example.features[subject].get("Number") == "Plur"
             )
             singular_third = not plural and word != "i"
             message = f"{word} {form}: {text(example)}"
             if form in ("is", "was", "has", "does", "are", "were", "have", "do", "am"):
-                assert (form in ("is", "has", "does")) == singular_third or form in ("was", "am"), message
+                assert (form in ("is", "has", "does")) == singular_third or form in ("was", "am"), (
+                    message
+                )
                 assert (form == "am") <= (word == "i"), message
                 assert (form == "was") <= (not plural), message
                 assert (form == "were") <= plural, message
                 checked += 1
-            elif example.upos[finite[0]] == "VERB" and example.features[finite[0]]["Tense"] == "Pres":
+            elif (
+                example.upos[finite[0]] == "VERB" and example.features[finite[0]]["Tense"] == "Pres"
+            ):
                 assert form.endswith("s") == singular_third, message
                 checked += 1
     assert checked > 200
@@ -250,13 +277,19 @@ def test_articles_fit_the_next_word(examples: list[Example]) -> None:
             if word in ("a", "an"):
                 assert (word == "an") == (following in vowels), f"{word} {following}"
                 seen[word] += 1
-            assert (word, following) not in {("the", "the"), ("a", "the"), ("the", "a"), ("to", "to")}
+            assert (word, following) not in {
+                ("the", "the"),
+                ("a", "the"),
+                ("the", "a"),
+                ("to", "to"),
+            }
     assert seen["a"] > 100
     assert seen["an"] > 30
 
 
 def test_pronouns_agree_with_their_antecedents(examples: list[Example]) -> None:
-    """No entity is both she and he, names have the gender of their list, and reflexives mean the subject."""
+    """No entity is both she and he, names have the gender of their list, and reflexives mean the
+    subject."""
     names = {name: gender for gender, list_ in lexicon().names.items() for name in list_}
     checked = 0
     for example in examples:
@@ -269,7 +302,9 @@ def test_pronouns_agree_with_their_antecedents(examples: list[Example]) -> None:
                 genders[mention.entity].add("Neut")
             if word.lower().endswith("self"):
                 subject = dependents(example, example.heads[mention.head], "nsubj")[0]
-                assert any(m.head == subject and m.entity == mention.entity for m in example.mentions)
+                assert any(
+                    m.head == subject and m.entity == mention.entity for m in example.mentions
+                )
                 checked += 1
         assert all(len(found) <= 1 for found in genders.values()), text(example)
         checked += sum(map(len, genders.values()))
@@ -287,7 +322,9 @@ def test_mentions(examples: list[Example]) -> None:
         for mention in example.mentions:
             assert 0 <= mention.start <= mention.head < mention.end <= len(example.all_words)
             assert example.upos[mention.head] in ("NOUN", "PROPN", "PRON")
-            assert example.upos[mention.start] not in ("ADP", "CCONJ", "PUNCT", "VERB"), text(example)
+            assert example.upos[mention.start] not in ("ADP", "CCONJ", "PUNCT", "VERB"), text(
+                example
+            )
             inside = set(range(mention.start, mention.end))
             assert all(example.heads[w] in inside for w in inside - {mention.head}), (
                 "a mention is a connected stretch under its head"
@@ -311,9 +348,14 @@ def test_pairs_are_joined_by_coreference(examples: list[Example]) -> None:
     content = ("NOUN", "PROPN", "VERB", "ADJ")
 
     def words_of(example: Example, low: int, high: int) -> set[str]:
-        return {example.all_words[w].lower() for w in range(low, high) if example.upos[w] in content}
+        return {
+            example.all_words[w].lower() for w in range(low, high) if example.upos[w] in content
+        }
 
-    same = sum(bool(words_of(e, 0, len(e.words)) & words_of(e, len(e.words), len(e.all_words))) for e in pairs)
+    same = sum(
+        bool(words_of(e, 0, len(e.words)) & words_of(e, len(e.words), len(e.all_words)))
+        for e in pairs
+    )
     assert same > len(pairs) / 4
 
 
@@ -334,12 +376,20 @@ def test_frames(examples: list[Example]) -> None:
             distant += min(abs(i - j) for i in target for j in span) >= 2
     names = {link.frame for example in examples for link in example.frames}
     assert len(names) > 40
-    assert {"Giving", "Commerce_buy", "Commerce_sell", "Perception_experience", "Self_motion", "Statement"} <= names
+    assert {
+        "Giving",
+        "Commerce_buy",
+        "Commerce_sell",
+        "Perception_experience",
+        "Self_motion",
+        "Statement",
+    } <= names
     assert distant > 200  # the papers look at links of at least two positions
 
 
 def test_a_frame_by_hand() -> None:
-    """In a double-object sentence the three elements of Giving are the subject, the object and the indirect object."""
+    """In a double-object sentence the three elements of Giving are the subject, the object and the
+    indirect object."""
     found = 0
     for number in range(200):
         example = read_off([Grammar(f"by hand {number}").sentence("ditransitive")]).example()
@@ -367,8 +417,24 @@ def test_everything_occurs(examples: list[Example], size: int) -> None:
     relations = Counter(r for e in part for r in e.relations)
     assert not [r for r in RELATIONS if not relations[r]]
     words = Counter(w.lower() for e in part for w in e.all_words)
-    negation = ["not", "n't", "never", "nothing", "nobody", "no", "neither", "nor", "none", "without", "nowhere"]
-    assert not [w for w in negation if not words[w]] if size == SIZE else sum(map(words.__getitem__, negation)) > 20
+    negation = [
+        "not",
+        "n't",
+        "never",
+        "nothing",
+        "nobody",
+        "no",
+        "neither",
+        "nor",
+        "none",
+        "without",
+        "nowhere",
+    ]
+    assert (
+        not [w for w in negation if not words[w]]
+        if size == SIZE
+        else sum(map(words.__getitem__, negation)) > 20
+    )
     assert words["?"] > 10
     features = {(k, v) for e in part for f in e.features for k, v in f.items()}
     wanted = {
@@ -412,7 +478,9 @@ def test_label_is_the_tense_of_every_main_clause(examples: list[Example]) -> Non
             start = words[0]
             alone = Example(
                 words=tuple(example.all_words[w] for w in words),
-                heads=tuple(example.heads[w] - start if example.heads[w] != ROOT else ROOT for w in words),
+                heads=tuple(
+                    example.heads[w] - start if example.heads[w] != ROOT else ROOT for w in words
+                ),
                 upos=tuple(example.upos[w] for w in words),
                 features=tuple(example.features[w] for w in words),
             )
@@ -430,12 +498,14 @@ def test_same_everywhere(examples: list[Example]) -> None:
 
 
 def test_the_shipped_file_is_made_again_to_the_byte(tmp_path: Path) -> None:
-    """In another process, with another order of sets: whoever changes the grammar runs `python tools/demo_corpus` and
-    commits the file."""
+    """In another process, with another order of sets: whoever changes the grammar runs `python
+    tools/demo_corpus` and commits the file."""
     out = tmp_path / "again.jsonl.bz2"
     environment = {"PYTHONHASHSEED": "1", "PYTHONPATH": ":".join(sys.path)}
     tool = SHIPPED.parents[4] / "tools" / "demo_corpus"
-    subprocess.run([sys.executable, tool, "--out", out], check=True, env=environment, capture_output=True)
+    subprocess.run(
+        [sys.executable, tool, "--out", out], check=True, env=environment, capture_output=True
+    )
     assert out.read_bytes() == SHIPPED.read_bytes()
     assert SHIPPED.stat().st_size < 100_000
 
@@ -450,10 +520,25 @@ def test_the_real_part_is_made_again_from_the_treebank(shared: Path, tmp_path: P
 
 
 def test_what_is_written_is_read_back(examples: list[Example], tmp_path: Path) -> None:
-    assert list(open_corpus(SHIPPED)) == [replace(e, origin=f"{SHIPPED}:{i + 1}") for i, e in enumerate(examples)]
-    main(["--task", "bigram_shift", "--size", "6", "--seed", "2", "--out", str(tmp_path / "task.jsonl.bz2")])
+    assert list(open_corpus(SHIPPED)) == [
+        replace(e, origin=f"{SHIPPED}:{i + 1}") for i, e in enumerate(examples)
+    ]
+    main(
+        [
+            "--task",
+            "bigram_shift",
+            "--size",
+            "6",
+            "--seed",
+            "2",
+            "--out",
+            str(tmp_path / "task.jsonl.bz2"),
+        ]
+    )
     read = list(open_corpus(tmp_path / "task.jsonl.bz2"))
-    assert [(e.words, e.label) for e in read] == [(e.words, e.label) for e in demo_probing("bigram_shift", 6, 2)]
+    assert [(e.words, e.label) for e in read] == [
+        (e.words, e.label) for e in demo_probing("bigram_shift", 6, 2)
+    ]
     assert packed(examples[:5]) == packed(list(examples[:5]))
     with pytest.raises(SystemExit):
         main(["--size", "10"])  # the shipped file would no longer be what it is
@@ -565,7 +650,9 @@ def test_inverted_coordinations_are_the_clauses_swapped() -> None:
         first = [w for w in range(len(before.words) - 1) if w not in yield_of(before, conjunct)]
         old = lowered(before.words)
         joint = [w for w in yield_of(before, conjunct) if w not in second]
-        assert [old[w].lower() for w in (*second, *joint, *first)] + ["."] == [w.lower() for w in moved.words]
+        assert [old[w].lower() for w in (*second, *joint, *first)] + ["."] == [
+            w.lower() for w in moved.words
+        ]
 
 
 def test_unknown_task_is_named() -> None:

@@ -48,4 +48,8 @@ def test_what_scripts_import_exists(path: Path) -> None:
 
 def test_what_is_not_there_is_seen() -> None:
     source = "from headwise.stats.tests import z_test, gone\nimport headwise.nowhere\nfrom headwise.no.where import x\n"
-    assert lacking(source) == ["headwise.stats.tests gone", "headwise.nowhere", "headwise.no.where x"]
+    assert lacking(source) == [
+        "headwise.stats.tests gone",
+        "headwise.nowhere",
+        "headwise.no.where x",
+    ]

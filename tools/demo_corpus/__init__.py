@@ -1,1 +1,2 @@
-"""A small English grammar that knows the true tree, coreference and frame of each sentence it makes."""
+"""A small English grammar that knows the true tree, coreference and frame of each sentence it
+makes."""

@@ -1,5 +1,5 @@
-"""Clauses of the demo grammar: a verb with its auxiliaries, its participants in their places, and adjuncts, in any
-tense, voice and form."""
+"""Clauses of the demo grammar: a verb with its auxiliaries, its participants in their places, and
+adjuncts, in any tense, voice and form."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ PARTICIPLES = {"be": ("been", "being"), "have": ("had", "having"), "do": ("done"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Tense, aspect, polarity and voice of a clause. `aspect`: simple, habit, progressive, perfect, or a modal verb."""
+    """Tense, aspect, polarity and voice of a clause. `aspect`: simple, habit, progressive, perfect,
+    or a modal verb."""
 
     tense: str  # past or present
     aspect: str = "simple"
@@ -56,7 +57,8 @@ def finite_features(tense: str, person: int, plural: bool) -> dict[str, str]:
 
 
 def auxiliaries(plan: Plan, inverted: bool, copula: bool = False) -> list[tuple[str, str]]:
-    """The auxiliaries a plan asks for, as (lemma, relation); do-support where there is none to negate or to invert."""
+    """The auxiliaries a plan asks for, as (lemma, relation); do-support where there is none to
+    negate or to invert."""
     found: list[tuple[str, str]] = []
     if plan.aspect in MODALS:
         found.append((plan.aspect, "aux"))
@@ -76,24 +78,36 @@ def auxiliaries(plan: Plan, inverted: bool, copula: bool = False) -> list[tuple[
 def verb_group(
     verb: Verb | None, plan: Plan, person: int, plural: bool, inverted: bool = False
 ) -> tuple[list[Node], Node | None]:
-    """The auxiliaries in order and the main verb in the form they ask of it; without a verb, a form of `be` as copula
-    comes last."""
+    """The auxiliaries in order and the main verb in the form they ask of it; without a verb, a form
+    of `be` as copula comes last."""
     wanted = auxiliaries(plan, inverted, copula=verb is None)
     nodes: list[Node] = []
     before: str | None = None  # what the word before asks for: base, participle, gerund
     for lemma, relation in wanted:
         if before is None:
-            form, features = finite_form(lemma, plan.tense, person, plural), finite_features(plan.tense, person, plural)
+            form, features = (
+                finite_form(lemma, plan.tense, person, plural),
+                finite_features(plan.tense, person, plural),
+            )
             if lemma in MODALS:
                 features = {"VerbForm": "Fin"}
         else:
             form, features = _nonfinite(lemma, PARTICIPLES.get(lemma, (lemma, lemma)), before)
         nodes.append(Node(form, "AUX", relation, lemma, features))
-        before = {"have": "participle", "be": "participle" if relation == "aux:pass" else "gerund"}.get(lemma, "base")
+        before = {
+            "have": "participle",
+            "be": "participle" if relation == "aux:pass" else "gerund",
+        }.get(lemma, "base")
     if verb is None:
         return nodes, None
     if before is None:
-        form = verb.past if plan.tense == "past" else verb.third if person == 3 and not plural else verb.lemma
+        form = (
+            verb.past
+            if plan.tense == "past"
+            else verb.third
+            if person == 3 and not plural
+            else verb.lemma
+        )
         features = finite_features(plan.tense, person, plural)
     else:
         form, features = _nonfinite(verb.lemma, (verb.participle, verb.gerund), before)
@@ -144,16 +158,32 @@ def time_phrase(dice: Dice, plan: Plan) -> Node | None:
         return None
     first, _, last = dice.pick(options).partition(" ")
     if not last:
-        return adverb(first) if first == "now" else Node(first, "NOUN", "obl:unmarked", features={"Number": "Sing"})
+        return (
+            adverb(first)
+            if first == "now"
+            else Node(first, "NOUN", "obl:unmarked", features={"Number": "Sing"})
+        )
     if first in ("on", "in"):
         if last.isdigit():
-            return with_case(Node(last, "NUM", "obl", features={"NumForm": "Digit", "NumType": "Card"}), first)
+            return with_case(
+                Node(last, "NUM", "obl", features={"NumForm": "Digit", "NumType": "Card"}), first
+            )
         plural = last.endswith("s")
-        return with_case(Node(last, "PROPN", "obl", last.rstrip("s"), {"Number": "Plur" if plural else "Sing"}), first)
+        return with_case(
+            Node(last, "PROPN", "obl", last.rstrip("s"), {"Number": "Plur" if plural else "Sing"}),
+            first,
+        )
     head = Node(last, "NOUN", "obl:unmarked", features={"Number": "Sing"})
-    kinds = {"last": ("ADJ", "amod"), "next": ("ADJ", "amod"), "this": ("DET", "det"), "every": ("DET", "det")}
+    kinds = {
+        "last": ("ADJ", "amod"),
+        "next": ("ADJ", "amod"),
+        "this": ("DET", "det"),
+        "every": ("DET", "det"),
+    }
     upos, relation = kinds[first]
-    features = {"ADJ": {"Degree": "Pos"}, "DET": {"PronType": "Dem" if first == "this" else "Tot"}}[upos]
+    features = {"ADJ": {"Degree": "Pos"}, "DET": {"PronType": "Dem" if first == "this" else "Tot"}}[
+        upos
+    ]
     head.left.append(Node(first, upos, relation, features=dict(features)))
     return head
 
@@ -162,21 +192,24 @@ def time_phrase(dice: Dice, plan: Plan) -> Node | None:
 class Request:
     """What is asked of a clause besides its verb and plan.
 
-    `fill` gives participants by slot (subj, obj, iobj, obl): an entity, a ready phrase, or None for one left out.
-    `fronted` names the slot whose phrase opens the clause (relative and question words). `controller` is the phrase
-    understood as the subject of a clause without one.
-    """
+    `fill` gives participants by slot (subj, obj, iobj, obl): an entity, a ready phrase, or None for
+    one left out. `fronted` names the slot whose phrase opens the clause (relative and question
+    words). `controller` is the phrase understood as the subject of a clause without one."""
 
     relation: str = "root"
     form: str = "finite"  # finite, infinitive, gerund
     inverted: bool = False
     fill: Mapping[str, Filler] = ()  # type: ignore[assignment]
     fronted: str | None = None
-    opening: Sequence[Node] = ()  # what stands before everything else: a subordinator, an adverb, a question word
+    opening: Sequence[
+        Node
+    ] = ()  # what stands before everything else: a subordinator, an adverb, a question word
     controller: Node | None = None
     agent: Entity | None = None
     avoid: Sequence[Entity] = ()  # entities that take no further part
-    agreement: tuple[int, bool] | None = None  # person and plural, where the subject phrase itself does not tell
+    agreement: tuple[int, bool] | None = (
+        None  # person and plural, where the subject phrase itself does not tell
+    )
     adjuncts: bool = True
     relative: Mapping[str, str] = ()  # type: ignore[assignment]  # slot whose noun gets a relative clause, and its kind
 
@@ -204,7 +237,11 @@ class Clauses:
         subject = None
         agent = request.agent
         if request.form == "finite":
-            filler = fill.pop(subject_key) if subject_key in fill else self._choose(subject_slot, first=True)
+            filler = (
+                fill.pop(subject_key)
+                if subject_key in fill
+                else self._choose(subject_slot, first=True)
+            )
             self._consume(verb, plan, subject_key, filler)
             if isinstance(filler, Entity) and agent is None:
                 agent = filler
@@ -217,7 +254,9 @@ class Clauses:
         shown = subject or request.controller
         if shown is not None:
             links.append((subject_slot, shown))
-        person, plural = request.agreement or ((subject.person, subject.plural) if subject else (3, False))
+        person, plural = request.agreement or (
+            (subject.person, subject.plural) if subject else (3, False)
+        )
         left, head = self._verbal(verb, plan, request, subject, person, plural)
         fronted, right = self._complements(verb, plan, fill, request, agent, subject, links)
         if request.adjuncts:
@@ -231,7 +270,13 @@ class Clauses:
         return head
 
     def _verbal(
-        self, verb: Verb, plan: Plan, request: Request, subject: Node | None, person: int, plural: bool
+        self,
+        verb: Verb,
+        plan: Plan,
+        request: Request,
+        subject: Node | None,
+        person: int,
+        plural: bool,
     ) -> tuple[list[Node], Node]:
         """What stands between the opening of the clause and its verb, and the verb."""
         if request.form != "finite":
@@ -242,12 +287,19 @@ class Clauses:
             return mark, Node(form, "VERB", request.relation, verb.lemma, features)
         helpers, head = verb_group(verb, plan, person, plural, request.inverted)
         assert head is not None, "a verb was given"
-        return place_helpers(helpers, plan, subject, request.inverted, self._frequency(plan, request.adjuncts)), head
+        return place_helpers(
+            helpers, plan, subject, request.inverted, self._frequency(plan, request.adjuncts)
+        ), head
 
     def _frequency(self, plan: Plan, adjuncts: bool) -> str | None:
         if plan.aspect == "habit" and plan.negation is None:
             return self.dice.pick(("often", "usually", "always", "sometimes", "rarely"))
-        if plan.aspect == "perfect" and adjuncts and plan.negation is None and self.dice.chance(0.3):
+        if (
+            plan.aspect == "perfect"
+            and adjuncts
+            and plan.negation is None
+            and self.dice.chance(0.3)
+        ):
             return "already" if plan.tense == "past" else self.dice.pick(("already", "recently"))
         return None
 
@@ -267,9 +319,15 @@ class Clauses:
 
         def realise(key: str, slot: Slot, relation: str) -> Node | None:
             nonlocal fronted
-            filler = fill.pop(key) if key in fill else self._choose(slot, own=key != "obj" or "noown" not in verb.flags)
+            filler = (
+                fill.pop(key)
+                if key in fill
+                else self._choose(slot, own=key != "obj" or "noown" not in verb.flags)
+            )
             self._consume(verb, plan, key, filler)
-            phrase = self._phrase(filler, relation, "acc", request.relative.get(key) if request.relative else None)
+            phrase = self._phrase(
+                filler, relation, "acc", request.relative.get(key) if request.relative else None
+            )
             if phrase is not None:
                 links.append((slot, phrase))
             if key == request.fronted:
@@ -311,7 +369,9 @@ class Clauses:
             right += chain([obj, particle] if after else [particle, obj])
         elif particle:
             right.append(particle)
-        if verb.recipient is not None and not any(node and node.relation == "iobj" for node in right):
+        if verb.recipient is not None and not any(
+            node and node.relation == "iobj" for node in right
+        ):
             phrase = realise("iobj", verb.recipient, "obl")
             right += [with_case(phrase, "to")] if phrase else []
         if verb.oblique is not None:
@@ -332,7 +392,9 @@ class Clauses:
             or (isinstance(given, Entity) and self.cast.pronoun_is_clear(given))
         )
 
-    def _adjuncts(self, verb: Verb, plan: Plan, left: list[Node], right: list[Node]) -> tuple[list[Node], list[Node]]:
+    def _adjuncts(
+        self, verb: Verb, plan: Plan, left: list[Node], right: list[Node]
+    ) -> tuple[list[Node], list[Node]]:
         """Manner, place and time, not too many at once."""
         dice, left, right = self.dice, list(left), list(right)
         busy = any(node.relation == "obl" or node.relation == "acl:relcl" for node in right)
@@ -343,10 +405,21 @@ class Clauses:
             and not any(node.upos == "ADV" for node in left)
         ):
             manner = adverb(dice.pick(verb.adverbs))
-            early_ok = bool(right) and manner.form not in ("early", "late", "aloud", "soundly", "badly")
-            if manner.form in ("often", "recently", "finally", "suddenly", "immediately", "secretly") or (
-                early_ok and dice.chance(0.4)
-            ):
+            early_ok = bool(right) and manner.form not in (
+                "early",
+                "late",
+                "aloud",
+                "soundly",
+                "badly",
+            )
+            if manner.form in (
+                "often",
+                "recently",
+                "finally",
+                "suddenly",
+                "immediately",
+                "secretly",
+            ) or (early_ok and dice.chance(0.4)):
                 left.append(manner)
             else:
                 right.append(manner)
@@ -359,9 +432,14 @@ class Clauses:
             and verb.object is not None
         ):
             right.append(self.place())
-        when = time_phrase(dice, plan) if event and plan.negation != "never" and dice.chance(0.3) else None
+        when = (
+            time_phrase(dice, plan)
+            if event and plan.negation != "never" and dice.chance(0.3)
+            else None
+        )
         if when is not None and (
-            when.lemma != "1987" or verb.lemma in ("build", "paint", "write", "buy", "sell", "steal", "destroy")
+            when.lemma != "1987"
+            or verb.lemma in ("build", "paint", "write", "buy", "sell", "steal", "destroy")
         ):
             right.append(when)
         return left, right
@@ -374,17 +452,26 @@ class Clauses:
             if preposition:
                 return with_case(self.cast.refer(spot, "obl", pronoun=0, plain=True), preposition)
 
-    def _choose(self, slot: Slot, first: bool = False, own: bool = True, owned: bool = True) -> Entity:
-        """Who or what fills a slot; `own`: it may belong to a participant, `owned`: it may belong to somebody."""
+    def _choose(
+        self, slot: Slot, first: bool = False, own: bool = True, owned: bool = True
+    ) -> Entity:
+        """Who or what fills a slot; `own`: it may belong to a participant, `owned`: it may belong
+        to somebody."""
         owner = next(
             (
                 e
                 for e in self.used
-                if own and owned and "person" in e.classes and e.mentioned and self.cast.pronoun_is_clear(e)
+                if own
+                and owned
+                and "person" in e.classes
+                and e.mentioned
+                and self.cast.pronoun_is_clear(e)
             ),
             None,
         )
-        entity = self.cast.choose(slot.classes, self.reuse if first else self.reuse * 0.7, but=self.used, owner=owner)
+        entity = self.cast.choose(
+            slot.classes, self.reuse if first else self.reuse * 0.7, but=self.used, owner=owner
+        )
         self.used.append(entity)
         if (
             owned
@@ -402,10 +489,17 @@ class Clauses:
 
     def _consume(self, verb: Verb, plan: Plan, key: str, filler: Filler) -> None:
         """What was eaten or destroyed takes no part in what follows."""
-        if key == "obj" and "gone" in verb.flags and plan.negation is None and isinstance(filler, Entity):
+        if (
+            key == "obj"
+            and "gone" in verb.flags
+            and plan.negation is None
+            and isinstance(filler, Entity)
+        ):
             filler.gone = True
 
-    def _phrase(self, filler: Filler, relation: str, case: str, relative: str | None) -> Node | None:
+    def _phrase(
+        self, filler: Filler, relation: str, case: str, relative: str | None
+    ) -> Node | None:
         if filler is None or isinstance(filler, Node):
             return filler.as_(relation) if filler is not None else None
         node = self.cast.refer(filler, relation, case, plain=bool(relative))
@@ -418,7 +512,12 @@ class Clauses:
         raise NotImplementedError
 
     def copular(
-        self, subject: Node, predicate: Node, plan: Plan, inverted: bool = False, opening: Sequence[Node] = ()
+        self,
+        subject: Node,
+        predicate: Node,
+        plan: Plan,
+        inverted: bool = False,
+        opening: Sequence[Node] = (),
     ) -> Node:
         """ "The house is old": the predicate heads the clause."""
         helpers, _ = verb_group(None, plan, subject.person, subject.plural)
@@ -430,8 +529,8 @@ class Clauses:
 def place_helpers(
     helpers: list[Node], plan: Plan, subject: Node | None, inverted: bool, frequency: str | None
 ) -> list[Node]:
-    """Subject, auxiliaries, negation and adverbs of frequency in their order; a contraction changes the auxiliary it
-    leans on."""
+    """Subject, auxiliaries, negation and adverbs of frequency in their order; a contraction changes
+    the auxiliary it leans on."""
     first, rest = helpers[:1], helpers[1:]
     word = plan.negation
     if word == "n't" and (not first or first[0].form in ("am", "must", "should")):
@@ -442,7 +541,11 @@ def place_helpers(
     often = [adverb(frequency)] if frequency else []
     who = [subject] if subject is not None else []
     if inverted:
-        return [*first, *no, *who, *often, *rest] if word == "n't" else [*first, *who, *no, *often, *rest]
+        return (
+            [*first, *no, *who, *often, *rest]
+            if word == "n't"
+            else [*first, *who, *no, *often, *rest]
+        )
     return [*who, *first, *no, *often, *rest]
 
 

@@ -1,5 +1,5 @@
-"""The people and things a demo text is about, and how each is referred to at every point of it: by name, description or
-pronoun."""
+"""The people and things a demo text is about, and how each is referred to at every point of it: by
+name, description or pronoun."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 7: "seven", 12: "twelve"}
 
 
 class Dice:
-    """Choices that are the same on every machine and Python version: they use nothing but `Random.random`."""
+    """Choices that are the same on every machine and Python version: they use nothing but
+    `Random.random`."""
 
     def __init__(self, seed: str) -> None:
         self._random = random.Random(seed)
@@ -87,7 +88,8 @@ class Entity:
 
     @property
     def nameless(self) -> bool:
-        """Whether only a pronoun can stand for it: speakers, and "Anna and Peter" taken together."""
+        """Whether only a pronoun can stand for it: speakers, and "Anna and Peter" taken
+        together."""
         return self.noun is None and not self.proper
 
 
@@ -100,7 +102,9 @@ class Cast:
         self.entities: list[Entity] = []
         self.before: list[Entity] = []  # mentioned in the sentence before
         self.now: list[Entity] = []  # mentioned in this sentence so far
-        self.definite = 0.35  # how readily something new is spoken of as known ("the"): more so in questions
+        self.definite = (
+            0.35  # how readily something new is spoken of as known ("the"): more so in questions
+        )
 
     def next_sentence(self) -> None:
         """A sentence has ended."""
@@ -109,9 +113,14 @@ class Cast:
     # Choosing whom to speak of
 
     def choose(
-        self, classes: frozenset[str], reuse: float, but: Sequence[Entity | None] = (), owner: Entity | None = None
+        self,
+        classes: frozenset[str],
+        reuse: float,
+        but: Sequence[Entity | None] = (),
+        owner: Entity | None = None,
     ) -> Entity:
-        """An entity of one of these classes: one already in play with probability `reuse`, else a new one."""
+        """An entity of one of these classes: one already in play with probability `reuse`, else a
+        new one."""
         known = [e for e in self.entities if e.classes & classes and e not in but and not e.gone]
         if known and self.dice.chance(reuse):
             recent = [e for e in known if e in self.before or e in self.now]
@@ -169,7 +178,8 @@ class Cast:
         person = bool({"person", "kin"} & noun.classes)
         plural = (
             dice.chance(0.15)
-            and not {"kin", "place", "furniture", "org", "queen", "king", "topic", "event"} & noun.classes
+            and not {"kin", "place", "furniture", "org", "queen", "king", "topic", "event"}
+            & noun.classes
         )
         pronoun = (
             "they"
@@ -178,20 +188,31 @@ class Cast:
             if not person
             else {"Fem": "she", "Masc": "he"}.get(noun.gender or "") or dice.pick(("she", "he"))
         )
-        entity = Entity("", pronoun, noun=noun, gender_shown=not person or noun.gender is not None or plural)
+        entity = Entity(
+            "", pronoun, noun=noun, gender_shown=not person or noun.gender is not None or plural
+        )
         entity.count = (
-            dice.pick([2, 3, 0] if person or "animal" in noun.classes else [*NUMBERS, 0, 0, 0]) if plural else 1
+            dice.pick([2, 3, 0] if person or "animal" in noun.classes else [*NUMBERS, 0, 0, 0])
+            if plural
+            else 1
         )
         taken = {adjective for other in self.entities for adjective in other.adjectives}
-        suitable = [adjective for adjective in self.words.adjectives_for(noun) if adjective not in taken]
+        suitable = [
+            adjective for adjective in self.words.adjectives_for(noun) if adjective not in taken
+        ]
         if suitable and "kin" not in noun.classes:
             wanted = dice.weighted({0: 0.45, 1: 0.42, 2: 0.13})
             by_rank = {adjective.rank: adjective for adjective in dice.shuffled(suitable)}
-            entity.adjectives = sorted(list(by_rank.values())[:wanted], key=lambda adjective: adjective.rank)
+            entity.adjectives = sorted(
+                list(by_rank.values())[:wanted], key=lambda adjective: adjective.rank
+            )
         if noun.compounds and dice.chance(0.3):
             entity.compound = dice.pick(noun.compounds)
             entity.adjectives = [a for a in entity.adjectives if a.rank < 5][:1]
-        ownable = owner is not None and not {"person", "wild", "topic", "event", "river", "org"} & noun.classes
+        ownable = (
+            owner is not None
+            and not {"person", "wild", "topic", "event", "river", "org"} & noun.classes
+        )
         if "kin" in noun.classes or (ownable and dice.chance(0.25)):
             entity.owner = owner
         return entity
@@ -199,24 +220,37 @@ class Cast:
     # Referring to it
 
     def pronoun_is_clear(self, entity: Entity) -> bool:
-        """Whether a pronoun can mean nobody else: in the sentence that names the entity, or else in it and the one
-        before."""
+        """Whether a pronoun can mean nobody else: in the sentence that names the entity, or else in
+        it and the one before."""
         recent = self.now if entity in self.now else [*self.before, *self.now]
         return entity.nameless or (
-            entity in recent and not any(entity.pronoun in e.could_be for e in recent if e is not entity)
+            entity in recent
+            and not any(entity.pronoun in e.could_be for e in recent if e is not entity)
         )
 
     def refer(
-        self, entity: Entity, relation: str, case: str = "acc", pronoun: float = 0.7, plain: bool = False
+        self,
+        entity: Entity,
+        relation: str,
+        case: str = "acc",
+        pronoun: float = 0.7,
+        plain: bool = False,
     ) -> Node:
-        """A noun phrase for the entity that fits what the reader knows; `plain` forbids what would make it long."""
+        """A noun phrase for the entity that fits what the reader knows; `plain` forbids what would
+        make it long."""
         again_here = (
             entity in self.now and pronoun > 0
         )  # the same words twice in one sentence would sound like two people
-        if self.pronoun_is_clear(entity) and (entity.nameless or again_here or self.dice.chance(pronoun)):
+        if self.pronoun_is_clear(entity) and (
+            entity.nameless or again_here or self.dice.chance(pronoun)
+        ):
             node = self.pronoun(entity, relation, case)
         else:
-            node = self._proper(entity, relation) if entity.proper else self._nominal(entity, relation, plain)
+            node = (
+                self._proper(entity, relation)
+                if entity.proper
+                else self._nominal(entity, relation, plain)
+            )
             if case == "gen":
                 plural_s = node.form.endswith("s") and entity.pronoun == "they"
                 node.right.append(Node("'" if plural_s else "'s", "PART", "case", "'s"))
@@ -240,27 +274,40 @@ class Cast:
 
     def _proper(self, entity: Entity, relation: str) -> Node:
         features = {"Number": "Sing"} | (
-            {"Gender": "Fem" if entity.pronoun == "she" else "Masc"} if entity.pronoun != "it" else {}
+            {"Gender": "Fem" if entity.pronoun == "she" else "Masc"}
+            if entity.pronoun != "it"
+            else {}
         )
         first = Node(entity.proper[0], "PROPN", relation, features=features)
         if not entity.mentioned:
-            first.right = [Node(word, "PROPN", "flat", features={"Number": "Sing"}) for word in entity.proper[1:]]
+            first.right = [
+                Node(word, "PROPN", "flat", features={"Number": "Sing"})
+                for word in entity.proper[1:]
+            ]
         return first
 
     def _nominal(self, entity: Entity, relation: str, plain: bool) -> Node:
         noun, dice = entity.noun, self.dice
         assert noun is not None, "an entity has a name or a noun"
         plural = entity.pronoun == "they"
-        features = {"Number": "Plur" if plural else "Sing"} | ({"Gender": noun.gender} if noun.gender else {})
+        features = {"Number": "Plur" if plural else "Sing"} | (
+            {"Gender": noun.gender} if noun.gender else {}
+        )
         head = Node(noun.plural if plural else noun.lemma, "NOUN", relation, noun.lemma, features)
         again = entity.mentioned > 0
-        adjectives = entity.adjectives if not again or (dice.chance(0.2) and entity not in self.now) else []
-        modifiers = [self._adjective(adjective, alone=len(adjectives) == 1) for adjective in adjectives]
+        adjectives = (
+            entity.adjectives if not again or (dice.chance(0.2) and entity not in self.now) else []
+        )
+        modifiers = [
+            self._adjective(adjective, alone=len(adjectives) == 1) for adjective in adjectives
+        ]
         if entity.compound and not again:
             modifiers.append(Node(entity.compound, "NOUN", "compound", features={"Number": "Sing"}))
         if plural and entity.count > 1 and not again:
             number = NUMBERS[entity.count]
-            modifiers.insert(0, Node(number, "NUM", "nummod", features={"NumForm": "Word", "NumType": "Card"}))
+            modifiers.insert(
+                0, Node(number, "NUM", "nummod", features={"NumForm": "Word", "NumType": "Card"})
+            )
         determiner: Node | None
         if entity.owner is not None and ("kin" in noun.classes or not again):
             determiner = self.refer(entity.owner, "nmod:poss", "gen", plain=True)
@@ -281,7 +328,10 @@ class Cast:
         """Places and unique things come with `the` at once, most others with `a`."""
         unique = {"room", "river", "spot", "topic", "org", "queen", "king", "garden"}
         return self.dice.chance(
-            max(self.definite, 0.85 if noun.classes & unique else 0.5 if "person" in noun.classes else 0.0)
+            max(
+                self.definite,
+                0.85 if noun.classes & unique else 0.5 if "person" in noun.classes else 0.0,
+            )
         )
 
     def _adjective(self, adjective: Adjective, alone: bool) -> Node:
@@ -296,12 +346,15 @@ class Cast:
         return node
 
     def _follower(self, noun: Noun, entity: Entity) -> Node | None:
-        """A prepositional phrase that belongs to the noun: "a letter from Anna", "the key to the box"."""
+        """A prepositional phrase that belongs to the noun: "a letter from Anna", "the key to the
+        box"."""
         preposition, kind = self.dice.pick(noun.followers)
         if preposition == "from" and entity.owner is not None:
             return None
         other = self.choose(
-            frozenset({kind}), reuse=0.3, but=[entity, entity.owner, *(e for e in self.entities if e.speaker)]
+            frozenset({kind}),
+            reuse=0.3,
+            but=[entity, entity.owner, *(e for e in self.entities if e.speaker)],
         )
         phrase = self.refer(other, "nmod", pronoun=0, plain=True)
         phrase.left.insert(0, Node(preposition, "ADP", "case"))
@@ -314,4 +367,6 @@ def article(definite: bool, following: str, plural: bool = False) -> Node:
         return Node("the", "DET", "det", features={"Definite": "Def", "PronType": "Art"})
     if plural:
         return Node("some", "DET", "det", features={"PronType": "Ind"})
-    return Node(indefinite_article(following), "DET", "det", "a", {"Definite": "Ind", "PronType": "Art"})
+    return Node(
+        indefinite_article(following), "DET", "det", "a", {"Definite": "Ind", "PronType": "Art"}
+    )

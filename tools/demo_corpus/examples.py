@@ -1,5 +1,5 @@
-"""The examples of the demo corpus: sentences, pairs and passages in a fixed mixture, each from its number and the seed
-alone."""
+"""The examples of the demo corpus: sentences, pairs and passages in a fixed mixture, each from its
+number and the seed alone."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ SHAPES = (
 def demo_examples(size: int = 400, seed: int = 0) -> list[Example]:
     """Annotated English examples whose annotations are true by construction.
 
-    Of ten examples, five are pairs of consecutive sentences (two segments, always joined by coreference), four are
-    single sentences and one is a passage of three to five sentences. Every word has its head, UD relation, UPOS, lemma
-    and features; mentions of entities that occur at least twice are given with their head words (as OntoNotes does: no
-    singletons); frame links name the frames and elements of FrameNet. The label is the tense of all main clauses,
-    `past` or `present`.
+    Of ten examples, five are pairs of consecutive sentences (two segments, always joined by
+    coreference), four are single sentences and one is a passage of three to five sentences. Every
+    word has its head, UD relation, UPOS, lemma and features; mentions of entities that occur at
+    least twice are given with their head words (as OntoNotes does: no singletons); frame links name
+    the frames and elements of FrameNet. The label is the tense of all main clauses, `past` or
+    `present`.
 
-    Every example depends only on its number and the seed: `demo_examples(100) == demo_examples(400)[:100]`.
+    Every example depends only on its number and the seed: `demo_examples(100) ==
+    demo_examples(400)[:100]`.
 
     Parameters
     ----------
@@ -54,14 +56,18 @@ def _example(number: int, seed: int) -> Example:
         starts: list[int] = []
         roots: list[Node] = []
         for position in range(length):
-            # 23 kinds, so that steps of 5 and 11 visit them all; after some attempts a follower that fits badly makes
-            # room for the next kind
-            kind = kinds[(5 * number + 11 * position + (attempt // 8 if position else 0)) % len(kinds)]
+            # 23 kinds, so that steps of 5 and 11 visit them all; after some attempts a follower
+            # that fits badly makes room for the next kind
+            kind = kinds[
+                (5 * number + 11 * position + (attempt // 8 if position else 0)) % len(kinds)
+            ]
             starts.append(len(words.forms))
             roots.append(grammar.sentence(kind))
             words.add(roots[-1])
         if _hangs_together(words):
-            return words.example(starts[1] if shape == "pair" else None, grammar.tense, origin=f"demo:{number + 1}")
+            return words.example(
+                starts[1] if shape == "pair" else None, grammar.tense, origin=f"demo:{number + 1}"
+            )
     raise AssertionError(f"the demo grammar made no coherent example {number} of seed {seed}")
 
 

@@ -1,5 +1,5 @@
-"""The demo grammar: English sentences of many kinds whose tree, word classes, coreference and frames are known because
-they were made."""
+"""The demo grammar: English sentences of many kinds whose tree, word classes, coreference and
+frames are known because they were made."""
 
 from __future__ import annotations
 
@@ -22,14 +22,21 @@ class Grammar(SimpleSentences):
     seed
         Says which text: the same string gives the same sentences everywhere.
     tense
-        `past` or `present`, the tense of all main clauses; chosen by the seed where it is not given.
+        `past` or `present`, the tense of all main clauses; chosen by the seed where it is not
+        given.
     """
 
     def sentence(self, kind: str) -> Node:
         """A sentence of a kind of `KINDS`, as the tree of its root."""
         self.cast.definite = 1.0 if kind in ASSUMING else 0.35
         root = KINDS[kind](self)
-        mark = "?" if any(node.features.get("PronType") == "Int" or node.lemma == "?" for node in root.left) else "."
+        mark = (
+            "?"
+            if any(
+                node.features.get("PronType") == "Int" or node.lemma == "?" for node in root.left
+            )
+            else "."
+        )
         root.left = [node for node in root.left if node.lemma != "?"]
         root.right.append(Node(mark, "PUNCT", "punct"))
         self.cast.next_sentence()
@@ -52,8 +59,14 @@ class Grammar(SimpleSentences):
         person = "person" in inner.subject.classes
         fill = {"subj": subject} if person and self.dice.chance(0.5) else {}
         mark = [Node("that", "SCONJ", "mark")] if self.dice.chance(0.7) else []
-        aspects: tuple[str, ...] = ("will",) if outer.lemma == "hope" else ("simple", "perfect", "will")
-        if outer.lemma in ("notice", "discover", "know") and self.tense == "past" and "state" not in inner.flags:
+        aspects: tuple[str, ...] = (
+            ("will",) if outer.lemma == "hope" else ("simple", "perfect", "will")
+        )
+        if (
+            outer.lemma in ("notice", "discover", "know")
+            and self.tense == "past"
+            and "state" not in inner.flags
+        ):
             aspects = ("perfect",)
         elif self.tense == "present" and "state" not in inner.flags:
             aspects = (
@@ -64,7 +77,9 @@ class Grammar(SimpleSentences):
                 else ("progressive", "perfect", "will")
             )
         inside = self.clause(
-            inner, self.plan(inner, aspects=aspects), Request("ccomp", fill=fill, opening=mark, adjuncts=False)
+            inner,
+            self.plan(inner, aspects=aspects),
+            Request("ccomp", fill=fill, opening=mark, adjuncts=False),
         )
         root.right.append(inside)
         self._link_clause(root, outer, inside)
@@ -77,7 +92,9 @@ class Grammar(SimpleSentences):
         root = self.clause(outer, self.plan(outer), Request(fill={"subj": subject}, adjuncts=False))
         control = outer.clause is not None and outer.clause[0] == "obj-to"
         controller = next(
-            n for n in (root.right if control else root.left) if n.relation == ("obj" if control else "nsubj")
+            n
+            for n in (root.right if control else root.left)
+            if n.relation == ("obj" if control else "nsubj")
         )
         agent = next((e for e in self.cast.now if e.name == controller.entity), subject)
         inner = self.verb(
@@ -90,7 +107,9 @@ class Grammar(SimpleSentences):
             False,
         )
         inside = self.clause(
-            inner, Plan(self.tense), Request("xcomp", "infinitive", controller=controller, agent=agent, adjuncts=False)
+            inner,
+            Plan(self.tense),
+            Request("xcomp", "infinitive", controller=controller, agent=agent, adjuncts=False),
         )
         root.right.append(inside)
         self._link_clause(root, outer, inside)
@@ -120,8 +139,14 @@ class Grammar(SimpleSentences):
             else ("simple",)
         )
         if "state" in main.flags:
-            main = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and "state" not in v.flags)
-        sub = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and "state" not in v.flags)
+            main = self.verb(
+                lambda v: (
+                    v.clause is None and "person" in v.subject.classes and "state" not in v.flags
+                )
+            )
+        sub = self.verb(
+            lambda v: v.clause is None and "person" in v.subject.classes and "state" not in v.flags
+        )
         slow = word == "while" and not sub.flags & {"point"}
         if word == "while" and not slow:
             word = "when"
@@ -133,10 +158,14 @@ class Grammar(SimpleSentences):
         if front:
             inside = self.clause(sub, sub_plan, request)
             self.reuse = 0.85
-            root = self.clause(main, self.plan(main, aspects=aspects, negative=0.1), Request(adjuncts=False))
+            root = self.clause(
+                main, self.plan(main, aspects=aspects, negative=0.1), Request(adjuncts=False)
+            )
             root.left = [inside, Node(",", "PUNCT", "punct"), *root.left]
             return root
-        root = self.clause(main, self.plan(main, aspects=aspects, negative=0.1), Request(adjuncts=False))
+        root = self.clause(
+            main, self.plan(main, aspects=aspects, negative=0.1), Request(adjuncts=False)
+        )
         self.reuse = 0.85
         root.right.append(self.clause(sub, sub_plan, request))
         return root
@@ -144,12 +173,16 @@ class Grammar(SimpleSentences):
     def _reason(self, word: str) -> Node:
         """A clause that says why, about somebody or something just mentioned."""
         about = [
-            e for e in self.cast.now if e.noun and lexicon().adjectives_for(e.noun, predicative=True) and not e.speaker
+            e
+            for e in self.cast.now
+            if e.noun and lexicon().adjectives_for(e.noun, predicative=True) and not e.speaker
         ]
         people = [e for e in self.cast.now if "person" in e.classes]
         mark = Node(word, "SCONJ", "mark")
         if people and (not about or self.dice.chance(0.4)):
-            verb = self.verb(lambda v: v.lemma in ("need", "love", "trust", "admire", "fear"), False)
+            verb = self.verb(
+                lambda v: v.lemma in ("need", "love", "trust", "admire", "fear"), False
+            )
             fill = {"subj": self.dice.pick(people)}
             return self.clause(
                 verb,
@@ -171,7 +204,9 @@ class Grammar(SimpleSentences):
 
     # Being
 
-    def _adjective_clause(self, entity: Entity, opening: Sequence[Node] = (), inverted: bool = False) -> Node:
+    def _adjective_clause(
+        self, entity: Entity, opening: Sequence[Node] = (), inverted: bool = False
+    ) -> Node:
         assert entity.noun is not None, "only nouns have adjectives that suit them"
         suitable = [
             a for a in lexicon().adjectives_for(entity.noun, True) if a not in entity.adjectives
@@ -184,12 +219,18 @@ class Grammar(SimpleSentences):
             and plan.negation is None
             and predicate.form not in ("enormous", "tiny", "wooden", "broken", "delicious")
         ):
-            predicate.left = [adverb(self.dice.pick(("very", "quite", "extremely", "too", "rather")))]
+            predicate.left = [
+                adverb(self.dice.pick(("very", "quite", "extremely", "too", "rather")))
+            ]
         return self.copular(subject, predicate, plan, inverted, opening)
 
     def _describable(self) -> Entity:
         """Something that adjectives suit: known from the sentence before, or new."""
-        known = [e for e in self.cast.before if e.noun and lexicon().adjectives_for(e.noun, True) and not e.gone]
+        known = [
+            e
+            for e in self.cast.before
+            if e.noun and lexicon().adjectives_for(e.noun, True) and not e.gone
+        ]
         return (
             self.dice.pick(known)
             if known
@@ -208,14 +249,25 @@ class Grammar(SimpleSentences):
             self.used = [subject_entity]
             spot = self.place()
             return self.copular(subject, spot.as_("root"), plan)
-        fitting = [n for n in lexicon().nouns_of(PERSON) if n.gender is None and n is not subject_entity.noun]
+        fitting = [
+            n
+            for n in lexicon().nouns_of(PERSON)
+            if n.gender is None and n is not subject_entity.noun
+        ]
         noun = self.dice.pick(fitting)
         plural = subject.plural
         predicate = Node(
-            noun.plural if plural else noun.lemma, "NOUN", "root", noun.lemma, {"Number": "Plur" if plural else "Sing"}
+            noun.plural if plural else noun.lemma,
+            "NOUN",
+            "root",
+            noun.lemma,
+            {"Number": "Plur" if plural else "Sing"},
         )
         adjective = Node(
-            self.dice.pick(lexicon().adjectives_for(noun)).lemma, "ADJ", "amod", features={"Degree": "Pos"}
+            self.dice.pick(lexicon().adjectives_for(noun)).lemma,
+            "ADJ",
+            "amod",
+            features={"Degree": "Pos"},
         )
         determiner = article(False, adjective.form, plural)
         predicate.left = [adjective] if plural else [determiner, adjective]
@@ -230,7 +282,9 @@ class Grammar(SimpleSentences):
         if subject.left and subject.left[0].form == "the":
             subject.left = subject.left[1:]
             indefinite = article(False, next(subject.walk()).form, plural)
-            subject.left = subject.left if plural and entity.count > 1 else [indefinite, *subject.left]
+            subject.left = (
+                subject.left if plural and entity.count > 1 else [indefinite, *subject.left]
+            )
         furniture = self.dice.chance(0.5) and "animal" not in entity.classes
         if furniture:
             stand = self.cast.choose(frozenset({"table", "shelf", "desk"}), 0.3)
@@ -238,11 +292,25 @@ class Grammar(SimpleSentences):
         else:
             self.used = [entity]
             where = self.place()
-        form = {("past", False): "was", ("past", True): "were", ("present", False): "is", ("present", True): "are"}[
-            self.tense, plural
-        ]
-        features = {"Mood": "Ind", "Number": "Plur" if plural else "Sing", "Person": "3", "VerbForm": "Fin"}
-        root = Node(form, "VERB", "root", "be", features | {"Tense": "Past" if self.tense == "past" else "Pres"})
+        form = {
+            ("past", False): "was",
+            ("past", True): "were",
+            ("present", False): "is",
+            ("present", True): "are",
+        }[self.tense, plural]
+        features = {
+            "Mood": "Ind",
+            "Number": "Plur" if plural else "Sing",
+            "Person": "3",
+            "VerbForm": "Fin",
+        }
+        root = Node(
+            form,
+            "VERB",
+            "root",
+            "be",
+            features | {"Tense": "Past" if self.tense == "past" else "Pres"},
+        )
         root.left = [Node("there", "PRON", "expl")]
         root.right = [subject, where]
         return root
@@ -252,7 +320,12 @@ class Grammar(SimpleSentences):
     def joined_nouns(self) -> Node:
         """ "Anna and her brother visited the museum"."""
         verb = self.verb(
-            lambda v: v.clause is None and "person" in v.subject.classes and "refl" not in v.flags and v.lemma != "meet"
+            lambda v: (
+                v.clause is None
+                and "person" in v.subject.classes
+                and "refl" not in v.flags
+                and v.lemma != "meet"
+            )
         )
         first = self.cast.choose(PERSON, self.reuse)
         second = self.cast.create(PERSON, owner=first if not first.speaker else None)
@@ -264,7 +337,9 @@ class Grammar(SimpleSentences):
         if not first.speaker:
             subject.group = both.name
             self.cast.now.append(both)
-        root = self.clause(verb, self.plan(verb), Request(fill={"subj": subject}, avoid=(first, second)))
+        root = self.clause(
+            verb, self.plan(verb), Request(fill={"subj": subject}, avoid=(first, second))
+        )
         if subject.group and self.dice.chance(0.5):
             verb2 = self.verb(
                 lambda v: (
@@ -279,29 +354,53 @@ class Grammar(SimpleSentences):
             pronoun.entity = both.name
             plan = self._plain(verb2, 0.3)
             more = self.clause(
-                verb2, plan, Request("conj", fill={"subj": pronoun}, avoid=(first, second), adjuncts=False)
+                verb2,
+                plan,
+                Request("conj", fill={"subj": pronoun}, avoid=(first, second), adjuncts=False),
             )
-            more.left = [Node(",", "PUNCT", "punct"), Node(self.dice.pick(("but", "and")), "CCONJ", "cc"), *more.left]
+            more.left = [
+                Node(",", "PUNCT", "punct"),
+                Node(self.dice.pick(("but", "and")), "CCONJ", "cc"),
+                *more.left,
+            ]
             root.right.append(more)
         return root
 
     def joined_verbs(self) -> Node:
         """ "Anna opened the box and read the letter"."""
-        first = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and "state" not in v.flags)
+        first = self.verb(
+            lambda v: v.clause is None and "person" in v.subject.classes and "state" not in v.flags
+        )
         subject = self.cast.choose(PERSON, self.reuse)
-        tense_plan = self.plan(first, aspects=("simple",) if self.tense == "past" else ("perfect", "will"), negative=0)
+        tense_plan = self.plan(
+            first, aspects=("simple",) if self.tense == "past" else ("perfect", "will"), negative=0
+        )
         root = self.clause(first, tense_plan, Request(fill={"subj": subject}, adjuncts=False))
         second = self.verb(
-            lambda v: v.clause is None and "person" in v.subject.classes and not v.flags & {"state", "refl"}
+            lambda v: (
+                v.clause is None
+                and "person" in v.subject.classes
+                and not v.flags & {"state", "refl"}
+            )
         )
         shared = next(node for node in root.left if node.relation == "nsubj")
         helper = Node(
-            "x", "PRON", features={"Number": "Plur" if shared.plural else "Sing", "Person": str(shared.person)}
+            "x",
+            "PRON",
+            features={"Number": "Plur" if shared.plural else "Sing", "Person": str(shared.person)},
         )
-        more = self.clause(second, tense_plan, Request("conj", fill={"subj": helper}, agent=subject, adjuncts=False))
-        more.left = [Node("and", "CCONJ", "cc"), *(n for n in more.left if n is not helper and n.upos != "AUX")]
+        more = self.clause(
+            second,
+            tense_plan,
+            Request("conj", fill={"subj": helper}, agent=subject, adjuncts=False),
+        )
+        more.left = [
+            Node("and", "CCONJ", "cc"),
+            *(n for n in more.left if n is not helper and n.upos != "AUX"),
+        ]
         more.links = [
-            (frame, element, shared if node is helper else node, core) for frame, element, node, core in more.links
+            (frame, element, shared if node is helper else node, core)
+            for frame, element, node, core in more.links
         ]
         root.right.append(more)
         return root
@@ -313,7 +412,11 @@ class Grammar(SimpleSentences):
         self.reuse = 0.7
         second = self.verb(lambda v: v.clause is None, False)
         more = self.clause(second, self._plain(second, 0.3), Request("conj", adjuncts=False))
-        more.left = [Node(",", "PUNCT", "punct"), Node(self.dice.pick(("but", "and")), "CCONJ", "cc"), *more.left]
+        more.left = [
+            Node(",", "PUNCT", "punct"),
+            Node(self.dice.pick(("but", "and")), "CCONJ", "cc"),
+            *more.left,
+        ]
         root.right.append(more)
         return root
 
@@ -324,11 +427,19 @@ class Grammar(SimpleSentences):
         if self.dice.chance(0.25):
             return self._ask(self._adjective_clause(self._describable(), inverted=True))
         verb = self.verb(lambda v: v.clause is None)
-        you = self.cast.speaker("you") if "person" in verb.subject.classes and self.dice.chance(0.2) else None
+        you = (
+            self.cast.speaker("you")
+            if "person" in verb.subject.classes and self.dice.chance(0.2)
+            else None
+        )
         plan = self.plan(verb, negative=0.15)
         plan = renegate(plan, "n't" if plan.negation else None)
         return self._ask(
-            self.clause(verb, plan, Request(inverted=True, fill={"subj": you} if you else {}, adjuncts=False))
+            self.clause(
+                verb,
+                plan,
+                Request(inverted=True, fill={"subj": you} if you else {}, adjuncts=False),
+            )
         )
 
     def _ask(self, root: Node) -> Node:
@@ -337,9 +448,13 @@ class Grammar(SimpleSentences):
 
     def subject_question(self) -> Node:
         """ "Who bought the house?"."""
-        verb = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and "refl" not in v.flags)
+        verb = self.verb(
+            lambda v: v.clause is None and "person" in v.subject.classes and "refl" not in v.flags
+        )
         who = Node("who", "PRON", features={**QUESTION_WORD, "Number": "Sing"})
-        return self.clause(verb, self.plan(verb, negative=0), Request(fill={"subj": who}, adjuncts=False))
+        return self.clause(
+            verb, self.plan(verb, negative=0), Request(fill={"subj": who}, adjuncts=False)
+        )
 
     def object_question(self) -> Node:
         """ "What did Anna buy?", "Who did Peter help?"."""
@@ -355,22 +470,34 @@ class Grammar(SimpleSentences):
         assert verb.object is not None
         word = "who" if verb.object.classes & {"person", "animal", "kin"} else "what"
         request = Request(
-            inverted=True, fill={"obj": Node(word, "PRON", features=dict(QUESTION_WORD))}, fronted="obj", adjuncts=False
+            inverted=True,
+            fill={"obj": Node(word, "PRON", features=dict(QUESTION_WORD))},
+            fronted="obj",
+            adjuncts=False,
         )
         return self.clause(verb, renegate(self.plan(verb), None), request)
 
     def adverb_question(self) -> Node:
         """ "Where did Anna hide the key?"."""
         verb = self.verb(
-            lambda v: v.clause is None and "state" not in v.flags and (v.oblique is None or not v.oblique[1].required)
+            lambda v: (
+                v.clause is None
+                and "state" not in v.flags
+                and (v.oblique is None or not v.oblique[1].required)
+            )
         )
         word = adverb(self.dice.pick(("when", "where", "why", "how")))
         word.features = dict(QUESTION_WORD)
         plan = self.plan(verb, negative=0)
         plan = Plan(
-            plan.tense, "will" if plan.aspect in ("habit", "perfect") and plan.tense == "present" else plan.aspect
+            plan.tense,
+            "will"
+            if plan.aspect in ("habit", "perfect") and plan.tense == "present"
+            else plan.aspect,
         )
-        return self.clause(verb, plan, Request(inverted=True, opening=[word], adjuncts=False, fill={"obl": None}))
+        return self.clause(
+            verb, plan, Request(inverted=True, opening=[word], adjuncts=False, fill={"obl": None})
+        )
 
     def spoken_aside(self) -> Node:
         """ "Well, the baker never sold the clock", "Yes, I remember the concert"."""
@@ -378,7 +505,9 @@ class Grammar(SimpleSentences):
         word = self.dice.pick(("well", "yes", "no", "oh"))
         fill = {"subj": self.cast.speaker("I")} if self.dice.chance(0.4) else {}
         root = self.clause(
-            verb, self.plan(verb, negative=1.0 if word == "no" else 0.1), Request(fill=fill, adjuncts=False)
+            verb,
+            self.plan(verb, negative=1.0 if word == "no" else 0.1),
+            Request(fill=fill, adjuncts=False),
         )
         root.left = [Node(word, "INTJ", "discourse"), Node(",", "PUNCT", "punct"), *root.left]
         return root

@@ -9,15 +9,17 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """A common noun; `classes` say what it is (its own lemma among them), `compounds` which nouns may stand before
-    it."""
+    """A common noun; `classes` say what it is (its own lemma among them), `compounds` which nouns
+    may stand before it."""
 
     lemma: str
     plural: str
     classes: frozenset[str]
     gender: str | None = None
     place: str | None = None  # the preposition of being there
-    followers: tuple[tuple[str, str], ...] = ()  # preposition and class of a noun phrase that may follow
+    followers: tuple[
+        tuple[str, str], ...
+    ] = ()  # preposition and class of a noun phrase that may follow
     compounds: tuple[str, ...] = ()
 
 
@@ -44,7 +46,9 @@ class Verb:
     recipient: Slot | None = None
     oblique: tuple[str, Slot] | None = None  # preposition and filler
     particle: str | None = None
-    clause: tuple[str, str] | None = None  # kind of clausal complement (that, to-inf, obj-to) and its frame element
+    clause: tuple[str, str] | None = (
+        None  # kind of clausal complement (that, to-inf, obj-to) and its frame element
+    )
     flags: frozenset[str] = frozenset()
     adverbs: tuple[str, ...] = ()
 
@@ -53,7 +57,11 @@ class Verb:
         doubled = {"run", "put", "cut", "forget", "begin"}
         if self.lemma in doubled:
             return f"{self.lemma}{self.lemma[-1]}ing"
-        return f"{self.lemma[:-1]}ing" if self.lemma.endswith("e") and self.lemma != "see" else f"{self.lemma}ing"
+        return (
+            f"{self.lemma[:-1]}ing"
+            if self.lemma.endswith("e") and self.lemma != "see"
+            else f"{self.lemma}ing"
+        )
 
     @property
     def third(self) -> str:
@@ -115,7 +123,9 @@ def indefinite_article(next_word: str) -> str:
 def lexicon() -> Lexicon:
     """The words of `lexicon.txt`, read once."""
     sections = _sections(Path(__file__).with_name("lexicon.txt").read_text(encoding="utf-8"))
-    names = {gender: tuple(" ".join(sections[f"names {gender}"]).split()) for gender in ("Fem", "Masc")}
+    names = {
+        gender: tuple(" ".join(sections[f"names {gender}"]).split()) for gender in ("Fem", "Masc")
+    }
     return Lexicon(
         nouns=tuple(map(_noun, sections["nouns"])),
         verbs=tuple(map(_verb, sections["verbs"])),
@@ -151,14 +161,18 @@ def _noun(line: str) -> Noun:
         frozenset(classes.split(",")) | {lemma},
         gender=next((word for word in words if word in ("Fem", "Masc")), None),
         place=next((word for word in words if word in ("in", "at", "on", "under")), None),
-        followers=tuple((p, c) for p, _, c in (word.partition(":") for word in words if ":" in word)),
+        followers=tuple(
+            (p, c) for p, _, c in (word.partition(":") for word in words if ":" in word)
+        ),
         compounds=tuple(word[1:] for word in words if word.startswith("+")),
     )
 
 
 def _slot(value: str, required: bool = False) -> Slot:
     classes, _, element = value.partition(":")
-    return Slot(frozenset(classes.split("+")), element.rstrip("-"), not element.endswith("-"), required)
+    return Slot(
+        frozenset(classes.split("+")), element.rstrip("-"), not element.endswith("-"), required
+    )
 
 
 def _verb(line: str) -> Verb:
@@ -167,8 +181,13 @@ def _verb(line: str) -> Verb:
     given = dict(item.split("=", 1) for item in slots.split())
     object_, recipient = (given.pop(name, None) for name in ("obj", "iobj"))
     subject, particle = _slot(given.pop("subj")), given.pop("prt", None)
-    clause = next(((kind, given.pop(kind)) for kind in ("that", "to-inf", "obj-to") if kind in given), None)
-    oblique = next(((prep.rstrip("!"), _slot(value, prep.endswith("!"))) for prep, value in given.items()), None)
+    clause = next(
+        ((kind, given.pop(kind)) for kind in ("that", "to-inf", "obj-to") if kind in given), None
+    )
+    oblique = next(
+        ((prep.rstrip("!"), _slot(value, prep.endswith("!"))) for prep, value in given.items()),
+        None,
+    )
     return Verb(
         lemma,
         past,

@@ -1,4 +1,5 @@
-"""Simple sentences of the demo grammar: statements, passives, negation in its many forms, and relative clauses."""
+"""Simple sentences of the demo grammar: statements, passives, negation in its many forms, and
+relative clauses."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class SimpleSentences(Clauses):
     seed
         Says which text: the same string gives the same sentences everywhere.
     tense
-        `past` or `present`, the tense of all main clauses; chosen by the seed where it is not given.
+        `past` or `present`, the tense of all main clauses; chosen by the seed where it is not
+        given.
     """
 
     def __init__(self, seed: str, tense: str | None = None) -> None:
@@ -35,21 +37,28 @@ class SimpleSentences(Clauses):
     # Verbs and tenses
 
     def verb(self, accept: Callable[[Verb], bool], known: bool = True) -> Verb:
-        """A verb not used yet; where the text has people and things already, one that can speak of them."""
+        """A verb not used yet; where the text has people and things already, one that can speak of
+        them."""
         options = [v for v in lexicon().verbs if accept(v) and v.lemma not in self.spoken] or [
             v for v in lexicon().verbs if accept(v)
         ]
         recent = [e for e in self.cast.before if not e.gone]
         if known and recent:
             fitting = [v for v in options if any(e.classes & v.subject.classes for e in recent)]
-            both = [v for v in fitting if v.object and any(e.classes & v.object.classes for e in recent)]
+            both = [
+                v for v in fitting if v.object and any(e.classes & v.object.classes for e in recent)
+            ]
             options = (both if both and self.dice.chance(0.6) else fitting) or options
         found = self.dice.pick(options)
         self.spoken.add(found.lemma)
         return found
 
     def plan(
-        self, verb: Verb, tense: str | None = None, aspects: Sequence[str] | None = None, negative: float = 0.1
+        self,
+        verb: Verb,
+        tense: str | None = None,
+        aspects: Sequence[str] | None = None,
+        negative: float = 0.1,
     ) -> Plan:
         """A tense and aspect in which the verb sounds natural."""
         tense = tense or self.tense
@@ -72,11 +81,17 @@ class SimpleSentences(Clauses):
                 "progressive": 0.0 if point else 0.2,
                 "perfect": 0.3,
             }
-            weights |= {"will": 0.25} | ({} if accident else {"can": 0.08, "must": 0.06, "should": 0.06})
+            weights |= {"will": 0.25} | (
+                {} if accident else {"can": 0.08, "must": 0.06, "should": 0.06}
+            )
         if aspects is not None:
             weights = {a: weights.get(a, 0.0) or 1e-3 for a in aspects}
         aspect = self.dice.weighted(weights)
-        word = self.dice.weighted({"not": 0.4, "n't": 0.4, "never": 0.2}) if self.dice.chance(negative) else None
+        word = (
+            self.dice.weighted({"not": 0.4, "n't": 0.4, "never": 0.2})
+            if self.dice.chance(negative)
+            else None
+        )
         if word == "never" and aspect == "progressive":
             word = "not"
         return Plan(tense, aspect, word)
@@ -85,7 +100,9 @@ class SimpleSentences(Clauses):
         """A plan for a clause beside another one."""
         return self.plan(
             verb,
-            aspects=("simple",) if self.tense == "past" or "state" in verb.flags else ("perfect", "will"),
+            aspects=("simple",)
+            if self.tense == "past" or "state" in verb.flags
+            else ("perfect", "will"),
             negative=negative,
         )
 
@@ -95,7 +112,9 @@ class SimpleSentences(Clauses):
         verb = self.verb(lambda v: v.clause is None)
         plan = self.plan(verb)
         request = Request(
-            fill={"subj": self.cast.speaker(self.dice.pick(("I", "we")))} if self._first_person(verb) else {}
+            fill={"subj": self.cast.speaker(self.dice.pick(("I", "we")))}
+            if self._first_person(verb)
+            else {}
         )
         root = self.clause(verb, plan, request)
         if self.dice.chance(0.12):
@@ -111,9 +130,16 @@ class SimpleSentences(Clauses):
         )
 
     def passive(self) -> Node:
-        verb = self.verb(lambda v: v.object is not None and v.clause is None and not v.flags & {"nopass", "state"})
+        verb = self.verb(
+            lambda v: (
+                v.object is not None and v.clause is None and not v.flags & {"nopass", "state"}
+            )
+        )
         plan = self.plan(
-            verb, aspects=("simple", "perfect") if self.tense == "past" else ("perfect", "will", "must", "simple")
+            verb,
+            aspects=("simple", "perfect")
+            if self.tense == "past"
+            else ("perfect", "will", "must", "simple"),
         )
         if plan.tense == "present" and plan.aspect == "simple" and "state" not in verb.flags:
             plan = Plan("present", "perfect", plan.negation)
@@ -132,9 +158,11 @@ class SimpleSentences(Clauses):
         return self.clause(verb, self.plan(verb, negative=1.0))
 
     def negative_subject(self) -> Node:
-        """ "Nobody opened the box", "no lawyer trusted her", "neither Anna nor Peter slept", "none of the soldiers
-        laughed"."""
-        verb = self.verb(lambda v: v.clause is None and "person" in v.subject.classes and "refl" not in v.flags)
+        """ "Nobody opened the box", "no lawyer trusted her", "neither Anna nor Peter slept", "none
+        of the soldiers laughed"."""
+        verb = self.verb(
+            lambda v: v.clause is None and "person" in v.subject.classes and "refl" not in v.flags
+        )
         plan = self.plan(verb, negative=0)
         if plan.aspect == "habit":
             plan = Plan("present", "perfect")
@@ -152,7 +180,11 @@ class SimpleSentences(Clauses):
             other = self.cast.refer(second, "conj", "nom", pronoun=0, plain=True)
             other.left.insert(0, Node("nor", "CCONJ", "cc"))
             subject.right.append(other)
-            return self.clause(verb, plan, Request(fill={"subj": subject}, avoid=(first, second), agreement=(3, False)))
+            return self.clause(
+                verb,
+                plan,
+                Request(fill={"subj": subject}, avoid=(first, second), agreement=(3, False)),
+            )
         else:
             noun = self._person_noun()
             group = Node(noun.plural, "NOUN", "nmod", noun.lemma, {"Number": "Plur"})
@@ -163,21 +195,37 @@ class SimpleSentences(Clauses):
         return self.clause(verb, plan, Request(fill={"subj": subject}))
 
     def negative_object(self) -> Node:
-        """ "Peter saw nothing", "Anna traveled nowhere" (the words of the papers' lists that are neither verb nor
-        subject)."""
+        """ "Peter saw nothing", "Anna traveled nowhere" (the words of the papers' lists that are
+        neither verb nor subject)."""
         if self.dice.chance(0.25):
             travel = lexicon().verb("travel")
-            root = self.clause(travel, self.plan(travel, negative=0), Request(fill={"obl": None}, adjuncts=False))
+            root = self.clause(
+                travel, self.plan(travel, negative=0), Request(fill={"obl": None}, adjuncts=False)
+            )
             root.right.append(adverb("nowhere"))
             return root
         verb = self.verb(
             lambda v: (
-                v.lemma in ("see", "hear", "buy", "find", "eat", "write", "steal", "read", "explain", "bring")
+                v.lemma
+                in (
+                    "see",
+                    "hear",
+                    "buy",
+                    "find",
+                    "eat",
+                    "write",
+                    "steal",
+                    "read",
+                    "explain",
+                    "bring",
+                )
                 and v.clause is None
             )
         )
         nothing = Node("nothing", "PRON", features=dict(NEGATIVE))
-        root = self.clause(verb, self.plan(verb, negative=0), Request(fill={"obj": nothing}, adjuncts=False))
+        root = self.clause(
+            verb, self.plan(verb, negative=0), Request(fill={"obj": nothing}, adjuncts=False)
+        )
         if self.dice.chance(0.5):
             root.right.append(self.place())
         return root
@@ -186,34 +234,59 @@ class SimpleSentences(Clauses):
         """ "Anna left the house without closing the door"."""
         verb = self.verb(
             lambda v: (
-                v.object is not None and v.clause is None and "state" not in v.flags and "person" in v.subject.classes
+                v.object is not None
+                and v.clause is None
+                and "state" not in v.flags
+                and "person" in v.subject.classes
             )
         )
         subject = self.cast.choose(PERSON, self.reuse)
-        root = self.clause(verb, self.plan(verb, negative=0), Request(fill={"subj": subject}, adjuncts=False))
+        root = self.clause(
+            verb, self.plan(verb, negative=0), Request(fill={"subj": subject}, adjuncts=False)
+        )
         second = self.verb(
             lambda v: (
                 v.clause is None
-                and v.lemma in ("open", "close", "thank", "notice", "read", "smile", "laugh", "see", "help", "explain")
+                and v.lemma
+                in (
+                    "open",
+                    "close",
+                    "thank",
+                    "notice",
+                    "read",
+                    "smile",
+                    "laugh",
+                    "see",
+                    "help",
+                    "explain",
+                )
             )
         )
         word = self.dice.pick(("without", "without", "before", "after"))
         opening = [Node(word, "SCONJ", "mark")]
         controller = next(node for node in root.left if node.relation == "nsubj")
-        request = Request("advcl", "gerund", opening=opening, controller=controller, agent=subject, adjuncts=False)
+        request = Request(
+            "advcl", "gerund", opening=opening, controller=controller, agent=subject, adjuncts=False
+        )
         root.right.append(self.clause(second, Plan(self.tense), request))
         return root
 
     def _person_noun(self) -> Noun:
-        return self.dice.pick([n for n in lexicon().nouns_of(PERSON) if n.lemma not in ("king", "queen")])
+        return self.dice.pick(
+            [n for n in lexicon().nouns_of(PERSON) if n.lemma not in ("king", "queen")]
+        )
 
     # Relative clauses
 
     def relative_subject(self) -> Node:
-        verb = self.verb(lambda v: v.clause is None and bool(v.subject.classes & {"person", "animal"}))
+        verb = self.verb(
+            lambda v: v.clause is None and bool(v.subject.classes & {"person", "animal"})
+        )
         subject = self._noun_entity(verb.subject.classes - {"kin", "org"})
         return self.clause(
-            verb, self.plan(verb), Request(fill={"subj": subject}, relative={"subj": "subject"}, adjuncts=False)
+            verb,
+            self.plan(verb),
+            Request(fill={"subj": subject}, relative={"subj": "subject"}, adjuncts=False),
         )
 
     def relative_object(self) -> Node:
@@ -227,7 +300,9 @@ class SimpleSentences(Clauses):
         assert verb.object is not None
         obj = self._noun_entity(verb.object.classes - {"kin"})
         return self.clause(
-            verb, self.plan(verb), Request(fill={"obj": obj}, relative={"obj": "object"}, adjuncts=False)
+            verb,
+            self.plan(verb),
+            Request(fill={"obj": obj}, relative={"obj": "object"}, adjuncts=False),
         )
 
     def _noun_entity(self, classes: frozenset[str]) -> Entity:
@@ -237,7 +312,8 @@ class SimpleSentences(Clauses):
                 return entity
 
     def add_relative(self, node: Node, entity: Entity, kind: str) -> None:
-        """ "the painter who sold the house", "the letter that Anna had written", "the letter Anna had written"."""
+        """ "the painter who sold the house", "the letter that Anna had written", "the letter Anna
+        had written"."""
         person = "person" in entity.classes
         tense = "past" if self.tense == "past" or self.dice.chance(0.6) else "present"
         if kind == "subject":
@@ -266,7 +342,12 @@ class SimpleSentences(Clauses):
                 ),
                 False,
             )
-            fill = {"obj": (self._whom() if person else self._that()) if self.dice.chance(0.65) else None, "obl": None}  # type: ignore[dict-item]
+            fill = {
+                "obj": (self._whom() if person else self._that())
+                if self.dice.chance(0.65)
+                else None,
+                "obl": None,
+            }  # type: ignore[dict-item]
             fronted, opening = "obj", []
         plan = self.plan(
             verb,

@@ -11,14 +11,17 @@ from headwise.core.checks import at_least
 from headwise.core.errors import ParameterError, unknown
 from headwise.text.example import ROOT, Example
 
-ATTEMPTS = 5000  # draws for one example of a wanted label; the rarest label comes about once in fifteen
+ATTEMPTS = (
+    5000  # draws for one example of a wanted label; the rarest label comes about once in fifteen
+)
 DEPTHS = ("1", "2", "3", "4+")
 LENGTHS = ((3, 6), (7, 9), (10, 12), (13, 99))
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Labels that are asked for in turn, and the function that gives a sentence its label (None: not of this task)."""
+    """Labels that are asked for in turn, and the function that gives a sentence its label (None:
+    not of this task)."""
 
     labels: tuple[str, ...]
     label: Callable[[Example, str, Dice], Example | None]
@@ -26,14 +29,14 @@ class Task:
 
 
 def demo_probing(task: str, size: int = 1000, seed: int = 0) -> list[Example]:
-    """Sentences with the label of a probing task (Conneau et al. 2018, as used by Jo & Myaeng 2020), the labels in turn
-    and so balanced.
+    """Sentences with the label of a probing task (Conneau et al. 2018, as used by Jo & Myaeng
+    2020), the labels in turn and so balanced.
 
-    Tasks: `length` (words in four bins), `tense` (of the main verb), `subject_number`, `object_number` (of the main
-    clause), `depth` (edges from the root to the deepest word, four and more together), `bigram_shift` (two neighbouring
-    words swapped or not), `coordination_inversion` (two joined clauses swapped or not). Where words were moved, the
-    example has no annotations but its label. Example i depends on the task, i and the seed alone.
-    """
+    Tasks: `length` (words in four bins), `tense` (of the main verb), `subject_number`,
+    `object_number` (of the main clause), `depth` (edges from the root to the deepest word, four and
+    more together), `bigram_shift` (two neighbouring words swapped or not), `coordination_inversion`
+    (two joined clauses swapped or not). Where words were moved, the example has no annotations but
+    its label. Example i depends on the task, i and the seed alone."""
     if task not in TASKS:
         raise ParameterError(unknown("demo probing task", task, TASKS))
     at_least("size", size, 1)
@@ -46,7 +49,9 @@ def _draw(name: str, number: int, seed: int) -> Example:
     for attempt in range(ATTEMPTS):
         key = f"headwise-{name}/{seed}/{number}/{attempt}"
         dice = Dice(f"{key}/task")
-        sentence = read_off([Grammar(key).sentence(dice.pick(task.kinds))]).example(origin=f"demo-{name}:{number + 1}")
+        sentence = read_off([Grammar(key).sentence(dice.pick(task.kinds))]).example(
+            origin=f"demo-{name}:{number + 1}"
+        )
         found = task.label(sentence, wanted, dice)
         if found is not None:
             return replace(found, label=wanted)
@@ -61,7 +66,14 @@ def _dependent(example: Example, relations: tuple[str, ...]) -> int | None:
     """The first dependent of the root in one of these relations."""
     root = _root(example)
     pairs = zip(example.heads or (), example.relations or (), strict=True)
-    return next((word for word, (head, relation) in enumerate(pairs) if head == root and relation in relations), None)
+    return next(
+        (
+            word
+            for word, (head, relation) in enumerate(pairs)
+            if head == root and relation in relations
+        ),
+        None,
+    )
 
 
 def _length(example: Example, wanted: str, dice: Dice) -> Example | None:
@@ -74,7 +86,11 @@ def main_tense(example: Example) -> str | None:
     root, features = _root(example), example.features or ()
     candidates = [
         root,
-        *(w for w, head in enumerate(example.heads or ()) if head == root and (example.upos or ())[w] == "AUX"),
+        *(
+            w
+            for w, head in enumerate(example.heads or ())
+            if head == root and (example.upos or ())[w] == "AUX"
+        ),
     ]
     found = next(
         (
@@ -97,10 +113,15 @@ def _number_of(relations: tuple[str, ...]) -> Callable[[Example, str, Dice], Exa
         if word is None or (example.upos or ())[word] not in ("NOUN", "PROPN", "PRON"):
             return None
         joined = any(
-            r == "conj" and h == word for h, r in zip(example.heads or (), example.relations or (), strict=True)
+            r == "conj" and h == word
+            for h, r in zip(example.heads or (), example.relations or (), strict=True)
         )
         number = (example.features or ())[word].get("Number")
-        return example if not joined and number == {"singular": "Sing", "plural": "Plur"}[wanted] else None
+        return (
+            example
+            if not joined and number == {"singular": "Sing", "plural": "Plur"}[wanted]
+            else None
+        )
 
     return label
 
@@ -115,7 +136,9 @@ def tree_depth(heads: tuple[int, ...]) -> int:
 
 
 def _depth(example: Example, wanted: str, dice: Dice) -> Example | None:
-    return example if DEPTHS[min(tree_depth(example.heads or ()), len(DEPTHS)) - 1] == wanted else None
+    return (
+        example if DEPTHS[min(tree_depth(example.heads or ()), len(DEPTHS)) - 1] == wanted else None
+    )
 
 
 def _lowered(example: Example) -> list[str]:
@@ -132,7 +155,11 @@ def _words_only(words: list[str], origin: str) -> Example:
 
 def _bigram_shift(example: Example, wanted: str, dice: Dice) -> Example | None:
     words, upos = _lowered(example), example.upos or ()
-    places = [i for i in range(len(words) - 1) if "PUNCT" not in upos[i : i + 2] and words[i] != words[i + 1]]
+    places = [
+        i
+        for i in range(len(words) - 1)
+        if "PUNCT" not in upos[i : i + 2] and words[i] != words[i + 1]
+    ]
     if len(words) < 5 or not places:
         return None
     if wanted == "shifted":
@@ -147,11 +174,21 @@ def _coordination_inversion(example: Example, wanted: str, dice: Dice) -> Exampl
     if conjunct is None:
         return None
     comma = next(
-        (w for w, head in enumerate(example.heads or ()) if head == conjunct and relations[w] == "punct"), None
+        (
+            w
+            for w, head in enumerate(example.heads or ())
+            if head == conjunct and relations[w] == "punct"
+        ),
+        None,
     )
     if comma is None:
         return None
-    first, joint, second, end = words[:comma], words[comma : comma + 2], words[comma + 2 : -1], words[-1:]
+    first, joint, second, end = (
+        words[:comma],
+        words[comma : comma + 2],
+        words[comma + 2 : -1],
+        words[-1:],
+    )
     if wanted == "inverted":
         first, second = second, first
     return _words_only([*first, *joint, *second, *end], example.origin)

@@ -1,4 +1,5 @@
-"""The real part of the built-in corpus: passages of a treebank, chosen by a stated rule and never by hand."""
+"""The real part of the built-in corpus: passages of a treebank, chosen by a stated rule and never
+by hand."""
 
 from __future__ import annotations
 
@@ -18,19 +19,21 @@ GROUPS = (2, 1, 1)  # how they are given: a pair of sentences, and two single on
 SHORTEST, LONGEST = 5, 30  # words of a sentence
 LONGEST_WORD, MOST_DIGITS = 18, 4  # no web addresses, no telephone numbers
 UNPLAIN = re.compile(r"[^A-Za-z0-9 .,;:!?'\"()$%&-]| [.,;:!?)]|  ")  # odd characters, odd spacing
-UNSOUND = frozenset(("goeswith", "dep", "reparandum", "list", "orphan"))  # slips of the pen, and what is no sentence
+UNSOUND = frozenset(
+    ("goeswith", "dep", "reparandum", "list", "orphan")
+)  # slips of the pen, and what is no sentence
 
 
 def treebank_examples(path: Path) -> list[Example]:
     """Passages of the documents of a treebank, four consecutive sentences of each.
 
-    A sentence fits that has 5 to 30 words, one of them a verb or an auxiliary, begins with a capital and ends with a
-    full stop, question or exclamation mark; of plain English characters and spacing; without words of over 18 letters
-    or 4 digits, without slips (`goeswith`, `reparandum`), lists and what is left unanalysed; and in which no two words
-    touch that are both letters and digits or both punctuation (`do|n't`, `.|"`), since one piece of a tokenizer may lie
-    on both.
-    A document gives the first four consecutive sentences that fit. The genres take turns, in each the documents in the
-    order of the sha256 of their names, until there are 125.
+    A sentence fits that has 5 to 30 words, one of them a verb or an auxiliary, begins with a
+    capital and ends with a full stop, question or exclamation mark; of plain English characters and
+    spacing; without words of over 18 letters or 4 digits, without slips (`goeswith`, `reparandum`),
+    lists and what is left unanalysed; and in which no two words touch that are both letters and
+    digits or both punctuation (`do|n't`, `.|"`), since one piece of a tokenizer may lie on both. A
+    document gives the first four consecutive sentences that fit. The genres take turns, in each the
+    documents in the order of the sha256 of their names, until there are 125.
 
     The first two sentences are an example of two segments, the third and the fourth are one each.
     """
@@ -39,8 +42,13 @@ def treebank_examples(path: Path) -> list[Example]:
         name = document.document or ""
         passage = _passage(document)
         if passage:
-            found.setdefault(name.split("-")[0], []).append((hashlib.sha256(name.encode()).hexdigest(), passage))
-    genres = [[passage for _, passage in sorted(own, key=lambda item: item[0])] for _, own in sorted(found.items())]
+            found.setdefault(name.split("-")[0], []).append(
+                (hashlib.sha256(name.encode()).hexdigest(), passage)
+            )
+    genres = [
+        [passage for _, passage in sorted(own, key=lambda item: item[0])]
+        for _, own in sorted(found.items())
+    ]
     turns = [passage for turn in zip_longest(*genres) for passage in turn if passage is not None]
     return [example for passage in turns[:DOCUMENTS] for example in _grouped(passage)]
 
@@ -85,7 +93,10 @@ def _fits(sentence: Example) -> bool:
         and text[0].isupper()
         and text[-1] in ".?!"
         and UNPLAIN.search(text) is None
-        and all(len(word) <= LONGEST_WORD and sum(map(str.isdigit, word)) <= MOST_DIGITS for word in words)
+        and all(
+            len(word) <= LONGEST_WORD and sum(map(str.isdigit, word)) <= MOST_DIGITS
+            for word in words
+        )
         and UNSOUND.isdisjoint(sentence.relations or ())
         and all(a == b and text[a - 1].isalnum() != text[b].isalnum() for a, b in touching)
     )
@@ -103,7 +114,11 @@ def _pair(first: Example, second: Example) -> Example:
     """Two sentences as the two segments of one example."""
     columns = ("spans", "relations", "upos", "lemmas", "features")
     shift = len(first.words or ())
-    heads = (first.heads or ()) + tuple(head if head == ROOT else head + shift for head in second.heads or ())
+    heads = (first.heads or ()) + tuple(
+        head if head == ROOT else head + shift for head in second.heads or ()
+    )
     numbers = (0,) * shift + (1,) * len(second.words or ())
     joined = {name: getattr(first, name) + getattr(second, name) for name in columns}
-    return replace(first, pair=second.text, words_pair=second.words, heads=heads, sentences=numbers, **joined)
+    return replace(
+        first, pair=second.text, words_pair=second.words, heads=heads, sentences=numbers, **joined
+    )

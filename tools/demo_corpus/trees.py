@@ -1,4 +1,5 @@
-"""Dependency trees in the making: nodes with ordered dependents, and their reading off as words with annotations."""
+"""Dependency trees in the making: nodes with ordered dependents, and their reading off as words
+with annotations."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from headwise.text.example import ROOT, Example, FrameLink, Mention
 
 T = TypeVar("T")
 
-# What a mention consists of besides its head; prepositions, conjuncts and clauses above it are not part of it.
+# What a mention consists of besides its head; prepositions, conjuncts and clauses above it are not
+# part of it.
 INSIDE_MENTION = frozenset(
     {
         "det",
@@ -31,7 +33,8 @@ INSIDE_MENTION = frozenset(
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A word with its dependents on either side, in order: every tree built of these is projective."""
+    """A word with its dependents on either side, in order: every tree built of these is
+    projective."""
 
     form: str
     upos: str
@@ -64,7 +67,9 @@ class Node:
 
     @property
     def plural(self) -> bool:
-        return self.features.get("Number") == "Plur" or any(node.relation == "conj" for node in self.right)
+        return self.features.get("Number") == "Plur" or any(
+            node.relation == "conj" for node in self.right
+        )
 
     @property
     def person(self) -> int:
@@ -73,7 +78,8 @@ class Node:
 
 @dataclass(slots=True)
 class Words:
-    """Sentences read off their trees, with everything known about each word; indices run through all of them."""
+    """Sentences read off their trees, with everything known about each word; indices run through
+    all of them."""
 
     forms: list[str] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)
@@ -107,35 +113,58 @@ class Words:
 
     def _annotate(self, node: Node, place: dict[int, int]) -> None:
         if node.entity is not None:
-            inside = [node] + [word for child in node.left if child.relation in INSIDE_MENTION for word in child.walk()]
+            inside = [node] + [
+                word
+                for child in node.left
+                if child.relation in INSIDE_MENTION
+                for word in child.walk()
+            ]
             inside += [
-                word for child in node.right if child.relation in INSIDE_MENTION | {"case"} for word in child.walk()
+                word
+                for child in node.right
+                if child.relation in INSIDE_MENTION | {"case"}
+                for word in child.walk()
             ]
             self._mention(inside, node, node.entity, place)
         if node.group is not None:
-            inside = [word for child in node.left if child.relation != "case" for word in child.walk()]
+            inside = [
+                word for child in node.left if child.relation != "case" for word in child.walk()
+            ]
             self._mention(
-                [*inside, node, *(word for child in node.right for word in child.walk())], node, node.group, place
+                [*inside, node, *(word for child in node.right for word in child.walk())],
+                node,
+                node.group,
+                place,
             )
         for frame, element, filler, core in node.links:
             if id(filler) not in place:
                 continue
             target = [place[id(node)]]
-            target += [place[id(child)] for child in node.right[:1] if child.relation == "compound:prt"]
+            target += [
+                place[id(child)] for child in node.right[:1] if child.relation == "compound:prt"
+            ]
             span = [place[id(word)] for word in filler.walk() if word.upos != "PUNCT"]
-            self.frames.append(FrameLink(frame, element, (target[0], target[-1] + 1), (min(span), max(span) + 1), core))
+            self.frames.append(
+                FrameLink(
+                    frame, element, (target[0], target[-1] + 1), (min(span), max(span) + 1), core
+                )
+            )
 
     def _mention(self, inside: list[Node], head: Node, entity: str, place: dict[int, int]) -> None:
         span = [place[id(word)] for word in inside]
         self.mentions.append(Mention(min(span), max(span) + 1, entity, place[id(head)]))
 
-    def example(self, split: int | None = None, label: str | None = None, origin: str = "") -> Example:
-        """An example of one segment, or of two where `split` says how many words the first has. Mentions of entities
-        that occur once are left out."""
+    def example(
+        self, split: int | None = None, label: str | None = None, origin: str = ""
+    ) -> Example:
+        """An example of one segment, or of two where `split` says how many words the first has.
+        Mentions of entities that occur once are left out."""
         times: dict[str, int] = {}
         for mention in self.mentions:
             times[mention.entity] = times.get(mention.entity, 0) + 1
-        kept = sorted((m for m in self.mentions if times[m.entity] > 1), key=lambda m: (m.start, -m.end))
+        kept = sorted(
+            (m for m in self.mentions if times[m.entity] > 1), key=lambda m: (m.start, -m.end)
+        )
         return Example(
             words=tuple(self.forms[:split]),
             words_pair=tuple(self.forms[split:]) if split is not None else None,

@@ -1,4 +1,5 @@
-"""One page for each analysis, from its class, its docstring, its figures, and a run on a tiny model."""
+"""One page for each analysis, from its class, its docstring, its figures, and a run on a tiny
+model."""
 
 from __future__ import annotations
 
@@ -37,13 +38,20 @@ NEEDLE = ("word1 word2", "word3 word4 word5 word6 word7 word8", "word9")
 def pages() -> dict[str, str]:
     """Markdown by address."""
     schemas = kept("schemas", all_schemas)
-    made = {f"analyses/{name}.md": page(cls, schemas.get(name)) for name, cls in own_analyses().items()}
+    made = {
+        f"analyses/{name}.md": page(cls, schemas.get(name)) for name, cls in own_analyses().items()
+    }
     return made | {"analyses/index.md": overview()}
 
 
 def own_analyses() -> dict[str, type[Analysis]]:
-    """The analyses of this package: those of packages that happen to be installed are none of this site's."""
-    return {name: cls for name, cls in known_analyses().items() if cls.__module__.startswith("headwise.")}
+    """The analyses of this package: those of packages that happen to be installed are none of this
+    site's."""
+    return {
+        name: cls
+        for name, cls in known_analyses().items()
+        if cls.__module__.startswith("headwise.")
+    }
 
 
 def overview() -> str:
@@ -69,7 +77,15 @@ def page(cls: type[Analysis], schema: dict[str, Any] | None) -> str:
     lines = [f"# {cls.name}", f"**{said['Question']}**", f"*{cls.title}.* {one_line(summary)}"]
     lines += ["```\n" + f"headwise run {cls.name}{_needs_model(cls)}\n" + "```", _facts(cls)]
     lines += ["## What is computed", rest]
-    lines += ["## Assumptions", said["Assumes"], "## Traps", said["Traps"], "## Cost", said["Cost"], _budget(cls)]
+    lines += [
+        "## Assumptions",
+        said["Assumes"],
+        "## Traps",
+        said["Traps"],
+        "## Cost",
+        said["Cost"],
+        _budget(cls),
+    ]
     lines += ["## Parameters", _parameters(cls, parts.get("Parameters", ""))]
     lines += ["## Figures, and how to read them", _figures(cls.name)]
     if schema is not None:
@@ -89,7 +105,8 @@ def _served(cls: type[Analysis]) -> str:
 
 
 def _refuses(name: str, causal: bool) -> bool:
-    """Whether an analysis has no answer for an encoder or a decoder on a corpus with every annotation."""
+    """Whether an analysis has no answer for an encoder or a decoder on a corpus with every
+    annotation."""
     shape = _shape(causal)
     analysis = _tiny(name).planned(shape)
     return not analysis.requires <= shape.annotations or analysis.refusal(shape) is not None
@@ -107,7 +124,10 @@ def _needs_model(cls: type[Analysis]) -> str:
 def _facts(cls: type[Analysis]) -> str:
     analysis = make_analysis(cls.name)
     needs = ", ".join(f"`{need}`" for need in sorted(analysis.requires)) or "nothing but text"
-    papers = [reference(cls.paper.key).citation, *(reference(key).citation for key in cls.paper.more)]
+    papers = [
+        reference(cls.paper.key).citation,
+        *(reference(key).citation for key in cls.paper.more),
+    ]
     rows = [
         ("paper", f"{cls.paper.section}: " + "; ".join(papers)),
         ("models", _served(cls) + (", cross-attention too" if cls.cross else "")),
@@ -118,8 +138,16 @@ def _facts(cls: type[Analysis]) -> str:
 
 
 def _budget(cls: type[Analysis]) -> str:
-    how = "It watches the one pass that all such analyses share." if issubclass(cls, Observer) else "It runs by itself."
-    examples = "all examples" if cls.budget is None else f"{cls.budget:,} examples for a model of BERT's size"
+    how = (
+        "It watches the one pass that all such analyses share."
+        if issubclass(cls, Observer)
+        else "It runs by itself."
+    )
+    examples = (
+        "all examples"
+        if cls.budget is None
+        else f"{cls.budget:,} examples for a model of BERT's size"
+    )
     more = "[large models and long inputs](../scale.md)"
     return f"{how} `headwise atlas` gives it {examples} (`--full` lifts that): {more}."
 
@@ -128,7 +156,8 @@ def _parameters(cls: type[Analysis], section: str) -> str:
     if not fields(cls):  # type: ignore[arg-type]
         return "None."
     rows = [
-        (", ".join(f"`{n.strip()}`" for n in names.split(",")), kind, text) for names, kind, text in parameters(section)
+        (", ".join(f"`{n.strip()}`" for n in names.split(",")), kind, text)
+        for names, kind, text in parameters(section)
     ]
     note = f"On the command line `--set NAME=VALUE` (in an atlas `--set {cls.name}.NAME=VALUE`), in Python "
     note += f'`make_analysis("{cls.name}", {{"NAME": value}})`.'
@@ -139,7 +168,9 @@ def _figures(name: str) -> str:
     found = pictures_of()
     lines = []
     for spec in figures_for(name):
-        lines.append(f"### {spec.title}\n\n{spec.caption}" + (f" *{spec.paper}.*" if spec.paper else ""))
+        lines.append(
+            f"### {spec.title}\n\n{spec.caption}" + (f" *{spec.paper}.*" if spec.paper else "")
+        )
         shown = [p for p in found if p.startswith(f"{name}-{spec.name}")]
         lines += [f"![{spec.title}](../gallery/{picture}.png)" for picture in shown[:1]]
     for spec in tables_for(name):
@@ -149,7 +180,7 @@ def _figures(name: str) -> str:
     return "\n\n".join(lines) or "None of its own."
 
 
-# --- variables --------------------------------------------------------------------------------------------------------
+# --- variables ------------------------------------------------------------------------------------
 
 
 def _tiny(name: str) -> Analysis:
@@ -157,15 +188,17 @@ def _tiny(name: str) -> Analysis:
 
 
 def all_schemas() -> dict[str, Any]:
-    """Of every analysis what its result has, from a run on a tiny model: random weights, or for decoders the planted
-    one, whose heads have something to find."""
+    """Of every analysis what its result has, from a run on a tiny model: random weights, or for
+    decoders the planted one, whose heads have something to find."""
     torch.set_num_threads(1)
     planted = {} if quick() else planted_results(asked_of_decoders())
     found = {}
     for name in ("surface", "dependency") if quick() else own_analyses():
         dataset = planted[name] if name in planted else Bed(_tiny(name)).labelled
         found[name] = {
-            "variables": {str(key): described(str(key), array) for key, array in dataset.data_vars.items()},
+            "variables": {
+                str(key): described(str(key), array) for key, array in dataset.data_vars.items()
+            },
             "dims": {str(dim): _labels(dataset, str(dim)) for dim in dataset.dims},
             "attributes": sorted(set(map(str, dataset.attrs)) - {"title", "paper", "parameters"}),
         }
@@ -186,14 +219,17 @@ def planted_results(names: Sequence[str]) -> dict[str, xr.Dataset]:
     before, trials.NEEDLES = trials.NEEDLES, (NEEDLE,)
     try:
         with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
-            made_atlas = make_atlas(model, corpus, names, parameters={"retrieval": {"lengths": (64, 96), "depths": 2}})
+            made_atlas = make_atlas(
+                model, corpus, names, parameters={"retrieval": {"lengths": (64, 96), "depths": 2}}
+            )
             return {name: made_atlas[name] for name in names}
     finally:
         trials.NEEDLES = before
 
 
 def units_of(name: str, dataset: xr.Dataset) -> dict[str, str]:
-    """The units of a result's numbers, `analysis.variable`; counts and intervals have those of what they belong to."""
+    """The units of a result's numbers, `analysis.variable`; counts and intervals have those of what
+    they belong to."""
     return {
         f"{name}.{key}": described(str(key), array)["unit"]
         for key, array in dataset.data_vars.items()
@@ -202,7 +238,10 @@ def units_of(name: str, dataset: xr.Dataset) -> dict[str, str]:
 
 
 def described(name: str, array: xr.DataArray) -> dict[str, Any]:
-    return {"dims": list(map(str, array.dims)), "unit": str(array.attrs.get("units", "")) or plain_unit(name, array)}
+    return {
+        "dims": list(map(str, array.dims)),
+        "unit": str(array.attrs.get("units", "")) or plain_unit(name, array),
+    }
 
 
 def plain_unit(name: str, array: xr.DataArray) -> str:
@@ -231,13 +270,26 @@ def _variables(name: str, schema: dict[str, Any]) -> str:
         if stem != key and stem in variables:
             continue
         beside = [end for end in ("_n", "_low", "_high") if key + end in variables]
-        rows.append((f"`{key}`", ", ".join(what["dims"]), what["unit"], " ".join(f"`{end}`" for end in beside)))
+        rows.append(
+            (
+                f"`{key}`",
+                ", ".join(what["dims"]),
+                what["unit"],
+                " ".join(f"`{end}`" for end in beside),
+            )
+        )
     used = {dim for what in variables.values() for dim in what["dims"]}
     words = []
     for dim in sorted(used):
         labels = dims.get(dim, [])
         shown = ", ".join(labels[:12]) + (", …" if len(labels) > 12 else "")
-        words.append((f"`{dim}`", EXTRA_DIMS.get(dim, ""), "" if labels and labels[0].lstrip("-").isdigit() else shown))
+        words.append(
+            (
+                f"`{dim}`",
+                EXTRA_DIMS.get(dim, ""),
+                "" if labels and labels[0].lstrip("-").isdigit() else shown,
+            )
+        )
     return (
         f"The group `{name}` of an atlas, read off a run on a tiny model; beside a mean stand its count `_n` and the "
         "ends of its 95 % interval.\n\n"

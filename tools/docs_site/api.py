@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import headwise
 
-FIRST = ("make_atlas", "HeadModel", "Atlas", "open_corpus", "Corpus", "Example", "draw")  # what one begins with
+FIRST = (
+    "make_atlas",
+    "HeadModel",
+    "Atlas",
+    "open_corpus",
+    "Corpus",
+    "Example",
+    "draw",
+)  # what one begins with
 # Page, sentence, names.
 PARTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "questions": (
         "Writing an analysis",
         "What a question of your own is made of: [adding an analysis](../../adding-an-analysis.md).",
-        ("headwise.analyses.contract", "headwise.stats.accumulators", "headwise.models.ask", "headwise.analyses.nulls"),
+        (
+            "headwise.analyses.contract",
+            "headwise.stats.accumulators",
+            "headwise.models.statistics.request",
+            "headwise.analyses.nulls",
+        ),
     ),
     "mixing": (
         "What is mixed into what",
@@ -46,7 +59,11 @@ PARTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "What draws: [figures and page from Python](../../how-to/figures-and-page.md).",
         ("headwise.plots", "headwise.plots.registry", "headwise.page", "headwise.explore"),
     ),
-    "testing": ("Testing", "Planted models, and the battery that every analysis must pass.", ("headwise.testing",)),
+    "testing": (
+        "Testing",
+        "Planted models, and the battery that every analysis must pass.",
+        ("headwise.testing",),
+    ),
 }
 
 
@@ -55,12 +72,20 @@ def pages() -> dict[str, str]:
     rest = [name for name in headwise.__all__ if name not in FIRST and name != "__version__"]
     names = [*FIRST, *rest]
     first = "\n\n".join(_entry(_home(name)) for name in names)
-    listed = "".join(f"- [{title}]({page}.md): {text}\n" for page, (title, text, _) in PARTS.items())
+    listed = "".join(
+        f"- [{title}]({page}.md): {text}\n" for page, (title, text, _) in PARTS.items()
+    )
     made = {
-        "reference/api/index.md": "# Python\n\nThe names of `headwise` itself. More:\n\n" + listed + "\n" + first + "\n"
+        "reference/api/index.md": "# Python\n\nThe names of `headwise` itself. More:\n\n"
+        + listed
+        + "\n"
+        + first
+        + "\n"
     }
     for page, (title, text, homes) in PARTS.items():
-        made[f"reference/api/{page}.md"] = f"# {title}\n\n{text}\n\n" + "\n\n".join(map(_entry, homes)) + "\n"
+        made[f"reference/api/{page}.md"] = (
+            f"# {title}\n\n{text}\n\n" + "\n\n".join(map(_entry, homes)) + "\n"
+        )
     return made
 
 

@@ -14,7 +14,9 @@ from docs_site.docstrings import table
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 
-TINY = ROOT / "tests" / "models" / "tiny_models.py"  # the models that tests compare with their own eager attention
+TINY = (
+    ROOT / "tests" / "models" / "tiny_models.py"
+)  # the models that tests compare with their own eager attention
 
 
 def page() -> str:
@@ -31,7 +33,10 @@ def page() -> str:
                 "attention registry are served too; those that do not are refused by name, in one sentence, before "
                 "anything runs.",
                 "## Encoders and decoders",
-                table(("family", "class of transformers", "kind", "what is particular"), found["served"]),
+                table(
+                    ("family", "class of transformers", "kind", "what is particular"),
+                    found["served"],
+                ),
                 "## Encoder-decoders",
                 "Each of three stacks can be asked for: `--stack encoder`, `decoder` or `cross`.",
                 table(("family", "class of transformers", "stacks"), found["pairs"]),
@@ -56,7 +61,8 @@ def look() -> dict[str, Any]:
     spec.loader.exec_module(tiny)
     most = 2 if quick() else None
     served = [
-        (name, f"`{made[1]}`", *_kind(tiny.build(*made), tiny)) for name, made in islice(tiny.SERVED.items(), most)
+        (name, f"`{made[1]}`", *_kind(tiny.build(*made), tiny))
+        for name, made in islice(tiny.SERVED.items(), most)
     ]
     pairs = []
     for name, made in islice(tiny.SEQ2SEQ.items(), most):
@@ -71,7 +77,12 @@ def look() -> dict[str, Any]:
             HeadModel.open(tiny.build(*made))
         except ModelError as error:
             refused.append((name, f"`{made[1]}`", str(error)))
-    return {"served": served, "pairs": pairs, "refused": refused, "transformers": transformers.__version__}
+    return {
+        "served": served,
+        "pairs": pairs,
+        "refused": refused,
+        "transformers": transformers.__version__,
+    }
 
 
 def _kind(module: Any, tiny: Any) -> tuple[str, str]:

@@ -1,5 +1,5 @@
-"""What the site computes is kept in .work/docs, under a name that changes with the source, so that nothing stale is
-shown and nothing is computed twice."""
+"""What the site computes is kept in .work/docs, under a name that changes with the source, so that
+nothing stale is shown and nothing is computed twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def state_of_the_source() -> str:
     """A digest of everything that can change what the pages say."""
     digest = hashlib.sha256()
     for path in sorted(_sources()):
-        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(
+            path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+        )
     return digest.hexdigest()[:16]
 
 
@@ -36,7 +38,8 @@ def _sources() -> Iterable[Path]:
 
 
 def kept(name: str, make: Callable[[], Any]) -> Any:
-    """What `make` gave (plain data), from the file of an earlier build where the source is the same."""
+    """What `make` gave (plain data), from the file of an earlier build where the source is the
+    same."""
     path = KEPT / f"{name}-{state_of_the_source()}.json"
     if not path.exists():
         found = make()

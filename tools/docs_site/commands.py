@@ -21,7 +21,11 @@ def page() -> str:
         "mend, in one sentence; 3 where something failed unexpectedly and the rest was kept; 130 and 143 after SIGINT "
         "and SIGTERM. `--debug` with any command shows the traceback behind an error.",
     ]
-    lines.append(table(("command", ""), [(f"[{n}](#{n})", _first(c.help)) for n, c in group.commands.items()]))
+    lines.append(
+        table(
+            ("command", ""), [(f"[{n}](#{n})", _first(c.help)) for n, c in group.commands.items()]
+        )
+    )
     for name, command in group.commands.items():
         lines += [f"## {name} {{#{name}}}", _help(command.help or ""), *_parameters(name, command)]
     return "\n\n".join(lines) + "\n"
@@ -40,7 +44,9 @@ def _help(text: str) -> str:
         if not runs or not code or not runs[-1][0]:
             runs.append((code, []))
         runs[-1][1].append(line)
-    return "\n\n".join("```\n" + "\n".join(own) + "\n```" if code else " ".join(own) for code, own in runs)
+    return "\n\n".join(
+        "```\n" + "\n".join(own) + "\n```" if code else " ".join(own) for code, own in runs
+    )
 
 
 def _parameters(name: str, command: Any) -> list[str]:
@@ -54,4 +60,8 @@ def _parameters(name: str, command: Any) -> list[str]:
         shown, meaning = (re.sub(r"\s+", " ", part) for part in record)
         row = (f"`{shown.replace(' <bool>', '')}`", meaning)
         (arguments if parameter.param_type_name == "argument" else options).append(row)
-    return [table((what, ""), rows) for what, rows in (("argument", arguments), ("option", options)) if rows]
+    return [
+        table((what, ""), rows)
+        for what, rows in (("argument", arguments), ("option", options))
+        if rows
+    ]

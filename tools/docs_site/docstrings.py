@@ -13,7 +13,9 @@ def sections(thing: object) -> dict[str, str]:
     """The parts of a docstring by their headings; what stands before the first is under ""."""
     text = inspect.getdoc(thing) or ""
     first, *rest = SECTION.split(text)
-    return {"": first.strip()} | {name: body.strip() for name, body in zip(rest[::2], rest[1::2], strict=True)}
+    return {"": first.strip()} | {
+        name: body.strip() for name, body in zip(rest[::2], rest[1::2], strict=True)
+    }
 
 
 def parameters(section: str) -> list[tuple[str, str, str]]:
@@ -27,7 +29,8 @@ def parameters(section: str) -> list[tuple[str, str, str]]:
 
 
 def notes(section: str) -> dict[str, str]:
-    """The paragraphs of a section `Notes` that begin with a word and a colon (`Assumes: ...`), by that word."""
+    """The paragraphs of a section `Notes` that begin with a word and a colon (`Assumes: ...`), by
+    that word."""
     found = {}
     for paragraph in re.split(r"\n\s*\n", section):
         word, colon, text = paragraph.partition(":")

@@ -1,5 +1,6 @@
-"""The gallery: every figure that headwise draws of the built-in model, and of the planted decoder for what is asked of
-decoders. `python tools/docs_site/gallery.py` makes it (minutes); the site shows what is there."""
+"""The gallery: every figure that headwise draws of the built-in model, and of the planted decoder
+for what is asked of decoders. `python tools/docs_site/gallery.py` makes it (minutes); the site
+shows what is there."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ LIMIT = 60  # examples: enough for every figure, in about two minutes
 
 
 def folder() -> Path:
-    """Where the pictures lie: a folder of the environment's, or one that goes with this state of the source."""
+    """Where the pictures lie: a folder of the environment's, or one that goes with this state of
+    the source."""
     given = os.environ.get("HEADWISE_DOCS_GALLERY")
     return Path(given) if given else KEPT / f"gallery-{state_of_the_source()}"
 
@@ -29,7 +31,8 @@ def pictures_of() -> dict[str, Path]:
 
 
 def make(atlas: Path = ROOT / "atlas") -> Path:
-    """Draw everything, from the atlas that `make atlas` wrote where there is one, else from a small one."""
+    """Draw everything, from the atlas that `make atlas` wrote where there is one, else from a small
+    one."""
     out = folder()
     if (out / "done").exists():
         return out
@@ -37,9 +40,22 @@ def make(atlas: Path = ROOT / "atlas") -> Path:
     from headwise.atlas import Atlas
     from headwise.core.version import __version__
 
-    if not (atlas / "atlas.nc").exists() or Atlas.load(atlas / "atlas.nc").provenance["headwise"] != __version__:
+    if (
+        not (atlas / "atlas.nc").exists()
+        or Atlas.load(atlas / "atlas.nc").provenance["headwise"] != __version__
+    ):
         atlas = KEPT / "atlas"
-        command = [sys.executable, "-m", "headwise", "atlas", "--limit", str(LIMIT), "--out", str(atlas), "--overwrite"]
+        command = [
+            sys.executable,
+            "-m",
+            "headwise",
+            "atlas",
+            "--limit",
+            str(LIMIT),
+            "--out",
+            str(atlas),
+            "--overwrite",
+        ]
         subprocess.run(command, check=True)
     for old in KEPT.glob("gallery-*"):
         shutil.rmtree(old)
@@ -82,7 +98,9 @@ def page() -> str:
     if not found:
         lines.append("This build has no pictures: `make docs` makes them.")
     for name in own_analyses():
-        own = [(key, spec) for spec in figures_for(name) for key in found if _is(key, name, spec.name)]
+        own = [
+            (key, spec) for spec in figures_for(name) for key in found if _is(key, name, spec.name)
+        ]
         if own:
             lines.append(f"## [{name}](analyses/{name}.md)")
         lines += [f"### {spec.title}\n\n![{spec.title}](gallery/{key}.png)" for key, spec in own]

@@ -12,8 +12,14 @@ def page() -> str:
     words = [(f"`{short}`", word, kind) for word, (kind, short) in describe.WORDS.items()]
     words.append(("`obj`, `det`, …", "a dependency relation", "syntax"))
     limits = [
-        ("share of its attention on one target, above what a uniform head gives", f"{behaviours.LEAST_SHARE}"),
-        ("margin over the best baseline, for a relation or antecedents", f"{behaviours.LEAST_MARGIN}"),
+        (
+            "share of its attention on one target, above what a uniform head gives",
+            f"{behaviours.LEAST_SHARE}",
+        ),
+        (
+            "margin over the best baseline, for a relation or antecedents",
+            f"{behaviours.LEAST_MARGIN}",
+        ),
         ("share of its attention on a repeated sequence", f"{behaviours.LEAST_REPEAT}"),
         ("share of a needle's tokens", f"{behaviours.LEAST_RETRIEVAL}"),
         ("copying, by its weights", f"{behaviours.LEAST_COPYING}"),
@@ -34,7 +40,10 @@ def page() -> str:
                 table(("on the grid", "word", "kind"), words),
                 "## Kinds",
                 "A kind is a colour of the grid.",
-                table(("kind", "a head of this kind"), [(f"`{kind}`", text) for kind, text in describe.KINDS.items()]),
+                table(
+                    ("kind", "a head of this kind"),
+                    [(f"`{kind}`", text) for kind, text in describe.KINDS.items()],
+                ),
                 "## Limits behind the words",
                 table(("limit", "value"), limits),
             ]

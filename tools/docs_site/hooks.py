@@ -1,5 +1,5 @@
-"""Hooks of mkdocs: pages made from the code, the places they have among the others, and files outside docs/ that pages
-link to."""
+"""Hooks of mkdocs: pages made from the code, the places they have among the others, and files
+outside docs/ that pages link to."""
 
 from __future__ import annotations
 
@@ -26,11 +26,17 @@ def on_config(config: Any) -> Any:
         if title == "Analyses":
             children += [{name: f"analyses/{name}.md"} for name in analyses.own_analyses()]
         if title == "Results":
-            children += sorted(path.relative_to(docs).as_posix() for path in docs.glob("results/*.md"))
+            children += sorted(
+                path.relative_to(docs).as_posix() for path in docs.glob("results/*.md")
+            )
             children += [name for name in ("reproduce.md",) if (docs / name).exists()]
-            children += sorted(path.relative_to(docs).as_posix() for path in docs.glob("reproductions/*.md"))
+            children += sorted(
+                path.relative_to(docs).as_posix() for path in docs.glob("reproductions/*.md")
+            )
         if title == "How to":
-            children += sorted(path.relative_to(docs).as_posix() for path in docs.glob("how-to/*.md"))
+            children += sorted(
+                path.relative_to(docs).as_posix() for path in docs.glob("how-to/*.md")
+            )
             children += [name for name in ("cluster.md",) if (docs / name).exists()]
         if title == "Python API":
             children += [f"reference/api/{name}.md" for name in api.PARTS]
@@ -60,9 +66,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links out of docs/ to where the site has the file, or leave the bare name where it has none."""
+    """Lead links out of docs/ to where the site has the file, or leave the bare name where it has
+    none."""
     up = "../" * page.file.src_uri.count("/")
-    markdown = re.sub(r"\]\((?:\.\./)+(examples/[^)]*|(?:CONTRIBUTING|CHANGELOG)\.md[^)]*)\)", rf"]({up}\1)", markdown)
+    markdown = re.sub(
+        r"\]\((?:\.\./)+(examples/[^)]*|(?:CONTRIBUTING|CHANGELOG)\.md[^)]*)\)",
+        rf"]({up}\1)",
+        markdown,
+    )
     return re.sub(
         r"\[([^\]]*)\]\((?:\.\./)+((?:data|tools|benchmarks|src|tests|demo-model|README)[^)]*)\)",
         r"\1 (`\2`)",

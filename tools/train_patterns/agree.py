@@ -1,4 +1,5 @@
-"""The tables of data/patterns/RESULTS.md: how well the classifier does, how far labellers agree, what can be corrected.
+"""The tables of data/patterns/RESULTS.md: how well the classifier does, how far labellers agree,
+what can be corrected.
 
 python tools/train_patterns/agree.py data/patterns [--write]
 """
@@ -24,14 +25,23 @@ from headwise.analyses.patterns.network import PATTERNS, shipped_classifier
 from headwise.analyses.patterns.store import read_maps
 
 FIRST, SECOND, THIRD = (f"vision language model{n}" for n in ("", " 2", " 3"))
-SHORT = {"first": FIRST, "second": SECOND, "third": THIRD, "fourth": PAIR[0], "fifth": PAIR[1], "decided": None}
+SHORT = {
+    "first": FIRST,
+    "second": SECOND,
+    "third": THIRD,
+    "fourth": PAIR[0],
+    "fifth": PAIR[1],
+    "decided": None,
+}
 KINDS = (HELD_OUT, "wiki-bert", "causal models", "all models")
 
 
 def of_kind(own: Labelled, kind: str) -> Labelled:
     """The maps of a model, of the causal ones, or all."""
     causal = own.causal.numpy()
-    return own.select({"causal models": causal, "all models": causal | ~causal}.get(kind, own.model == kind))
+    return own.select(
+        {"causal models": causal, "all models": causal | ~causal}.get(kind, own.model == kind)
+    )
 
 
 def shared(one: Labelled, other: Labelled) -> tuple[Labelled, Labelled]:
@@ -42,32 +52,56 @@ def shared(one: Labelled, other: Labelled) -> tuple[Labelled, Labelled]:
 
 def row(name: str, scored: dict[str, Any], kappa: str = "") -> str:
     """A line of the table."""
-    cells = [f"{p:.2f} ({low:.2f} to {high:.2f})" for p, low, high in (scored["macro F1"], scored["accuracy"])]
-    classes = [f"{scored[k][0]:.2f} · {n}" if n else "" for k, n in zip(PATTERNS, scored["per class"], strict=True)]
+    cells = [
+        f"{p:.2f} ({low:.2f} to {high:.2f})"
+        for p, low, high in (scored["macro F1"], scored["accuracy"])
+    ]
+    classes = [
+        f"{scored[k][0]:.2f} · {n}" if n else ""
+        for k, n in zip(PATTERNS, scored["per class"], strict=True)
+    ]
     return f"| {' | '.join([name, str(scored['n']), kappa, *classes, *cells])} |"
 
 
 def tables(folder: Path) -> str:
-    """The table in Markdown: F1 of each pattern and how many maps have it, macro F1, accuracy; intervals over heads."""
+    """The table in Markdown: F1 of each pattern and how many maps have it, macro F1, accuracy;
+    intervals over heads."""
     maps = read_maps(folder / "maps.npz")
-    labelled = {short: load_labelled(folder, labeller=labeller, maps=maps) for short, labeller in SHORT.items()}
+    labelled = {
+        short: load_labelled(folder, labeller=labeller, maps=maps)
+        for short, labeller in SHORT.items()
+    }
     lines = [
         f"| {' | '.join(['compared', 'maps', 'kappa', *PATTERNS, 'macro F1', 'accuracy'])} |",
         f"|{'---|' * (5 + len(PATTERNS))}",
     ]
-    by_first_edition = product((("first", "second"), ("first", "third")), (HELD_OUT, "causal models"))
+    by_first_edition = product(
+        (("first", "second"), ("first", "third")), (HELD_OUT, "causal models")
+    )
     for (one, other), kind in (*product([("fourth", "fifth")], KINDS), *by_first_edition):
         a, b = shared(*(of_kind(labelled[short], kind) for short in (one, other)))
         truth, said = a.labels.numpy(), b.labels.numpy()
         kappa = cohen_kappa([PATTERNS[k] for k in truth], [PATTERNS[k] for k in said])
         between = f"{kappa.kappa:.2f} ({kappa.low:.2f} to {kappa.high:.2f})"
-        lines.append(row(f"{kind}: labellers {one} and {other}", score(truth, said, a.head), between))
-    held = {short: of_kind(labelled[short], HELD_OUT) for short in ("decided", "fourth", "fifth", "first", "third")}
+        lines.append(
+            row(f"{kind}: labellers {one} and {other}", score(truth, said, a.head), between)
+        )
+    held = {
+        short: of_kind(labelled[short], HELD_OUT)
+        for short in ("decided", "fourth", "fifth", "first", "third")
+    }
     decided = held["decided"]
-    said_of = dict(zip(decided.names, predict(shipped_classifier().networks, decided).argmax(-1), strict=True))
+    said_of = dict(
+        zip(decided.names, predict(shipped_classifier().networks, decided).argmax(-1), strict=True)
+    )
     for short, own in held.items():
         classified = np.array([said_of[name] for name in own.names])
-        lines.append(row(f"{HELD_OUT}: classifier and {short}", score(own.labels.numpy(), classified, own.head)))
+        lines.append(
+            row(
+                f"{HELD_OUT}: classifier and {short}",
+                score(own.labels.numpy(), classified, own.head),
+            )
+        )
     alike, classified = decided.votes.amax(-1).numpy() == 1, np.array(list(said_of.values()))
     agreed = score(decided.labels.numpy()[alike], classified[alike], decided.head[alike])
     lines.append(row(f"{HELD_OUT}: classifier, where fourth and fifth agree", agreed))
@@ -96,7 +130,10 @@ def scores(folder: Path) -> str:
     ]
     for name, told in SCORED.items():
         own = found[name]
-        cells = [f"{p:.2f} ({low:.2f} to {high:.2f})" for p, low, high in (own[k] for k in (*PATTERNS, "macro F1"))]
+        cells = [
+            f"{p:.2f} ({low:.2f} to {high:.2f})"
+            for p, low, high in (own[k] for k in (*PATTERNS, "macro F1"))
+        ]
         cells[:-1] = [f"{cell} · {n}" for cell, n in zip(cells, own["per class"], strict=False)]
         accuracy = "{:.2f} ({:.2f} to {:.2f})".format(*own["accuracy"])
         lines.append(f"| {' | '.join([told, str(own['n']), *cells, accuracy])} |")
@@ -108,7 +145,10 @@ def confusions(folder: Path) -> str:
     found = json.loads((folder / "results.json").read_text("utf-8"))
     parts = []
     for name in (f"held out, {HELD_OUT}", "causal, each model left out"):
-        lines = [f"| {' | '.join(['true, by what is said', *PATTERNS])} |", f"|{'---|' * (1 + len(PATTERNS))}"]
+        lines = [
+            f"| {' | '.join(['true, by what is said', *PATTERNS])} |",
+            f"|{'---|' * (1 + len(PATTERNS))}",
+        ]
         for label, counts in zip(PATTERNS, found[name]["confusion"], strict=True):
             lines.append(f"| {' | '.join([label, *map(str, counts)])} |")
         parts.append(f"{name[0].upper()}{name[1:]}:\n\n" + "\n".join(lines))
@@ -118,21 +158,30 @@ def confusions(folder: Path) -> str:
 def candidates(folder: Path) -> str:
     """How each setting did on the training models, each left out in turn."""
     tried = json.loads((folder / "results.json").read_text("utf-8"))["candidates"]
-    rows = ("| {} | {:.2f} ({:.2f} to {:.2f}) |".format(name, *own["macro F1"]) for name, own in tried.items())
+    rows = (
+        "| {} | {:.2f} ({:.2f} to {:.2f}) |".format(name, *own["macro F1"])
+        for name, own in tried.items()
+    )
     return "\n".join(["| settings | macro F1 |", "|---|---|", *rows])
 
 
 def corrected(repeats: int = 300) -> str:
-    """Shares of one half of the labelled heads (or models), corrected by the mistakes on the other half."""
+    """Shares of one half of the labelled heads (or models), corrected by the mistakes on the other
+    half."""
     lines = ["| mistakes on | off as counted | off corrected | nearer in |", "|---|---|---|---|"]
     for seen, causal in ((True, False), (True, True), (False, True)):
         errors = shipped_errors(seen, causal)
         known, others = errors.halves(repeats, np.random.default_rng(0))
         total = others.sum((-2, -1))[:, None]
         truth, said = others.sum(-1) / total, others.sum(-2) / total
-        off = [((shares - truth) ** 2).sum(-1) for shares in (said, corrected_shares(said, said_given_true(known)))]
+        off = [
+            ((shares - truth) ** 2).sum(-1)
+            for shares in (said, corrected_shares(said, said_given_true(known)))
+        ]
         counted, mended = (np.sqrt(own.mean()) for own in off)
-        lines.append(f"| {errors.origin} | {counted:.3f} | {mended:.3f} | {np.mean(off[1] < off[0]):.0%} of halves |")
+        lines.append(
+            f"| {errors.origin} | {counted:.3f} | {mended:.3f} | {np.mean(off[1] < off[0]):.0%} of halves |"
+        )
     return "\n".join(lines)
 
 

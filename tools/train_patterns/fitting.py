@@ -1,4 +1,5 @@
-"""Trains networks that tell patterns apart: one by seed, or many at a time in processes of their own."""
+"""Trains networks that tell patterns apart: one by seed, or many at a time in processes of their
+own."""
 
 from __future__ import annotations
 
@@ -39,8 +40,11 @@ class Settings:
     votes: bool = False  # learn the shares of labellers' votes, not the label that counts
 
 
-def fit(data: Labelled, settings: Settings, seed: int, planted: Labelled | None = None) -> PatternNetwork:
-    """One network trained on all of `data`, by seed; planted maps, drawn at random, go beside it into every batch."""
+def fit(
+    data: Labelled, settings: Settings, seed: int, planted: Labelled | None = None
+) -> PatternNetwork:
+    """One network trained on all of `data`, by seed; planted maps, drawn at random, go beside it
+    into every batch."""
     device = data.labels.device
     torch.manual_seed(seed)
     network = PatternNetwork(settings.widths, dropout=settings.dropout).to(device)
@@ -51,11 +55,15 @@ def fit(data: Labelled, settings: Settings, seed: int, planted: Labelled | None 
     )
     optimizer = torch.optim.AdamW(network.parameters(), settings.rate, weight_decay=settings.decay)
     steps = settings.epochs * max(len(data) // settings.batch, 1)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.rate, total_steps=steps + 1, pct_start=0.15)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, settings.rate, total_steps=steps + 1, pct_start=0.15
+    )
     mask = channel_mask(settings.channels, device)
     mean = None
     if settings.average:
-        mean = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(settings.average), use_buffers=True)
+        mean = AveragedModel(
+            network, multi_avg_fn=get_ema_multi_avg_fn(settings.average), use_buffers=True
+        )
     beside = round(settings.batch * settings.planted) if planted is not None else 0
     for _ in range(settings.epochs):
         order = torch.randperm(len(data), generator=generator, device=device)
@@ -81,16 +89,25 @@ def fit(data: Labelled, settings: Settings, seed: int, planted: Labelled | None 
     return network.eval()
 
 
-def _shown(data: Labelled, index: Tensor, settings: Settings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _shown(
+    data: Labelled, index: Tensor, settings: Settings, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Images of some maps, made anew in small ways, and their labels or votes."""
     weights, lengths, causal = data.weights[index], data.lengths[index], data.causal[index]
     if settings.augment:
         weights, lengths = augmented(weights, lengths, causal, generator)
-    return to_images(weights, lengths, causal), (data.votes if settings.votes else data.labels)[index]
+    return to_images(weights, lengths, causal), (data.votes if settings.votes else data.labels)[
+        index
+    ]
 
 
 def _loss(
-    network: nn.Module, loss_of: nn.Module, shown: Tensor, labels: Tensor, mixup: float, generator: torch.Generator
+    network: nn.Module,
+    loss_of: nn.Module,
+    shown: Tensor,
+    labels: Tensor,
+    mixup: float,
+    generator: torch.Generator,
 ) -> Tensor:
     """The loss on a batch, or on blends of its maps with each other."""
     if not mixup:
@@ -129,11 +146,16 @@ class Task:
     seed: int
 
 
-def fit_all(data: Labelled, planted: Labelled, tasks: Sequence[Task], jobs: int = 1) -> Iterator[PatternNetwork]:
-    """The networks of all tasks in order, on the data's device; so small that several fit on one GPU at a time."""
+def fit_all(
+    data: Labelled, planted: Labelled, tasks: Sequence[Task], jobs: int = 1
+) -> Iterator[PatternNetwork]:
+    """The networks of all tasks in order, on the data's device; so small that several fit on one
+    GPU at a time."""
     device = data.labels.device.type
     if jobs == 1:
-        yield from (fit(data.select(task.keep), task.settings, task.seed, planted) for task in tasks)
+        yield from (
+            fit(data.select(task.keep), task.settings, task.seed, planted) for task in tasks
+        )
         return
     # Where it can be, in forks of one process that has imported torch.
     context: Any = multiprocessing.get_context("spawn" if os.name == "nt" else "forkserver")
@@ -143,7 +165,9 @@ def fit_all(data: Labelled, planted: Labelled, tasks: Sequence[Task], jobs: int 
     with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=given) as pool:
         for task, state in zip(tasks, pool.map(_fitted, tasks), strict=True):
             network = PatternNetwork(task.settings.widths)
-            network.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+            network.load_state_dict(
+                {name: torch.from_numpy(value) for name, value in state.items()}
+            )
             yield network.to(device).eval()
 
 
@@ -153,10 +177,13 @@ _HERE: dict[str, Labelled] = {}
 def _begin(data: dict[str, np.ndarray], planted: dict[str, np.ndarray], device: str) -> None:
     """In a process of the pool: the maps, once for all tasks."""
     torch.set_num_threads(1)
-    _HERE.update(data=Labelled.of_arrays(data).to(device), planted=Labelled.of_arrays(planted).to(device))
+    _HERE.update(
+        data=Labelled.of_arrays(data).to(device), planted=Labelled.of_arrays(planted).to(device)
+    )
 
 
 def _fitted(task: Task) -> dict[str, np.ndarray]:
-    """A network's weights as arrays: tensors would pass from process to process by open files, of which few fit."""
+    """A network's weights as arrays: tensors would pass from process to process by open files, of
+    which few fit."""
     network = fit(_HERE["data"].select(task.keep), task.settings, task.seed, _HERE["planted"])
     return {name: value.cpu().numpy() for name, value in network.state_dict().items()}

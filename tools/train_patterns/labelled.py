@@ -1,4 +1,5 @@
-"""The labelled maps as training sees them: padded to one width, as images, and made anew in small ways."""
+"""The labelled maps as training sees them: padded to one width, as images, and made anew in small
+ways."""
 
 from __future__ import annotations
 
@@ -17,14 +18,18 @@ from headwise.analyses.patterns.network import PATTERNS
 from headwise.analyses.patterns.store import Label, read_labels, read_maps
 from headwise.core.errors import InputError
 
-TENSORS, ARRAYS = ("weights", "lengths", "causal", "labels", "votes"), ("model", "head", "drawn", "names")
+TENSORS, ARRAYS = (
+    ("weights", "lengths", "causal", "labels", "votes"),
+    ("model", "head", "drawn", "names"),
+)
 # Two labelled every map by the second edition of the guide; a third decided where they differ.
 PAIR, DECIDES = ("vision language model 4", "vision language model 5"), "vision language model 6"
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Labelled maps padded to one width, `weights[map, n, n]`, with labels (index into PATTERNS) and origin."""
+    """Labelled maps padded to one width, `weights[map, n, n]`, with labels (index into PATTERNS)
+    and origin."""
 
     weights: Tensor
     lengths: Tensor
@@ -32,7 +37,9 @@ class Labelled:
     labels: Tensor
     votes: Tensor  # [map, pattern]: the share of labellers that gave it
     model: np.ndarray
-    head: np.ndarray  # model, layer and head in one string: the unit that folds and resamples keep together
+    head: (
+        np.ndarray
+    )  # model, layer and head in one string: the unit that folds and resamples keep together
     drawn: np.ndarray
     names: np.ndarray
 
@@ -44,7 +51,8 @@ class Labelled:
         plain = np.flatnonzero(keep) if keep.dtype == bool else keep
         index = torch.as_tensor(plain, device=self.labels.device)
         return Labelled(
-            *(getattr(self, name)[index] for name in TENSORS), *(getattr(self, name)[plain] for name in ARRAYS)
+            *(getattr(self, name)[index] for name in TENSORS),
+            *(getattr(self, name)[plain] for name in ARRAYS),
         )
 
     def to(self, device: str) -> Labelled:
@@ -60,7 +68,10 @@ class Labelled:
     @classmethod
     def of_arrays(cls, arrays: dict[str, np.ndarray]) -> Labelled:
         """What `arrays` gave."""
-        return cls(*(torch.from_numpy(arrays[name]) for name in TENSORS), *(arrays[name] for name in ARRAYS))
+        return cls(
+            *(torch.from_numpy(arrays[name]) for name in TENSORS),
+            *(arrays[name] for name in ARRAYS),
+        )
 
     @property
     def digest(self) -> str:
@@ -68,22 +79,28 @@ class Labelled:
         total = hashlib.sha256()
         for name in (*TENSORS, *ARRAYS):
             values = getattr(self, name)
-            total.update(values.cpu().numpy().tobytes() if name in TENSORS else "\n".join(values).encode())
+            total.update(
+                values.cpu().numpy().tobytes() if name in TENSORS else "\n".join(values).encode()
+            )
         return total.hexdigest()
 
 
 def opinions(labels: Sequence[Label], labeller: str | None) -> dict[str, list[str]]:
     """By map, the label that counts, followed by all that were given by those who count.
 
-    Of one labeller where one is named. Else of those who decided together, where the table has them: what both of the
-    pair said, or what the third said of a map on which they differ. Else of the first in the table, so that a second
-    opinion makes no map count twice.
-    """
-    given = {name: {own.id: own.label for own in labels if own.labeller == name} for name in (*PAIR, DECIDES)}
+    Of one labeller where one is named. Else of those who decided together, where the table has
+    them: what both of the pair said, or what the third said of a map on which they differ. Else of
+    the first in the table, so that a second opinion makes no map count twice."""
+    given = {
+        name: {own.id: own.label for own in labels if own.labeller == name}
+        for name in (*PAIR, DECIDES)
+    }
     if labeller is None and all(given[name] for name in PAIR):
         first, second = (given[name] for name in PAIR)
         return {
-            name: [one] if one == second[name] else [given[DECIDES][name], given[DECIDES][name], one, second[name]]
+            name: [one]
+            if one == second[name]
+            else [given[DECIDES][name], given[DECIDES][name], one, second[name]]
             for name, one in first.items()
         }
     if labeller is None and labels:
@@ -92,10 +109,13 @@ def opinions(labels: Sequence[Label], labeller: str | None) -> dict[str, list[st
 
 
 def load_labelled(
-    folder: Path, round: int = 1, labeller: str | None = None, maps: Mapping[str, np.ndarray] | None = None
+    folder: Path,
+    round: int = 1,
+    labeller: str | None = None,
+    maps: Mapping[str, np.ndarray] | None = None,
 ) -> Labelled:
-    """Maps with the labels of one pass: of one labeller, or of those who decided together (`opinions`). Maps that were
-    read before need not be read again."""
+    """Maps with the labels of one pass: of one labeller, or of those who decided together
+    (`opinions`). Maps that were read before need not be read again."""
     maps = maps or read_maps(folder / "maps.npz")
     with (folder / "maps.csv").open(newline="", encoding="utf-8") as file:
         origin = {row["id"]: row for row in csv.DictReader(file)}
@@ -142,14 +162,19 @@ def visible_of(lengths: Tensor, causal: Tensor, width: int) -> Tensor:
 def to_images(weights: Tensor, lengths: Tensor, causal: Tensor) -> Tensor:
     """`[map, n, n]`, padded, to `[map, channel, SIZE, SIZE]`."""
     visible = visible_of(lengths, causal, weights.shape[-1])
-    return images(shrink(weights[:, None] * visible, lengths), shrink_visible(visible, lengths), lengths)[:, 0]
+    return images(
+        shrink(weights[:, None] * visible, lengths), shrink_visible(visible, lengths), lengths
+    )[:, 0]
 
 
-def augmented(weights: Tensor, lengths: Tensor, causal: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The same maps otherwise: tokens left out, axes turned round (encoders), weights sharpened or flattened, noise.
+def augmented(
+    weights: Tensor, lengths: Tensor, causal: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The same maps otherwise: tokens left out, axes turned round (encoders), weights sharpened or
+    flattened, noise.
 
-    What a labeller sees stays the same kind: tokens that many attend to, which may make a map vertical, stay.
-    """
+    What a labeller sees stays the same kind: tokens that many attend to, which may make a map
+    vertical, stay."""
     count, width = weights.shape[0], weights.shape[-1]
     device = weights.device
 
@@ -162,14 +187,20 @@ def augmented(weights: Tensor, lengths: Tensor, causal: Tensor, generator: torch
     order = torch.where(turn[:, None] & real, lengths[:, None] - 1 - place, place.expand(count, -1))
     column = (weights.sum(-2) / lengths[:, None]).gather(-1, order)
     share = uniform(count, 1) * 0.25 * (uniform(count, 1) < 0.7) * (lengths[:, None] > 10)
-    keep = real & ((uniform(count, width) >= share) | (column > 2.0 / lengths[:, None]) | (place == 0))
+    keep = real & (
+        (uniform(count, width) >= share) | (column > 2.0 / lengths[:, None]) | (place == 0)
+    )
     fresh = keep.sum(-1)
     order = order.gather(-1, torch.argsort(~keep, dim=-1, stable=True))
-    weights = weights.gather(-2, order[:, :, None].expand_as(weights)).gather(-1, order[:, None, :].expand_as(weights))
+    weights = weights.gather(-2, order[:, :, None].expand_as(weights)).gather(
+        -1, order[:, None, :].expand_as(weights)
+    )
     visible = visible_of(fresh, causal, width)[:, 0]
     # sharpen or flatten, noise
     power = 0.8 + 0.45 * uniform(count, 1, 1)
-    noise = torch.exp(0.3 * uniform(count, 1, 1) * torch.randn(weights.shape, generator=generator, device=device))
+    noise = torch.exp(
+        0.3 * uniform(count, 1, 1) * torch.randn(weights.shape, generator=generator, device=device)
+    )
     weights = weights.clamp(min=0) ** power * noise * visible
     weights = weights / weights.sum(-1, keepdim=True).clamp(min=1e-9)
     blend = 0.08 * uniform(count, 1, 1) * (uniform(count, 1, 1) < 0.5)

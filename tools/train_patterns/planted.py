@@ -1,9 +1,10 @@
-"""Planted maps: attention made of known parts (columns, a line, segments, content), labelled by what is seen of them.
+"""Planted maps: attention made of known parts (columns, a line, segments, content), labelled by
+what is seen of them.
 
-A map is a softmax over logits that add up those parts, as a head's are. Which parts go in is drawn for a wanted label;
-the label is kept only where the guide (data/patterns/README.md), read in shades of the map as it is shown, agrees. Maps
-between two labels are thrown away: planted maps teach what is clear, the labelled ones where the borders lie.
-"""
+A map is a softmax over logits that add up those parts, as a head's are. Which parts go in is drawn
+for a wanted label; the label is kept only where the guide (data/patterns/README.md), read in shades
+of the map as it is shown, agrees. Maps between two labels are thrown away: planted maps teach what
+is clear, the labelled ones where the borders lie."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MOST_TRIES = 60
 
 @dataclass(frozen=True)
 class Seen:
-    """What of the parts is seen in a map: shares of its height or length, and contrasts of shades."""
+    """What of the parts is seen in a map: shares of its height or length, and contrasts of
+    shades."""
 
     stripe: float  # share of the rows over which the darkest column is dark and darker than what is beside it
     line: float  # share of the rows in which the place of a line by the diagonal is darker than what is beside it
@@ -66,21 +68,26 @@ def look(shade: np.ndarray, visible: np.ndarray, segment: np.ndarray) -> Seen:
 
 
 def _stands_out(shade: np.ndarray, visible: np.ndarray, offset: int) -> np.ndarray:
-    """Of each row, whether its cell on a line along the diagonal is darker than those three to five cells beside it."""
+    """Of each row, whether its cell on a line along the diagonal is darker than those three to five
+    cells beside it."""
     n = len(shade)
     rows = np.arange(max(0, -offset), min(n, n - offset))
     columns = rows[:, None] + offset + np.array([-5, -4, -3, 3, 4, 5])
     there = (columns >= 0) & (columns < n)
     columns = np.clip(columns, 0, n - 1)
     there &= visible[rows[:, None], columns]
-    beside = np.ma.median(np.ma.masked_array(shade[rows[:, None], columns], ~there), axis=1).filled(1.0)
+    beside = np.ma.median(np.ma.masked_array(shade[rows[:, None], columns], ~there), axis=1).filled(
+        1.0
+    )
     return np.asarray(shade[rows, rows + offset] >= beside + DARKER)
 
 
 def is_clear(seen: Seen, wanted: str) -> bool:
     """Whether what is seen is clearly what was wanted."""
     if wanted == "vertical":
-        return seen.line < 0.45 and seen.blocks < 1.7 and seen.stripe >= 0.6 and seen.columns >= 0.45
+        return (
+            seen.line < 0.45 and seen.blocks < 1.7 and seen.stripe >= 0.6 and seen.columns >= 0.45
+        )
     if wanted == "diagonal":
         return seen.line >= 0.6 and seen.stripe < 0.4 and seen.columns < 0.5
     if wanted == "vertical+diagonal":
@@ -101,7 +108,9 @@ def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarra
         rng.integers(0, max(n // 3, 3), n)
     ]
     content = words @ rng.normal(size=(rank, rank)) @ words.T / rank
-    texture = rng.uniform(*{"vertical": (0.1, 1.6), "heterogeneous": (0.2, 2.4)}.get(wanted, (0.1, 0.9)))
+    texture = rng.uniform(
+        *{"vertical": (0.1, 1.6), "heterogeneous": (0.2, 2.4)}.get(wanted, (0.1, 0.9))
+    )
     logits = texture * content + rng.uniform(0.05, 0.5) * rng.normal(size=(n, n))
     salience = rng.normal(size=n)
     if wanted == "heterogeneous":
@@ -114,7 +123,10 @@ def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarra
                 logits[top : top + size, rng.integers(n)] += rng.uniform(1, 3)
     else:
         logits += rng.uniform(0, 0.5) * salience
-    if wanted in ("vertical", "vertical+diagonal"):  # a stripe alone may take nearly all of the attention
+    if wanted in (
+        "vertical",
+        "vertical+diagonal",
+    ):  # a stripe alone may take nearly all of the attention
         logits += _stripes(segment, ends, causal, 8.0 if wanted == "vertical" else 5.0, rng)
     if wanted in ("diagonal", "vertical+diagonal"):
         logits += _line(away, n, causal, rng)
@@ -127,7 +139,8 @@ def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarra
             logits -= rng.uniform(1, 4) * np.abs(away) / n
         if rng.random() < 0.4:  # a token of each segment that the segment looks at
             logits[:, ends] += rng.uniform(0.5, 2.5)
-    # Tokens at the ends that all look at: faintly where a line is all, a dark column where content or blocks are more.
+    # Tokens at the ends that all look at: faintly where a line is all, a dark column where content
+    # or blocks are more.
     if wanted == "diagonal" and rng.random() < 0.5:
         logits[:, rng.choice([0, n - 1])] += rng.uniform(0, 2)
     if wanted in ("heterogeneous", "block") and rng.random() < 0.8:
@@ -141,7 +154,9 @@ def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarra
             logits += rng.uniform(0, 1.5) * (np.abs(away) <= 1)
         if rng.random() < 0.3:
             logits -= rng.uniform(0.5, 2.5) * np.abs(away) / n
-    odd = rng.random(n) < rng.uniform(0, 0.08)  # rows of their own, as of delimiters: flat or elsewhere
+    odd = rng.random(n) < rng.uniform(
+        0, 0.08
+    )  # rows of their own, as of delimiters: flat or elsewhere
     logits[odd] = rng.normal(size=(int(odd.sum()), n)) * rng.uniform(0.2, 2)
     if causal:
         logits = np.where(away > 0, -np.inf, logits)
@@ -153,7 +168,11 @@ def _segments(n: int, fewest: int, rng: np.random.Generator) -> tuple[np.ndarray
     """Segments of a text in order, none shorter than a sixth of it, and the last token of each."""
     pieces = int(rng.choice([1, 2, 2, 3] if fewest == 1 else [2, 2, 2, 3, 4]))
     while True:
-        cuts = np.sort(rng.choice(np.arange(1, n), pieces - 1, replace=False)) if pieces > 1 else np.array([], int)
+        cuts = (
+            np.sort(rng.choice(np.arange(1, n), pieces - 1, replace=False))
+            if pieces > 1
+            else np.array([], int)
+        )
         edges = np.concatenate([[0], cuts, [n]])
         if np.diff(edges).min() >= max(n // 6, 2):
             return np.repeat(np.arange(pieces), np.diff(edges)), edges[1:] - 1
@@ -167,7 +186,11 @@ def _stripes(
     out = np.zeros((n, n))
     kind = rng.choice(["edge", "few", "many", "own"], p=[0.35, 0.3, 0.25, 0.1])
     if kind == "edge":
-        columns = np.unique([0, *ends]) if rng.random() < 0.4 else np.array([0 if causal else rng.choice([0, n - 1])])
+        columns = (
+            np.unique([0, *ends])
+            if rng.random() < 0.4
+            else np.array([0 if causal else rng.choice([0, n - 1])])
+        )
         out[:, columns] += rng.uniform(1.5, strongest)
     elif kind == "few":
         columns = rng.choice(max(int(0.7 * n), 1), int(rng.integers(1, 5)))
@@ -202,10 +225,16 @@ def planted_maps(count: int, seed: int = 0) -> Labelled:
     weights = torch.zeros(count, LONGEST, LONGEST)
     lengths, labels, causal = np.zeros((3, count), int)
     for k in range(count):
-        wanted, causal[k], labels[k] = PATTERNS[k % len(PATTERNS)], k // len(PATTERNS) % 2, k % len(PATTERNS)
+        wanted, causal[k], labels[k] = (
+            PATTERNS[k % len(PATTERNS)],
+            k // len(PATTERNS) % 2,
+            k % len(PATTERNS),
+        )
         for _ in range(MOST_TRIES):
             found, segment = draw(wanted, bool(causal[k]), rng)
-            visible = np.tri(len(found), dtype=bool) if causal[k] else np.ones_like(found, dtype=bool)
+            visible = (
+                np.tri(len(found), dtype=bool) if causal[k] else np.ones_like(found, dtype=bool)
+            )
             if is_clear(look(shades(found, visible), visible, segment), wanted):
                 break
         else:

@@ -1,4 +1,5 @@
-"""Accuracies of single heads: shares with their count and interval over documents, and the best head for each item."""
+"""Accuracies of single heads: shares with their count and interval over documents, and the best
+head for each item."""
 
 from __future__ import annotations
 
@@ -33,15 +34,26 @@ def accuracy_variables(
     right, count = hits.sum(0), tries.sum(0)
     long_name = "{} end of the 95 % interval (Wilson's, with the effective number over units)"
     return {
-        "accuracy": xr.Variable(dims, share(right, count).astype(np.float32), {"units": f"share of {what}"}),
-        "accuracy_n": xr.Variable(dims, count.astype(np.int64), {"long_name": f"{what} behind accuracy"}),
-        "accuracy_low": xr.Variable(dims, low.astype(np.float32), {"long_name": long_name.format("lower")}),
-        "accuracy_high": xr.Variable(dims, high.astype(np.float32), {"long_name": long_name.format("upper")}),
+        "accuracy": xr.Variable(
+            dims, share(right, count).astype(np.float32), {"units": f"share of {what}"}
+        ),
+        "accuracy_n": xr.Variable(
+            dims, count.astype(np.int64), {"long_name": f"{what} behind accuracy"}
+        ),
+        "accuracy_low": xr.Variable(
+            dims, low.astype(np.float32), {"long_name": long_name.format("lower")}
+        ),
+        "accuracy_high": xr.Variable(
+            dims, high.astype(np.float32), {"long_name": long_name.format("upper")}
+        ),
     }
 
 
-def best_places(accuracy: np.ndarray, allowed: np.ndarray | bool = True) -> tuple[Places, np.ndarray]:
-    """Where each item of the last axis has its highest accuracy (the first of equals), and whether it has any.
+def best_places(
+    accuracy: np.ndarray, allowed: np.ndarray | bool = True
+) -> tuple[Places, np.ndarray]:
+    """Where each item of the last axis has its highest accuracy (the first of equals), and whether
+    it has any.
 
     Parameters
     ----------
@@ -59,27 +71,38 @@ def best_places(accuracy: np.ndarray, allowed: np.ndarray | bool = True) -> tupl
     """
     *others, items = accuracy.shape
     flat = np.where(np.isnan(accuracy) | ~np.asarray(allowed), -1.0, accuracy).reshape(-1, items)
-    return (*np.unravel_index(flat.argmax(0), others), np.arange(items)), flat.max(0, initial=-1.0) >= 0
+    return (*np.unravel_index(flat.argmax(0), others), np.arange(items)), flat.max(
+        0, initial=-1.0
+    ) >= 0
 
 
 def accuracy_cells(one: xr.Dataset, name: str) -> tuple[str, str, str]:
-    """What a headline says of the head (`best` or `given`) of an item: its name, its accuracy in % with the interval,
-    and of how many."""
-    accuracy, low, high = (100 * float(one[f"{name}_accuracy{end}"]) for end in ("", "_low", "_high"))
+    """What a headline says of the head (`best` or `given`) of an item: its name, its accuracy in %
+    with the interval, and of how many."""
+    accuracy, low, high = (
+        100 * float(one[f"{name}_accuracy{end}"]) for end in ("", "_low", "_high")
+    )
     head = head_name(int(one[f"{name}_layer"]), int(one[f"{name}_head"]))
-    return head, f"{accuracy:.1f} % ({low:.1f} to {high:.1f})", f"of {int(one[f'{name}_accuracy_n']):,}"
+    return (
+        head,
+        f"{accuracy:.1f} % ({low:.1f} to {high:.1f})",
+        f"of {int(one[f'{name}_accuracy_n']):,}",
+    )
 
 
-# --- heads found on one text, tested on another ---------------------------------------------------------------------
+# --- heads found on one text, tested on another ---------------------------------------------------
 
 
 def found_heads(dataset: xr.Dataset) -> tuple[str, ...]:
-    """The best heads of a result (`dependency`, `coreference`) as its parameter `heads` takes them for another text.
+    """The best heads of a result (`dependency`, `coreference`) as its parameter `heads` takes them
+    for another text.
 
     Each is `item head`, and for `dependency` the direction: `obj L4H0 dependent_to_head`.
     """
     if "best_layer" not in dataset:
-        raise ParameterError("This result has no best heads; give one of `dependency` or `coreference`.")
+        raise ParameterError(
+            "This result has no best heads; give one of `dependency` or `coreference`."
+        )
     (item,) = dataset["best_layer"].dims
     out = []
     for label in map(str, dataset[item].values):
@@ -93,7 +116,8 @@ def found_heads(dataset: xr.Dataset) -> tuple[str, ...]:
 def parse_heads(
     heads: Sequence[str] | str, shape: Shape | None = None, directions: Sequence[str] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """For each item the place of its head, as `found_heads` writes them: (layer, head), or (direction, layer, head).
+    """For each item the place of its head, as `found_heads` writes them: (layer, head), or
+    (direction, layer, head).
 
     >>> parse_heads("obj L4H0 b, det L1H2 a", directions=("a", "b"))
     {'obj': (1, 4, 0), 'det': (0, 1, 2)}
@@ -103,7 +127,9 @@ def parse_heads(
         parts = text.split()
         wanted = "obj L4H0 dependent_to_head" if directions else "pronoun L7H5"
         if len(parts) != 2 + bool(directions) or (directions and parts[2] not in directions):
-            raise ParameterError(f"`heads` holds '{text}', where something like '{wanted}' is needed.")
+            raise ParameterError(
+                f"`heads` holds '{text}', where something like '{wanted}' is needed."
+            )
         layer, head = parse_head(parts[1])
         if shape is not None and (layer >= shape.layers or head >= shape.heads):
             raise ParameterError(

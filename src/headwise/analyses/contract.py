@@ -14,13 +14,20 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.registry import REGISTRY, choose_analyses, has_reading, known_analyses, make_analysis, register
+from headwise.analyses.registry import (
+    REGISTRY,
+    choose_analyses,
+    has_reading,
+    known_analyses,
+    make_analysis,
+    register,
+)
 from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.labels import Shape, layer_head_coords, mean_variables, variable_of
 from headwise.core.papers import Paper
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
-from headwise.models.ask import Answers, Ask
+from headwise.models.statistics.request import StatsRequest, StatsResult
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import State
 from headwise.text.corpus import Corpus
@@ -30,8 +37,8 @@ __all__ = [
     "REGISTRY",
     "WEIGHTINGS",
     "Analysis",
-    "Bench",
     "Experiment",
+    "ExperimentContext",
     "Loss",
     "Observer",
     "Paper",
@@ -44,34 +51,44 @@ __all__ = [
     "make_analysis",
     "mean_variables",
     "one_of",
-    "work",
+    "relative_cost",
 ]
 
 WEIGHTINGS = ("examples", "tokens")
-Loss = Callable[[Any, Batch], Tensor]  # (the model's output, the batch) -> one loss for each example
+Loss = Callable[
+    [Any, Batch], Tensor
+]  # (the model's output, the batch) -> one loss for each example
 
 LEAST_EXAMPLES = 30  # fewer are too few for a test
 
 
-def work(shape: Shape) -> float:
-    """What an example costs in this model, as a multiple of BERT's (12 layers of 12 heads, 768 wide); at least 1."""
-    heads, weights = shape.layers * shape.heads / 144, shape.layers * shape.hidden**2 / (12 * 768**2)
+def relative_cost(shape: Shape) -> float:
+    """What an example costs in this model, as a multiple of BERT's (12 layers of 12 heads, 768
+    wide); at least 1."""
+    heads, weights = (
+        shape.layers * shape.heads / 144,
+        shape.layers * shape.hidden**2 / (12 * 768**2),
+    )
     return max(1.0, heads, weights)
 
 
 class Analysis:
-    """What every question has, whichever way it is answered: parameters, needs, words for its result.
+    """What every question has, whichever way it is answered: parameters, needs, words for its
+    result.
 
-    Subclass `Observer` or `Experiment` as a frozen dataclass whose fields are the parameters; set `name`, `title`,
-    `paper`. A field `seed: int | None = None` gets the run's seed. `requires`, annotations without which nothing can be
-    computed, may be a class variable or a property.
-    """
+    Subclass `Observer` or `Experiment` as a frozen dataclass whose fields are the parameters; set
+    `name`, `title`, `paper`. A field `seed: int | None = None` gets the run's seed. `requires`,
+    annotations without which nothing can be computed, may be a class variable or a property."""
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     paper: ClassVar[Paper]
-    budget: ClassVar[int | None] = None  # examples `headwise atlas` gives it for BERT's size; None for all
-    cross: ClassVar[bool] = False  # whether it can look at cross-attention, from a target to its source
+    budget: ClassVar[int | None] = (
+        None  # examples `headwise atlas` gives it for BERT's size; None for all
+    )
+    cross: ClassVar[bool] = (
+        False  # whether it can look at cross-attention, from a target to its source
+    )
     automatic: ClassVar[bool] = True  # part of `headwise atlas` where nothing else is said
     # Units of variables whose arrays do not carry one: unit -> names with spaces between.
     units: ClassVar[Mapping[str, str]] = {}
@@ -79,9 +96,14 @@ class Analysis:
     order_dependent: ClassVar[frozenset[str]] = frozenset()
 
     def allowance(self, shape: Shape) -> int | None:
-        """How many examples `headwise atlas` gives it: its budget, or for a model that costs more than BERT by as much
-        less, but never fewer than thirty. It depends on sizes alone, so that a run can go on elsewhere."""
-        return None if self.budget is None else max(min(self.budget, LEAST_EXAMPLES), int(self.budget / work(shape)))
+        """How many examples `headwise atlas` gives it: its budget, or for a model that costs more
+        than BERT by as much less, but never fewer than thirty. It depends on sizes alone, so that a
+        run can go on elsewhere."""
+        return (
+            None
+            if self.budget is None
+            else max(min(self.budget, LEAST_EXAMPLES), int(self.budget / relative_cost(shape)))
+        )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -98,8 +120,8 @@ class Analysis:
             register(cls)
 
     def __post_init__(self) -> None:
-        """Refuse parameters that are not of the type their field says; it goes before a subclass's own checks, which
-        need not look at types."""
+        """Refuse parameters that are not of the type their field says; it goes before a subclass's
+        own checks, which need not look at types."""
         check_types(self)
         if self.parameters.get("seed") is not None:
             at_least("seed", self.parameters["seed"], 0)
@@ -109,11 +131,13 @@ class Analysis:
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def seeded(self, seed: int) -> Self:
-        """The same analysis with the run's seed, where it draws anything and was given no seed of its own."""
+        """The same analysis with the run's seed, where it draws anything and was given no seed of
+        its own."""
         return replace(self, seed=seed) if self.parameters.get("seed", 0) is None else self  # type: ignore[type-var]
 
     def planned(self, shape: Shape) -> Self:
-        """The same analysis with what it leaves to the plan decided from the sizes of model and corpus."""
+        """The same analysis with what it leaves to the plan decided from the sizes of model and
+        corpus."""
         return self
 
     @property
@@ -122,7 +146,8 @@ class Analysis:
         return frozenset()
 
     def missing(self, shape: Shape) -> dict[str, str]:
-        """Items (sieves, features, sources) that this corpus or model cannot give, with the reason: NaN, and named."""
+        """Items (sieves, features, sources) that this corpus or model cannot give, with the reason:
+        NaN, and named."""
         return {}
 
     def refusal(self, shape: Shape) -> str | None:
@@ -130,15 +155,18 @@ class Analysis:
         return None
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
-        """Items of a result that turned out to match nothing, with the reason: known only after the pass, and named."""
+        """Items of a result that turned out to match nothing, with the reason: known only after the
+        pass, and named."""
         return {}
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
-        """What a result comes to, a line each: shown on screen after `headwise run`, before the table of heads."""
+        """What a result comes to, a line each: shown on screen after `headwise run`, before the
+        table of heads."""
         return []
 
     def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        """Which heads a result calls anything, after correction: bool `[layer, head, ...]`; None where it tests none.
+        """Which heads a result calls anything, after correction: bool `[layer, head, ...]`; None
+        where it tests none.
 
         `headwise.testing` holds this to random weights, of which nothing may be said.
         """
@@ -146,57 +174,63 @@ class Analysis:
         return None if p is None or not {"layer", "head"} <= set(p.dims) else p < 0.05
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-        """All groups of an atlas once every analysis is done, with what this one has to add to the groups of others."""
+        """All groups of an atlas once every analysis is done, with what this one has to add to the
+        groups of others."""
         return dict(datasets)
 
 
 class Observer(Analysis):
     """A question answered by watching one pass.
 
-    For every batch and layer the engine calls `reduce` on each block of query rows, adds the returned tensors up, and
-    hands the sums to `observe` once. Set `taps`; write `start`, `reduce`, `observe`, `result`. What can be said in the
-    language of `Ask` (masses on sets of keys, entropies, diagonals, ...) is better asked for than reduced, since a GPU
-    then never forms the weights: write `ask` and `settle` instead of `reduce`. With scope `example` it gets all layers
-    of a micro-batch at once: write `start`, `observe_example`, `result`.
-    """
+    For every batch and layer the engine calls `reduce` on each block of query rows, adds the
+    returned tensors up, and hands the sums to `observe` once. Set `taps`; write `start`, `reduce`,
+    `observe`, `result`. What can be said in the language of `StatsRequest` (masses on sets of keys,
+    entropies, diagonals, ...) is better asked for than reduced, since a GPU then never forms the
+    weights: write `ask` and `settle` instead of `reduce`. With scope `example` it gets all layers
+    of a micro-batch at once: write `start`, `observe_example`, `result`."""
 
     taps: ClassVar[frozenset[str]] = frozenset({"attention"})
     scope: ClassVar[str] = "layer"  # or "example"
 
     def view(self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int) -> Corpus | None:
-        """The corpus as this analysis wants it, where that is not as it stands: it then gets a pass of its own.
+        """The corpus as this analysis wants it, where that is not as it stands: it then gets a pass
+        of its own.
 
-        `longest` is the longest row of the corpus in tokens, `truncated` the number of examples that had to be cut.
-        """
+        `longest` is the longest row of the corpus in tokens, `truncated` the number of examples
+        that had to be cut."""
         return None
 
     def allowance(self, shape: Shape) -> int | None:
-        one_pass = self.scope == "layer" and "attention_gradient" not in self.taps  # costs as much as the model does
+        one_pass = (
+            self.scope == "layer" and "attention_gradient" not in self.taps
+        )  # costs as much as the model does
         return self.budget if one_pass else super().allowance(shape)
 
     def start(self, shape: Shape) -> State:
         """An empty state."""
         raise NotImplementedError
 
-    def ask(self, batch: Batch) -> Ask | None:
+    def ask(self, batch: Batch) -> StatsRequest | None:
         """What it wants of the weights; None where it reduces rows itself."""
         return None
 
-    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         """From the answers of one layer, the sums that `take` gets once the pass is over.
 
-        On a GPU these may be the heads of several layers side by side: dim 1 of every tensor is that of heads, or 1."""
+        On a GPU these may be the heads of several layers side by side: dim 1 of every tensor is
+        that of heads, or 1."""
         return {}
 
     def look(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
-        """For one that asks: what it takes of a layer itself, `[example, head (or 1), ...]`, each layer alone. `take`
-        gets it beside what was settled. Values are always there, hidden states and outputs where `taps` names them."""
+        """For one that asks: what it takes of a layer itself, `[example, head (or 1), ...]`, each
+        layer alone. `take` gets it beside what was settled. Values are always there, hidden states
+        and outputs where `taps` names them."""
         return {}
 
     def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         """Take some layers of one batch into the state. `sums` are what `settle` and `look` gave,
-        `[example, layer, head, ...]` (both 1 for what is said of all heads alike). Unless written otherwise, `observe`
-        gets them layer by layer."""
+        `[example, layer, head, ...]` (both 1 for what is said of all heads alike). Unless written
+        otherwise, `observe` gets them layer by layer."""
         for place, layer in enumerate(range(layers.start, layers.stop)):
             own = {name: value[:, min(place, value.shape[1] - 1)] for name, value in sums.items()}
             self.observe(state, own, Layer(layer), batch)
@@ -206,22 +240,26 @@ class Observer(Analysis):
         return {}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        """Take one layer of one batch into the state. `sums` are what `reduce` gave, added over all rows (or what
-        `settle` gave)."""
+        """Take one layer of one batch into the state. `sums` are what `reduce` gave, added over all
+        rows (or what `settle` gave)."""
         raise NotImplementedError
 
     def observe_example(self, state: State, maps: Tensor, visible: Tensor, batch: Batch) -> None:
-        """For scope `example`: all maps `[example, layer, head, query, key]` of one micro-batch, and V(i), the same for
-        all heads, as `visible[example, layer, 1, query, key]`."""
+        """For scope `example`: all maps `[example, layer, head, query, key]` of one micro-batch,
+        and V(i), the same for all heads, as `visible[example, layer, 1, query, key]`."""
         raise NotImplementedError
 
-    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, total: int) -> None:
-        """The same for one example too long to be held whole, where an analysis can see its rows apart: some rows of
-        all layers, out of `total` that it is shown in turn. Without it such an example is held whole."""
+    def observe_rows(
+        self, state: State, maps: Tensor, visible: Tensor, batch: Batch, total: int
+    ) -> None:
+        """The same for one example too long to be held whole, where an analysis can see its rows
+        apart: some rows of all layers, out of `total` that it is shown in turn. Without it such an
+        example is held whole."""
         raise NotImplementedError
 
     def rows_wanted(self, batch: Batch, at_once: int) -> Tensor:
-        """Which rows of such an example it is shown, `at_once` in a pass: all, or a sample in random order."""
+        """Which rows of such an example it is shown, `at_once` in a pass: all, or a sample in
+        random order."""
         return torch.arange(int(batch.lengths[0]))
 
     def skip(self, state: State, count: int) -> None:
@@ -236,12 +274,12 @@ class Observer(Analysis):
         raise NotImplementedError
 
 
-class Bench(Protocol):
+class ExperimentContext(Protocol):
     """What an experiment works with.
 
-    `rows` are the examples of `corpus` that are not too long, in order, encoded once for the whole run (`row.example`,
-    `row.index`); `store` is its own part of the run's store and survives a kill.
-    """
+    `rows` are the examples of `corpus` that are not too long, in order, encoded once for the whole
+    run (`row.example`, `row.index`); `store` is its own part of the run's store and survives a
+    kill."""
 
     @property
     def model(self) -> HeadModel: ...
@@ -252,7 +290,7 @@ class Bench(Protocol):
     @property
     def shape(self) -> Shape: ...
     @property
-    def store(self) -> Store: ...
+    def store(self) -> CheckpointStore: ...
     @property
     def limit(self) -> int | None: ...  # examples it may use; None for all
 
@@ -260,8 +298,8 @@ class Bench(Protocol):
 
 
 class Experiment(Analysis):
-    """A question answered in phases (collect, fit, score) instead of one stream: what is in `bench.store` is not made
-    again."""
+    """A question answered in phases (collect, fit, score) instead of one stream: what is in
+    `bench.store` is not made again."""
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         raise NotImplementedError

@@ -1,4 +1,5 @@
-"""Lines that say what a result comes to: the heads at the top of a measure, rows of a table, p-values."""
+"""Lines that say what a result comes to: the heads at the top of a measure, rows of a table,
+p-values."""
 
 from __future__ import annotations
 
@@ -13,13 +14,17 @@ LEVEL = 0.05
 
 
 def ranked_heads(values: np.ndarray, allowed: np.ndarray | None = None) -> list[tuple[int, int]]:
-    """The heads that have a number, the largest `values[layer, head]` first; only those `allowed[layer, head]`.
+    """The heads that have a number, the largest `values[layer, head]` first; only those
+    `allowed[layer, head]`.
 
     >>> ranked_heads(np.array([[0.1, np.nan], [0.3, 0.2]]))
     [(1, 0), (1, 1), (0, 0)]
     """
     known = np.isfinite(values) if allowed is None else np.isfinite(values) & allowed
-    order = (divmod(int(place), values.shape[1]) for place in np.argsort(-values, axis=None, kind="stable"))
+    order = (
+        divmod(int(place), values.shape[1])
+        for place in np.argsort(-values, axis=None, kind="stable")
+    )
     return [place for place in order if known[place]]
 
 
@@ -29,9 +34,14 @@ def named_heads(values: np.ndarray, places: Sequence[tuple[int, int]], form: str
 
 
 def top_heads(
-    dataset: xr.Dataset, name: str, count: int = 3, form: str = ".2f", allowed: np.ndarray | None = None
+    dataset: xr.Dataset,
+    name: str,
+    count: int = 3,
+    form: str = ".2f",
+    allowed: np.ndarray | None = None,
 ) -> str:
-    """The heads with the largest values of `name[layer, head]`, each with its value and, where there is one, interval.
+    """The heads with the largest values of `name[layer, head]`, each with its value and, where
+    there is one, interval.
 
     Parameters
     ----------
@@ -72,4 +82,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ['  obj    L4H0', '  nsubj  L4H8']
     """
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))] if rows else []
-    return ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,4 +1,5 @@
-"""Observers of named items (sieves, features, pairs): which are chosen, which cannot be had, which match nothing."""
+"""Observers of named items (sieves, features, pairs): which are chosen, which cannot be had, which
+match nothing."""
 
 from __future__ import annotations
 
@@ -35,20 +36,24 @@ class Item(Protocol):
 
 
 def lacking_annotation(requires: frozenset[str], shape: Shape) -> str | None:
-    """What the corpus has not of the annotations required, and how to get it; None where it has all."""
+    """What the corpus has not of the annotations required, and how to get it; None where it has
+    all."""
     lacking = sorted(requires - shape.annotations)
     advice = f": {HOW_TO_GET[lacking[0]]}" if lacking and lacking[0] in HOW_TO_GET else ""
     return f"the corpus has no {' and '.join(lacking)}{advice}" if lacking else None
 
 
 def relation_matches(relation: str, wanted: frozenset[str]) -> bool:
-    """Whether a relation is among these; one without a subtype stands for its subtypes: `nsubj` for `nsubj:pass`."""
+    """Whether a relation is among these; one without a subtype stands for its subtypes: `nsubj` for
+    `nsubj:pass`."""
     return relation in wanted or relation.split(":", 1)[0] in wanted
 
 
 def known_relations(shape: Shape) -> list[str]:
     """The relations of a corpus, with and without subtype."""
-    return sorted({relation.split(":", 1)[0] for relation in shape.relations} | set(shape.relations))
+    return sorted(
+        {relation.split(":", 1)[0] for relation in shape.relations} | set(shape.relations)
+    )
 
 
 def listed(given: Sequence[str] | str) -> list[str]:
@@ -70,7 +75,8 @@ def choose(what: str, given: Sequence[str] | str, known: Mapping[str, T]) -> tup
 
 
 class ItemObserver(Observer):
-    """An observer of items that a parameter chooses. Set `item_dim` and `unmatched_reason`; write `chosen`."""
+    """An observer of items that a parameter chooses. Set `item_dim` and `unmatched_reason`; write
+    `chosen`."""
 
     item_dim: ClassVar[str]
     unmatched_reason: ClassVar[str]  # of an item that the corpus could have had

@@ -1,5 +1,6 @@
-"""Observers whose claims must vanish on random weights: beside the model they are shown random-weights models of the
-same shape on the same inputs. These keep words, places, distances and annotations; only the training is missing."""
+"""Observers whose claims must vanish on random weights: beside the model they are shown
+random-weights models of the same shape on the same inputs. These keep words, places, distances and
+annotations; only the training is missing."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ MOST_PARAMETERS = 500_000_000  # ... where a second model of its size is no burd
 
 
 class RandomNull(Observer):
-    """An observer with a null from random-weights models. Have a field `random_models: int | None = None`; write
-    `against`."""
+    """An observer with a null from random-weights models. Have a field `random_models: int | None =
+    None`; write `against`."""
 
     random_models: int | None
 
@@ -47,21 +48,24 @@ class RandomNull(Observer):
         return self
 
     def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
-        """The result with what random-weights models gave beside it, and what is claimed held to that."""
+        """The result with what random-weights models gave beside it, and what is claimed held to
+        that."""
         raise NotImplementedError
 
 
 def random_bound(
     name: str, found: Sequence[xr.Dataset], tests: int, level: float = 0.05, *, tail: str = "normal"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of a variable `[layer, head, ...]` of random-weights models: its mean over their heads, and the value that no
-    head of another such model passes at this level (`tests`: heads times items).
+    """Of a variable `[layer, head, ...]` of random-weights models: its mean over their heads, and
+    the value that no head of another such model passes at this level (`tests`: heads times items).
 
-    `tail` is that of `chance_bound`, or `ratio`: that of a ratio (1 where nothing is preferred), whose square root is
-    distributed normally above the median.
-    """
+    `tail` is that of `chance_bound`, or `ratio`: that of a ratio (1 where nothing is preferred),
+    whose square root is distributed normally above the median."""
     values = np.concatenate(
-        [data[name].transpose("layer", "head", ...).values.reshape(-1, *data[name].shape[2:]) for data in found]
+        [
+            data[name].transpose("layer", "head", ...).values.reshape(-1, *data[name].shape[2:])
+            for data in found
+        ]
     ).astype(float)
     known = ~np.isnan(values)
     mean = share(np.where(known, values, 0.0).sum(0), known.sum(0))
@@ -76,33 +80,43 @@ def standing_out(
     bound: np.ndarray | float = np.nan,
     counted: tuple[str, str] = ("excess_n", "inputs"),
 ) -> xr.Variable:
-    """What a head must have to be called anything: `excess` of the margin or more, above the bound from random heads
-    (where there is one), significant after correction, from enough inputs (`counted`: in which variable, in words)."""
+    """What a head must have to be called anything: `excess` of the margin or more, above the bound
+    from random heads (where there is one), significant after correction, from enough inputs
+    (`counted`: in which variable, in words)."""
     excess, (name, each) = found["excess"], counted
     strong = (excess.values >= margin) & ~(excess.values <= bound) & (found[name].values >= FEW)
     about = f"p_adjusted < {LEVEL:g}, excess of {margin:g} or more and above random heads, {FEW} {each} or more"
-    return xr.Variable(excess.dims, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about})
+    return xr.Variable(
+        excess.dims, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about}
+    )
 
 
 def excess_against(
     dataset: xr.Dataset, found: Sequence[xr.Dataset], margin: float, item: str, tail: str = "normal"
 ) -> xr.Dataset:
-    """A result with `excess[layer, head, item]`, its mean on random weights and its bound from them beside it for each
-    item, and `stands_out` held to that."""
+    """A result with `excess[layer, head, item]`, its mean on random weights and its bound from them
+    beside it for each item, and `stands_out` held to that."""
     mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()), tail=tail)
     made = {
         "stands_out": standing_out(dataset, margin, bound),
         "random_excess": xr.Variable(item, mean, {"long_name": "mean excess of random heads"}),
-        "random_bound": xr.Variable(item, bound, {"long_name": "excess that no random head passes"}),
+        "random_bound": xr.Variable(
+            item, bound, {"long_name": "excess that no random head passes"}
+        ),
         **above_random(dataset["excess"], bound),
     }
     return dataset.assign(made).assign_attrs(random_attrs(found))
 
 
 def above_random(values: xr.DataArray, bound: np.ndarray | float) -> dict[str, xr.Variable]:
-    """By how much every head passes what random heads reach, as a variable: it stands on the head's card too."""
+    """By how much every head passes what random heads reach, as a variable: it stands on the head's
+    card too."""
     above = (values - bound).astype(np.float32).variable
-    return {"above_random": xr.Variable(above.dims, above.values, {"long_name": f"{values.name} − random_bound"})}
+    return {
+        "above_random": xr.Variable(
+            above.dims, above.values, {"long_name": f"{values.name} − random_bound"}
+        )
+    }
 
 
 def random_attrs(found: Sequence[xr.Dataset]) -> dict[str, Any]:

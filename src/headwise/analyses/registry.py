@@ -1,4 +1,5 @@
-"""The list of analyses: those of this package, those that a program registered, and those of installed packages."""
+"""The list of analyses: those of this package, those that a program registered, and those of
+installed packages."""
 
 from __future__ import annotations
 
@@ -21,9 +22,13 @@ REGISTRY: dict[str, type[Analysis]] = {}
 
 
 def register(cls: type[Analysis]) -> None:
-    """Take an analysis into the list. Its name must be free; the same class made again (a cell run twice) is new."""
+    """Take an analysis into the list. Its name must be free; the same class made again (a cell run
+    twice) is new."""
     before = REGISTRY.get(cls.name)
-    if before is not None and (before.__module__, before.__qualname__) != (cls.__module__, cls.__qualname__):
+    if before is not None and (before.__module__, before.__qualname__) != (
+        cls.__module__,
+        cls.__qualname__,
+    ):
         raise ParameterError(
             f"Two analyses are called '{cls.name}' ({before.__module__} and {cls.__module__}): "
             "give one of them another name."
@@ -33,7 +38,8 @@ def register(cls: type[Analysis]) -> None:
 
 @cache
 def _load_all() -> None:
-    """Import the folders of this package and what installed packages declare, which registers theirs."""
+    """Import the folders of this package and what installed packages declare, which registers
+    theirs."""
     for module in iter_modules(import_module("headwise.analyses").__path__):
         if module.ispkg:
             import_module(f"headwise.analyses.{module.name}.analysis")
@@ -85,13 +91,16 @@ def choose_analyses(
     *,
     reading: str = PAPER,
 ) -> list[Analysis]:
-    """Analyses by name with their parameters; None for all that are automatic. One made already stays as it is.
+    """Analyses by name with their parameters; None for all that are automatic. One made already
+    stays as it is.
 
-    `reading` is that of every analysis that has such a parameter and is not given it (see `headwise.core.released`).
-    """
+    `reading` is that of every analysis that has such a parameter and is not given it (see
+    `headwise.core.released`)."""
     check_reading(reading)
     wanted: Sequence[str | Analysis] = (
-        names if names is not None else [name for name, cls in known_analyses().items() if cls.automatic]
+        names
+        if names is not None
+        else [name for name, cls in known_analyses().items() if cls.automatic]
     )
     called = [item if isinstance(item, str) else item.name for item in wanted]
     twice = next((name for name in called if called.count(name) > 1), None)
@@ -101,7 +110,10 @@ def choose_analyses(
     if reading != PAPER:
         for name in (item for item in wanted if isinstance(item, str) and has_reading(item)):
             given[name] = {"reading": reading, **given.get(name, {})}
-    chosen = [make_analysis(item, given.pop(item, None)) if isinstance(item, str) else item for item in wanted]
+    chosen = [
+        make_analysis(item, given.pop(item, None)) if isinstance(item, str) else item
+        for item in wanted
+    ]
     if given:
         raise ParameterError(
             f"`parameters` names '{min(given)}', which is not among the analyses of this run ({', '.join(called)})."

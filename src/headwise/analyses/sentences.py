@@ -1,8 +1,8 @@
-"""What a drawing of a head at its work asks on a sentence, answered by the code that makes the analysis's numbers.
+"""What a drawing of a head at its work asks on a sentence, answered by the code that makes the
+analysis's numbers.
 
-A dependency relation (Clark et al. 2019, Fig 5), the antecedents of mentions, the elements of frames (Kovaleva et al.
-2019, Fig 4).
-"""
+A dependency relation (Clark et al. 2019, Fig 5), the antecedents of mentions, the elements of
+frames (Kovaleva et al. 2019, Fig 4)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ Best = tuple[tuple[int, int], str]  # (layer, head), and the direction it is bes
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a head says to one question: the word that looks (or is looked at) and the words it is to find."""
+    """What a head says to one question: the word that looks (or is looked at) and the words it is
+    to find."""
 
     word: int
     wanted: tuple[int, ...]
@@ -37,8 +38,8 @@ class Answer:
 
 
 class Sought:
-    """Something that heads find in sentences: its analysis, words for what is found and counted, and the directions in
-    which it can be looked for."""
+    """Something that heads find in sentences: its analysis, words for what is found and counted,
+    and the directions in which it can be looked for."""
 
     group: ClassVar[str]
     what: str
@@ -54,12 +55,15 @@ class Sought:
         return len(self.questions(batch).word) > 0
 
     def answers(self, rows: Rows, batch: Batch, direction: str) -> list[Answer]:
-        """What the one head of `rows` says on a batch of one example, wherever it could find what is asked for."""
+        """What the one head of `rows` says on a batch of one example, wherever it could find what
+        is asked for."""
         questions, (maps, visible) = self.questions(batch), _by_words(rows, batch)
         found, possible = find_words(maps, visible, questions)
         seen = questions.wanted & visible[0, 0, questions.word]
         return [
-            _answer(maps, int(questions.word[place]), seen[place].nonzero()[:, 0], bool(found[place, 0]))
+            _answer(
+                maps, int(questions.word[place]), seen[place].nonzero()[:, 0], bool(found[place, 0])
+            )
             for place in possible[:, 0].nonzero()[:, 0].tolist()
         ]
 
@@ -78,7 +82,9 @@ class Relation(Sought):
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
 
     def _pairs(self, batch: Batch) -> Pairs:
-        return gather_pairs(batch, PairRules((ALL, self.what), "keep" if ":" in self.what else "fold"))
+        return gather_pairs(
+            batch, PairRules((ALL, self.what), "keep" if ":" in self.what else "fold")
+        )
 
     def asked(self, batch: Batch) -> bool:
         return bool((self._pairs(batch).label == 1).any())
@@ -116,7 +122,8 @@ class Antecedents(Sought):
 
 
 class FrameElements(Sought):
-    """A word of a core element of a frame, asked of its target's first word among all words outside the target."""
+    """A word of a core element of a frame, asked of its target's first word among all words outside
+    the target."""
 
     group: ClassVar[str] = "frames"
     what = "frame elements"
@@ -138,7 +145,9 @@ class FrameElements(Sought):
     def best(self, dataset: xr.Dataset) -> Best:
         place, scored = best_places(dataset["score"].transpose("layer", "head").values[..., None])
         if not scored[0]:
-            raise ParameterError("The atlas has no head that could be scored on frames; name a relation or a head.")
+            raise ParameterError(
+                "The atlas has no head that could be scored on frames; name a relation or a head."
+            )
         return (int(place[0][0]), int(place[1][0])), DIRECTIONS[0]
 
 
@@ -158,5 +167,7 @@ def _answer(maps: Tensor, word: int, wanted: Tensor, found: bool) -> Answer:
 
 def _scored(own: xr.Dataset, name: str) -> tuple[int, int]:
     if int(own["best_layer"]) < 0:
-        raise ParameterError(f"The atlas has no head that could be scored on {name}; name another relation.")
+        raise ParameterError(
+            f"The atlas has no head that could be scored on {name}; name another relation."
+        )
     return int(own["best_layer"]), int(own["best_head"])

@@ -17,22 +17,24 @@ from headwise.atlas.file import atlas_digest, read_tree, to_tree
 from headwise.atlas.representation import html_card
 from headwise.atlas.seal import sealed
 from headwise.atlas.tables import extremes, long_table, measures
+from headwise.core.display import NotebookDisplay, plot_of
 from headwise.core.errors import OutputError, ParameterError, unknown
 from headwise.core.files import write_atomically
 from headwise.core.labels import labelled, parse_head
-from headwise.core.showing import Shown, plot_of
 
 
-class Atlas(Shown, Mapping[str, xr.Dataset]):
-    """What is known of every head of a model: one `xarray.Dataset` for each analysis, by name, with labels on every
-    dim.
+class Atlas(NotebookDisplay, Mapping[str, xr.Dataset]):
+    """What is known of every head of a model: one `xarray.Dataset` for each analysis, by name, with
+    labels on every dim.
 
     Parameters
     ----------
     datasets : mapping of str to xarray.Dataset
-        The result of each analysis. A dim without labels gets 0, 1, 2 …; a variable named like a dim is refused.
+        The result of each analysis. A dim without labels gets 0, 1, 2 …; a variable named like a
+        dim is refused.
     provenance : mapping, optional
-        What was run on what: model, corpus, parameters, versions. Strings, numbers, lists and mappings of these.
+        What was run on what: model, corpus, parameters, versions. Strings, numbers, lists and
+        mappings of these.
 
     Examples
     --------
@@ -44,8 +46,12 @@ class Atlas(Shown, Mapping[str, xr.Dataset]):
     2.0
     """
 
-    def __init__(self, datasets: Mapping[str, xr.Dataset], provenance: Mapping[str, Any] | None = None) -> None:
-        self._datasets = {name: labelled(name, dataset) for name, dataset in sorted(datasets.items())}
+    def __init__(
+        self, datasets: Mapping[str, xr.Dataset], provenance: Mapping[str, Any] | None = None
+    ) -> None:
+        self._datasets = {
+            name: labelled(name, dataset) for name, dataset in sorted(datasets.items())
+        }
         self.provenance = dict(provenance or {})
 
     def __getitem__(self, analysis: str) -> xr.Dataset:
@@ -77,7 +83,7 @@ class Atlas(Shown, Mapping[str, xr.Dataset]):
         """How many heads a layer has."""
         return max((d.sizes.get("head", 0) for d in self._datasets.values()), default=0)
 
-    # --- the file ---------------------------------------------------------------------------------------------------
+    # --- the file ---------------------------------------------------------------------------------
 
     def to_datatree(self) -> xr.DataTree:
         """The whole atlas as an `xarray.DataTree`, as it lies in the file."""
@@ -85,7 +91,9 @@ class Atlas(Shown, Mapping[str, xr.Dataset]):
 
     def to_bytes(self) -> bytes:
         """The whole atlas as the bytes of its NetCDF file: the same atlas gives the same bytes."""
-        return sealed(netcdf_bytes(self.to_datatree()))  # in memory: HDF5 never writes to a disk that may be full
+        return sealed(
+            netcdf_bytes(self.to_datatree())
+        )  # in memory: HDF5 never writes to a disk that may be full
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the atlas as NetCDF, whole or not at all.
@@ -107,22 +115,23 @@ class Atlas(Shown, Mapping[str, xr.Dataset]):
 
     @classmethod
     def load(cls, path: str | Path, *, max_bytes: int | None = MAX_BYTES) -> Atlas:
-        """Read an atlas; a file that is none, is damaged, or is of a later format is refused with the reason, before
-        any of its arrays is read.
+        """Read an atlas; a file that is none, is damaged, or is of a later format is refused with
+        the reason, before any of its arrays is read.
 
-        The digest of a file of format 3 covers all of it, so that edited provenance is refused too; that of the formats
-        1 and 2 covers the variables alone.
+        The digest of a file of format 3 covers all of it, so that edited provenance is refused too;
+        that of the formats 1 and 2 covers the variables alone.
 
         Parameters
         ----------
         path : str or Path
-            The file, or the folder with its `atlas.nc`. Files of formats 1 and 2 are read too, with the names of today.
+            The file, or the folder with its `atlas.nc`. Files of formats 1 and 2 are read too, with
+            the names of today.
         max_bytes : int or None, default 4 GiB
             The most its arrays may take in memory; None for no limit.
         """
         return cls(*read_tree(Path(path), max_bytes))
 
-    # --- looking at it ----------------------------------------------------------------------------------------------
+    # --- looking at it ----------------------------------------------------------------------------
 
     def head(self, layer: int | str, head: int | None = None) -> HeadCard:
         """Everything known of one head: `atlas.head(7, 9)` or `atlas.head("L7H9")`."""
@@ -136,13 +145,13 @@ class Atlas(Shown, Mapping[str, xr.Dataset]):
         return HeadCard(self._datasets, (self.layers, self.heads), layer, head)
 
     def describe(self) -> pd.DataFrame:
-        """What each head does, one row for each: a word for it, and what the analyses found with their numbers (see
-        `headwise.atlas.describe`)."""
+        """What each head does, one row for each: a word for it, and what the analyses found with
+        their numbers (see `headwise.atlas.describe`)."""
         return describe_heads(self._datasets, self.layers, self.heads)
 
     def to_dataframe(self, analysis: str | None = None) -> pd.DataFrame:
-        """A long table: one row for each value, with columns `analysis`, `variable`, `layer`, `head`, the other labels
-        as `item`, `value`, `n`, `low`, `high`.
+        """A long table: one row for each value, with columns `analysis`, `variable`, `layer`,
+        `head`, the other labels as `item`, `value`, `n`, `low`, `high`.
 
         Parameters
         ----------
@@ -152,8 +161,8 @@ class Atlas(Shown, Mapping[str, xr.Dataset]):
         return long_table(self._datasets if analysis is None else {analysis: self[analysis]})
 
     def summary(self, analysis: str | None = None) -> pd.DataFrame:
-        """For each per-head measure and label: mean over heads, lowest and highest head with their values. Curves (over
-        40 labels) are left out.
+        """For each per-head measure and label: mean over heads, lowest and highest head with their
+        values. Curves (over 40 labels) are left out.
 
         Parameters
         ----------
@@ -163,23 +172,28 @@ class Atlas(Shown, Mapping[str, xr.Dataset]):
         return extremes(self._datasets if analysis is None else {analysis: self[analysis]})
 
     def plot(self, measure: str = "") -> Any:
-        """Draw all heads: what each does, or coloured by a measure; or one of the figures. Shows itself in a notebook.
+        """Draw all heads: what each does, or coloured by a measure; or one of the figures. Shows
+        itself in a notebook.
 
         Parameters
         ----------
         measure : str, default ""
-            A measure (`surface.entropy`, `dependency.accuracy.obj`, or its short name where that is clear: `entropy`),
-            or a figure by the name of its file (`distance-map`); what each head does unless given.
+            A measure (`surface.entropy`, `dependency.accuracy.obj`, or its short name where that is
+            clear: `entropy`), or a figure by the name of its file (`distance-map`); what each head
+            does unless given.
 
         Returns
         -------
         View
-            With `figure` (of matplotlib), `save("entropy.svg")`, and `widget()` for a view Python can listen to.
+            With `figure` (of matplotlib), `save("entropy.svg")`, and `widget()` for a view Python
+            can listen to.
         """
         return plot_of(self, measure)
 
     def __repr__(self) -> str:
-        return "\n".join([f"<{self._title()}>", *(f"  {name}: {text}" for name, text in self._contents())])
+        return "\n".join(
+            [f"<{self._title()}>", *(f"  {name}: {text}" for name, text in self._contents())]
+        )
 
     def _repr_html_(self) -> str:
         return html_card(self._title(), self._contents())

@@ -10,11 +10,14 @@ import xarray as xr
 
 from headwise.atlas.describe import TOLD, describe_heads
 from headwise.atlas.tables import ITEM, per_head
+from headwise.core.display import NotebookDisplay, leading_measures, view_of
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
-from headwise.core.showing import Shown, leading_measures, view_of
 
-_SHOWN: dict[str, Any] = {"float_format": "{:.3f}".format, "formatters": dict.fromkeys(("n", "rank"), "{:,.0f}".format)}
+_SHOWN: dict[str, Any] = {
+    "float_format": "{:.3f}".format,
+    "formatters": dict.fromkeys(("n", "rank"), "{:,.0f}".format),
+}
 
 
 def _place(datasets: Mapping[str, xr.Dataset]) -> dict[str, str]:
@@ -28,15 +31,16 @@ def _place(datasets: Mapping[str, xr.Dataset]) -> dict[str, str]:
     }
 
 
-class HeadCard(Shown):
-    """One head: every measure of every analysis at its place, with count and interval, and its rank among all heads (1
-    is the highest).
+class HeadCard(NotebookDisplay):
+    """One head: every measure of every analysis at its place, with count and interval, and its rank
+    among all heads (1 is the highest).
 
-    `does` says what it does in a word, with what was found; `short()` the measures in which it stands out; `table` has
-    all measures; `datasets` everything, curves too, as labelled arrays.
-    """
+    `does` says what it does in a word, with what was found; `short()` the measures in which it
+    stands out; `table` has all measures; `datasets` everything, curves too, as labelled arrays."""
 
-    def __init__(self, datasets: Mapping[str, xr.Dataset], size: tuple[int, int], layer: int, head: int) -> None:
+    def __init__(
+        self, datasets: Mapping[str, xr.Dataset], size: tuple[int, int], layer: int, head: int
+    ) -> None:
         self.name = head_name(layer, head)
         self.layer, self.head = layer, head
         self.datasets = {
@@ -50,23 +54,34 @@ class HeadCard(Shown):
         frame = per_head(datasets)
         ranks = frame.groupby(ITEM, sort=False)["value"].rank(ascending=False, method="min")
         here = (frame["layer"] == layer) & (frame["head"] == head)
-        self.table = frame[here].assign(rank=ranks[here]).drop(columns=["layer", "head"]).reset_index(drop=True)
+        self.table = (
+            frame[here]
+            .assign(rank=ranks[here])
+            .drop(columns=["layer", "head"])
+            .reset_index(drop=True)
+        )
 
     def __getitem__(self, key: tuple[str, str] | tuple[str, str, str]) -> float:
         """`card["surface", "entropy"]` or `card["surface", "mass", "sep"]`."""
         analysis, variable, *item = key
-        rows = self.table[(self.table["analysis"] == analysis) & (self.table["variable"] == variable)]
+        rows = self.table[
+            (self.table["analysis"] == analysis) & (self.table["variable"] == variable)
+        ]
         if item:
             rows = rows[rows["item"] == str(item[0])]
         if len(rows) != 1:
-            raise ParameterError(f"{key} names {len(rows)} values of head {self.name}; see .table for all.")
+            raise ParameterError(
+                f"{key} names {len(rows)} values of head {self.name}; see .table for all."
+            )
         return float(rows["value"].iloc[0])
 
     def __repr__(self) -> str:
         told = [f"{name}: {text}" for name, text in self.does.items()]
         short = self.short()
         if len(short):
-            told.append(f"Where it ranks highest among all heads, of {len(self.table):,} numbers (`.table` has all):")
+            told.append(
+                f"Where it ranks highest among all heads, of {len(self.table):,} numbers (`.table` has all):"
+            )
             told.append(short.to_string(index=False, **_SHOWN))
         return "\n".join([f"<headwise head {self.name}>", *told])
 
@@ -85,5 +100,7 @@ class HeadCard(Shown):
         rows = self.table[self.table["value"].notna() & (self.table["value"] != 0)]
         known = [variable in leading.get(group, ()) for group, variable in
                  zip(rows["analysis"], rows["variable"], strict=True)]  # fmt: skip
-        best = rows[known].sort_values("rank", kind="stable").drop_duplicates(["analysis", "variable"])
+        best = (
+            rows[known].sort_values("rank", kind="stable").drop_duplicates(["analysis", "variable"])
+        )
         return best.head(count).drop(columns=["n"])

@@ -1,5 +1,5 @@
-"""What a file must be before any of its data is read: a shallow tree of plain arrays no larger than it says, with a
-format, a provenance and a digest."""
+"""What a file must be before any of its data is read: a shallow tree of plain arrays no larger than
+it says, with a format, a provenance and a digest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Header:
 
 
 def check_file(path: Path, max_bytes: int | None = MAX_BYTES) -> Header:
-    """Refuse a file that is no atlas, or whose arrays are not what an atlas holds, without reading the arrays.
+    """Refuse a file that is no atlas, or whose arrays are not what an atlas holds, without reading
+    the arrays.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def check_file(path: Path, max_bytes: int | None = MAX_BYTES) -> Header:
         return header
 
 
-# --- what it says of itself -------------------------------------------------------------------------------------------
+# --- what it says of itself -----------------------------------------------------------------------
 
 
 def _header(path: Path, file: h5py.File) -> Header:
@@ -97,10 +98,14 @@ def _provenance(path: Path, text: object) -> dict[str, Any]:
     if deep:
         raise _malformed(path, f"its provenance is nested more than {MOST_DEEP} deep")
     if not isinstance(found, dict):
-        raise _malformed(path, f"its provenance is {_shown(found)}, not names with what they stand for")
+        raise _malformed(
+            path, f"its provenance is {_shown(found)}, not names with what they stand for"
+        )
     for key in ("model", "corpus"):
         if not isinstance(found.get(key, {}), dict):
-            raise _malformed(path, f"'{key}' in its provenance is {_shown(found[key])}, not names with values")
+            raise _malformed(
+                path, f"'{key}' in its provenance is {_shown(found[key])}, not names with values"
+            )
     return found
 
 
@@ -117,7 +122,7 @@ def _depth(value: object) -> int:
     return level
 
 
-# --- its arrays -------------------------------------------------------------------------------------------------------
+# --- its arrays -----------------------------------------------------------------------------------
 
 
 def _check_arrays(path: Path, file: h5py.File, max_bytes: int | None) -> None:
@@ -134,17 +139,23 @@ def _check_arrays(path: Path, file: h5py.File, max_bytes: int | None) -> None:
                 f"of {max_bytes:,}; if it is yours, give Atlas.load a larger max_bytes."
             )
         if total > PACKED * stored:
-            raise _malformed(path, f"'{name}' would take {size:,} bytes, more than can be in a file of {stored:,}")
+            raise _malformed(
+                path,
+                f"'{name}' would take {size:,} bytes, more than can be in a file of {stored:,}",
+            )
 
 
 def _arrays(path: Path, file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Every array, by group and name. A group within a group (it may hold itself) or a link elsewhere is refused."""
+    """Every array, by group and name. A group within a group (it may hold itself) or a link
+    elsewhere is refused."""
     for group, holder in _members(path, file, ""):
         if not isinstance(holder, h5py.Group):
             raise _malformed(path, f"'{group}' stands outside of every group")
         for name, array in _members(path, holder, f"{group}/"):
             if not isinstance(array, h5py.Dataset):
-                raise _malformed(path, f"'{name}' is a {type(array).__name__.lower()} where an array belongs")
+                raise _malformed(
+                    path, f"'{name}' is a {type(array).__name__.lower()} where an array belongs"
+                )
             yield name, array
 
 
@@ -190,4 +201,6 @@ def _shown(value: object) -> str:
 
 
 def _malformed(path: Path, what: str) -> AtlasError:
-    return AtlasError(f"{path} is damaged or no atlas: {what}; make it again with `headwise atlas`.")
+    return AtlasError(
+        f"{path} is damaged or no atlas: {what}; make it again with `headwise atlas`."
+    )

@@ -1,5 +1,5 @@
-"""What each head does, in one line: a word for it, and behind the word what each analysis found, with its number and
-what it is measured against."""
+"""What each head does, in one line: a word for it, and behind the word what each analysis found,
+with its number and what it is measured against."""
 
 from __future__ import annotations
 
@@ -18,7 +18,19 @@ ANTECEDENTS = "antecedents"
 FIRST = "first"
 Cells = dict[tuple[int, ...], list[str]]  # what is said of a head, by (layer, head)
 TOLD = ("does", "attention", "finds", "roles", "maps")  # what a card says first
-COLUMNS = ("layer", "head", "name", "does", "kind", "best", "looks", "attention", "finds", "roles", "maps")
+COLUMNS = (
+    "layer",
+    "head",
+    "name",
+    "does",
+    "kind",
+    "best",
+    "looks",
+    "attention",
+    "finds",
+    "roles",
+    "maps",
+)
 # What the words for heads have in common, and what each kind means to a reader.
 KINDS = {
     "syntax": "on this dependency relation it beats every baseline (a fixed offset, uniform attention, the first word) "
@@ -41,7 +53,8 @@ KINDS = {
     "broad": "its attention has four fifths or more of the entropy of a uniform head, and is not uniform",
     "other": "none of these",
 }
-# Every word but the relations, which are words of the kind `syntax`: its kind, and how a grid writes it.
+# Every word but the relations, which are words of the kind `syntax`: its kind, and how a grid
+# writes it.
 WORDS = {
     ANTECEDENTS: ("coreference", "antec."),
     "previous token": ("position", "prev"),
@@ -66,25 +79,26 @@ FOUND = (behaviours.INDUCTION, behaviours.DUPLICATE, behaviours.RETRIEVAL)
 
 
 def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> pd.DataFrame:
-    """One row for each head, from what there is of `surface`, `dependency`, `coreference`, `frames`, `roles`,
-    `patterns`, `induction`, `retrieval` and `circuits`.
+    """One row for each head, from what there is of `surface`, `dependency`, `coreference`,
+    `frames`, `roles`, `patterns`, `induction`, `retrieval` and `circuits`.
 
     Returns
     -------
     DataFrame
-        `layer`, `head`, `name` (`L7H9`);
-        `does`: one word. What the head finds comes first, for a head with nothing to find rests on delimiters or on the
-        first token: what it does on repeated sequences, else the relation it follows best, else `antecedents`; where it
-        finds nothing, where its attention goes (see `headwise.core.behaviours.head_labels`); `kind` of that word, one
-        of `KINDS`; `best`: whether it is the best
-        head of that relation; `looks`: where its attention goes, in one word (of a `sink`, where the rest of it goes);
-        `attention`: the token types and neighbouring positions that get at least a tenth of its attention, each with
-        its mean share (a token counts for its type and for its position, so shares of both sorts overlap), and of a
-        head that rests on the first token the same without that; `finds`: up to three
-        dependency relations on which the head beats every baseline by 10 points or more, antecedents where it
-        beats every baseline by as much, frame elements where it stands out from the same words unlinked and from random
-        heads, all after correction, with score and baseline; `roles`: the roles it has after correction; `maps`: the
-        kind that more than half of its maps are of, by the lower end of the interval.
+        `layer`, `head`, `name` (`L7H9`); `does`: one word. What the head finds comes first, for a
+        head with nothing to find rests on delimiters or on the first token: what it does on
+        repeated sequences, else the relation it follows best, else `antecedents`; where it finds
+        nothing, where its attention goes (see `headwise.core.behaviours.head_labels`); `kind` of
+        that word, one of `KINDS`; `best`: whether it is the best head of that relation; `looks`:
+        where its attention goes, in one word (of a `sink`, where the rest of it goes); `attention`:
+        the token types and neighbouring positions that get at least a tenth of its attention, each
+        with its mean share (a token counts for its type and for its position, so shares of both
+        sorts overlap), and of a head that rests on the first token the same without that; `finds`:
+        up to three dependency relations on which the head beats every baseline by 10 points or
+        more, antecedents where it beats every baseline by as much, frame elements where it stands
+        out from the same words unlinked and from random heads, all after correction, with score and
+        baseline; `roles`: the roles it has after correction; `maps`: the kind that more than half
+        of its maps are of, by the lower end of the interval.
     """
     known = {
         name: datasets[name]
@@ -92,7 +106,9 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         if name in datasets and all(variable in datasets[name] for variable in needed)
     }
     labels = behaviours.head_labels(known, layers, heads)
-    looks = behaviours.head_labels({"surface": known["surface"]} if "surface" in known else {}, layers, heads)
+    looks = behaviours.head_labels(
+        {"surface": known["surface"]} if "surface" in known else {}, layers, heads
+    )
     if "surface" in known:
         rests = (looks == behaviours.SINK) & (labels == behaviours.SINK)
         looks = np.where(rests, behaviours.rest_labels(known["surface"]), looks)
@@ -109,7 +125,9 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     for place in np.ndindex(layers, heads):
         found = {name: cells.get(name, {}).get(place, []) for name in FINDERS}
         does = str(labels[place])
-        if found["coreference"] and does in WORDS and does not in FOUND:  # where it looks gives way to what it finds
+        if (
+            found["coreference"] and does in WORDS and does not in FOUND
+        ):  # where it looks gives way to what it finds
             does = ANTECEDENTS
         best = best_heads.get(does) == place
         order = ("induction", "retrieval", "dependency", "coreference", "frames", "circuits")
@@ -135,14 +153,22 @@ def _attention(surface: xr.Dataset) -> Cells:
 
 def _planes(surface: xr.Dataset, suffix: str = "") -> dict[str, np.ndarray]:
     """Shares of attention, `[layer, head]`, by the name a reader knows."""
-    known = {words: FIRST if words == behaviours.SINK else name for name, words in behaviours.TYPES.items()}
+    known = {
+        words: FIRST if words == behaviours.SINK else name
+        for name, words in behaviours.TYPES.items()
+    }
     found = behaviours.shares(surface, suffix)
-    return {known.get(name, name): array.transpose("layer", "head").values for name, array in found.items()}
+    return {
+        known.get(name, name): array.transpose("layer", "head").values
+        for name, array in found.items()
+    }
 
 
 def _shown(planes: Mapping[str, np.ndarray], place: tuple[int, ...]) -> list[str]:
     """The shares worth a word, the largest first; one that is not defined has no place."""
-    shown = [(float(plane[place]), name) for name, plane in planes.items() if plane[place] >= SHOWN_SHARE]
+    shown = [
+        (float(plane[place]), name) for name, plane in planes.items() if plane[place] >= SHOWN_SHARE
+    ]
     return [f"{name} {share:.2f}" for share, name in sorted(shown, reverse=True)]
 
 
@@ -161,7 +187,10 @@ def _relations(dependency: xr.Dataset) -> Cells:
         for relation in np.argsort(-own.max(0), kind="stable")[:MOST_RELATIONS]:
             if own[:, relation].max() >= behaviours.LEAST_MARGIN:
                 direction = int(own[:, relation].argmax())
-                score, offset = accuracy[direction, layer, head, relation], baseline[direction, relation]
+                score, offset = (
+                    accuracy[direction, layer, head, relation],
+                    baseline[direction, relation],
+                )
                 rule = called[direction, relation]
                 text = f"{names[relation]} {100 * score:.0f} % ({rule} {100 * offset:.0f} %)"
                 cells.setdefault((layer, head), []).append(text)
@@ -170,7 +199,11 @@ def _relations(dependency: xr.Dataset) -> Cells:
 
 def _best_heads(dependency: xr.Dataset) -> dict[str, tuple[int, int]]:
     """The head that follows each relation best, where one does so significantly."""
-    places = zip(dependency["best_layer"].values.tolist(), dependency["best_head"].values.tolist(), strict=True)
+    places = zip(
+        dependency["best_layer"].values.tolist(),
+        dependency["best_head"].values.tolist(),
+        strict=True,
+    )
     certain = (dependency["best_p_adjusted"] < behaviours.LEVEL).values
     names = labels_of(dependency, "relation")
     return {name: place for name, place, sure in zip(names, places, certain, strict=True) if sure}
@@ -180,9 +213,13 @@ def _antecedents(coreference: xr.Dataset) -> Cells:
     of_all = coreference.sel(mention_type="all")
     (accuracy,) = _by_head(of_all, "accuracy")
     rule = float(of_all["baseline_accuracy"].max())
-    certain = (of_all["p_adjusted"] < behaviours.LEVEL).all("baseline").transpose("layer", "head").values
+    certain = (
+        (of_all["p_adjusted"] < behaviours.LEVEL).all("baseline").transpose("layer", "head").values
+    )
     found = certain & (np.nan_to_num(accuracy) - rule >= behaviours.LEAST_MARGIN)
-    return _said(found, lambda at: f"{ANTECEDENTS} {100 * accuracy[at]:.0f} % (best rule {100 * rule:.0f} %)")
+    return _said(
+        found, lambda at: f"{ANTECEDENTS} {100 * accuracy[at]:.0f} % (best rule {100 * rule:.0f} %)"
+    )
 
 
 def _repeats(induction: xr.Dataset) -> Cells:
@@ -190,7 +227,11 @@ def _repeats(induction: xr.Dataset) -> Cells:
     for measure, word in reversed(behaviours.REPEATS.items()):
         if measure in induction and f"{measure}_p_adjusted" in induction:
             score, p = _by_head(induction, measure, f"{measure}_p_adjusted")
-            told = _scored(f"{word} on repeats", score, (p < behaviours.LEVEL) & (score >= behaviours.LEAST_REPEAT))
+            told = _scored(
+                f"{word} on repeats",
+                score,
+                (p < behaviours.LEVEL) & (score >= behaviours.LEAST_REPEAT),
+            )
             for place, texts in told.items():
                 cells.setdefault(place, []).extend(texts)
     return cells
@@ -198,17 +239,24 @@ def _repeats(induction: xr.Dataset) -> Cells:
 
 def _retrieval(retrieval: xr.Dataset) -> Cells:
     (score,) = _by_head(retrieval, "score")
-    return _scored("retrieval of needles", score, np.nan_to_num(score) >= behaviours.LEAST_RETRIEVAL)
+    return _scored(
+        "retrieval of needles", score, np.nan_to_num(score) >= behaviours.LEAST_RETRIEVAL
+    )
 
 
 def _copying(circuits: xr.Dataset) -> Cells:
     score, p = _by_head(circuits, "ov_copying", "ov_copying_p_adjusted")
-    return _scored("copying by weights", score, (p < behaviours.LEVEL) & (score >= behaviours.LEAST_COPYING))
+    return _scored(
+        "copying by weights", score, (p < behaviours.LEVEL) & (score >= behaviours.LEAST_COPYING)
+    )
 
 
 def _frames(frames: xr.Dataset) -> Cells:
     score, expected, found = _by_head(frames, "score", "expected", "stands_out")
-    return _said(found.astype(bool), lambda at: f"frame elements {score[at]:.2f} (expected {expected[at]:.2f})")
+    return _said(
+        found.astype(bool),
+        lambda at: f"frame elements {score[at]:.2f} (expected {expected[at]:.2f})",
+    )
 
 
 def _roles(roles: xr.Dataset) -> Cells:
@@ -225,7 +273,10 @@ def _roles(roles: xr.Dataset) -> Cells:
 def _maps(patterns: xr.Dataset) -> Cells:
     names = labels_of(patterns, "pattern")
     share, low = _by_head(patterns, "proportion", "proportion_low")
-    return _said(np.nan_to_num(low) > behaviours.LEAST_SHARE, lambda at: f"{names[at[2]]} {100 * share[at]:.0f} %")
+    return _said(
+        np.nan_to_num(low) > behaviours.LEAST_SHARE,
+        lambda at: f"{names[at[2]]} {100 * share[at]:.0f} %",
+    )
 
 
 def _by_head(dataset: xr.Dataset, *names: str) -> list[np.ndarray]:
@@ -245,7 +296,8 @@ def _said(where: np.ndarray, words: Callable[[tuple[int, ...]], str]) -> Cells:
     return cells
 
 
-# What is said of each group, and what must be in it; one without that (of another version, a part) is passed over.
+# What is said of each group, and what must be in it; one without that (of another version, a part)
+# is passed over.
 BEST = ("best_layer", "best_head", "best_margin", "best_p_adjusted")
 FINDERS: dict[str, tuple[Callable[[xr.Dataset], Cells], tuple[str, ...]]] = {
     "surface": (_attention, ("position", "mass", "max_weight")),

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
-# Colours follow the notebook's own theme where it has one (JupyterLab, VS Code), else plain ink on nothing.
+# Colours follow the notebook's own theme where it has one (JupyterLab, VS Code), else plain ink on
+# nothing.
 _STYLE = """
 .headwise-card{font:13px/1.5 var(--jp-ui-font-family,system-ui,-apple-system,"Segoe UI",sans-serif);max-width:760px}
 .headwise-card{color:var(--jp-ui-font-color1,var(--vscode-editor-foreground,inherit))}
@@ -18,8 +19,8 @@ _STYLE = """
 
 
 def html_card(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """A card with a title and rows of name and value, in the way of xarray. Everything given is escaped; the result
-    holds no script and asks nothing of the network."""
+    """A card with a title and rows of name and value, in the way of xarray. Everything given is
+    escaped; the result holds no script and asks nothing of the network."""
     lines = Markup("").join(Markup("<dt>{}</dt><dd>{}</dd>").format(*row) for row in rows)
     card = "<div class='headwise-card'><style>{}</style><div class='hw-title'>{}</div><dl>{}</dl></div>"
     return str(Markup(card).format(Markup(_STYLE), title, lines))

@@ -1,9 +1,9 @@
-"""What stands between a file from somewhere and the library that reads it: a seal over its bytes, and for files without
-one a first reading in a process of its own.
+"""What stands between a file from somewhere and the library that reads it: a seal over its bytes,
+and for files without one a first reading in a process of its own.
 
-HDF5 does not end on some damaged files, and crashes on others. A file that headwise wrote carries a digest of its bytes
-behind the last byte that HDF5 looks at; one that does not fit is refused unread.
-"""
+HDF5 does not end on some damaged files, and crashes on others. A file that headwise wrote carries a
+digest of its bytes behind the last byte that HDF5 looks at; one that does not fit is refused
+unread."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def check_seal(path: Path) -> bool:
 
 
 def try_elsewhere(path: Path, max_bytes: int | None) -> None:
-    """Read a file without a seal in a process of its own, with limits on time and memory; refuse one that does not end
-    there or takes the process with it. What it holds is then read here."""
+    """Read a file without a seal in a process of its own, with limits on time and memory; refuse
+    one that does not end there or takes the process with it. What it holds is then read here."""
     seconds = ENOUGH_SECONDS + PER_MEGABYTE * (path.stat().st_size >> 20)
     memory = 0 if max_bytes is None else 3 * max_bytes + SPARE_BYTES
     given = [str(path), str(max_bytes or 0), str(seconds), str(memory)]
@@ -91,4 +91,6 @@ def try_elsewhere(path: Path, max_bytes: int | None) -> None:
             if done.returncode == OUT_OF_MEMORY
             else f"did not end within {seconds} seconds, or crashed"
         )
-        raise AtlasError(f"{path} is damaged: reading it {how}; make it again with `headwise atlas`.")
+        raise AtlasError(
+            f"{path} is damaged: reading it {how}; make it again with `headwise atlas`."
+        )

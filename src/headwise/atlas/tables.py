@@ -18,28 +18,33 @@ ITEM = ["analysis", "variable", "item"]
 
 
 def measures(dataset: xr.Dataset) -> list[str]:
-    """The variables that are measures of their own, without the `_n`, `_low`, `_high` that stand beside them."""
+    """The variables that are measures of their own, without the `_n`, `_low`, `_high` that stand
+    beside them."""
     names = [str(name) for name in dataset.data_vars]
     beside = {f"{name}{suffix}" for name in names for suffix in BESIDE}
     return [name for name in names if name not in beside]
 
 
 def long_table(datasets: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """One row for each value: `analysis`, `variable`, `layer`, `head`, the other labels as `item`, `value`, `n`, `low`,
-    `high`."""
+    """One row for each value: `analysis`, `variable`, `layer`, `head`, the other labels as `item`,
+    `value`, `n`, `low`, `high`."""
     parts = []
     for analysis, dataset in datasets.items():
         labels = cache(partial(_labels, dataset))  # many arrays have the same dims
         for name in measures(dataset):
             array = dataset.variables[name]
-            if array.dtype.kind in "fiub" and "token" not in array.dims:  # the maps of one input are for drawing
+            if (
+                array.dtype.kind in "fiub" and "token" not in array.dims
+            ):  # the maps of one input are for drawing
                 parts.append(labels(array.dims) | _values(analysis, dataset, name))
     if not parts:
         return pd.DataFrame(columns=list(COLUMNS))
     # One frame of whole columns: a frame for each measure would take thirty times as long.
     columns = {column: np.concatenate([part[column] for part in parts]) for column in COLUMNS}
     for place in ("layer", "head"):
-        columns[place] = pd.arrays.IntegerArray(np.maximum(columns[place], 0).astype(np.int64), columns[place] < 0)
+        columns[place] = pd.arrays.IntegerArray(
+            np.maximum(columns[place], 0).astype(np.int64), columns[place] < 0
+        )
     return pd.DataFrame(columns | {"n": pd.array(columns["n"], dtype="Float64")})
 
 
@@ -50,20 +55,29 @@ def _values(analysis: str, dataset: xr.Dataset, name: str) -> dict[str, np.ndarr
     for suffix, column in BESIDE.items():
         beside = dataset.variables.get(f"{name}{suffix}")
         held = beside is not None and beside.dims == array.dims
-        columns[column] = beside.values.ravel() if beside is not None and held else np.full(size, np.nan)
-    return columns | {"analysis": np.full(size, analysis, object), "variable": np.full(size, name, object)}
+        columns[column] = (
+            beside.values.ravel() if beside is not None and held else np.full(size, np.nan)
+        )
+    return columns | {
+        "analysis": np.full(size, analysis, object),
+        "variable": np.full(size, name, object),
+    }
 
 
 def _labels(dataset: xr.Dataset, dims: tuple[Hashable, ...]) -> dict[str, np.ndarray]:
-    """Beside every value of an array of these dims: layer and head (-1 where there is none), and the other labels as
-    one text."""
+    """Beside every value of an array of these dims: layer and head (-1 where there is none), and
+    the other labels as one text."""
     shape = tuple(dataset.sizes[dim] for dim in dims)
 
     def spread(labels: np.ndarray, dim: Hashable) -> np.ndarray:
-        return np.broadcast_to(labels.reshape([-1 if own == dim else 1 for own in dims]), shape).ravel()
+        return np.broadcast_to(
+            labels.reshape([-1 if own == dim else 1 for own in dims]), shape
+        ).ravel()
 
     columns = {
-        place: spread(dataset[place].values, place) if place in dims else np.full(int(np.prod(shape)), -1)
+        place: spread(dataset[place].values, place)
+        if place in dims
+        else np.full(int(np.prod(shape)), -1)
         for place in ("layer", "head")
     }
     item = np.full(int(np.prod(shape)), "", object)
@@ -91,6 +105,9 @@ def extremes(datasets: Mapping[str, xr.Dataset]) -> pd.DataFrame:
         values, places = part.to_numpy(), part.index
         row = dict(zip(ITEM, key, strict=True)) | {"mean": values.mean()}
         for end, at in (("lowest", values.argmin()), ("highest", values.argmax())):
-            row |= {end: values[at], f"{end}_head": head_name(layers[places[at]], heads[places[at]])}
+            row |= {
+                end: values[at],
+                f"{end}_head": head_name(layers[places[at]], heads[places[at]]),
+            }
         rows.append(row)
     return pd.DataFrame(rows)

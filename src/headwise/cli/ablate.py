@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What models are scored on: the dev set of a task, where a task or a dev file is named, else a text."""
+    """What models are scored on: the dev set of a task, where a task or a dev file is named, else a
+    text."""
 
     tasks: options.TaskOptions
     text: options.TextOptions
@@ -38,24 +39,32 @@ class Scored:
         """A fine-tuned model with its dev set, or a language model with its text."""
         from headwise.core.errors import ParameterError
         from headwise.experiments.ablation import LanguageSubject, TaskSubject
-        from headwise.models.opening import model_path
+        from headwise.models.loading import model_path
         from headwise.text import open_corpus
         from headwise.text.tasks import read_task
 
         if self.tasks.named:
             if self.text.corpus:
-                raise ParameterError("Give either a task (--task, --data, --dev) or a text (--corpus), not both.")
+                raise ParameterError(
+                    "Give either a task (--task, --data, --dev) or a text (--corpus), not both."
+                )
             if self.placed.dtype or self.placed.device_map:
                 raise ParameterError(
                     "--dtype and --device-map are for a model on a text (--corpus): a fine-tuned model is opened in "
                     "float32, on one device."
                 )
             own = self.tasks
-            found = read_task(own.task, data=own.data, dev=own.dev, needs_train=False, limit=self.limit)
-            return TaskSubject.open(model_path(model), found, device=self.placed.device, max_length=self.max_length)
+            found = read_task(
+                own.task, data=own.data, dev=own.dev, needs_train=False, limit=self.limit
+            )
+            return TaskSubject.open(
+                model_path(model), found, device=self.placed.device, max_length=self.max_length
+            )
         opened = self.placed.open(model)
         text = open_corpus(self.text.spec(), tokenizer=opened.tokenizer, prose=opened.causal)
-        return LanguageSubject(opened, text, limit=self.limit, max_length=self.max_length, seed=self.seed)
+        return LanguageSubject(
+            opened, text, limit=self.limit, max_length=self.max_length, seed=self.seed
+        )
 
 
 def parse_sets(given: list[str] | None) -> dict[str, str]:
@@ -100,12 +109,15 @@ def ablate_command(
     ] = None,
     atlas: options.AtlasFile = None,
     importance: Annotated[
-        bool, typer.Option("--importance/--no-importance", help="First-order importance too (Michel et al. 2019).")
+        bool,
+        typer.Option(
+            "--importance/--no-importance", help="First-order importance too (Michel et al. 2019)."
+        ),
     ] = True,
     correction: options.Correction = "holm",
-    out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `ablation`.")] = Path(
-        "ablation.nc"
-    ),
+    out_file: Annotated[
+        Path, typer.Option("--out", help="A NetCDF file with the group `ablation`.")
+    ] = Path("ablation.nc"),
     figures: options.Figures = None,
     limit: options.Limit = None,
     max_length: options.MaxLength = 128,
@@ -113,25 +125,27 @@ def ablate_command(
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Disable every head, every layer, or sets of heads, and score what is left: a task's dev set, or the
-    language-model loss.
+    """Disable every head, every layer, or sets of heads, and score what is left: a task's dev set,
+    or the language-model loss.
 
     [dim]Examples:[/dim]
 
       headwise ablate mrpc/seed-0/model --task MRPC --data glue --out mrpc-ablation.nc
 
-      headwise ablate ./model --task RTE --dev dev.tsv --how zero --atlas atlas --set rest=roles:delimiter --set
-      frames:top5
+      headwise ablate ./model --task RTE --dev dev.tsv --how zero --atlas atlas --set
+      rest=roles:delimiter --set frames:top5
 
       headwise ablate --corpus stories.txt --limit 200
     """
     from headwise.atlas import Atlas
-    from headwise.core.place import Place
-    from headwise.core.store import reopened
+    from headwise.core.output import OutputTarget
+    from headwise.core.store import reopen
     from headwise.experiments.ablation import AblationOptions, ablate, provenance
 
     read = common.sources_of(model.name, text.spec(), tasks.data, tasks.dev, atlas)
-    with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
+    with OutputTarget(
+        out_file, common.work_of(out_file), overwrite=overwrite, sources=read
+    ) as place:
         subject = Scored(tasks, text, placed, limit, max_length, seed).open(model.name)
         chosen = AblationOptions(
             how=how,
@@ -144,10 +158,12 @@ def ablate_command(
         )
         known = common.load_atlas(atlas)
         with common.Watch() as watch:
-            made = ablate(subject, chosen, atlas=known, folder=place.work, overwrite=overwrite, report=watch)
+            made = ablate(
+                subject, chosen, atlas=known, folder=place.work, overwrite=overwrite, report=watch
+            )
         place.write(Atlas({"ablation": made}, provenance(subject, chosen)).to_bytes())
         dataset = Atlas.load(out_file)["ablation"]
-        with reopened(place.work) as store:
+        with reopen(place.work) as store:
             failures = common.draw_figures({"ablation": dataset}, figures, store)
         place.done()
     if dataset.attrs["note"]:
@@ -164,16 +180,32 @@ def summary_table(dataset: xr.Dataset, title: str) -> Table:
 
     from headwise.core.labels import head_name, labels_of
 
-    columns = ("disabled", "score", "difference", "95 % interval", "p", "p corrected", "on first token")
+    columns = (
+        "disabled",
+        "score",
+        "difference",
+        "95 % interval",
+        "p",
+        "p corrected",
+        "on first token",
+    )
     shown = Table(*columns, title=f"{title} (disabled as: {dataset.attrs['how']})")
     shown.add_row("nothing", f"{dataset.attrs['baseline']:.4f}", "", "", "", "", "")
     keys = ("score", "difference", "difference_low", "difference_high", "p_value", "p_adjusted")
 
     def add(name: str, part: str, **where: int) -> None:
-        score, change, low, high, p, corrected = (float(dataset[f"{part}{key}"].isel(where)) for key in keys)
+        score, change, low, high, p, corrected = (
+            float(dataset[f"{part}{key}"].isel(where)) for key in keys
+        )
         interval = f"{low:+.4f} … {high:+.4f}"
-        sink = f"{float(dataset['sink_share'].isel(where)):.0%}" if part == "" and "sink_share" in dataset else ""
-        shown.add_row(name, f"{score:.4f}", f"{change:+.4f}", interval, f"{p:.2g}", f"{corrected:.2g}", sink)
+        sink = (
+            f"{float(dataset['sink_share'].isel(where)):.0%}"
+            if part == "" and "sink_share" in dataset
+            else ""
+        )
+        shown.add_row(
+            name, f"{score:.4f}", f"{change:+.4f}", interval, f"{p:.2g}", f"{corrected:.2g}", sink
+        )
 
     if "difference" in dataset:
         ranked = dataset["difference"].stack(place=("layer", "head")).dropna("place")
@@ -192,7 +224,11 @@ def summary_lines(dataset: xr.Dataset) -> list[str]:
     facts, lines = dataset.attrs, []
     if "mean_difference" in facts:
         count, total = facts["heads_disabled"], dataset.sizes["layer"] * dataset.sizes["head"]
-        which = f"A random head (mean over all {total})" if count == total else f"Mean over the {count} heads disabled"
+        which = (
+            f"A random head (mean over all {total})"
+            if count == total
+            else f"Mean over the {count} heads disabled"
+        )
         lines.append(
             f"{which}: {facts['mean_difference']:+.4f} {facts['metric']} ({facts['mean_difference_low']:+.4f} … "
             f"{facts['mean_difference_high']:+.4f} over examples). Better without {facts['improving']} heads "
@@ -208,9 +244,13 @@ def summary_lines(dataset: xr.Dataset) -> list[str]:
         known = dataset[["role_correlation", "role_correlation_p_adjusted"]].dropna("role")
         told = [
             f"{role} {r:+.2f} (p corrected {p:.2g})"
-            for role, r, p in zip(*(known[name].values for name in ("role", *known.data_vars)), strict=True)
+            for role, r, p in zip(
+                *(known[name].values for name in ("role", *known.data_vars)), strict=True
+            )
         ]
         order = abs(known["role_correlation"]).values.argsort(kind="stable")[::-1][:3]
         if len(order):
-            lines.append("Harm and roles, Spearman over heads: " + ", ".join(told[i] for i in order))
+            lines.append(
+                "Harm and roles, Spearman over heads: " + ", ".join(told[i] for i in order)
+            )
     return lines

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from headwise.page.sample import Sample
     from headwise.run import Run
 
-UNTOLD = (
-    r"(?:^|_)p(?:$|_(?:value|adjusted|family|holm|fdr))|^best_|^given_|^few$|_few$|^count$|left_out|^possible$|^noop_"
-)
+UNTOLD = r"(?:^|_)p(?:$|_(?:value|adjusted|family|holm|fdr))|^best_|^given_|^few$|_few$|^count$|left_out|^possible$|^noop_"
 SCREEN = 80  # rows of a table that are still read on a screen; of a longer one the first measure is shown
 
 
@@ -29,7 +27,9 @@ def atlas(
     model: options.ModelName,
     text: options.TextOptions,
     asked: options.Asked,
-    out_folder: Annotated[Path, typer.Option("--out", help="Where the atlas goes.")] = Path("atlas"),
+    out_folder: Annotated[Path, typer.Option("--out", help="Where the atlas goes.")] = Path(
+        "atlas"
+    ),
     opening: options.SourceOptions,
     reading: options.As = "paper",
     seed: options.Seed = 0,
@@ -49,7 +49,7 @@ def atlas(
 
       headwise atlas --backend ray --workers 4
     """
-    from headwise.core.place import Place
+    from headwise.core.output import OutputTarget
     from headwise.page.report import write_report
     from headwise.run import RunOptions
 
@@ -57,10 +57,14 @@ def atlas(
     how = RunOptions(limit=asked.limit, full=asked.full, seed=seed, overwrite=overwrite)
     read = common.sources_of(source.model, source.corpus)
     target = out_folder / "atlas.nc"
-    with Place(target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder) as place:
+    with OutputTarget(
+        target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder
+    ) as place:
         with common.running(place, chosen, source, how) as (made, run), common.Watch() as watch:
             samples, failures = _samples(made, run, out_folder)
-            report = write_report(made, out_folder, samples, watch, store=run.store, overwrite=place.may_replace)
+            report = write_report(
+                made, out_folder, samples, watch, store=run.store, overwrite=place.may_replace
+            )
         place.done()
     common.out.print(f"Atlas: {target}\nPage:  {report.page}")
     common.end([*run.failures.values(), *failures, *report.failures])
@@ -87,7 +91,9 @@ def run(
     analysis: Annotated[str, typer.Argument(metavar="ANALYSIS", help="See `headwise list`.")],
     model: options.ModelName,
     text: options.TextOptions,
-    out_file: Annotated[Path | None, typer.Option("--out", help="A NetCDF file; nothing for ANALYSIS.nc.")] = None,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="A NetCDF file; nothing for ANALYSIS.nc.")
+    ] = None,
     limit: options.Limit = None,
     settings: options.Settings = None,
     heads_from: Annotated[
@@ -118,7 +124,7 @@ def run(
     """
     from headwise.analyses.contract import choose_analyses
     from headwise.core.labels import interval_note
-    from headwise.core.place import Place
+    from headwise.core.output import OutputTarget
     from headwise.run import RunOptions
 
     given = options.parse_settings(settings, [analysis])
@@ -130,12 +136,14 @@ def run(
     source = opening.source(model, text)
     how = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
     read = common.sources_of(source.model, source.corpus, heads_from)
-    with Place(target, common.work_of(target), overwrite=overwrite, sources=read) as place:
+    with OutputTarget(target, common.work_of(target), overwrite=overwrite, sources=read) as place:
         with common.running(place, chosen, source, how) as (made, running):
             pass
         place.done()
     found = made[analysis]
-    note = "" if "units" in found.attrs else interval_note(found)  # those that count by unit say so themselves
+    note = (
+        "" if "units" in found.attrs else interval_note(found)
+    )  # those that count by unit say so themselves
     for line in filter(None, [*chosen[0].headline(found), note]):
         common.out.print(line, markup=False, highlight=False, soft_wrap=True)
     _show_summary(made, analysis, target)
@@ -158,7 +166,8 @@ def _heads_from(path: Path, analysis: str) -> tuple[str, ...]:
 
 
 def _show_summary(made: Atlas, analysis: str, target: Path) -> None:
-    """Where the result is, the table of heads, or of the first measure alone where the whole would not be read.
+    """Where the result is, the table of heads, or of the first measure alone where the whole would
+    not be read.
 
     p-values and counts, whose mean over heads says nothing, are left to the file.
     """
@@ -166,10 +175,25 @@ def _show_summary(made: Atlas, analysis: str, target: Path) -> None:
     rows = rows[~rows["variable"].str.contains(UNTOLD)] if len(rows) else rows
     names = list(dict.fromkeys(rows["variable"])) if len(rows) else []
     if names:
-        shown = rows if len(rows) <= SCREEN else rows[rows["variable"] == names[0]].head(SCREEN // 2)
-        table = Table("measure", "item", "mean over heads", "lowest", "", "highest", "", title=f"{analysis} ({target})")
+        shown = (
+            rows if len(rows) <= SCREEN else rows[rows["variable"] == names[0]].head(SCREEN // 2)
+        )
+        table = Table(
+            "measure",
+            "item",
+            "mean over heads",
+            "lowest",
+            "",
+            "highest",
+            "",
+            title=f"{analysis} ({target})",
+        )
         for row in shown.to_dict("records"):
-            ends = [text for end in ("lowest", "highest") for text in (row[f"{end}_head"], f"{row[end]:.3f}")]
+            ends = [
+                text
+                for end in ("lowest", "highest")
+                for text in (row[f"{end}_head"], f"{row[end]:.3f}")
+            ]
             table.add_row(row["variable"], row["item"], f"{row['mean']:.3f}", *ends)
         common.out.print(table)
         names = [name for name in names if name not in set(shown["variable"])]

@@ -1,4 +1,5 @@
-"""How a function becomes a command: parameters that are dataclasses of options stand for all of these."""
+"""How a function becomes a command: parameters that are dataclasses of options stand for all of
+these."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ app = typer.Typer(
 WORK = "where_work_is_done"
 
 
-def command(name: str, *, workers: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(
+    name: str, *, workers: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a function to the commands of headwise.
 
     Parameters
@@ -38,17 +41,23 @@ def command(name: str, *, workers: bool = False) -> Callable[[Callable[..., None
         own = list(signature(function, eval_str=True).parameters.values())
         if workers:
             own.append(Parameter(WORK, Parameter.KEYWORD_ONLY, annotation=Work))
-        together: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
+        together: dict[str, Any] = {
+            one.name: one.annotation for one in own if is_dataclass(one.annotation)
+        }
         single: list[Parameter] = []
         for one in own:
             group = together.get(one.name)
-            single += [one] if group is None else signature(group, eval_str=True).parameters.values()
+            single += (
+                [one] if group is None else signature(group, eval_str=True).parameters.values()
+            )
         single = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in single]
 
         @functools.wraps(function)
         def called(**given: Any) -> None:
             for parameter, group in together.items():
-                given[parameter] = group(**{option.name: given.pop(option.name) for option in fields(group)})
+                given[parameter] = group(
+                    **{option.name: given.pop(option.name) for option in fields(group)}
+                )
             with given.pop(WORK).done() if workers else nullcontext():
                 function(**given)
 

@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from headwise.analyses.contract import Analysis
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
-    from headwise.core.place import Place
-    from headwise.core.store import Store
+    from headwise.core.output import OutputTarget
+    from headwise.core.store import CheckpointStore
     from headwise.run import Plan, Run, RunOptions, Source
 
 
 def sources_of(*given: object) -> list[Path]:
-    """What a command reads, as far as it lies on this disk: models, corpora with their format before them, folders."""
+    """What a command reads, as far as it lies on this disk: models, corpora with their format
+    before them, folders."""
     from headwise.text import Spec
     from headwise.text.open import parse_spec
 
@@ -52,9 +53,10 @@ def work_of(target: Path) -> Path:
 
 @contextmanager
 def running(
-    place: Place, analyses: Sequence[Analysis], source: Source, options: RunOptions
+    place: OutputTarget, analyses: Sequence[Analysis], source: Source, options: RunOptions
 ) -> Iterator[tuple[Atlas, Run]]:
-    """A run whose atlas is in its file, from where it is read again: what is drawn is what is in the file."""
+    """A run whose atlas is in its file, from where it is read again: what is drawn is what is in
+    the file."""
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
     from headwise.run import Listener, Run
@@ -132,7 +134,9 @@ def _announce(plan: Plan) -> None:
         f"{found.examples:,} examples, {found.tokens:,} tokens; analyses: {', '.join(a.name for a in plan.analyses)}"
     )
     if found.documents:
-        err.print(f"{found.documents:,} documents: intervals and tests are over documents", style="dim")
+        err.print(
+            f"{found.documents:,} documents: intervals and tests are over documents", style="dim"
+        )
     if found.truncated or found.skipped or found.unaligned:
         err.print(
             f"{found.truncated:,} cut, {found.skipped:,} skipped as too long, "
@@ -144,7 +148,9 @@ def _announce(plan: Plan) -> None:
     _name_left_out(plan.dropped, {})
 
 
-def _name_left_out(dropped: Mapping[str, Mapping[str, str]], named: Mapping[str, Mapping[str, str]]) -> None:
+def _name_left_out(
+    dropped: Mapping[str, Mapping[str, str]], named: Mapping[str, Mapping[str, str]]
+) -> None:
     """Say what was left out and why, but for what has been named before."""
     for name, items in dropped.items():
         for item, reason in items.items():
@@ -153,7 +159,8 @@ def _name_left_out(dropped: Mapping[str, Mapping[str, str]], named: Mapping[str,
 
 
 def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:
-    """The results of all files given; a group that two of them hold is refused, since a rule could mean either."""
+    """The results of all files given; a group that two of them hold is refused, since a rule could
+    mean either."""
     from headwise.atlas import Atlas
 
     found: dict[str, xr.Dataset] = {}
@@ -167,9 +174,12 @@ def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:
     return found or None
 
 
-def draw_figures(datasets: Mapping[str, xr.Dataset], folder: Path | None, store: Store) -> list[Failure]:
-    """Write every figure of every group, where a folder for them was named; gives those that failed. The store knows
-    which are drawn: those that are there, and whole, are not drawn again."""
+def draw_figures(
+    datasets: Mapping[str, xr.Dataset], folder: Path | None, store: CheckpointStore
+) -> list[Failure]:
+    """Write every figure of every group, where a folder for them was named; gives those that
+    failed. The store knows which are drawn: those that are there, and whole, are not drawn
+    again."""
     from headwise.core.failures import Failure
     from headwise.core.files import sweep
     from headwise.plots import figures_for, save_figure
@@ -183,7 +193,9 @@ def draw_figures(datasets: Mapping[str, xr.Dataset], folder: Path | None, store:
         for spec in figures_for(group):
             name = f"{group}-{spec.name}"
             piece = kept.load(name)
-            if piece is not None and piece.facts["files"] == _digests(folder / own for own in piece.facts["files"]):
+            if piece is not None and piece.facts["files"] == _digests(
+                folder / own for own in piece.facts["files"]
+            ):
                 continue
             try:
                 paths = [

@@ -29,26 +29,40 @@ def compare_command(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL_A MODEL_B [MODEL_C ...]", help="Folders or hub names; `demo` for the built-in model."
+            metavar="MODEL_A MODEL_B [MODEL_C ...]",
+            help="Folders or hub names; `demo` for the built-in model.",
         ),
     ],
     text: options.TextOptions,
     analyses: Annotated[
-        str, typer.Option(help="What is compared beside the maps, with commas between; `none` for nothing.")
+        str,
+        typer.Option(
+            help="What is compared beside the maps, with commas between; `none` for nothing."
+        ),
     ] = "surface,roles,features",
     probing: Annotated[
-        str | None, typer.Option(help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora.")
+        str | None,
+        typer.Option(
+            help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora."
+        ),
     ] = None,
     probing_limit: Annotated[
-        int | None, typer.Option(min=1, help="Use at most this many examples of each part of a probing task.")
+        int | None,
+        typer.Option(min=1, help="Use at most this many examples of each part of a probing task."),
     ] = None,
-    names: Annotated[str | None, typer.Option(help="What the models are called, with commas between.")] = None,
+    names: Annotated[
+        str | None, typer.Option(help="What the models are called, with commas between.")
+    ] = None,
     out_file: Annotated[
-        Path, typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …")
+        Path,
+        typer.Option("--out", help="A NetCDF file with the groups `change`, `change_roles`, …"),
     ] = Path("change.nc"),
     figures: options.Figures = None,
     page: Annotated[
-        str | None, typer.Option(help="The folder of the page; by default named like --out, `none` for no page.")
+        str | None,
+        typer.Option(
+            help="The folder of the page; by default named like --out, `none` for no page."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Use at most this many examples.")] = 1000,
     correction: options.Correction = "holm",
@@ -58,15 +72,16 @@ def compare_command(
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Compare two or more models, each with the first: cosine similarity of maps, roles, features, surface, probing
-    accuracy. Ends in a page (change/index.html): the grid of differences, what changed most, what each head does in
-    every model.
+    """Compare two or more models, each with the first: cosine similarity of maps, roles, features,
+    surface, probing accuracy. Ends in a page (change/index.html): the grid of differences, what
+    changed most, what each head does in every model.
 
     [dim]Examples:[/dim]
 
       headwise compare bert-base-uncased ./mrpc-model --corpus dev.tsv
 
-      headwise compare demo last/model top/model --names pre-trained,last,top --probing glue/MRPC --figures figures
+      headwise compare demo last/model top/model --names pre-trained,last,top --probing glue/MRPC
+      --figures figures
     """
     from rich.table import Table
 
@@ -74,22 +89,30 @@ def compare_command(
     from headwise.core.errors import OutputError
     from headwise.core.folders import refuse_sources
     from headwise.core.labels import head_name
-    from headwise.core.place import Place
-    from headwise.core.store import reopened
+    from headwise.core.output import OutputTarget
+    from headwise.core.store import reopen
     from headwise.experiments.comparison import ComparisonOptions, compare
-    from headwise.models.calling import threads
+    from headwise.models.forward_call import threads
     from headwise.page.report import write_report
     from headwise.page.sample import read_samples
     from headwise.run import Source
 
     chosen = [] if analyses.strip() == "none" else options.names_in(analyses)
     read = common.sources_of(models, text.spec(), probing)
-    beside = out_file.with_suffix("") if out_file.suffix else out_file.with_name(f"{out_file.name}-page")
+    beside = (
+        out_file.with_suffix("") if out_file.suffix else out_file.with_name(f"{out_file.name}-page")
+    )
     folder = None if page == "none" else Path(page) if page else beside
     if folder is not None:
         refuse_sources(folder, [*read, out_file.parent])
-    with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
-        if folder is not None and (folder / "index.html").exists() and not (place.may_replace or place.unfinished):
+    with OutputTarget(
+        out_file, common.work_of(out_file), overwrite=overwrite, sources=read
+    ) as place:
+        if (
+            folder is not None
+            and (folder / "index.html").exists()
+            and not (place.may_replace or place.unfinished)
+        ):
             raise OutputError(
                 f"{folder / 'index.html'} exists; give --overwrite to replace it, or another folder with --page."
             )
@@ -107,15 +130,22 @@ def compare_command(
             reading=reading,
         )
         with common.Watch() as watch:
-            made = compare(opened, given, wanted, folder=place.work, overwrite=overwrite, report=watch)
+            made = compare(
+                opened, given, wanted, folder=place.work, overwrite=overwrite, report=watch
+            )
         place.write(made.to_bytes())
         atlas = Atlas.load(out_file)
-        with reopened(place.work) as store, common.Watch() as watch:  # what is drawn is kept, as what is computed
+        with (
+            reopen(place.work) as store,
+            common.Watch() as watch,
+        ):  # what is drawn is kept, as what is computed
             failures = common.draw_figures(atlas, figures, store)
             if folder is not None:
                 with threads(store.adopted["threads"]):
                     samples = read_samples(folder, atlas) or _samples(opened, given, atlas)
-                drawn = write_report(atlas, folder, samples, watch, store=store, overwrite=place.may_replace)
+                drawn = write_report(
+                    atlas, folder, samples, watch, store=store, overwrite=place.may_replace
+                )
                 failures += drawn.failures
         place.done()
     change = atlas["change"]
@@ -129,7 +159,9 @@ def compare_command(
         shown.add_row(str(model), f"{values.mean():.3f}", *thirds, f"{least} ({values.min():.3f})")
     common.out.print(shown)
     for group, dataset in atlas.items():
-        for line in _surely_changed(dataset, group.removeprefix("change_")) if group != "change" else ():
+        for line in (
+            _surely_changed(dataset, group.removeprefix("change_")) if group != "change" else ()
+        ):
             common.out.print(line)
     if folder is not None:
         common.out.print(f"Page: {folder / 'index.html'}", soft_wrap=True)
@@ -159,5 +191,7 @@ def _surely_changed(dataset: xr.Dataset, what: str) -> list[str]:
                 sure, known = int((own < 0.05).sum()), int(own.notnull().sum())
                 if not known:  # of what these models do not have
                     continue
-                lines.append(f"{what}{of}: {name} changed in {sure} of {known} values (corrected p < 0.05)")
+                lines.append(
+                    f"{what}{of}: {name} changed in {sure} of {known} values (corrected p < 0.05)"
+                )
     return lines

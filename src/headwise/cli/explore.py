@@ -16,17 +16,23 @@ def explore(
     *,
     model: options.ModelName,
     atlas: Annotated[
-        Path | None, typer.Option(help="An atlas of the model (its folder, or the file): each head's word.")
+        Path | None,
+        typer.Option(help="An atlas of the model (its folder, or the file): each head's word."),
     ] = None,
-    beside: Annotated[str | None, typer.Option("--with", metavar="MODEL", help="A second model, side by side.")] = None,
+    beside: Annotated[
+        str | None, typer.Option("--with", metavar="MODEL", help="A second model, side by side.")
+    ] = None,
     placed: options.PlacedStack,
     port: Annotated[int, typer.Option(min=0, help="Port on this machine; 0 for any free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page at once.")] = True,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page at once.")
+    ] = True,
 ) -> None:
-    """A local page: type a sentence or a pair, see all heads at once, one of them large, its attention beside what it
-    gathers; disable heads by a click and see what the model says then.
+    """A local page: type a sentence or a pair, see all heads at once, one of them large, its
+    attention beside what it gathers; disable heads by a click and see what the model says then.
 
-    The page is served on this machine alone, at an address that only you know. Needs the extra `explore`.
+    The page is served on this machine alone, at an address that only you know. Needs the extra
+    `explore`.
 
     [dim]Examples:[/dim]
 

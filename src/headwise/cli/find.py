@@ -19,16 +19,22 @@ def find_command(
     model: options.ModelName,
     text: options.TextOptions,
     above: Annotated[float, typer.Option(min=0.0, max=1.0, help="The least weight.")] = 0.5,
-    role: Annotated[str, typer.Option(help="Only pairs in this role: induction, nsubj, relation:det, previous …")] = "",
+    role: Annotated[
+        str,
+        typer.Option(help="Only pairs in this role: induction, nsubj, relation:det, previous …"),
+    ] = "",
     token: Annotated[str, typer.Option(help="Only where this token is looked at.")] = "",
     query: Annotated[str, typer.Option(help="Only where this token looks.")] = "",
-    sink: Annotated[bool, typer.Option("--sink", help="Also looks at the first token, where heads rest.")] = False,
+    sink: Annotated[
+        bool, typer.Option("--sink", help="Also looks at the first token, where heads rest.")
+    ] = False,
     hits: Annotated[int, typer.Option(min=1, help="Stop after so many rows.")] = 20,
     limit: options.Limit = None,
     parser: options.Parser = None,
     placed: options.Placed,
 ) -> None:
-    """Stream rows of a corpus on which a head gives a token at least so much weight: «query» looks at ⟦key⟧.
+    """Stream rows of a corpus on which a head gives a token at least so much weight: «query» looks
+    at ⟦key⟧.
 
     [dim]Examples:[/dim]
 
@@ -47,6 +53,10 @@ def find_command(
     found = False
     for hit in islice(find_rows(opened, source.open_corpus(opened, limit), head, wanted), hits):
         found = True
-        common.out.print(f"{hit.weight:.2f}  {hit.text}  {hit.where}", highlight=False, soft_wrap=True)
+        common.out.print(
+            f"{hit.weight:.2f}  {hit.text}  {hit.where}", highlight=False, soft_wrap=True
+        )
     if not found:
-        common.out.print(f"No row of this corpus fits; lower --above ({above:g}) or drop a condition.")
+        common.out.print(
+            f"No row of this corpus fits; lower --above ({above:g}) or drop a condition."
+        )

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 class Training:
     """How a model is trained: what `FinetuneOptions` has of the same name, heads as a text."""
 
-    pooling: Annotated[str, typer.Option(help="last_layer, best_layer or top_heads.")] = "last_layer"
+    pooling: Annotated[str, typer.Option(help="last_layer, best_layer or top_heads.")] = (
+        "last_layer"
+    )
     start: Annotated[
         str,
         typer.Option(
@@ -27,22 +29,33 @@ class Training:
         ),
     ] = "pretrained"
     recipe: Annotated[
-        str, typer.Option(help="kovaleva, jo or pande: optimizer, rate, batch size and epochs of the paper.")
+        str,
+        typer.Option(
+            help="kovaleva, jo or pande: optimizer, rate, batch size and epochs of the paper."
+        ),
     ] = "kovaleva"
-    seeds: Annotated[int, typer.Option(min=1, help="How many trainings, with seeds from --seed on.")] = 5
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many trainings, with seeds from --seed on.")
+    ] = 5
     seed: options.Seed = 0
-    layer: Annotated[int | None, typer.Option(help="For best_layer: this layer, instead of the best by a probe.")] = (
-        None
-    )
+    layer: Annotated[
+        int | None, typer.Option(help="For best_layer: this layer, instead of the best by a probe.")
+    ] = None
     heads: Annotated[
-        str | None, typer.Option(help="For top_heads: these heads (L7H9,L8H1), instead of the best by a probe.")
+        str | None,
+        typer.Option(
+            help="For top_heads: these heads (L7H9,L8H1), instead of the best by a probe."
+        ),
     ] = None
     top: Annotated[
-        int | None, typer.Option(min=1, help="For top_heads: how many; as many as a layer has by default.")
+        int | None,
+        typer.Option(min=1, help="For top_heads: how many; as many as a layer has by default."),
     ] = None
     epochs: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's.")] = None
     batch_size: Annotated[int | None, typer.Option(min=1, help="Instead of the recipe's.")] = None
-    learning_rate: Annotated[float | None, typer.Option("--lr", help="Learning rate instead of the recipe's.")] = None
+    learning_rate: Annotated[
+        float | None, typer.Option("--lr", help="Learning rate instead of the recipe's.")
+    ] = None
     max_length: options.MaxLength = 128
     device: options.Device = None
     half: Annotated[bool, typer.Option("--half", help="bfloat16 where that is safe (GPU).")] = False
@@ -65,29 +78,39 @@ def finetune_command(
         ),
     ] = None,
     data: options.Data = None,
-    train: Annotated[str | None, typer.Option(help="The training file, instead of the folder's.")] = None,
+    train: Annotated[
+        str | None, typer.Option(help="The training file, instead of the folder's.")
+    ] = None,
     dev: options.Dev = None,
     training: Training,
     probing: Annotated[
-        Path | None, typer.Option(help="For top_heads and best_layer: a probing result of this task to take them from.")
+        Path | None,
+        typer.Option(
+            help="For top_heads and best_layer: a probing result of this task to take them from."
+        ),
     ] = None,
     limit: options.Limit = None,
     out_folder: Annotated[
         Path,
-        typer.Option("--out", help="results.json, predictions and models go here; a killed run goes on from there."),
+        typer.Option(
+            "--out",
+            help="results.json, predictions and models go here; a killed run goes on from there.",
+        ),
     ] = Path("finetuned"),
     figures: Annotated[
         Path | None, typer.Option(help="A folder for a figure of all scores in the results file.")
     ] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Fine-tune on a task: three poolings, four starts, several seeds, metrics as GLUE defines them.
+    """Fine-tune on a task: three poolings, four starts, several seeds, metrics as GLUE defines
+    them.
 
     [dim]Examples:[/dim]
 
       headwise finetune --task MRPC --data glue --seeds 3 --out mrpc
 
-      headwise finetune bert-base-uncased --task RTE --train train.tsv --dev dev.tsv --start random --recipe kovaleva
+      headwise finetune bert-base-uncased --task RTE --train train.tsv --dev dev.tsv --start random
+      --recipe kovaleva
 
       headwise finetune --task MRPC,STS-B --data glue --pooling top_heads --recipe jo
     """
@@ -98,7 +121,7 @@ def finetune_command(
     from headwise.core.folders import check_writable, refuse_sources
     from headwise.experiments.finetuning import Results, finetune
     from headwise.experiments.finetuning.results import summary, table
-    from headwise.models.opening import model_path
+    from headwise.models.loading import model_path
     from headwise.text.tasks import read_task
 
     names: list[str | None] = [*options.names_in(task)] or [None]
@@ -122,7 +145,13 @@ def finetune_command(
         sweep(figures)
         save_figure(score_figure(summary(results.records)), figures, "finetune-scores")
     shown = Table(
-        "task", "pooling", "start", "recipe", "median over seeds (interval)", "seeds", title=str(results.path)
+        "task",
+        "pooling",
+        "start",
+        "recipe",
+        "median over seeds (interval)",
+        "seeds",
+        title=str(results.path),
     )
     for row in table(summary(results.records)):
         shown.add_row(*row)
@@ -151,7 +180,9 @@ def _from_probing(path: Path, task: str, chosen: FinetuneOptions) -> FinetuneOpt
         usable = int((layers >= 0).sum())
         count = chosen.top or int(dataset.attrs.get("top", usable))
         if count > usable:
-            raise ParameterError(f"--top must be at most {usable}, the heads this result has ranked; it is {count}.")
+            raise ParameterError(
+                f"--top must be at most {usable}, the heads this result has ranked; it is {count}."
+            )
         best = zip(layers[:count].tolist(), numbers[:count].tolist(), strict=True)
         return replace(chosen, heads=[head_name(layer, head) for layer, head in best], top=None)
     return chosen

@@ -14,17 +14,19 @@ import typer
 
 from headwise.cli import common
 from headwise.cli.command import app as app
-from headwise.core.stopping import Stopped, say, watching_signals
+from headwise.core.interrupts import Interrupted, say, watching_signals
 from headwise.core.version import __version__
 
 FIRST = ("atlas", "page", "draw", "info")
 
 
 def add_commands() -> None:
-    """Import every module of commands, those a newcomer needs first; modules import what they need only when called, so
-    that `headwise --help` is quick."""
+    """Import every module of commands, those a newcomer needs first; modules import what they need
+    only when called, so that `headwise --help` is quick."""
     names = (module.name for module in iter_modules([str(Path(__file__).parent)]))
-    for name in sorted(set(names) - {"main", "__main__"}, key=lambda name: (name not in FIRST, name)):
+    for name in sorted(
+        set(names) - {"main", "__main__"}, key=lambda name: (name not in FIRST, name)
+    ):
         import_module(f"headwise.cli.{name}")
 
 
@@ -40,35 +42,41 @@ def _say_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback behind an error, for reports; with any command.")
+        bool,
+        typer.Option(
+            "--debug", help="Show the traceback behind an error, for reports; with any command."
+        ),
     ] = False,
 ) -> None:
     """What each attention head of a transformer language model does.
 
-    Start with `headwise atlas`: everything that applies to the built-in model on the built-in corpus, in minutes, as a
-    page to open.
-    """
+    Start with `headwise atlas`: everything that applies to the built-in model on the built-in
+    corpus, in minutes, as a page to open."""
 
 
 @cache
 def whole_command() -> Callable[[list[str]], Any]:
-    """The command with all that it can do; made of the functions' parameters, and so once a process."""
+    """The command with all that it can do; made of the functions' parameters, and so once a
+    process."""
     return typer.main.get_command(app)
 
 
 def main() -> None:
-    """Run the command line: 0 where all went well, 2 for what a user can mend, 3 for what failed unexpectedly, 130 and
-    143 where a signal stopped it."""
+    """Run the command line: 0 where all went well, 2 for what a user can mend, 3 for what failed
+    unexpectedly, 130 and 143 where a signal stopped it."""
     debug = "--debug" in sys.argv[1:]  # wherever it stands, so that it can be added to any command
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     with common.debugging(debug):
         try:
             with watching_signals():
                 whole_command()(arguments)
-        except Stopped as stopped:
+        except Interrupted as stopped:
             say(str(stopped))
             sys.exit(stopped.code)
         except Exception as error:  # what no command foresaw is one sentence too

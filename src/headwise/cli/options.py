@@ -1,4 +1,5 @@
-"""The options that commands share: single ones, and dataclasses of those that go together (see `command`)."""
+"""The options that commands share: single ones, and dataclasses of those that go together (see
+`command`)."""
 
 from __future__ import annotations
 
@@ -22,10 +23,15 @@ if TYPE_CHECKING:
 
 _MODEL = "A hub name or a folder; nothing for the built-in demo model."
 ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
-Limit = Annotated[int | None, typer.Option(min=1, help="Use at most this many examples, drawn at random by the seed.")]
+Limit = Annotated[
+    int | None,
+    typer.Option(min=1, help="Use at most this many examples, drawn at random by the seed."),
+]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again."),
+    typer.Option(
+        "--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again."
+    ),
 ]
 As = Annotated[
     str,
@@ -37,16 +43,24 @@ As = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")
+]
 _CUT = "Cut inputs to this many tokens (special ones included)."
 MaxLength = Annotated[int, typer.Option(min=2, help=_CUT)]
-Parser = Annotated[str | None, typer.Option(help="A spaCy pipeline (name or folder) that annotates plain text.")]
+Parser = Annotated[
+    str | None, typer.Option(help="A spaCy pipeline (name or folder) that annotates plain text.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="For everything random.")]
-Data = Annotated[Path | None, typer.Option(help="The task's folder, or GLUE's folder with the task's in it.")]
+Data = Annotated[
+    Path | None, typer.Option(help="The task's folder, or GLUE's folder with the task's in it.")
+]
 Dev = Annotated[str | None, typer.Option(help="The file that is scored, instead of the folder's.")]
 AtlasFile = Annotated[
     list[Path] | None,
-    typer.Option(help="Results that heads are picked from: an atlas.nc, or its folder; may be given again."),
+    typer.Option(
+        help="Results that heads are picked from: an atlas.nc, or its folder; may be given again."
+    ),
 ]
 Figures = Annotated[Path | None, typer.Option(help="A folder for figures.")]
 Correction = Annotated[str, typer.Option(help="holm, benjamini_hochberg or none.")]
@@ -54,7 +68,8 @@ Correction = Annotated[str, typer.Option(help="holm, benjamini_hochberg or none.
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """The name of a model, as an argument or with `--model`: for every command that has no list of arguments."""
+    """The name of a model, as an argument or with `--model`: for every command that has no list of
+    arguments."""
 
     model: Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL)] = None
     model_too: ModelOption = None
@@ -76,7 +91,9 @@ class TextOptions:
 
     corpus: Annotated[
         str | None,
-        typer.Option(help="A file, `format:path` or `hf:dataset/config:split`; nothing for the built-in corpus."),
+        typer.Option(
+            help="A file, `format:path` or `hf:dataset/config:split`; nothing for the built-in corpus."
+        ),
     ] = None
     reader: Annotated[
         list[str] | None,
@@ -88,7 +105,9 @@ class TextOptions:
     ] = None
     text_field: Annotated[
         str | None,
-        typer.Option(help="The field or column of a .jsonl, .csv or .tsv that holds the text, or TEXT,PAIR."),
+        typer.Option(
+            help="The field or column of a .jsonl, .csv or .tsv that holds the text, or TEXT,PAIR."
+        ),
     ] = None
 
     def spec(self) -> str | Spec | None:
@@ -99,7 +118,9 @@ class TextOptions:
         if self.text_field is not None:
             options["text_field"] = self.text_field
         if options and self.corpus is None:
-            raise ParameterError("--reader and --text-field are for a corpus of your own; name it with --corpus.")
+            raise ParameterError(
+                "--reader and --text-field are for a corpus of your own; name it with --corpus."
+            )
         return Spec(self.corpus, options) if options and self.corpus is not None else self.corpus
 
 
@@ -148,7 +169,9 @@ class SourceOptions(PlacedStack):
     """Also how it reads a corpus: all that a run needs beside the names of both."""
 
     max_length: Annotated[int | None, typer.Option(min=2, help=_CUT)] = None
-    overlong: Annotated[str, typer.Option(help="What happens to longer inputs: truncate or skip.")] = "truncate"
+    overlong: Annotated[
+        str, typer.Option(help="What happens to longer inputs: truncate or skip.")
+    ] = "truncate"
     parser: Parser = None
 
     def source(self, model: ModelName, text: TextOptions) -> Source:
@@ -163,7 +186,10 @@ class TaskOptions:
     """The dev set of a task."""
 
     task: Annotated[
-        str | None, typer.Option(help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files.")
+        str | None,
+        typer.Option(
+            help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files."
+        ),
     ] = None
     data: Data = None
     dev: Dev = None
@@ -178,16 +204,22 @@ class TaskOptions:
 class Asked:
     """Which analyses, and on how much."""
 
-    analyses: Annotated[str | None, typer.Option(help="Names with commas between; nothing for all that apply.")] = None
+    analyses: Annotated[
+        str | None, typer.Option(help="Names with commas between; nothing for all that apply.")
+    ] = None
     limit: Limit = None
-    full: Annotated[bool, typer.Option("--full", help="Lift the budgets: every analysis sees every example.")] = False
+    full: Annotated[
+        bool, typer.Option("--full", help="Lift the budgets: every analysis sees every example.")
+    ] = False
     settings: Settings = None
 
     def chosen(self, reading: str = "paper") -> list[Analysis]:
         """The analyses with their parameters."""
         from headwise.analyses.contract import choose_analyses, known_analyses
 
-        names = names_in(self.analyses) or [name for name, cls in known_analyses().items() if cls.automatic]
+        names = names_in(self.analyses) or [
+            name for name, cls in known_analyses().items() if cls.automatic
+        ]
         check_reading(reading, names)
         return choose_analyses(names, parse_settings(self.settings, names), reading=reading)
 
@@ -204,10 +236,14 @@ class Work:
         ),
     ] = "local"
     address: Annotated[
-        str | None, typer.Option(help="A cluster of Ray that is there (HOST:6379, auto); nothing starts one here.")
+        str | None,
+        typer.Option(
+            help="A cluster of Ray that is there (HOST:6379, auto); nothing starts one here."
+        ),
     ] = None
     workers: Annotated[
-        int | None, typer.Option(min=1, help="How many workers; nothing for one on each core, or each GPU.")
+        int | None,
+        typer.Option(min=1, help="How many workers; nothing for one on each core, or each GPU."),
     ] = None
     gpus_per_worker: Annotated[
         float | None, typer.Option(min=0, help="GPUs of each worker; below 1, several share one.")
@@ -231,8 +267,11 @@ def names_in(text: str | None) -> list[str]:
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
-def parse_settings(given: Sequence[str] | None, analyses: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`--set` values for each analysis. A value is read as JSON where it is JSON, else as a string."""
+def parse_settings(
+    given: Sequence[str] | None, analyses: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """`--set` values for each analysis. A value is read as JSON where it is JSON, else as a
+    string."""
     settings: dict[str, dict[str, Any]] = {name: {} for name in analyses}
     for item in given or []:
         key, value = _named_value(item, "--set")
@@ -242,7 +281,9 @@ def parse_settings(given: Sequence[str] | None, analyses: Sequence[str]) -> dict
                 f"--set {item}: {owner} is not among the analyses of this run ({', '.join(analyses)})."
             )
         for analysis in [owner] if dot else analyses:
-            settings[analysis][name if dot else key] = tuple(value) if isinstance(value, list) else value
+            settings[analysis][name if dot else key] = (
+                tuple(value) if isinstance(value, list) else value
+            )
     return settings
 
 
@@ -252,7 +293,9 @@ def check_reading(reading: str, analyses: Sequence[str]) -> None:
 
     if reading == "released" and not any(map(has_reading, analyses)):
         known = ", ".join(name for name in known_analyses() if has_reading(name))
-        raise ParameterError(f"--as released changes {known}, and none of them is among the analyses of this run.")
+        raise ParameterError(
+            f"--as released changes {known}, and none of them is among the analyses of this run."
+        )
 
 
 def _named_value(item: str, option: str) -> tuple[str, Any]:

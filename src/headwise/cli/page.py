@@ -13,16 +13,19 @@ from headwise.cli.command import command
 
 @command("page")
 def page(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of an atlas.nc, or a NetCDF file.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of an atlas.nc, or a NetCDF file.")
+    ],
     out_folder: Annotated[
-        Path | None, typer.Option("--out", help="Where the page goes; nothing for the atlas's own folder.")
+        Path | None,
+        typer.Option("--out", help="Where the page goes; nothing for the atlas's own folder."),
     ] = None,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Draw an atlas again, without its model and corpus: DIR/index.html, figures/, tables/.
 
-    The inputs whose maps it shows are taken from sample.safetensors beside the atlas. Files of the old page that the
-    new one has not go, what else is in the folder stays.
+    The inputs whose maps it shows are taken from sample.safetensors beside the atlas. Files of the
+    old page that the new one has not go, what else is in the folder stays.
 
     [dim]Examples:[/dim]
 
@@ -31,8 +34,8 @@ def page(
       headwise page mrpc-ablation.nc --out mrpc-page
     """
     from headwise.atlas import Atlas
-    from headwise.core.place import Place
-    from headwise.core.store import Store, stored_identity
+    from headwise.core.output import OutputTarget
+    from headwise.core.store import CheckpointStore, stored_identity
     from headwise.core.version import __version__
     from headwise.page.report import write_report
     from headwise.page.sample import read_samples
@@ -41,7 +44,7 @@ def page(
     target = out_folder or beside
     inside = target.resolve() == beside.resolve()
     atlas = Atlas.load(folder)
-    place = Place(
+    place = OutputTarget(
         target / "index.html",
         target / ".run",
         overwrite=overwrite,
@@ -53,9 +56,14 @@ def page(
         identity = {"headwise": __version__, "page": atlas.digest}
         # The pages of another atlas may go; an unfinished run is never put aside for a page.
         fresh = overwrite and "page" in (stored_identity(place.work) or {})
-        with Store(place.work, identity, fresh=fresh, say=common.err.print) as store, common.Watch() as watch:
+        with (
+            CheckpointStore(place.work, identity, fresh=fresh, say=common.err.print) as store,
+            common.Watch() as watch,
+        ):
             samples = read_samples(beside, atlas)
-            report = write_report(atlas, target, samples, watch, store=store, overwrite=place.may_replace)
+            report = write_report(
+                atlas, target, samples, watch, store=store, overwrite=place.may_replace
+            )
         place.done()
     common.out.print(f"Page: {report.page}")
     common.end(report.failures)

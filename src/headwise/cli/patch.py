@@ -24,24 +24,30 @@ def patch_command(
     ] = "agreement",
     limit: Annotated[int, typer.Option(min=2, help="Use at most this many pairs.")] = 32,
     first_order: Annotated[
-        bool, typer.Option("--first-order", help="The first-order estimate alone, instead of a run for every head.")
+        bool,
+        typer.Option(
+            "--first-order", help="The first-order estimate alone, instead of a run for every head."
+        ),
     ] = False,
     positions: Annotated[
         int, typer.Option(min=0, help="Also patch so many positions, from the last, one at a time.")
     ] = 0,
     ablate: Annotated[
-        int, typer.Option(min=0, help="Also zero so many of the best heads, one at a time, in the clean run.")
+        int,
+        typer.Option(
+            min=0, help="Also zero so many of the best heads, one at a time, in the clean run."
+        ),
     ] = 10,
-    out_file: Annotated[Path, typer.Option("--out", help="A NetCDF file with the group `patching`.")] = Path(
-        "patching.nc"
-    ),
+    out_file: Annotated[
+        Path, typer.Option("--out", help="A NetCDF file with the group `patching`.")
+    ] = Path("patching.nc"),
     figures: options.Figures = None,
     placed: options.Placed,
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Replace each head's output in a corrupted run by that of the clean run, and the reverse: which heads carry what
-    decides the answer. Exactly, and to first order for all heads at once.
+    """Replace each head's output in a corrupted run by that of the clean run, and the reverse:
+    which heads carry what decides the answer. Exactly, and to first order for all heads at once.
 
     [dim]Examples:[/dim]
 
@@ -51,20 +57,27 @@ def patch_command(
 
       headwise patch gpt2 --pairs mine.jsonl --out mine.nc
 
-    A row of the file: {"clean": "The keys near the door", "corrupted": "The key near the door", "answer": " are",
-    "wrong": " is"}. Both inputs must have as many tokens.
-    """
+    A row of the file: {"clean": "The keys near the door", "corrupted": "The key near the door",
+    "answer": " are", "wrong": " is"}. Both inputs must have as many tokens."""
     from headwise.atlas import Atlas
     from headwise.core.errors import ModelError
-    from headwise.core.place import Place
-    from headwise.core.store import reopened
-    from headwise.experiments.patching import BUILTIN, PatchOptions, builtin_pairs, patch, read_pairs
+    from headwise.core.output import OutputTarget
+    from headwise.core.store import reopen
+    from headwise.experiments.patching import (
+        BUILTIN,
+        PatchOptions,
+        builtin_pairs,
+        patch,
+        read_pairs,
+    )
     from headwise.experiments.patching.result import ablated_heads, best_heads
     from headwise.experiments.patching.run import provenance
 
     built_in = pairs in BUILTIN
     read = common.sources_of(model.name, None if built_in else pairs)
-    with Place(out_file, common.work_of(out_file), overwrite=overwrite, sources=read) as place:
+    with OutputTarget(
+        out_file, common.work_of(out_file), overwrite=overwrite, sources=read
+    ) as place:
         given = builtin_pairs(pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
         opened = placed.open(model.name)
         if opened.lm_kind != "causal":
@@ -74,11 +87,17 @@ def patch_command(
         wanted = PatchOptions(exact=not first_order, positions=positions, ablate=ablate)
         with common.Watch() as watch:
             made = patch(
-                opened, given, wanted, strict=not built_in, folder=place.work, overwrite=overwrite, report=watch
+                opened,
+                given,
+                wanted,
+                strict=not built_in,
+                folder=place.work,
+                overwrite=overwrite,
+                report=watch,
             )
         place.write(Atlas({"patching": made}, provenance(opened, given, wanted)).to_bytes())
         dataset = Atlas.load(out_file)["patching"]
-        with reopened(place.work) as store:
+        with reopen(place.work) as store:
             failures = common.draw_figures({"patching": dataset}, figures, store)
         place.done()
     facts = dataset.attrs

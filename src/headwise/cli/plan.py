@@ -17,13 +17,17 @@ def plan(
     text: options.TextOptions,
     asked: options.Asked,
     sample: Annotated[
-        int, typer.Option(min=2, help="Examples that are run to find out; more take longer and tell more.")
+        int,
+        typer.Option(
+            min=2, help="Examples that are run to find out; more take longer and tell more."
+        ),
     ] = 16,
     json_too: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
     opening: options.SourceOptions,
     seed: options.Seed = 0,
 ) -> None:
-    """Time and memory of `headwise atlas` with the same options, by analysis, from a short calibration.
+    """Time and memory of `headwise atlas` with the same options, by analysis, from a short
+    calibration.
 
     Times are those of this machine as busy as it is now; the page is not in them.
 
@@ -51,7 +55,9 @@ def plan(
     table = Table("stage", "examples", "time", "processor time", "memory", "", title=title)
     for cost in sorted(costs.stages, key=lambda cost: -cost.seconds):
         times = (common.shown_time(cost.seconds), common.shown_time(cost.cpu_seconds))
-        table.add_row(cost.stage, f"{cost.examples:,}", *times, f"{cost.memory / 2**30:.1f} GiB", cost.note)
+        table.add_row(
+            cost.stage, f"{cost.examples:,}", *times, f"{cost.memory / 2**30:.1f} GiB", cost.note
+        )
     times = (common.shown_time(costs.seconds), common.shown_time(costs.cpu_seconds))
     table.add_row("together", "", *times, f"{costs.memory / 2**30:.1f} GiB", "", style="bold")
     common.out.print(table)

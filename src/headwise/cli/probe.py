@@ -17,21 +17,30 @@ def probe(
     *,
     tasks: Annotated[
         list[str],
-        typer.Argument(metavar="TASK...", help="SentEval files, GLUE folders, folders of them, or labelled corpora."),
+        typer.Argument(
+            metavar="TASK...",
+            help="SentEval files, GLUE folders, folders of them, or labelled corpora.",
+        ),
     ],
     model: options.ModelOption = None,
-    out_folder: Annotated[Path, typer.Option("--out", help="Where the result goes.")] = Path("probing"),
+    out_folder: Annotated[Path, typer.Option("--out", help="Where the result goes.")] = Path(
+        "probing"
+    ),
     limit: options.Limit = None,
     top: Annotated[
-        int | None, typer.Option(min=1, help="How many heads are joined; nothing for as many as a layer has.")
+        int | None,
+        typer.Option(min=1, help="How many heads are joined; nothing for as many as a layer has."),
     ] = None,
     solver: Annotated[
         str, typer.Option(help="lbfgs (full batch), senteval (the papers' protocol) or ridge.")
     ] = "lbfgs",
     folds: Annotated[
-        int | None, typer.Option(min=2, help="Folds of cross-validation; nothing for the given split.")
+        int | None,
+        typer.Option(min=2, help="Folds of cross-validation; nothing for the given split."),
     ] = None,
-    pairs: Annotated[str, typer.Option(help="Two sentences as one input (joint) or apart (features).")] = "joint",
+    pairs: Annotated[
+        str, typer.Option(help="Two sentences as one input (joint) or apart (features).")
+    ] = "joint",
     token: Annotated[
         str, typer.Option(help="Which token stands for the sentence: auto, first, last or mean.")
     ] = "auto",
@@ -43,7 +52,10 @@ def probe(
         ),
     ] = True,
     random_baseline: Annotated[
-        bool, typer.Option("--random-baseline", help="Probe the same architecture with random weights too.")
+        bool,
+        typer.Option(
+            "--random-baseline", help="Probe the same architecture with random weights too."
+        ),
     ] = False,
     seed: options.Seed = 0,
     placed: options.Placed,
@@ -55,7 +67,8 @@ def probe(
 
       headwise probe senteval/tense.txt senteval/subj_number.txt
 
-      headwise probe glue/MRPC --model bert-base-uncased --solver senteval --folds 5 --no-standardize
+      headwise probe glue/MRPC --model bert-base-uncased --solver senteval --folds 5
+      --no-standardize
     """
     from dataclasses import asdict, replace
 
@@ -64,17 +77,21 @@ def probe(
     from headwise.analyses.probing.fit import ProbingOptions
     from headwise.analyses.probing.result import pooling_rows
     from headwise.atlas import Atlas
+    from headwise.core.output import OutputTarget
     from headwise.core.papers import reference
-    from headwise.core.place import Place
     from headwise.experiments.work import kept_work
     from headwise.page.report import write_report
 
     target = out_folder / "atlas.nc"
     read = common.sources_of(model, list(tasks))
-    with Place(target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder) as place:
+    with OutputTarget(
+        target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder
+    ) as place:
         opened = placed.open(model)
         wanted = ProbingOptions(
-            replace(default_settings(opened, seed), solver=solver, folds=folds, standardize=standardize),
+            replace(
+                default_settings(opened, seed), solver=solver, folds=folds, standardize=standardize
+            ),
             token=token,
             pairs=pairs,
             top=top,
@@ -82,7 +99,12 @@ def probe(
             limits=(limit, limit, limit),
             seed=seed,
         )
-        asked = {"experiment": "probing", "model": opened.identity(), "tasks": list(tasks), "options": asdict(wanted)}
+        asked = {
+            "experiment": "probing",
+            "model": opened.identity(),
+            "tasks": list(tasks),
+            "options": asdict(wanted),
+        }
         with common.Watch() as watch, kept_work(place.work, asked, overwrite=overwrite) as store:
             dataset = probe_tasks(opened, list(tasks), wanted, store=store, progress=watch)
             paper = reference(Probing.paper.key)
@@ -92,7 +114,9 @@ def probe(
             known = {"model": opened.identity(), "corpus": {"name": ", ".join(names)}, "seed": seed}
             place.write(Atlas({"probing": dataset}, known).to_bytes())
             atlas = Atlas.load(target)
-            report = write_report(atlas, out_folder, report=watch, store=store, overwrite=place.may_replace)
+            report = write_report(
+                atlas, out_folder, report=watch, store=store, overwrite=place.may_replace
+            )
         place.done()
     columns = ("task", "score", "last layer", "best layer", "top heads", "best head")
     table = Table(*columns, title="test part; best layer and heads picked on the validation part")

@@ -27,15 +27,21 @@ def prune_command(
         ),
     ] = "",
     atlas: options.AtlasFile = None,
-    out_folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")] = Path("pruned"),
+    out_folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")] = Path(
+        "pruned"
+    ),
     zero: Annotated[
         bool,
         typer.Option(
-            "--zero", help="Zero the heads instead of removing them: the same size, for every class of model."
+            "--zero",
+            help="Zero the heads instead of removing them: the same size, for every class of model.",
         ),
     ] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Refuse where heads cannot be removed, instead of zeroing them.")
+        bool,
+        typer.Option(
+            "--remove", help="Refuse where heads cannot be removed, instead of zeroing them."
+        ),
     ] = False,
     tasks: options.TaskOptions,
     text: options.TextOptions,
@@ -45,13 +51,14 @@ def prune_command(
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Remove heads from a model's weights and write a smaller ordinary model folder; score and speed before and after.
+    """Remove heads from a model's weights and write a smaller ordinary model folder; score and
+    speed before and after.
 
-    `ablation.harm:bottomN` are the heads whose loss harms least, be it a fall of a task's score or a rise of the
-    language-model loss. `gates:N` learns a gate on every head on half of the data, and says what the choice is worth on
-    the other half, against random sets. Heads are removed where plain transformers can load the smaller model, and
-    zeroed, which is said, where not (BERT, GPT-2). Without a task or a text the score is the language-model loss on
-    the built-in corpus.
+    `ablation.harm:bottomN` are the heads whose loss harms least, be it a fall of a task's score or
+    a rise of the language-model loss. `gates:N` learns a gate on every head on half of the data,
+    and says what the choice is worth on the other half, against random sets. Heads are removed
+    where plain transformers can load the smaller model, and zeroed, which is said, where not (BERT,
+    GPT-2). Without a task or a text the score is the language-model loss on the built-in corpus.
 
     [dim]Examples:[/dim]
 
@@ -59,8 +66,8 @@ def prune_command(
 
       headwise prune ./llama --heads L0H1,L1H3,L2H0 --corpus stories.txt --out smaller
 
-      headwise prune ./model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero --task MRPC --data
-      glue
+      headwise prune ./model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero
+      --task MRPC --data glue
 
       headwise prune ./llama --heads gates:24 --corpus stories.txt --out smaller
     """
@@ -70,10 +77,12 @@ def prune_command(
     from headwise.core.errors import ParameterError
     from headwise.experiments.ablation import PruneOptions, evaluate, pick_heads, prune
     from headwise.models import HeadModel
-    from headwise.models.opening import model_path
+    from headwise.models.loading import model_path
 
     if not heads:
-        raise ParameterError("No heads are named; give --heads with a list (L7H9,L8H1) or a rule (with --atlas).")
+        raise ParameterError(
+            "No heads are named; give --heads with a list (L7H9,L8H1) or a rule (with --atlas)."
+        )
     source = model_path(model.name)
     ground = Scored(tasks, text, options.Placed(device), limit, max_length, seed)
     subject = ground.open(source) if ground.named else None
@@ -82,7 +91,11 @@ def prune_command(
     if heads.startswith("gates:"):
         chosen = _by_gates(heads, subject, seed)
     else:
-        with HeadModel.open(source, device="cpu") if subject is None else nullcontext(subject.model) as opened:
+        with (
+            HeadModel.open(source, device="cpu")
+            if subject is None
+            else nullcontext(subject.model) as opened
+        ):
             chosen = pick_heads(heads, opened.layers, opened.heads, common.load_atlas(atlas))
 
     def score(folder: Path) -> dict[str, float]:
@@ -121,9 +134,13 @@ def _by_gates(rule: str, subject: Subject | None, seed: int) -> list[tuple[int, 
 
     number = rule.removeprefix("gates:")
     if not number.isdecimal():
-        raise ParameterError(f"--heads {rule}: how many heads the gates give up must be a number, as in gates:20.")
+        raise ParameterError(
+            f"--heads {rule}: how many heads the gates give up must be a number, as in gates:20."
+        )
     if subject is None:
-        raise ParameterError(f"--heads {rule}: gates are learned on data; give --corpus, or --task with its files.")
+        raise ParameterError(
+            f"--heads {rule}: gates are learned on data; give --corpus, or --task with its files."
+        )
     with common.Watch() as watch:
         found = learn_gates(subject, GateOptions(int(number), seed=seed), report=watch)
     common.out.print(

@@ -1,4 +1,5 @@
-"""`headwise reproduce`: a paper's tables and figures on a model, the printed numbers beside ours."""
+"""`headwise reproduce`: a paper's tables and figures on a model, the printed numbers beside
+ours."""
 
 from __future__ import annotations
 
@@ -26,9 +27,15 @@ def reproduce_command(
             "is missing is named in the report with where to get it."
         ),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Only these, with commas between: table1,fig2. See --list.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small samples: minutes on two cores.")] = False,
-    scale: Annotated[float, typer.Option(min=0.001, max=1000.0, help="A factor on the paper's sample sizes.")] = 1.0,
+    only: Annotated[
+        str | None, typer.Option(help="Only these, with commas between: table1,fig2. See --list.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small samples: minutes on two cores.")
+    ] = False,
+    scale: Annotated[
+        float, typer.Option(min=0.001, max=1000.0, help="A factor on the paper's sample sizes.")
+    ] = 1.0,
     finetuned: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,22 +44,29 @@ def reproduce_command(
         ),
     ] = None,
     reading: Annotated[
-        str, typer.Option("--as", help="paper, or released: as the authors' code computes, where that differs.")
+        str,
+        typer.Option(
+            "--as", help="paper, or released: as the authors' code computes, where that differs."
+        ),
     ] = "paper",
-    listed: Annotated[bool, typer.Option("--list", help="Name the tables and figures, and what they need.")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Name the tables and figures, and what they need.")
+    ] = False,
     out_folder: Annotated[
-        Path | None, typer.Option("--out", help="A folder for the report; nothing for PAPER-report.")
+        Path | None,
+        typer.Option("--out", help="A folder for the report; nothing for PAPER-report."),
     ] = None,
     parser: options.Parser = None,
     device: options.Device = None,
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
 ) -> None:
-    """Reproduce a paper: every numbered table and figure in its order, printed numbers beside ours, claims checked.
+    """Reproduce a paper: every numbered table and figure in its order, printed numbers beside ours,
+    claims checked.
 
-    The report is a page (index.html), Markdown (report.md) and data (report.json). A killed command goes on where it
-    stopped, and one in which an entry failed tries that entry again; models that are fine-tuned on the way stay in
-    `finetuned`.
+    The report is a page (index.html), Markdown (report.md) and data (report.json). A killed command
+    goes on where it stopped, and one in which an entry failed tries that entry again; models that
+    are fine-tuned on the way stay in `finetuned`.
 
     [dim]Examples:[/dim]
 
@@ -60,14 +74,15 @@ def reproduce_command(
 
       headwise reproduce clark2019 --data data --quick
 
-      headwise reproduce clark2019 --model bert-base-uncased --data data --only table1,fig2 --out clark
+      headwise reproduce clark2019 --model bert-base-uncased --data data --only table1,fig2 --out
+      clark
 
       headwise reproduce kovaleva2019 --data data --finetuned MRPC=mrpc-model --device cuda
     """
     from rich.table import Table
 
     from headwise.core.folders import written_before
-    from headwise.core.place import Place
+    from headwise.core.output import OutputTarget
     from headwise.experiments.reproduction import ReproductionOptions, reproduce, reproduction_of
     from headwise.experiments.reproduction.printed import printed
     from headwise.page.files import ReportFiles
@@ -78,7 +93,10 @@ def reproduce_command(
         shown = Table("entry", "in the paper", "what it shows", "needs", title=paper)
         for entry in asked.entries:
             shown.add_row(
-                entry.key, printed(paper).entries[entry.key].where, entry.title, ", ".join(entry.needs) or "–"
+                entry.key,
+                printed(paper).entries[entry.key].where,
+                entry.title,
+                ", ".join(entry.needs) or "–",
             )
         common.out.print(shown)
         return
@@ -98,14 +116,20 @@ def reproduce_command(
     target, work = folder / "report.json", folder / ".reproduction"
     # A report in which entries failed is replaced by the same command, which tries those again.
     again = (work / "run.json").exists() and target.name in written_before(folder)
-    with Place(target, work, overwrite=overwrite or again, sources=read, around=folder) as place:
+    with OutputTarget(
+        target, work, overwrite=overwrite or again, sources=read, around=folder
+    ) as place:
         files = ReportFiles(folder, place.may_replace)
         for name in ("report.md", "index.html"):
             files.check(name)
         with common.Watch() as watch:
-            made = reproduce(paper, model.name, wanted, folder=folder, overwrite=overwrite, report=watch)
+            made = reproduce(
+                paper, model.name, wanted, folder=folder, overwrite=overwrite, report=watch
+            )
         page = render_reproduction(made.facts, made.files)
-        files.write({**made.files, "report.md": made.markdown().encode(), "index.html": page.encode()})
+        files.write(
+            {**made.files, "report.md": made.markdown().encode(), "index.html": page.encode()}
+        )
         files.note([target.name])
         place.write(made.to_json())
         files.close()

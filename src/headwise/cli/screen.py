@@ -19,7 +19,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-# What is printed may hold anything, so nothing in it is markup. A pipe has no width to fit: names must not be cut.
+# What is printed may hold anything, so nothing in it is markup. A pipe has no width to fit: names
+# must not be cut.
 out = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
 err = Console(stderr=True, markup=False, emoji=False)
 
@@ -28,8 +29,8 @@ SILENCE = 30.0  # seconds after which a run that is read from a file says how fa
 
 
 def time_left(task: Task) -> float | None:
-    """What a task says is left, less the time since it was last heard of; None once it took longer than it said: steps
-    that differ foretell nothing."""
+    """What a task says is left, less the time since it was last heard of; None once it took longer
+    than it said: steps that differ foretell nothing."""
     if task.time_remaining is None:
         return None
     left = task.time_remaining - (time.monotonic() - float(task.fields["heard"]))
@@ -43,11 +44,14 @@ class TimeLeftColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         left = time_left(task)
-        return Text("" if left is None else f"{shown_time(max(left, 0.0))} left", style="progress.remaining")
+        return Text(
+            "" if left is None else f"{shown_time(max(left, 0.0))} left", style="progress.remaining"
+        )
 
 
 class Watch:
-    """How far it is: bars with rate and time left on a terminal, elsewhere a line every half minute."""
+    """How far it is: bars with rate and time left on a terminal, elsewhere a line every half
+    minute."""
 
     def __init__(self) -> None:
         columns = (
@@ -59,7 +63,9 @@ class Watch:
             TimeLeftColumn(),
             TextColumn("{task.fields[now]}", markup=False),
         )
-        self.progress = Progress(*columns, console=err, transient=False, disable=not err.is_terminal)
+        self.progress = Progress(
+            *columns, console=err, transient=False, disable=not err.is_terminal
+        )
         self.tasks: dict[str, TaskID] = {}
         self.last: str | None = None
         self.now = ""
@@ -85,13 +91,17 @@ class Watch:
     def __call__(self, what: str, done: int, total: int) -> None:
         if what not in self.tasks:
             # A phase that is yet to come is shown without its clock going.
-            self.tasks[what] = self.progress.add_task(what, start=False, total=total, rate="", now="", heard=0.0)
+            self.tasks[what] = self.progress.add_task(
+                what, start=False, total=total, rate="", now="", heard=0.0
+            )
         task = self.progress.tasks[self.tasks[what]]
         if done and not task.started:
             self.progress.start_task(task.id)
         rate = f"{task.speed:.0f}/s" if task.speed and task.speed >= 1 else ""
         heard = time.monotonic()
-        self.progress.update(task.id, completed=done, total=total, rate=rate, now="", heard=heard, visible=True)
+        self.progress.update(
+            task.id, completed=done, total=total, rate=rate, now="", heard=heard, visible=True
+        )
         self._make_room()
         if done or self.last is None:
             self.last = what

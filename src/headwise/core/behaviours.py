@@ -1,5 +1,5 @@
-"""What a head does, by number and in a word, read from the groups of a result: `surface`, `dependency` and `roles`, and
-for decoders `induction`, `retrieval` and `circuits`."""
+"""What a head does, by number and in a word, read from the groups of a result: `surface`,
+`dependency` and `roles`, and for decoders `induction`, `retrieval` and `circuits`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from headwise.core.labels import labels_of, variable_of
 POSITIONS = {-1: "previous token", 0: "same token", 1: "next token"}
 PREVIOUS = POSITIONS[-1]
 SINK = "sink"
-# What attention rests on, by kind of token. The first token is a sink, unless it is an encoder's opening token.
+# What attention rests on, by kind of token. The first token is a sink, unless it is an encoder's
+# opening token.
 TYPES = {"first": SINK, "cls": "to cls", "sep": "to sep", "punct": "to punct"}
 NEIGHBOURS, DELIMITERS, BROADLY, OTHER = "neighbours", "delimiters", "broad", "other"
 INDUCTION, DUPLICATE, RETRIEVAL, COPYING = "induction", "duplicate", "retrieval", "copying"
@@ -36,15 +37,18 @@ def is_decoder(surface: xr.Dataset) -> bool:
 
 
 def shares(surface: xr.Dataset, suffix: str = "") -> dict[str, xr.DataArray]:
-    """Mean attention to each position and kind of token that words are made of, `[layer, head]`, by the name of the
-    behaviour; `suffix` is `_rest` for what is left without the first token, `_uniform` for a uniform head.
+    """Mean attention to each position and kind of token that words are made of, `[layer, head]`, by
+    the name of the behaviour; `suffix` is `_rest` for what is left without the first token,
+    `_uniform` for a uniform head.
 
-    An encoder's opening token is `to cls`, any other first token a `sink`: never both, for they are the same token.
-    """
+    An encoder's opening token is `to cls`, any other first token a `sink`: never both, for they are
+    the same token."""
     kinds = {name: words for name, words in TYPES.items() if name in surface["token_type"]}
     opened = "cls" in kinds and bool(surface["mass"].sel(token_type="cls").notnull().any())
     if "first" not in kinds and is_decoder(surface):
-        kinds["cls"] = SINK  # an atlas from before the first token was a kind: what opens a decoder's text is one
+        kinds["cls"] = (
+            SINK  # an atlas from before the first token was a kind: what opens a decoder's text is one
+        )
     elif "first" in kinds:
         kinds.pop("first" if opened and not is_decoder(surface) else "cls", None)
     by_position, by_kind = surface[f"position{suffix}"], surface[f"mass{suffix}"]
@@ -57,13 +61,13 @@ def shares(surface: xr.Dataset, suffix: str = "") -> dict[str, xr.DataArray]:
 
 
 def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
-    """How much of each behaviour a head shows, `[behaviour, layer, head]`, from what groups there are.
+    """How much of each behaviour a head shows, `[behaviour, layer, head]`, from what groups there
+    are.
 
-    From `surface`: mean attention to the previous, same and next token, to `[CLS]` (or to the first token, `sink`),
-    `[SEP]` and punctuation, and `broad`, one minus the mean largest weight. From `dependency`: for each relation, by
-    how much the head beats the best baseline in its better direction, where it does so significantly (else 0). From
-    `roles`: 1 where it has the role.
-    """
+    From `surface`: mean attention to the previous, same and next token, to `[CLS]` (or to the first
+    token, `sink`), `[SEP]` and punctuation, and `broad`, one minus the mean largest weight. From
+    `dependency`: for each relation, by how much the head beats the best baseline in its better
+    direction, where it does so significantly (else 0). From `roles`: 1 where it has the role."""
     found: dict[str, xr.DataArray] = {}
     surface = datasets.get("surface")
     if surface is not None:
@@ -84,7 +88,9 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
         }
     if not found:
         return xr.DataArray(
-            np.zeros((0, 0, 0)), dims=("behaviour", "layer", "head"), coords={"behaviour": np.array([], dtype=str)}
+            np.zeros((0, 0, 0)),
+            dims=("behaviour", "layer", "head"),
+            coords={"behaviour": np.array([], dtype=str)},
         )
     plain = [array.reset_coords(drop=True).transpose("layer", "head") for array in found.values()]
     joined = xr.concat(plain, dim="behaviour", coords="minimal", compat="override")
@@ -92,14 +98,14 @@ def behaviour_scores(datasets: Mapping[str, xr.Dataset]) -> xr.DataArray:
 
 
 def bar(dependency: xr.Dataset) -> xr.DataArray:
-    """What a head must beat on each relation, `[direction, relation]`: the best of all baselines, or in an older atlas
-    the best offset."""
+    """What a head must beat on each relation, `[direction, relation]`: the best of all baselines,
+    or in an older atlas the best offset."""
     return dependency["bar" if "bar" in dependency else "baseline_possible"]
 
 
 def sure_margins(dependency: xr.Dataset) -> xr.DataArray:
-    """By how much each head beats the best baseline on each relation, `[direction, layer, head, relation]`: 0 where it
-    does not, or not significantly, and for `all`, which is no relation."""
+    """By how much each head beats the best baseline on each relation, `[direction, layer, head,
+    relation]`: 0 where it does not, or not significantly, and for `all`, which is no relation."""
     better = dependency["accuracy"] - bar(dependency)
     certain = (dependency["p_adjusted"] < LEVEL) & (better > 0) & (dependency["relation"] != "all")
     return better.where(certain, 0.0).transpose("direction", "layer", "head", "relation")
@@ -108,17 +114,16 @@ def sure_margins(dependency: xr.Dataset) -> xr.DataArray:
 def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> np.ndarray:
     """One word for what each head does, `[layer, head]`.
 
-    What it was found to do on repeated sequences (`induction`, `duplicate`: 0.3 of its attention or more, after
-    correction) or needles (`retrieval`), else the relation it follows best (by a margin of 0.1 over every baseline or
-    more, significantly), else where its attention goes: the position or kind of token that gets more than half of
-    it, else `delimiters` or `neighbours` where `[CLS]` (or the first token), `[SEP]` and punctuation, or the previous,
-    same and next token, do so together (the larger of the two), else `broad`, else `copying` (from its weights), else
-    `other`.
+    What it was found to do on repeated sequences (`induction`, `duplicate`: 0.3 of its attention or
+    more, after correction) or needles (`retrieval`), else the relation it follows best (by a margin
+    of 0.1 over every baseline or more, significantly), else where its attention goes: the position
+    or kind of token that gets more than half of it, else `delimiters` or `neighbours` where `[CLS]`
+    (or the first token), `[SEP]` and punctuation, or the previous, same and next token, do so
+    together (the larger of the two), else `broad`, else `copying` (from its weights), else `other`.
 
-    What a uniform head would give is taken off first (`(share − uniform) / (1 − uniform)`), for in a short text it
-    gives every token much. `broad` has from 0.8 to 0.98 of a uniform head's entropy, in a model whose heads differ in
-    it: with random weights they are all alike.
-    """
+    What a uniform head would give is taken off first (`(share − uniform) / (1 − uniform)`), for in
+    a short text it gives every token much. `broad` has from 0.8 to 0.98 of a uniform head's
+    entropy, in a model whose heads differ in it: with random weights they are all alike."""
     labels = np.full((layers, heads), OTHER, dtype=object)
     copying = _sure(datasets, "circuits", "ov_copying")
     if copying is not None:
@@ -143,8 +148,8 @@ def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
 
 
 def rest_labels(surface: xr.Dataset) -> np.ndarray:
-    """Where the attention of each head goes that it does not give the first token, in a word, `[layer, head]`; `other`
-    in an atlas that does not know."""
+    """Where the attention of each head goes that it does not give the first token, in a word,
+    `[layer, head]`; `other` in an atlas that does not know."""
     measures = ("position", "mass", "entropy", "max_weight")
     labels = np.full(surface["max_weight"].shape, OTHER, dtype=object)
     if all(f"{name}_rest" in surface for name in measures):
@@ -156,10 +161,16 @@ def rest_labels(surface: xr.Dataset) -> np.ndarray:
 
 def _name_looks(labels: np.ndarray, surface: xr.Dataset) -> None:
     """Write where heads look over their labels."""
-    found = {name: np.nan_to_num(array.transpose("layer", "head").values) for name, array in shares(surface).items()}
+    found = {
+        name: np.nan_to_num(array.transpose("layer", "head").values)
+        for name, array in shares(surface).items()
+    }
     chance = dict.fromkeys(found, np.zeros((len(labels), 1)))
     if "mass_uniform" in surface:
-        chance = {name: np.nan_to_num(array.values)[:, None] for name, array in shares(surface, "_uniform").items()}
+        chance = {
+            name: np.nan_to_num(array.values)[:, None]
+            for name, array in shares(surface, "_uniform").items()
+        }
 
     def above(*names: str) -> np.ndarray:
         even = np.clip(sum(chance[name] for name in names), 0, 0.999)
@@ -182,11 +193,14 @@ def _name_relations(labels: np.ndarray, dependency: xr.Dataset) -> None:
     """Write over each label the relation that the head follows best, where it follows one."""
     margin = sure_margins(dependency).max("direction").values
     follows = margin.max(-1) >= LEAST_MARGIN
-    labels[follows] = np.array(labels_of(dependency, "relation"), dtype=object)[margin.argmax(-1)][follows]
+    labels[follows] = np.array(labels_of(dependency, "relation"), dtype=object)[margin.argmax(-1)][
+        follows
+    ]
 
 
 def _sure(datasets: Mapping[str, xr.Dataset], group: str, measure: str) -> np.ndarray | None:
-    """A measure of a group, `[layer, head]`, 0 where it does not pass its test; None where there is none."""
+    """A measure of a group, `[layer, head]`, 0 where it does not pass its test; None where there is
+    none."""
     if group not in datasets or measure not in datasets[group]:
         return None
     values = datasets[group][measure].transpose("layer", "head").values

@@ -31,12 +31,18 @@ def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
     """Refuse a parameter that is not among the allowed values."""
     allowed = list(allowed)
     if value not in allowed:
-        raise ParameterError(f"`{name}` must be one of {', '.join(map(str, allowed))}; it is {shown(value)}.")
+        raise ParameterError(
+            f"`{name}` must be one of {', '.join(map(str, allowed))}; it is {shown(value)}."
+        )
 
 
 def at_least(name: str, value: float, low: float) -> None:
     """Refuse a parameter below a limit, or one that is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value >= low:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.number)
+        or not value >= low
+    ):
         raise ParameterError(f"`{name}` must be at least {low}; it is {shown(value)}.")
 
 
@@ -58,14 +64,15 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-# --- by the annotations of a dataclass --------------------------------------------------------------------------------
+# --- by the annotations of a dataclass ------------------------------------------------------------
 
 
 def check_types(options: Any) -> None:
     """Refuse a frozen dataclass one of whose fields holds what its annotation does not allow.
 
-    A whole number will do for a number, and a list for a tuple, which it becomes; a number of numpy becomes a plain
-    one. Numbers must be finite and fit 64 bits. Annotations that are no plain type (protocols, `Any`) allow everything.
+    A whole number will do for a number, and a list for a tuple, which it becomes; a number of numpy
+    becomes a plain one. Numbers must be finite and fit 64 bits. Annotations that are no plain type
+    (protocols, `Any`) allow everything.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -93,7 +100,11 @@ _WRONG = object()
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     try:
-        return {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is not ClassVar}
+        return {
+            name: hint
+            for name, hint in get_type_hints(cls).items()
+            if get_origin(hint) is not ClassVar
+        }
     except NameError:  # a name that only a type checker imports
         return {}
 
@@ -130,7 +141,11 @@ def _fitted_tuple(value: object, arguments: tuple[Any, ...]) -> object:
     inner = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
     if arguments and len(inner) != len(value):
         return _WRONG
-    found = tuple(_fitted(*pair) for pair in zip(value, inner, strict=True)) if arguments else tuple(value)
+    found = (
+        tuple(_fitted(*pair) for pair in zip(value, inner, strict=True))
+        if arguments
+        else tuple(value)
+    )
     if any(one is _WRONG for one in found):
         return _WRONG
     return value if isinstance(value, tuple) and all(map(operator.is_, value, found)) else found

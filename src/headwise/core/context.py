@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def holding(variable: ContextVar[T], value: T) -> Iterator[T]:
+def temporarily(variable: ContextVar[T], value: T) -> Iterator[T]:
     """Within, the variable has this value; afterwards the one it had."""
     token = variable.set(value)
     try:

@@ -12,16 +12,18 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 
 class HeadwiseError(Exception):
-    """Base of every error a user can cause; the command line prints its sentence and exits with code 2.
+    """Base of every error a user can cause; the command line prints its sentence and exits with
+    code 2.
 
-    As text it is one line that a screen can show, whatever was put into it: control characters are written out, and
-    the middle of a very long word is left out.
-    """
+    As text it is one line that a screen can show, whatever was put into it: control characters are
+    written out, and the middle of a very long word is left out."""
 
     def __str__(self) -> str:
         text = re.sub(r"[\n\r\t]+", " ", super().__str__())
         text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
-        return _LONG.sub(lambda found: f"{found[0][: LONGEST_WORD // 2]}…{found[0][-LONGEST_WORD // 4 :]}", text)
+        return _LONG.sub(
+            lambda found: f"{found[0][: LONGEST_WORD // 2]}…{found[0][-LONGEST_WORD // 4 :]}", text
+        )
 
 
 class InputError(HeadwiseError):

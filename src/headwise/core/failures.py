@@ -1,4 +1,5 @@
-"""What fails although no user caused it: named, kept apart from the rest, and told so that it can be reported."""
+"""What fails although no user caused it: named, kept apart from the rest, and told so that it can
+be reported."""
 
 from __future__ import annotations
 
@@ -11,14 +12,23 @@ from typing import Any, Self
 from headwise.core.errors import HeadwiseError, OutputError
 
 HOW_TO_REPORT = "please report it with the traceback that `headwise --debug` shows"
-# What the disk says when it is full, over a quota, broken or read-only: never a failure of whoever happened to write.
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE}
+# What the disk says when it is full, over a quota, broken or read-only: never a failure of whoever
+# happened to write.
+_DISK = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EMFILE,
+    errno.ENFILE,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One unexpected failure: `what` failed (`gradient`, `figure surface-entropy`), with which `error`, and its
-    `trace`."""
+    """One unexpected failure: `what` failed (`gradient`, `figure surface-entropy`), with which
+    `error`, and its `trace`."""
 
     what: str
     error: str
@@ -26,7 +36,8 @@ class Failure:
 
     @classmethod
     def of(cls, what: str, error: Exception) -> Self:
-        """The failure behind an exception; one that is an answer to the user, or the disk's, is raised again instead.
+        """The failure behind an exception; one that is an answer to the user, or the disk's, is
+        raised again instead.
 
         Examples
         --------
@@ -36,10 +47,16 @@ class Failure:
         if isinstance(error, HeadwiseError):
             raise error
         if isinstance(error, OSError) and error.errno in _DISK:
-            raise OutputError(f"{error.strerror or error}; free some space or choose another --out.") from error
+            raise OutputError(
+                f"{error.strerror or error}; free some space or choose another --out."
+            ) from error
         words = " ".join(f"{type(error).__name__}: {error}".split())
         # Where an object lies differs from run to run.
-        return cls(what, re.sub(r" at 0x[0-9a-f]+", "", words)[:500], "".join(traceback.format_exception(error)))
+        return cls(
+            what,
+            re.sub(r" at 0x[0-9a-f]+", "", words)[:500],
+            "".join(traceback.format_exception(error)),
+        )
 
     @property
     def sentence(self) -> str:

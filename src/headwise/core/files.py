@@ -11,9 +11,21 @@ from pathlib import Path
 
 from headwise.core.errors import OutputError
 
-# What is being written lies beside its place under such a name until it is whole; the number is the process.
+# What is being written lies beside its place under such a name until it is whole; the number is the
+# process.
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.tmp")
-_ENDINGS = (".nc", ".html", ".svg", ".pdf", ".png", ".csv", ".tsv", ".json", ".piece", ".safetensors")
+_ENDINGS = (
+    ".nc",
+    ".html",
+    ".svg",
+    ".pdf",
+    ".png",
+    ".csv",
+    ".tsv",
+    ".json",
+    ".piece",
+    ".safetensors",
+)
 RESERVE = 32 * 2**20  # room for what is not in an estimate: the atlas, figures, a page
 
 
@@ -59,7 +71,8 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Remove what dead processes left half-written in a folder, of every file or of the one called `name`."""
+    """Remove what dead processes left half-written in a folder, of every file or of the one called
+    `name`."""
     for path in folder.glob(".*.tmp"):
         found = _TEMPORARY.fullmatch(path.name)
         if found is None or path.is_dir() or alive(int(found["process"])):
@@ -107,7 +120,8 @@ def _size(count: int) -> str:
 
 
 def claim(path: Path, size: int) -> None:
-    """Make a file of a size whose bytes the disk has set aside, so that no write into it can fail for want of room."""
+    """Make a file of a size whose bytes the disk has set aside, so that no write into it can fail
+    for want of room."""
     try:
         with path.open("wb") as file:
             if hasattr(os, "posix_fallocate"):

@@ -1,4 +1,5 @@
-"""Folders that are replaced whole: written beside, then swapped; nothing goes that headwise did not write."""
+"""Folders that are replaced whole: written beside, then swapped; nothing goes that headwise did not
+write."""
 
 from __future__ import annotations
 
@@ -15,17 +16,22 @@ from pathlib import Path
 from headwise.core.errors import OutputError
 from headwise.core.files import alive, temporary_name, write_atomically
 
-MANIFEST = ".headwise-files.json"  # what headwise wrote into a folder: all that it may ever remove from it
+MANIFEST = (
+    ".headwise-files.json"  # what headwise wrote into a folder: all that it may ever remove from it
+)
 
 
 def files_in(folder: Path) -> list[str]:
     """Every file below a folder, by its path from there, sorted; the manifest itself is none."""
     files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return sorted(name for path in files if (name := path.relative_to(folder).as_posix()) != MANIFEST)
+    return sorted(
+        name for path in files if (name := path.relative_to(folder).as_posix()) != MANIFEST
+    )
 
 
 def written_before(folder: Path) -> set[str]:
-    """The files that headwise itself wrote into a folder, as its manifest says; none where there is no manifest."""
+    """The files that headwise itself wrote into a folder, as its manifest says; none where there is
+    no manifest."""
     try:
         named = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         return {name for name in named if isinstance(name, str)}
@@ -34,18 +40,24 @@ def written_before(folder: Path) -> set[str]:
 
 
 def refuse_sources(target: Path, sources: Iterable[Path], *, working: bool = True) -> None:
-    """Refuse a target that is, or holds, what is read; with `working` (for folders) the working folder too."""
+    """Refuse a target that is, or holds, what is read; with `working` (for folders) the working
+    folder too."""
     place = target.expanduser().resolve()
     for source in (*((Path.cwd(),) if working else ()), *sources):
         needed = source.expanduser().resolve()
         if place == needed:
-            raise OutputError(f"{target} is itself what is read or worked in; choose another place with --out.")
+            raise OutputError(
+                f"{target} is itself what is read or worked in; choose another place with --out."
+            )
         if place in needed.parents:
-            raise OutputError(f"{target} holds {source}, which is still needed; choose another place with --out.")
+            raise OutputError(
+                f"{target} holds {source}, which is still needed; choose another place with --out."
+            )
 
 
 def refuse_existing(path: Path, may_replace: bool) -> None:
-    """Refuse a file that is there, unless it may be replaced; find out, too, whether it can be written."""
+    """Refuse a file that is there, unless it may be replaced; find out, too, whether it can be
+    written."""
     if path.is_dir():
         raise OutputError(f"{path} is a folder, not a file; choose another place with --out.")
     if path.exists() and not may_replace:
@@ -54,7 +66,9 @@ def refuse_existing(path: Path, may_replace: bool) -> None:
 
 
 def _exists(path: Path) -> OutputError:
-    return OutputError(f"{path} exists; give --overwrite to replace it, or choose another place with --out.")
+    return OutputError(
+        f"{path} exists; give --overwrite to replace it, or choose another place with --out."
+    )
 
 
 def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -> None:
@@ -67,7 +81,8 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
     overwrite : bool
         Whether an earlier result of headwise there may be replaced.
     sources : iterable of Path, optional
-        What is read: the model, the corpus. None of it may lie in the target, nor may the working folder.
+        What is read: the model, the corpus. None of it may lie in the target, nor may the working
+        folder.
     """
     refuse_sources(target, sources)
     if not target.exists():
@@ -86,12 +101,14 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
 
 
 @contextmanager
-def new_folder(target: Path, *, overwrite: bool = False, sources: Iterable[Path] = ()) -> Iterator[Path]:
-    """An empty folder beside `target` that takes its place once the block has ended well; an error leaves all as is.
+def new_folder(
+    target: Path, *, overwrite: bool = False, sources: Iterable[Path] = ()
+) -> Iterator[Path]:
+    """An empty folder beside `target` that takes its place once the block has ended well; an error
+    leaves all as is.
 
-    Of an earlier result only the files named in its manifest go; what else a user put there is carried over.
-    See `refuse_unsafe` for the parameters.
-    """
+    Of an earlier result only the files named in its manifest go; what else a user put there is
+    carried over. See `refuse_unsafe` for the parameters."""
     _recover(target)
     refuse_unsafe(target, overwrite, sources)
     beside = temporary_name(target)
@@ -117,13 +134,17 @@ def new_folder(target: Path, *, overwrite: bool = False, sources: Iterable[Path]
         with suppress(OSError):
             shutil.rmtree(beside)
     if before.exists():
-        shutil.rmtree(before)  # by now it holds only what the manifest named, and copies of what was carried over
+        shutil.rmtree(
+            before
+        )  # by now it holds only what the manifest named, and copies of what was carried over
 
 
 def _recover(target: Path) -> None:
-    """Put right what a process that was killed left: half a new folder goes, an old one that was about to be replaced
-    comes back, and one that was replaced goes."""
-    for path in target.parent.glob(f".{glob.escape(target.name)}.*") if target.parent.is_dir() else ():
+    """Put right what a process that was killed left: half a new folder goes, an old one that was
+    about to be replaced comes back, and one that was replaced goes."""
+    for path in (
+        target.parent.glob(f".{glob.escape(target.name)}.*") if target.parent.is_dir() else ()
+    ):
         found = re.fullmatch(r"\.(\d+)\.(tmp|old)", path.name.removeprefix(f".{target.name}"))
         if found is None or not path.is_dir() or alive(int(found[1])):
             continue
@@ -144,7 +165,9 @@ def _carry_over(target: Path, beside: Path, own: set[str]) -> None:
         if name in own:
             continue
         if (beside / name).exists():
-            raise OutputError(f"{target / name} was not written by headwise and would be replaced; move it away first.")
+            raise OutputError(
+                f"{target / name} was not written by headwise and would be replaced; move it away first."
+            )
         (beside / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(target / name, beside / name, follow_symlinks=False)
 

@@ -1,4 +1,5 @@
-"""The vocabulary of results: the shape of a run, heads and their names, means with count and interval."""
+"""The vocabulary of results: the shape of a run, heads and their names, means with count and
+interval."""
 
 from __future__ import annotations
 
@@ -25,18 +26,23 @@ def parse_head(name: str) -> tuple[int, int]:
     """(7, 9) for `L7H9`."""
     found = HEAD_NAME.match(name)
     if not found:
-        raise ParameterError(f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{name}'.")
+        raise ParameterError(
+            f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{name}'."
+        )
     return int(found[1]), int(found[2])
 
 
 def variable_of(dataset: xr.Dataset, name: str) -> xr.DataArray | None:
-    """A variable, or None where there is none: `Dataset.get` first looks for all names that are like it, which takes
-    longer than all else on a page of a thousand measures."""
+    """A variable, or None where there is none: `Dataset.get` first looks for all names that are
+    like it, which takes longer than all else on a page of a thousand measures."""
     return dataset[name] if name in dataset else None  # noqa: SIM401
 
 
-def existing_heads(given: Iterable[str | Sequence[int]], layers: int, heads: int) -> list[tuple[int, int]]:
-    """Heads, as names (`L7H9`) or pairs, as pairs in the order given; those that the model has not are refused."""
+def existing_heads(
+    given: Iterable[str | Sequence[int]], layers: int, heads: int
+) -> list[tuple[int, int]]:
+    """Heads, as names (`L7H9`) or pairs, as pairs in the order given; those that the model has not
+    are refused."""
     found = []
     for item in given:
         layer, head = parse_head(item) if isinstance(item, str) else (int(item[0]), int(item[1]))
@@ -49,7 +55,8 @@ def existing_heads(given: Iterable[str | Sequence[int]], layers: int, heads: int
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an analysis may know of a run before it starts: the model's size and what the corpus offers."""
+    """What an analysis may know of a run before it starts: the model's size and what the corpus
+    offers."""
 
     layers: int
     heads: int
@@ -81,16 +88,22 @@ def layer_head_coords(shape: Shape) -> dict[str, Any]:
     return coords
 
 
-def mean_variables(name: str, dims: Sequence[str], moments: Summarised, **attrs: Any) -> dict[str, xr.Variable]:
-    """`name`, `name_n`, `name_low`, `name_high`: a mean over examples with its count and 95 % interval."""
+def mean_variables(
+    name: str, dims: Sequence[str], moments: Summarised, **attrs: Any
+) -> dict[str, xr.Variable]:
+    """`name`, `name_n`, `name_low`, `name_high`: a mean over examples with its count and 95 %
+    interval."""
     summary = moments.summary()
     dims = tuple(dims)
     units, n = summary["units"], summary["n"]
-    # Behind an interval stand so many values, or documents where the examples are of documents; Student's t is only
-    # roughly right where they are few.
+    # Behind an interval stand so many values, or documents where the examples are of documents;
+    # Student's t is only roughly right where they are few.
     behind: dict[str, Any] = {"over": "documents" if (units < n).any() else "examples"}
     behind["few"] = int(((units > 0) & (units < FEW)).sum())
-    low, high = ({"long_name": f"{end} end of the 95 % interval of {name}", **behind} for end in ("lower", "upper"))
+    low, high = (
+        {"long_name": f"{end} end of the 95 % interval of {name}", **behind}
+        for end in ("lower", "upper")
+    )
     return {
         name: xr.Variable(dims, summary["mean"].astype(np.float32), attrs),
         f"{name}_n": xr.Variable(dims, n, {"long_name": f"examples behind {name}"}),
@@ -100,8 +113,8 @@ def mean_variables(name: str, dims: Sequence[str], moments: Summarised, **attrs:
 
 
 def interval_note(dataset: xr.Dataset) -> str:
-    """What the intervals of a result are over, and how many of them rest on few values, in a sentence; "" where it has
-    none."""
+    """What the intervals of a result are over, and how many of them rest on few values, in a
+    sentence; "" where it has none."""
     ends = [array.attrs for name, array in dataset.data_vars.items() if str(name).endswith("_low")]
     over = sorted({str(attrs["over"]) for attrs in ends if "over" in attrs})
     few = sum(int(attrs.get("few", 0)) for attrs in ends)
@@ -121,7 +134,15 @@ def labelled(group: str, dataset: xr.Dataset) -> xr.Dataset:
 
     A variable named like a dim, which xarray would take for that dim's labels, is refused.
     """
-    named = [str(name) for name, array in dataset.variables.items() if name in dataset.dims and array.dims != (name,)]
+    named = [
+        str(name)
+        for name, array in dataset.variables.items()
+        if name in dataset.dims and array.dims != (name,)
+    ]
     if named:
-        raise ParameterError(f"'{group}' has a variable and a dim called '{named[0]}': give the variable another name.")
-    return dataset.assign_coords({dim: np.arange(n) for dim, n in dataset.sizes.items() if dim not in dataset.coords})
+        raise ParameterError(
+            f"'{group}' has a variable and a dim called '{named[0]}': give the variable another name."
+        )
+    return dataset.assign_coords(
+        {dim: np.arange(n) for dim, n in dataset.sizes.items() if dim not in dataset.coords}
+    )

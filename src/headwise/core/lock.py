@@ -18,7 +18,8 @@ SIGNING_TRIES = 200  # of ten milliseconds
 
 
 class Lock:
-    """A file that one process holds. The system lets go when the process ends, however it ends: no lock is stale."""
+    """A file that one process holds. The system lets go when the process ends, however it ends: no
+    lock is stale."""
 
     def __init__(self, path: Path, named: Path | None = None) -> None:
         self.path = path
@@ -43,7 +44,9 @@ class Lock:
                 if _is_at(self.path, handle):
                     self._handle = handle
                 else:
-                    os.close(handle)  # whoever had it removed the file meanwhile: there is a new one
+                    os.close(
+                        handle
+                    )  # whoever had it removed the file meanwhile: there is a new one
             about = {
                 "host": socket.gethostname(),
                 "process": os.getpid(),
@@ -57,7 +60,8 @@ class Lock:
             ) from error
 
     def release(self, remove: bool = False) -> None:
-        """Let others have it; with `remove` the file goes too, while it is held: nobody else can have it then."""
+        """Let others have it; with `remove` the file goes too, while it is held: nobody else can
+        have it then."""
         if self._handle is not None:
             if remove:
                 with suppress(OSError):

@@ -32,7 +32,8 @@ class Refused(Exception):
 
 
 class Guard:
-    """Lets a request through only if it names this server as its host, comes from no other page, and has the token.
+    """Lets a request through only if it names this server as its host, comes from no other page,
+    and has the token.
 
     Parameters
     ----------
@@ -60,12 +61,19 @@ class Guard:
         """
         mine = {f"{name}:{self.port}" for name in LOCAL_NAMES}
         known = {f"http://{name}" for name in mine}
-        if len(hosts) != 1 or hosts[0] not in mine or len(origins) > 1 or not known.issuperset(origins):
+        if (
+            len(hosts) != 1
+            or hosts[0] not in mine
+            or len(origins) > 1
+            or not known.issuperset(origins)
+        ):
             raise Refused(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
         _, _, rest = path.partition("/")
         token, slash, asked = rest.partition("/")
         # In bytes, since the path may hold any character, and in constant time.
-        if not slash or not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
+        if not slash or not hmac.compare_digest(
+            token.encode("utf-8", "replace"), self.token.encode()
+        ):
             raise Refused(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
         return asked
 

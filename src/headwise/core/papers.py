@@ -127,7 +127,9 @@ def _reference(paper: str) -> Reference:
     shown = ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
     fields = {"title": title, "author": authors, "booktitle": venue, "year": year}
     bibtex = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
-    return Reference(key, short, f"{shown} ({year}). {title}. {venue}.", f"@inproceedings{{{key},\n{bibtex}\n}}")
+    return Reference(
+        key, short, f"{shown} ({year}). {title}. {venue}.", f"@inproceedings{{{key},\n{bibtex}\n}}"
+    )
 
 
 REFERENCES = {r.key: r for r in map(_reference, _PAPERS.strip().split("\n\n"))}

@@ -1,8 +1,8 @@
-"""Where the code that a paper's authors released computes something else than the paper says: the one list of it.
+"""Where the code that a paper's authors released computes something else than the paper says: the
+one list of it.
 
-headwise computes what the papers print. `reading="released"` (`--as released`) computes what the released code does, so
-that both can be held against the printed figures.
-"""
+headwise computes what the papers print. `reading="released"` (`--as released`) computes what the
+released code does, so that both can be held against the printed figures."""
 
 from __future__ import annotations
 

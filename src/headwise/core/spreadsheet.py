@@ -15,8 +15,8 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def inert(text: str) -> str:
-    """A cell of text that no spreadsheet runs: one that starts with `=`, `+`, `-`, `@`, a tab or a line end gets an
-    apostrophe before it, unless it is a number.
+    """A cell of text that no spreadsheet runs: one that starts with `=`, `+`, `-`, `@`, a tab or a
+    line end gets an apostrophe before it, unless it is a number.
 
     >>> inert("=1+1"), inert("-0.5"), inert("plain")
     ("'=1+1", '-0.5', 'plain')
@@ -41,15 +41,21 @@ def csv_text(table: pd.DataFrame) -> str:
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow([inert(str(name)) for name in table.columns])
-    writer.writerows(zip(*(_cells(table.iloc[:, place]) for place in range(table.shape[1])), strict=True))
+    writer.writerows(
+        zip(*(_cells(table.iloc[:, place]) for place in range(table.shape[1])), strict=True)
+    )
     return written.getvalue()
 
 
 def _cells(column: pd.Series) -> list[str]:
     """The cells of a column as they are written."""
     if getattr(column.dtype, "kind", "O") == "f":  # few are alike
-        return ["" if number != number else f"{number:.7g}" for number in column.astype(float).tolist()]
-    places, different = column.factorize()  # a text is looked at once, however often it stands there
+        return [
+            "" if number != number else f"{number:.7g}" for number in column.astype(float).tolist()
+        ]
+    places, different = (
+        column.factorize()
+    )  # a text is looked at once, however often it stands there
     texts = [*map(_cell, different.tolist()), ""]  # the last is taken where there is none
     return [texts[place] for place in places.tolist()]
 

@@ -10,16 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from headwise.core.context import holding
+from headwise.core.context import temporarily
 from headwise.core.failures import Failure, UnexpectedError
-from headwise.core.store import Facts, Piece, Store
+from headwise.core.store import Checkpoint, CheckpointStore, Facts
 
-Made = tuple[Mapping[str, np.ndarray], Facts]
-Job = Callable[[Any], Made]  # one unit of work in, a piece out; it depends on nothing else
+UnitResult = tuple[Mapping[str, np.ndarray], Facts]
+UnitFunction = Callable[
+    [Any], UnitResult
+]  # one unit of work in, a piece out; it depends on nothing else
 
 
 class Workers:
-    """Makes pieces one after the other in this process; others make them elsewhere and override `pieces`.
+    """Makes pieces one after the other in this process; others make them elsewhere and override
+    `pieces`.
 
     Attributes
     ----------
@@ -36,22 +39,26 @@ class Workers:
 
     threads: int | None = None
 
-    def pieces(self, store: Store | None, job: Job, units: Iterable[tuple[str, Any]]) -> Iterator[Piece | Failure]:
+    def pieces(
+        self, store: CheckpointStore | None, job: UnitFunction, units: Iterable[tuple[str, Any]]
+    ) -> Iterator[Checkpoint | Failure]:
         """The piece of each named unit, in their order; those the store holds are not made again.
 
         Parameters
         ----------
-        store : Store, optional
+        store : CheckpointStore, optional
             Where pieces are kept as they come; nothing is kept without it.
         job : callable
-            Makes a piece of a unit. It and the units may have to travel: what they hold can be pickled.
+            Makes a piece of a unit. It and the units may have to travel: what they hold can be
+            pickled.
         units : iterable of (str, object)
             Names and units. They are asked for as they are needed, a little ahead of what is given.
 
         Yields
         ------
-        Piece or Failure
-            A unit that could not be made because it ends whoever makes it is a failure; all others go on.
+        Checkpoint or Failure
+            A unit that could not be made because it ends whoever makes it is a failure; all others
+            go on.
         """
         for name, unit in units:
             make = partial(job, unit)
@@ -59,7 +66,7 @@ class Workers:
                 yield store.piece(name, make)
             else:
                 arrays, facts = make()
-                yield Piece(dict(arrays), dict(facts))
+                yield Checkpoint(dict(arrays), dict(facts))
 
 
 _here = Workers()
@@ -71,13 +78,14 @@ def current() -> Workers:
     return _current.get()
 
 
-def working(workers: Workers) -> AbstractContextManager[Workers]:
+def use_workers(workers: Workers) -> AbstractContextManager[Workers]:
     """Within, these workers make the pieces of every run and every experiment."""
-    return holding(_current, workers)
+    return temporarily(_current, workers)
 
 
-def whole(pieces: Iterable[Piece | Failure]) -> Iterator[Piece]:
-    """The pieces, for work that needs every one of them: what failed is raised, after all the others are safe."""
+def raise_failures(pieces: Iterable[Checkpoint | Failure]) -> Iterator[Checkpoint]:
+    """The pieces, for work that needs every one of them: what failed is raised, after all the
+    others are safe."""
     failed: list[Failure] = []
     for piece in pieces:
         if isinstance(piece, Failure):

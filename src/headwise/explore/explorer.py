@@ -1,4 +1,5 @@
-"""What the explorer's page asks of its models: attention of all heads, one head in full, attribution, predictions."""
+"""What the explorer's page asks of its models: attention of all heads, one head in full,
+attribution, predictions."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ from headwise.text.example import Example
 
 LONGEST_TEXT = 4_000  # characters of a text
 MOST_TOKENS = 128
-MOST_CELLS = 8_000_000  # weights of all heads together that are sent: large models read shorter texts
+MOST_CELLS = (
+    8_000_000  # weights of all heads together that are sent: large models read shorter texts
+)
 MOST_TOP = 50
 WAYS = ("zero", "uniform", "mean")
 KEPT, KEPT_BYTES = 6, 64 * 2**20  # inputs whose weights are kept for the next click
@@ -73,7 +76,9 @@ class Question:
             raise ParameterError(f"`top` must be at most {MOST_TOP}; it is {self.top}.")
         for name in ("text", "pair"):
             if len(getattr(self, name) or "") > LONGEST_TEXT:
-                raise InputError(f"`{name}` is longer than {LONGEST_TEXT:,} characters; give a shorter one.")
+                raise InputError(
+                    f"`{name}` is longer than {LONGEST_TEXT:,} characters; give a shorter one."
+                )
         if not self.text.strip():
             raise InputError("`text` is empty; type a sentence.")
 
@@ -85,7 +90,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """One pass over one input: `weights[layer, head, query, key]`, and what the model says where it was asked."""
+    """One pass over one input: `weights[layer, head, query, key]`, and what the model says where it
+    was asked."""
 
     batch: Batch
     weights: np.ndarray
@@ -99,7 +105,8 @@ class Seen:
 
 
 class Explorer:
-    """Answers about one model or two, as names and values that JSON holds. Nothing is read from disk or written to it.
+    """Answers about one model or two, as names and values that JSON holds. Nothing is read from
+    disk or written to it.
 
     Parameters
     ----------
@@ -120,16 +127,26 @@ class Explorer:
 
     def __init__(self, models: Sequence[HeadModel], atlas: Atlas | None = None) -> None:
         if not 1 <= len(models) <= 2:
-            raise ParameterError(f"The explorer shows one model or two side by side; {len(models)} were given.")
+            raise ParameterError(
+                f"The explorer shows one model or two side by side; {len(models)} were given."
+            )
         self.models = []
         for model in models:
             fitting = math.isqrt(MOST_CELLS // (model.layers * model.heads))
-            self.models.append(model.limited(max(2, min(MOST_TOKENS, fitting, model.encoder.max_length)), "truncate"))
+            self.models.append(
+                model.limited(
+                    max(2, min(MOST_TOKENS, fitting, model.encoder.max_length)), "truncate"
+                )
+            )
         self.notes: list[str] = []
-        self.words = [self._words(model, atlas, first=place == 0) for place, model in enumerate(self.models)]
+        self.words = [
+            self._words(model, atlas, first=place == 0) for place, model in enumerate(self.models)
+        ]
         self._kept: OrderedDict[Question, Seen] = OrderedDict()
 
-    def _words(self, model: HeadModel, atlas: Atlas | None, first: bool) -> list[list[dict[str, str]]] | None:
+    def _words(
+        self, model: HeadModel, atlas: Atlas | None, first: bool
+    ) -> list[list[dict[str, str]]] | None:
         """What each head does in a word, `[layer][head]`, where the atlas is of this model."""
         if atlas is None:
             return None
@@ -144,9 +161,15 @@ class Explorer:
             )
         if not same:
             whose = f"The words come from an atlas of {told.get('name', 'an unnamed model')}"
-            unsure = "; whether its weights were these is not known." if same is None else ", which had other weights."
+            unsure = (
+                "; whether its weights were these is not known."
+                if same is None
+                else ", which had other weights."
+            )
             self.notes.append(whose + unsure)
-        words: list[list[dict[str, str]]] = [[{} for _ in range(model.heads)] for _ in range(model.layers)]
+        words: list[list[dict[str, str]]] = [
+            [{} for _ in range(model.heads)] for _ in range(model.layers)
+        ]
         for row in atlas.describe().to_dict("records"):
             words[row["layer"]][row["head"]] = {
                 "word": SHORT.get(row["does"], row["does"]),
@@ -174,16 +197,19 @@ class Explorer:
         ]
         return {"models": models, "ways": WAYS, "longest": LONGEST_TEXT, "notes": self.notes}
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    # --- answers ----------------------------------------------------------------------------------
 
     def look(self, question: Question) -> dict[str, Any]:
-        """Attention of all heads as bytes (255 times the root of the weight), what the model predicts, and where heads
-        are disabled, what it predicted before and how far each head's attention has moved."""
+        """Attention of all heads as bytes (255 times the root of the weight), what the model
+        predicts, and where heads are disabled, what it predicted before and how far each head's
+        attention has moved."""
         begun = time.perf_counter()
         now = self._seen(question)
         before = self._seen(question.plain) if question.disabled else None
         batch = now.batch
-        moved = None if before is None else 0.5 * np.abs(now.weights - before.weights).sum(-1).mean(-1)
+        moved = (
+            None if before is None else 0.5 * np.abs(now.weights - before.weights).sum(-1).mean(-1)
+        )
         row = batch.rows[0]
         return {
             "tokens": _texts(batch),
@@ -209,9 +235,11 @@ class Explorer:
             "before": None if before is None else _base64(before.astype("<f4")),
         }
 
-    def attribution(self, question: Question, head: str, token: int, source: str = "input") -> dict[str, Any]:
-        """What each token contributes to the head's output at a token (hidden token attribution, exact), beside the
-        attention that this token pays."""
+    def attribution(
+        self, question: Question, head: str, token: int, source: str = "input"
+    ) -> dict[str, Any]:
+        """What each token contributes to the head's output at a token (hidden token attribution,
+        exact), beside the attention that this token pays."""
         begun = time.perf_counter()
         place = self._place(question, head)
         check_types(_Click(token, source))
@@ -224,11 +252,13 @@ class Explorer:
             "seconds": round(time.perf_counter() - begun, 3),
         }
 
-    # --- passes -------------------------------------------------------------------------------------------------------
+    # --- passes -----------------------------------------------------------------------------------
 
     def _model(self, question: Question) -> HeadModel:
         if not 0 <= question.model < len(self.models):
-            raise ParameterError(f"There is no model {question.model}: the explorer has {len(self.models)}, from 0.")
+            raise ParameterError(
+                f"There is no model {question.model}: the explorer has {len(self.models)}, from 0."
+            )
         return self.models[question.model]
 
     def _place(self, question: Question, head: str) -> tuple[int, int]:
@@ -240,11 +270,16 @@ class Explorer:
 
     def _seen(self, question: Question) -> Seen:
         """One pass; the last ones are kept, so that the next click need not run them again."""
-        question, kept = replace(question, top=1), self._kept  # how much is shown of a pass does not change it
+        question, kept = (
+            replace(question, top=1),
+            self._kept,
+        )  # how much is shown of a pass does not change it
         if question not in kept:
             kept[question] = self._pass(self._model(question), question)
         kept.move_to_end(question)
-        while len(kept) > KEPT or (len(kept) > 1 and sum(seen.bytes for seen in kept.values()) > KEPT_BYTES):
+        while len(kept) > KEPT or (
+            len(kept) > 1 and sum(seen.bytes for seen in kept.values()) > KEPT_BYTES
+        ):
             kept.popitem(last=False)
         return kept[question]
 
@@ -276,10 +311,15 @@ class Explorer:
         """`masked`, `causal`, `class`, or nothing."""
         if model.lm_kind is not None:
             return model.lm_kind
-        sorts = type(model.module).__name__.endswith("ForSequenceClassification") and model.stack == "encoder"
+        sorts = (
+            type(model.module).__name__.endswith("ForSequenceClassification")
+            and model.stack == "encoder"
+        )
         return "class" if sorts and model.encoder_part is None else None
 
-    def _asked_position(self, model: HeadModel, batch: Batch, question: Question) -> tuple[int | None, str]:
+    def _asked_position(
+        self, model: HeadModel, batch: Batch, question: Question
+    ) -> tuple[int | None, str]:
         """Where the model is asked; or why it is not."""
         kind, length = self._predicts(model), int(batch.lengths[0])
         if kind is None:
@@ -287,16 +327,27 @@ class Explorer:
         if kind == "class":
             return None, ""
         if kind == "causal":
-            return length - 1 if question.position is None else _inside("position", question.position, length), ""
+            return length - 1 if question.position is None else _inside(
+                "position", question.position, length
+            ), ""
         masked = (batch.ids[0] == model.encoder.tokenizer.mask_token_id).nonzero()
         if not len(masked):
-            return None, f"Nothing is masked: write {model.encoder.tokenizer.mask_token}, or mask a token."
+            return (
+                None,
+                f"Nothing is masked: write {model.encoder.tokenizer.mask_token}, or mask a token.",
+            )
         return (int(masked[0]) if question.mask is None else question.mask), ""
 
     def _predictions(self, question: Question, now: Seen, before: Seen | None) -> dict[str, Any]:
-        """The likeliest tokens (or classes), those of before first, each with its probability now and before."""
+        """The likeliest tokens (or classes), those of before first, each with its probability now
+        and before."""
         model = self._model(question)
-        found: dict[str, Any] = {"kind": self._predicts(model), "position": now.position, "why": now.why, "rows": []}
+        found: dict[str, Any] = {
+            "kind": self._predicts(model),
+            "position": now.position,
+            "why": now.why,
+            "rows": [],
+        }
         if now.said is None:
             return found
         first = now.said if before is None or before.said is None else before.said
@@ -306,7 +357,12 @@ class Explorer:
         spell: Callable[[int], Any] = now.batch.rows[0].spell
         spell = (lambda i: labels.get(i, i)) if found["kind"] == "class" else spell
         found["rows"] = [
-            {"token": str(spell(i)), "before": float(first[i].exp()), "now": float(now.said[i].exp())} for i in ids
+            {
+                "token": str(spell(i)),
+                "before": float(first[i].exp()),
+                "now": float(now.said[i].exp()),
+            }
+            for i in ids
         ]
         if before is not None:
             found["kl"] = float((first.exp() * (first - now.said)).sum())
@@ -326,13 +382,17 @@ def question_of(content: Mapping[str, Any]) -> Question:
     known = Question.__dataclass_fields__
     strange = [name for name in content if name not in known]
     if strange or "text" not in content:
-        raise InputError(f"A question has {', '.join(known)}" + (f", not '{strange[0]}'." if strange else "."))
+        raise InputError(
+            f"A question has {', '.join(known)}" + (f", not '{strange[0]}'." if strange else ".")
+        )
     return Question(**content)
 
 
 def _inside(name: str, place: int, length: int) -> int:
     if not 0 <= place < length:
-        raise ParameterError(f"`{name}` must be one of the {length} tokens of the text, from 0; it is {place}.")
+        raise ParameterError(
+            f"`{name}` must be one of the {length} tokens of the text, from 0; it is {place}."
+        )
     return place
 
 

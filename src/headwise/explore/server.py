@@ -1,6 +1,7 @@
 """The explorer's server: on this machine alone, for its own page alone."""
 
-# No `from __future__ import annotations` here: FastAPI reads the annotations of routes, whose types are imported late.
+# No `from __future__ import annotations` here: FastAPI reads the annotations of routes, whose types
+# are imported late.
 
 import asyncio
 import socket
@@ -17,9 +18,18 @@ from typing import Any
 from headwise.atlas import Atlas
 from headwise.core.errors import HeadwiseError, InputError, MissingExtraError, ParameterError
 from headwise.core.failures import Failure
-from headwise.core.loopback import HEADERS, HOST, NO_SUCH_PAGE, POLICY, Guard, Refused, body_length, content_of
-from headwise.explore.desk import Busy, Desk
+from headwise.core.loopback import (
+    HEADERS,
+    HOST,
+    NO_SUCH_PAGE,
+    POLICY,
+    Guard,
+    Refused,
+    body_length,
+    content_of,
+)
 from headwise.explore.explorer import Explorer, question_of
+from headwise.explore.request_queue import Busy, RequestQueue
 from headwise.models import HeadModel
 
 LONGEST_BODY = 40_000  # bytes: two texts of the longest, escaped, and some heads
@@ -34,7 +44,9 @@ FILES = {
     "heads.css": ("headwise.plots", "views/heads.css", "text/css; charset=utf-8"),
     "heads.js": ("headwise.plots", "views/heads.js", "text/javascript; charset=utf-8"),
 }
-SCRIPTS = {"Content-Security-Policy": f"{POLICY}script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:"}
+SCRIPTS = {
+    "Content-Security-Policy": f"{POLICY}script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:"
+}
 BUSY = "others are being served; try again in a moment"
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -55,7 +67,12 @@ def check_extra() -> None:
             raise MissingExtraError(package, "explore", "`headwise explore`")
 
 
-def make_app(explorer: Explorer, guard: Guard, desk: Desk, tell: Callable[[Failure], None] | None = None) -> Any:
+def make_app(
+    explorer: Explorer,
+    guard: Guard,
+    desk: RequestQueue,
+    tell: Callable[[Failure], None] | None = None,
+) -> Any:
     """The application (ASGI): the page, its state, and three questions.
 
     Parameters
@@ -64,7 +81,7 @@ def make_app(explorer: Explorer, guard: Guard, desk: Desk, tell: Callable[[Failu
         Who answers.
     guard : Guard
         Who decides whether a request is answered at all.
-    desk : Desk
+    desk : RequestQueue
         Where questions wait.
     tell : callable, optional
         Hears what failed unexpectedly; the page is only told that it did.
@@ -73,9 +90,17 @@ def make_app(explorer: Explorer, guard: Guard, desk: Desk, tell: Callable[[Failu
     from fastapi import FastAPI, Request, Response
     from fastapi.responses import JSONResponse
 
-    app = FastAPI(title="headwise explore", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="headwise explore",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
 
-    async def answered(request: Request, answer: Callable[..., dict[str, Any]], *beside: str) -> Response:
+    async def answered(
+        request: Request, answer: Callable[..., dict[str, Any]], *beside: str
+    ) -> Response:
         content = content_of(await request.body())
         more = {name: content.pop(name) for name in beside if name in content}
         missing = [name for name in beside if name not in more and name != "source"]
@@ -116,7 +141,9 @@ def make_app(explorer: Explorer, guard: Guard, desk: Desk, tell: Callable[[Failu
             return refuse(HTTPStatus.BAD_REQUEST, str(error))
         if isinstance(error, Busy):
             return refuse(HTTPStatus.SERVICE_UNAVAILABLE, BUSY, **{"Retry-After": "1"})
-        return refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed unexpectedly; the terminal says more")
+        return refuse(
+            HTTPStatus.INTERNAL_SERVER_ERROR, "this failed unexpectedly; the terminal says more"
+        )
 
     for kind in (Refused, HeadwiseError, Busy, Exception):
         app.add_exception_handler(kind, refused)
@@ -132,7 +159,11 @@ def make_app(explorer: Explorer, guard: Guard, desk: Desk, tell: Callable[[Failu
         except Exception as error:  # the page has been told that, and nothing else
             if tell is not None:
                 with suppress(HeadwiseError):
-                    tell(Failure.of(f"The explorer's answer to {scope['path'].rpartition('/')[2]!r}", error))
+                    tell(
+                        Failure.of(
+                            f"The explorer's answer to {scope['path'].rpartition('/')[2]!r}", error
+                        )
+                    )
 
     return guarded
 
@@ -147,7 +178,9 @@ async def _admitted(guard: Guard, scope: Scope, receive: Receive) -> tuple[Scope
     body = b""
     if scope["method"] == "POST":
         kinds, chunked = headers(b"content-type"), bool(headers(b"transfer-encoding"))
-        length = body_length(kinds[0] if len(kinds) == 1 else "", headers(b"content-length"), chunked, LONGEST_BODY)
+        length = body_length(
+            kinds[0] if len(kinds) == 1 else "", headers(b"content-length"), chunked, LONGEST_BODY
+        )
         body = await _body(receive, length)
     elif scope["method"] != "GET":
         raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "GET and POST alone")
@@ -174,7 +207,9 @@ async def _body(receive: Receive, length: int) -> bytes:
                     raise Refused(HTTPStatus.BAD_REQUEST, "the request broke off")
                 body += bytes(message.get("body", b""))
                 if len(body) > length:
-                    raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {LONGEST_BODY} bytes")
+                    raise Refused(
+                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {LONGEST_BODY} bytes"
+                    )
                 if not message.get("more_body"):
                     return body
     except TimeoutError as error:
@@ -183,7 +218,9 @@ async def _body(receive: Receive, length: int) -> bytes:
 
 def _with_headers(send: Send) -> Send:
     """Every answer says that it is for this page alone."""
-    extra = [(name.lower().encode(), value.encode()) for name, value in {**HEADERS, **SCRIPTS}.items()]
+    extra = [
+        (name.lower().encode(), value.encode()) for name, value in {**HEADERS, **SCRIPTS}.items()
+    ]
 
     async def sending(message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -202,7 +239,9 @@ def listening(port: int) -> Iterator[socket.socket]:
             listener.bind((HOST, port))
             listener.listen(MOST_CONNECTIONS)  # who comes before the first answer waits
         except (OSError, OverflowError) as error:
-            raise ParameterError(f"Port {port} cannot be used ({error}); choose another or 0 for any.") from error
+            raise ParameterError(
+                f"Port {port} cannot be used ({error}); choose another or 0 for any."
+            ) from error
         yield listener
 
 
@@ -236,7 +275,7 @@ def serve(
     import uvicorn
 
     explorer, guard = Explorer(models, atlas), Guard()
-    desk = Desk()
+    desk = RequestQueue()
     app = make_app(explorer, guard, desk, tell)
     with listening(port) as listener:
         guard.port = listener.getsockname()[1]

@@ -1,4 +1,5 @@
-"""The built-in demo model: unpacked once into the cache, checked by hash, safe when several processes start at once."""
+"""The built-in demo model: unpacked once into the cache, checked by hash, safe when several
+processes start at once."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ PACKED = "model.int8.safetensors"
 UNPACKED = "model.safetensors"
 RECORD = "headwise-unpacked.json"  # the hash of every file of an unpacked folder
 LAYOUT = "1"  # part of the cache key: raise it when unpacking writes other bytes
-ABANDONED_AFTER = 24 * 3600  # seconds after which the temporary folder of a killed process is swept away
+ABANDONED_AFTER = (
+    24 * 3600
+)  # seconds after which the temporary folder of a killed process is swept away
 
 
 class MissingDemoModelError(MissingExtraError):
@@ -38,12 +41,12 @@ class MissingDemoModelError(MissingExtraError):
 
 
 def unpack(source: Path, target: Path) -> None:
-    """Write a packed model (int8 rows with a float32 scale each) as an ordinary Hugging Face folder in float32.
+    """Write a packed model (int8 rows with a float32 scale each) as an ordinary Hugging Face folder
+    in float32.
 
-    In `model.int8.safetensors` a matrix `name` is stored as int8 `name` and float32 `name.scale`, one scale per row:
-    `value = int8 × scale`. Vectors are stored as they are. The other files are copied, `config.json` with dtype
-    float32.
-    """
+    In `model.int8.safetensors` a matrix `name` is stored as int8 `name` and float32 `name.scale`,
+    one scale per row: `value = int8 × scale`. Vectors are stored as they are. The other files are
+    copied, `config.json` with dtype float32."""
     try:
         packed = load_file(source / PACKED)
         weights = {
@@ -55,18 +58,27 @@ def unpack(source: Path, target: Path) -> None:
         }
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     except (OSError, SafetensorError, ValueError, IndexError, RuntimeError) as error:
-        raise ModelError(f"{source}: the packed model cannot be read ({error}); install it again.") from error
+        raise ModelError(
+            f"{source}: the packed model cannot be read ({error}); install it again."
+        ) from error
     config.pop("torch_dtype", None)
     config["dtype"] = "float32"
     try:
         target.mkdir(parents=True, exist_ok=True)
         save_file(weights, target / UNPACKED, metadata={"format": "pt"})
-        (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        (target / "config.json").write_text(
+            json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+        )
         for file in sorted(source.iterdir()):
             if file.is_file() and file.name not in (PACKED, "config.json"):
                 shutil.copyfile(file, target / file.name)
-        (target / UNPACKED).chmod(0o644)  # safetensors writes for the owner alone; a cache may be shared
-    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
+        (target / UNPACKED).chmod(
+            0o644
+        )  # safetensors writes for the owner alone; a cache may be shared
+    except (
+        OSError,
+        SafetensorError,
+    ) as error:  # safetensors reports a full disk as an error of its own
         raise _cannot_write(target, error) from error
 
 
@@ -80,12 +92,13 @@ def packed_model_path() -> Path:
 
 
 def demo_model_path() -> Path:
-    """The demo model as an ordinary Hugging Face folder, unpacked into the cache when first asked for.
+    """The demo model as an ordinary Hugging Face folder, unpacked into the cache when first asked
+    for.
 
-    The folder's name holds the hash of the packed files, and the hash of every unpacked file is recorded in it and
-    checked at each call: a damaged cache is rebuilt. Processes that start together each unpack into a folder of their
-    own; the first to finish gives its name to the result, the others throw theirs away.
-    """
+    The folder's name holds the hash of the packed files, and the hash of every unpacked file is
+    recorded in it and checked at each call: a damaged cache is rebuilt. Processes that start
+    together each unpack into a folder of their own; the first to finish gives its name to the
+    result, the others throw theirs away."""
     source = packed_model_path()
     target = cache_dir() / "models" / f"wiki-bert-{_packed_digest(source)[:16]}"
     if _is_sound(target):
@@ -127,18 +140,21 @@ def _temporary_beside(target: Path) -> Path:
             if time.time() - left.stat().st_mtime > ABANDONED_AFTER:
                 shutil.rmtree(left, ignore_errors=True)
         return Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-    except FileNotFoundError:  # another process swept the same leftover folder between our two looks at it
+    except (
+        FileNotFoundError
+    ):  # another process swept the same leftover folder between our two looks at it
         return Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
     except OSError as error:
         raise _cannot_write(target.parent, error) from error
 
 
 def _install(temporary: Path, target: Path) -> None:
-    """Give the finished folder its name; where another process was first, keep a sound result and mend a damaged one.
+    """Give the finished folder its name; where another process was first, keep a sound result and
+    mend a damaged one.
 
-    Mending replaces file by file, record last: every process writes the same bytes, so that at each moment a file is
-    either its damaged or its sound self, and a process that reads the folder meanwhile never finds it gone.
-    """
+    Mending replaces file by file, record last: every process writes the same bytes, so that at each
+    moment a file is either its damaged or its sound self, and a process that reads the folder
+    meanwhile never finds it gone."""
     try:
         temporary.chmod(0o755)
         os.rename(temporary, target)
@@ -149,7 +165,10 @@ def _install(temporary: Path, target: Path) -> None:
     if _is_sound(target):
         return
     try:
-        for name in [*sorted(file.name for file in temporary.iterdir() if file.name != RECORD), RECORD]:
+        for name in [
+            *sorted(file.name for file in temporary.iterdir() if file.name != RECORD),
+            RECORD,
+        ]:
             os.replace(temporary / name, target / name)
     except OSError as error:
         raise _cannot_write(target, error) from error
@@ -167,15 +186,20 @@ def _is_sound(folder: Path) -> bool:
     """Whether every recorded file is there with its recorded hash."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-        return UNPACKED in record and all(_sha256(folder / name) == digest for name, digest in record.items())
+        return UNPACKED in record and all(
+            _sha256(folder / name) == digest for name, digest in record.items()
+        )
     except (OSError, ValueError, TypeError, AttributeError):
         return False
 
 
 def _sha256(file: Path) -> str:
-    """The hash of a file; a file that nobody has written since is not read again by this process."""
+    """The hash of a file; a file that nobody has written since is not read again by this
+    process."""
     about = file.stat()
-    return _hashed(file, (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns))
+    return _hashed(
+        file, (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    )
 
 
 @lru_cache(maxsize=64)

@@ -1,5 +1,5 @@
-"""What tells an open model from others: above all a hash over its weights, from the files they came from where nothing
-was changed, else from the tensors."""
+"""What tells an open model from others: above all a hash over its weights, from the files they came
+from where nothing was changed, else from the tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
 from headwise.core.errors import ModelError
-from headwise.models.placing import stored_weights
+from headwise.models.devices import stored_weights
 
 if TYPE_CHECKING:
     from headwise.models.headmodel import HeadModel
@@ -43,7 +43,8 @@ _ORIGINS: WeakKeyDictionary[nn.Module, Origin] = WeakKeyDictionary()
 
 
 def remember(module: nn.Module, where: str) -> None:
-    """Note which files a module was loaded from, so that they can be hashed instead of its weights."""
+    """Note which files a module was loaded from, so that they can be hashed instead of its
+    weights."""
     files = weight_files(where)
     if files:
         _ORIGINS[module] = Origin(files, _written(files), trace_of(module))
@@ -51,14 +52,16 @@ def remember(module: nn.Module, where: str) -> None:
 
 def _written(files: tuple[Path, ...]) -> tuple[tuple[int, int], ...]:
     try:
-        return tuple((about.st_size, about.st_mtime_ns) for about in (path.stat() for path in files))
+        return tuple(
+            (about.st_size, about.st_mtime_ns) for about in (path.stat() for path in files)
+        )
     except OSError:
         return ()
 
 
 def weight_files(where: str) -> tuple[Path, ...]:
-    """The safetensors files of a folder or of a cached hub name that transformers reads; none where it reads others,
-    or adds an adapter to them."""
+    """The safetensors files of a folder or of a cached hub name that transformers reads; none where
+    it reads others, or adds an adapter to them."""
     if _found(where, "adapter_config.json") is not None:
         return ()
     whole, index = _found(where, WHOLE), _found(where, INDEX)
@@ -79,25 +82,35 @@ def _found(where: str, name: str) -> Path | None:
         path = Path(where) / name
         return path if path.is_file() else None
     try:
-        cached = cached_file(where, name, local_files_only=True, _raise_exceptions_for_missing_entries=False)
+        cached = cached_file(
+            where, name, local_files_only=True, _raise_exceptions_for_missing_entries=False
+        )
     except (OSError, ValueError):
         return None
     return None if cached is None else Path(cached)
 
 
 def trace_of(module: nn.Module) -> str:
-    """What tells whether weights were changed since, at the cost of reading them once: where they lie, how often they
-    were written, the sum over all their bits and some of them one by one."""
+    """What tells whether weights were changed since, at the cost of reading them once: where they
+    lie, how often they were written, the sum over all their bits and some of them one by one."""
     digest = hashlib.sha256()
     sums: list[Tensor] = []
     for name, parameter in sorted(module.named_parameters()):
-        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)} {parameter.device}".encode())
+        digest.update(
+            f"{name} {parameter.dtype} {tuple(parameter.shape)} {parameter.device}".encode()
+        )
         if parameter.is_meta or parameter.numel() == 0:  # on the disk: nobody writes there
             continue
         digest.update(f" {parameter._version}".encode())
         bits = parameter.detach().reshape(-1).view(_WHOLE[parameter.element_size()])
-        some = torch.linspace(0, len(bits) - 1, min(SAMPLED, len(bits)), dtype=torch.float64).long().to(bits.device)
-        sums.append(torch.cat([_long(bits).sum(dtype=torch.int64)[None], bits[some].to(torch.int64)]))
+        some = (
+            torch.linspace(0, len(bits) - 1, min(SAMPLED, len(bits)), dtype=torch.float64)
+            .long()
+            .to(bits.device)
+        )
+        sums.append(
+            torch.cat([_long(bits).sum(dtype=torch.int64)[None], bits[some].to(torch.int64)])
+        )
     for device in dict.fromkeys(values.device for values in sums):  # one transfer for each device
         together = torch.cat([values for values in sums if values.device == device]).cpu()
         digest.update(together.numpy().data)
@@ -105,10 +118,14 @@ def trace_of(module: nn.Module) -> str:
 
 
 def _long(bits: Tensor) -> Tensor:
-    """Eight bytes as one number, where they go into it: a sum that need not turn each into a longer one first takes a
-    thirtieth of the time."""
+    """Eight bytes as one number, where they go into it: a sum that need not turn each into a longer
+    one first takes a thirtieth of the time."""
     each = 8 // bits.element_size()
-    return bits.view(torch.int64) if len(bits) % each == 0 and bits.storage_offset() % each == 0 else bits
+    return (
+        bits.view(torch.int64)
+        if len(bits) % each == 0 and bits.storage_offset() % each == 0
+        else bits
+    )
 
 
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
@@ -117,20 +134,24 @@ _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: to
 def weight_hash(module: nn.Module, way: str | None = None) -> tuple[str, str] | None:
     """A SHA-256 over all weights, and what it was taken of: `files` or `tensors`.
 
-    Both are over names, types, shapes and bytes, but a file may hold other names, types and weights than the module
-    that was made from it: hashes of the two ways say nothing of each other.
+    Both are over names, types, shapes and bytes, but a file may hold other names, types and weights
+    than the module that was made from it: hashes of the two ways say nothing of each other.
 
     Parameters
     ----------
     module : Module
         A model.
     way : str, optional
-        The way that is wanted; None comes back where it cannot be had. By default the files where the weights are
-        still those that were read from them.
+        The way that is wanted; None comes back where it cannot be had. By default the files where
+        the weights are still those that were read from them.
     """
     if way != TENSORS:
         origin = _ORIGINS.get(module)
-        if origin is not None and _written(origin.files) == origin.written and trace_of(module) == origin.trace:
+        if (
+            origin is not None
+            and _written(origin.files) == origin.written
+            and trace_of(module) == origin.trace
+        ):
             return hash_files(origin.files), FILES
         if way == FILES:
             return None
@@ -147,8 +168,8 @@ def hash_tensors(module: nn.Module) -> str:
 
 
 def hash_files(files: tuple[Path, ...]) -> str:
-    """A SHA-256 over names, types, shapes and bytes of all weights in safetensors files: the same however they are cut
-    into files, in whatever order."""
+    """A SHA-256 over names, types, shapes and bytes of all weights in safetensors files: the same
+    however they are cut into files, in whatever order."""
     jobs: list[tuple[str, Path, int, int]] = []
     for path in files:
         jobs += _entries(path)
@@ -158,19 +179,26 @@ def hash_files(files: tuple[Path, ...]) -> str:
 
 
 def _entries(path: Path) -> list[tuple[str, Path, int, int]]:
-    """What a safetensors file says of its weights: name with type and shape, and from and to which byte it lies."""
+    """What a safetensors file says of its weights: name with type and shape, and from and to which
+    byte it lies."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header: Mapping[str, Any] = json.loads(file.read(length))
         start = 8 + length
         return [
-            (f"{name} {about['dtype']} {about['shape']}", path, *(start + at for at in about["data_offsets"]))
+            (
+                f"{name} {about['dtype']} {about['shape']}",
+                path,
+                *(start + at for at in about["data_offsets"]),
+            )
             for name, about in header.items()
             if name != "__metadata__"
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"The weights in '{path}' can no longer be read ({error}); open the model again.") from error
+        raise ModelError(
+            f"The weights in '{path}' can no longer be read ({error}); open the model again."
+        ) from error
 
 
 def _hash_entry(job: tuple[str, Path, int, int]) -> tuple[str, str]:
@@ -182,20 +210,23 @@ def _hash_entry(job: tuple[str, Path, int, int]) -> tuple[str, str]:
         while start < stop:
             count = file.readinto(buffer[: stop - start])
             if not count:
-                raise ModelError(f"The weights in '{path}' can no longer be read: the file is shorter than it says.")
+                raise ModelError(
+                    f"The weights in '{path}' can no longer be read: the file is shorter than it says."
+                )
             digest.update(buffer[:count])
             start += count
     return name, digest.hexdigest()
 
 
 def identity(self: HeadModel, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What tells this model from others: name, architecture, sizes, a hash over its weights, and what that was taken of
-    (`weights_from`: the `files` they came from, or the `tensors`).
+    """What tells this model from others: name, architecture, sizes, a hash over its weights, and
+    what that was taken of (`weights_from`: the `files` they came from, or the `tensors`).
 
     Parameters
     ----------
     like : mapping, optional
-        An identity told before: where it is of the same weights, hashed the other way, its hash is given.
+        An identity told before: where it is of the same weights, hashed the other way, its hash is
+        given.
     """
     digest, way = _hash(self)
     if like and like.get("weights_from", TENSORS) != way and same_weights(self, like):
@@ -212,8 +243,9 @@ def identity(self: HeadModel, like: Mapping[str, Any] | None = None) -> dict[str
 
 
 def same_weights(self: HeadModel, told: Mapping[str, Any]) -> bool | None:
-    """Whether an identity (of an atlas's provenance, say) is that of these weights, whichever way it was hashed; None
-    where that cannot be known: it tells no hash, or one of files, and these weights came from none.
+    """Whether an identity (of an atlas's provenance, say) is that of these weights, whichever way
+    it was hashed; None where that cannot be known: it tells no hash, or one of files, and these
+    weights came from none.
 
     One that does not name the way is of the tensors, as all were before files could be hashed.
 

@@ -1,4 +1,5 @@
-"""Whatever a caller has as input to a model, as rows of tokens: texts, examples, token ids, what a tokenizer gave."""
+"""Whatever a caller has as input to a model, as rows of tokens: texts, examples, token ids, what a
+tokenizer gave."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from headwise.core.errors import InputError, ParameterError
 from headwise.text.alignment import NO_WORD
-from headwise.text.cutting import NO_SEGMENT
 from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import UNFIT, Example
-from headwise.text.made import made_row
+from headwise.text.synthetic import synthetic_row
+from headwise.text.truncation import NO_SEGMENT
 
 Input = Any  # a text, an Example, an Encoded, token ids (list, array, tensor), a BatchEncoding, or several of the first
 WANTED = "give a text, an Example, token ids (whole numbers, or a tensor [example, token]) or what a tokenizer gives"
@@ -40,7 +41,9 @@ def input_rows(
         How many token ids the model has.
     """
     make = _IdRows(encoder, vocabulary)
-    if isinstance(given, Mapping) or hasattr(given, "input_ids"):  # a tokenizer's BatchEncoding is a UserDict
+    if isinstance(given, Mapping) or hasattr(
+        given, "input_ids"
+    ):  # a tokenizer's BatchEncoding is a UserDict
         if "input_ids" not in given:
             keys = ", ".join(f"`{key}`" for key in given) or "nothing"
             raise InputError(f"A mapping given as input needs `input_ids`; it has {keys}.")
@@ -75,7 +78,9 @@ def input_rows(
 def check_length(ids: Tensor, longest: int, name: str) -> None:
     """Refuse token ids `[example, token]` of more tokens than the model of this name takes."""
     if ids.shape[1] > longest:
-        raise InputError(f"The batch is {ids.shape[1]} tokens long, but {name} takes at most {longest}.")
+        raise InputError(
+            f"The batch is {ids.shape[1]} tokens long, but {name} takes at most {longest}."
+        )
 
 
 class _IdRows:
@@ -84,9 +89,14 @@ class _IdRows:
     def __init__(self, encoder: Encoder | None, vocabulary: int | None) -> None:
         self.encoder, self.vocabulary = encoder, vocabulary
 
-    def rows(self, given: Any, mask: Any = None, types: Any = None, start: int = 0) -> list[Encoded]:
+    def rows(
+        self, given: Any, mask: Any = None, types: Any = None, start: int = 0
+    ) -> list[Encoded]:
         ids = _plain(given, "token ids")
-        masks, kinds = _like(mask, ids, "the attention mask", 1), _like(types, ids, "`token_type_ids`", 0)
+        masks, kinds = (
+            _like(mask, ids, "the attention mask", 1),
+            _like(types, ids, "`token_type_ids`", 0),
+        )
         each = zip(ids, masks, kinds, strict=True)
         return [self._row(*parts, index) for index, parts in enumerate(each, start)]
 
@@ -95,18 +105,30 @@ class _IdRows:
         real = mask.astype(bool)
         if not real.any() or (np.diff(real.astype(int)) > 0).any():
             side = "is padded on the left or inside" if real.any() else "is all padding"
-            raise InputError(f"{where} {side}: give rows padded on the right (tokenizer.padding_side = 'right').")
+            raise InputError(
+                f"{where} {side}: give rows padded on the right (tokenizer.padding_side = 'right')."
+            )
         ids, types = ids[real], types[real]
         lowest, highest = int(ids.min()), int(ids.max())
         if lowest < 0 or (self.vocabulary is not None and highest >= self.vocabulary):
-            known = "none is below 0" if lowest < 0 else f"the model has ids 0 to {(self.vocabulary or 0) - 1}"
-            raise InputError(f"{where} has the id {lowest if lowest < 0 else highest}, but {known}.")
+            known = (
+                "none is below 0"
+                if lowest < 0
+                else f"the model has ids 0 to {(self.vocabulary or 0) - 1}"
+            )
+            raise InputError(
+                f"{where} has the id {lowest if lowest < 0 else highest}, but {known}."
+            )
         if self.encoder is None:
             none, no = np.full(len(ids), NO_WORD, dtype=np.int64), np.zeros(len(ids), dtype=bool)
             example = Example(text=" ".join(map(str, ids)), origin=where)
-            return Encoded(index, example, ids, types, none, np.zeros_like(ids), no, no, no, no, False, False)
-        row = made_row(self.encoder, ids, index)
-        example = Example(text=UNFIT.sub("\ufffd", str(self.encoder.tokenizer.decode(ids.tolist()))), origin=where)
+            return Encoded(
+                index, example, ids, types, none, np.zeros_like(ids), no, no, no, no, False, False
+            )
+        row = synthetic_row(self.encoder, ids, index)
+        example = Example(
+            text=UNFIT.sub("\ufffd", str(self.encoder.tokenizer.decode(ids.tolist()))), origin=where
+        )
         # A second segment, where the model knows segments, has token type 1 (BERT and its kin).
         segment = np.where(row.special, NO_SEGMENT, (types > 0).astype(np.int64))
         return replace(row, example=example, types=types, segment=segment)
@@ -124,22 +146,34 @@ def _is_ids(value: object) -> bool:
     """Whether this is one row of token ids."""
     if _is_array(value):
         return True
-    return isinstance(value, list | tuple) and len(value) > 0 and all(_is_whole(item) for item in value)
+    return (
+        isinstance(value, list | tuple)
+        and len(value) > 0
+        and all(_is_whole(item) for item in value)
+    )
 
 
 def _plain(given: Any, what: str) -> list[np.ndarray]:
     """Rows of whole numbers from a row, several rows, or a tensor of either."""
-    if isinstance(given, Sequence) and given and not all(isinstance(item, int | np.integer) for item in given):
+    if (
+        isinstance(given, Sequence)
+        and given
+        and not all(isinstance(item, int | np.integer) for item in given)
+    ):
         return [row for item in given for row in _plain(item, what)]
     values = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     if values.size == 0:
-        raise InputError("A batch needs at least one example, and every row of token ids at least one token.")
+        raise InputError(
+            "A batch needs at least one example, and every row of token ids at least one token."
+        )
     if values.ndim not in (1, 2) or values.dtype.kind not in "iub":
         shape = list(values.shape)
         raise InputError(f"{what[0].upper()}{what[1:]} are whole numbers [token] or [example, token]; {shape} of "
                          f"{values.dtype} were given.")  # fmt: skip
     if values.dtype.kind == "b" and what == "token ids":
-        raise InputError("Token ids are whole numbers; true and false were given: is this an attention mask?")
+        raise InputError(
+            "Token ids are whole numbers; true and false were given: is this an attention mask?"
+        )
     return list(np.atleast_2d(values.astype(np.int64)))
 
 

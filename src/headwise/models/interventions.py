@@ -1,5 +1,6 @@
-"""What can be done to a head while the model runs (uniform attention, no output, its mean, or something given), and to
-what enters a layer (the residual stream) or leaves its feed-forward part."""
+"""What can be done to a head while the model runs (uniform attention, no output, its mean, or
+something given), and to what enters a layer (the residual stream) or leaves its feed-forward
+part."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError, ParameterError, unknown
-from headwise.models.calling import own_thread
+from headwise.models.forward_call import only_in_this_thread
 from headwise.models.masks import is_open
 from headwise.models.sites import Sites, hidden_input, replaced
 from headwise.models.tap import Call
@@ -21,7 +22,8 @@ from headwise.models.tap import Call
 PLACE_NAME = re.compile(r"L(\d+)(?:H(\d+))?")
 NAMED = ("uniform", "zero", "mean")
 STREAMS = ("residual", "mlp")
-# Where layers keep their feed-forward part: the path, inside the layer, of the module that gives what is added.
+# Where layers keep their feed-forward part: the path, inside the layer, of the module that gives
+# what is added.
 FEED_FORWARD = re.compile(
     r"mlp|feed_forward|feedforward|ffn|ff|block_sparse_moe|moe|output\.dense|fc2|lin2|ffn_output|"
     r"layer\.\d+\.DenseReluDense"
@@ -30,16 +32,17 @@ FEED_FORWARD = re.compile(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mean:
-    """Replace the head's output at every token by this vector `[d_head]`, for instance its mean over a corpus."""
+    """Replace the head's output at every token by this vector `[d_head]`, for instance its mean
+    over a corpus."""
 
     vector: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Patch:
-    """Replace the head's `weights` (`[query, key]` or `[example, query, key]`) or its `output` (`[token, d_head]` or
-    `[example, token, d_head]`); in the residual stream or after a feed-forward part, `output` is as wide as the hidden
-    states."""
+    """Replace the head's `weights` (`[query, key]` or `[example, query, key]`) or its `output`
+    (`[token, d_head]` or `[example, token, d_head]`); in the residual stream or after a
+    feed-forward part, `output` is as wide as the hidden states."""
 
     weights: Tensor | None = None
     output: Tensor | None = None
@@ -62,7 +65,8 @@ Streams = dict[tuple[int, str], Intervention]  # (layer, stream) -> what to do
 
 
 def of_heads(given: Mapping[Any, Intervention] | None) -> dict[Any, Intervention]:
-    """What is to be done to heads, without what is for other streams (`(layer, "residual")`, `(layer, "mlp")`)."""
+    """What is to be done to heads, without what is for other streams (`(layer, "residual")`,
+    `(layer, "mlp")`)."""
     if given is not None and not isinstance(given, Mapping):
         raise ParameterError(
             f"Interventions are a mapping like {{'L3H5': 'zero'}}; they were given as a {type(given).__name__}."
@@ -75,18 +79,24 @@ def is_stream(key: object) -> bool:
     return isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], str)
 
 
-def plan_interventions(given: Mapping[Any, Intervention] | None, layers: int, heads: int, d_head: int) -> Plan:
-    """Check `{head: intervention}` and `{layer: intervention}` (all heads of a layer) and sort it by layer.
+def plan_interventions(
+    given: Mapping[Any, Intervention] | None, layers: int, heads: int, d_head: int
+) -> Plan:
+    """Check `{head: intervention}` and `{layer: intervention}` (all heads of a layer) and sort it
+    by layer.
 
-    Heads are names (`L3H5`) or pairs (3, 5), layers names (`L3`) or numbers. A single head's entry wins over its
-    layer's.
-    """
+    Heads are names (`L3H5`) or pairs (3, 5), layers names (`L3`) or numbers. A single head's entry
+    wins over its layer's."""
     plan: Plan = {}
     places = {key: named_place(key) if isinstance(key, str) else key for key in given or {}}
     if len(set(places.values())) < len(places):
         twice = next(key for key, place in places.items() if list(places.values()).count(place) > 1)
-        raise ParameterError(f"Two interventions are given for {twice!r}, by name and by number; give one.")
-    for key, what in sorted((given or {}).items(), key=lambda item: isinstance(places[item[0]], tuple)):
+        raise ParameterError(
+            f"Two interventions are given for {twice!r}, by name and by number; give one."
+        )
+    for key, what in sorted(
+        (given or {}).items(), key=lambda item: isinstance(places[item[0]], tuple)
+    ):
         _check(what, d_head)
         place = places[key]
         layer, head = place if isinstance(place, tuple) and len(place) == 2 else (place, None)
@@ -96,9 +106,13 @@ def plan_interventions(given: Mapping[Any, Intervention] | None, layers: int, he
                 f"given for {key!r}."
             )
         if not 0 <= layer < layers:
-            raise ParameterError(f"There is no layer {layer}: the model has layers 0 to {layers - 1}.")
+            raise ParameterError(
+                f"There is no layer {layer}: the model has layers 0 to {layers - 1}."
+            )
         if head is not None and not 0 <= head < heads:
-            raise ParameterError(f"There is no head {head} in layer {layer}: the model has heads 0 to {heads - 1}.")
+            raise ParameterError(
+                f"There is no head {head} in layer {layer}: the model has heads 0 to {heads - 1}."
+            )
         for one in range(heads) if head is None else (head,):
             plan.setdefault(int(layer), {})[int(one)] = what
     return plan
@@ -131,7 +145,9 @@ def _check(what: Any, d_head: int) -> None:
             raise ParameterError(unknown("intervention", what, NAMED))
     elif isinstance(what, Scale):
         if what.factor.ndim:
-            raise ParameterError(f"`Scale` takes one number; it has shape {list(what.factor.shape)}.")
+            raise ParameterError(
+                f"`Scale` takes one number; it has shape {list(what.factor.shape)}."
+            )
     elif not isinstance(what, Patch):
         raise ParameterError(
             f"An intervention is one of {', '.join(NAMED)}, a Mean, a Patch or a Scale; it is a {type(what).__name__}."
@@ -139,10 +155,14 @@ def _check(what: Any, d_head: int) -> None:
 
 
 def on_weights(
-    plan: Mapping[int, Intervention], weights: Tensor, visible: Tensor, sink: Tensor | None, start: int
+    plan: Mapping[int, Intervention],
+    weights: Tensor,
+    visible: Tensor,
+    sink: Tensor | None,
+    start: int,
 ) -> tuple[Tensor, Tensor | None]:
-    """Weights (and sink mass) of a block of rows after the interventions that replace weights; new tensors, so
-    gradients flow."""
+    """Weights (and sink mass) of a block of rows after the interventions that replace weights; new
+    tensors, so gradients flow."""
     heads = [
         head
         for head, what in plan.items()
@@ -175,7 +195,8 @@ def on_weights(
 
 
 def on_outputs(plan: Mapping[int, Intervention], outputs: Tensor, real: Tensor) -> Tensor:
-    """Head outputs `[example, head, token, d_head]` after the interventions that replace outputs."""
+    """Head outputs `[example, head, token, d_head]` after the interventions that replace
+    outputs."""
     chosen = {
         head: what
         for head, what in plan.items()
@@ -199,7 +220,8 @@ def on_outputs(plan: Mapping[int, Intervention], outputs: Tensor, real: Tensor) 
 
 
 def _output_of(patch: Patch, like: Tensor, where: str = "") -> Tensor:
-    """What a patch puts in the place of `like[example, token, size]`: one for each example, or one for all."""
+    """What a patch puts in the place of `like[example, token, size]`: one for each example, or one
+    for all."""
     assert patch.output is not None
     given, wanted = patch.output.to(like.device, like.dtype), list(like.shape)
     if list(given.shape) not in (wanted, wanted[1:]):
@@ -215,14 +237,17 @@ def _misfit(what: str, given: Tensor, wanted: list[int], where: str = "") -> Par
 
 
 def _mean_of_tokens(values: Tensor, real: Tensor) -> Tensor:
-    """The mean over the tokens that are no padding, `[example, token, size]` to `[example, 1, size]`."""
-    share = (real / real.sum(-1, keepdim=True)).to(values.device, torch.promote_types(values.dtype, torch.float32))
+    """The mean over the tokens that are no padding, `[example, token, size]` to `[example, 1,
+    size]`."""
+    share = (real / real.sum(-1, keepdim=True)).to(
+        values.device, torch.promote_types(values.dtype, torch.float32)
+    )
     return (share[:, None] @ values.to(share.dtype)).to(values.dtype)
 
 
 def attend_by_plan(call: Call, plan: Mapping[int, Intervention]) -> tuple[Tensor, Tensor, Tensor]:
-    """A call of examples without padding, by the plan of its layer: the heads' outputs before and after they are
-    replaced, `[example, head, token, d_head]`, and the weights."""
+    """A call of examples without padding, by the plan of its layer: the heads' outputs before and
+    after they are replaced, `[example, head, token, d_head]`, and the weights."""
     queries = call.sizes[2]
     key, value = call.repeated()
     weights, sink = call.weights(key, 0, queries)
@@ -236,18 +261,24 @@ def attend_by_plan(call: Call, plan: Mapping[int, Intervention]) -> tuple[Tensor
     return output, on_outputs(plan, output, real), weights
 
 
-# --- beside the heads -------------------------------------------------------------------------------------------------
+# --- beside the heads -----------------------------------------------------------------------------
 
 
 def plan_streams(given: Mapping[Any, Intervention] | None, layers: int, width: int) -> Streams:
     """The interventions among these that are for streams, checked."""
     found: Streams = {}
-    for (layer, stream), what in ((key, what) for key, what in (given or {}).items() if is_stream(key)):
+    for (layer, stream), what in (
+        (key, what) for key, what in (given or {}).items() if is_stream(key)
+    ):
         if stream not in STREAMS:
             raise ParameterError(unknown("stream", stream, STREAMS))
         if not isinstance(layer, int) or not 0 <= layer < layers:
-            raise ParameterError(f"There is no layer {layer!r}: the model has layers 0 to {layers - 1}.")
-        if what not in ("zero", "mean") and not (isinstance(what, Mean) or getattr(what, "output", None) is not None):
+            raise ParameterError(
+                f"There is no layer {layer!r}: the model has layers 0 to {layers - 1}."
+            )
+        if what not in ("zero", "mean") and not (
+            isinstance(what, Mean) or getattr(what, "output", None) is not None
+        ):
             raise ParameterError(
                 f"The {stream} stream takes zero, mean, a Mean or a Patch with `output`; not {what!r}."
             )
@@ -262,18 +293,25 @@ def plan_streams(given: Mapping[Any, Intervention] | None, layers: int, width: i
 
 def feed_forward(entry: nn.Module) -> nn.Module:
     """The feed-forward part of a layer: the module whose output is added to the stream."""
-    found: list[nn.Module] = [part for path, part in entry.named_modules() if path and FEED_FORWARD.fullmatch(path)]
+    found: list[nn.Module] = [
+        part for path, part in entry.named_modules() if path and FEED_FORWARD.fullmatch(path)
+    ]
     called = [part for part in found if not isinstance(part, nn.ModuleList)]
     if len(called) != 1 or any(isinstance(part, nn.LayerNorm) for part in called[0].children()):
-        raise ModelError(f"The feed-forward part of {type(entry).__name__} cannot be told from the rest; patch heads.")
+        raise ModelError(
+            f"The feed-forward part of {type(entry).__name__} cannot be told from the rest; patch heads."
+        )
     return called[0]
 
 
-def stream_hooks(streams: Streams, sites: Sites, real: Tensor, active: Callable[[], bool], stack: ExitStack) -> None:
-    """Hooks that change streams for as long as the stack is open, in passes for which `active` says so.
+def stream_hooks(
+    streams: Streams, sites: Sites, real: Tensor, active: Callable[[], bool], stack: ExitStack
+) -> None:
+    """Hooks that change streams for as long as the stack is open, in passes for which `active` says
+    so.
 
-    `(layer, "residual")` changes what enters the layer, `(layer, "mlp")` what its feed-forward part gives.
-    """
+    `(layer, "residual")` changes what enters the layer, `(layer, "mlp")` what its feed-forward part
+    gives."""
     places = {layer: site for site in sites.by_module.values() for layer in site.layers}
     changes: dict[tuple[nn.Module, str], dict[int, Intervention]] = {}
     for (layer, stream), what in streams.items():
@@ -285,10 +323,12 @@ def stream_hooks(streams: Streams, sites: Sites, real: Tensor, active: Callable[
     for (module, stream), by_call in changes.items():
         hook = _Hook(by_call, stream, real, active, sites.tokens_first)
         if stream == "residual":
-            before = own_thread(hook.before)
-            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove)
+            before = only_in_this_thread(hook.before)
+            stack.callback(
+                module.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove
+            )
         else:
-            stack.callback(module.register_forward_hook(own_thread(hook.after)).remove)
+            stack.callback(module.register_forward_hook(only_in_this_thread(hook.after)).remove)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,5 @@
-"""The mask function beside the tap: eager masks for short inputs, masks built by blocks of rows for long ones."""
+"""The mask function beside the tap: eager masks for short inputs, masks built by blocks of rows for
+long ones."""
 
 from __future__ import annotations
 
@@ -14,25 +15,31 @@ from torch.utils._pytree import tree_map
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A mask in two numbers: whether later keys are hidden, and from which distance on keys are (0: none)."""
+    """A mask in two numbers: whether later keys are hidden, and from which distance on keys are (0:
+    none)."""
 
     causal: bool
     window: int = 0
 
 
 class RowMask(Tensor):
-    """An additive mask `[example, 1, query, key]` that is only ever built for a block of query rows.
+    """An additive mask `[example, 1, query, key]` that is only ever built for a block of query
+    rows.
 
-    It has the shape, type and device of the whole mask but no storage. Model code that computes with it (few
-    architectures do) gets the whole mask, built for that one operation: the numbers never differ, only the memory.
-    """
+    It has the shape, type and device of the whole mask but no storage. Model code that computes
+    with it (few architectures do) gets the whole mask, built for that one operation: the numbers
+    never differ, only the memory."""
 
     build: Callable[[int, int], Tensor]
     sight: Sight | None  # where the mask, padding on the right apart, is no more than that
 
     @staticmethod
     def __new__(
-        cls, build: Callable[[int, int], Tensor], shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+        cls,
+        build: Callable[[int, int], Tensor],
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> RowMask:
         self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         self.build, self.sight = build, None
@@ -45,7 +52,9 @@ class RowMask(Tensor):
     def moved(self, device: torch.device) -> RowMask:
         """The same mask for a layer on another device: its rows go there when they are built."""
         build = self.build
-        made = RowMask(lambda start, stop: build(start, stop).to(device), tuple(self.shape), self.dtype, device)
+        made = RowMask(
+            lambda start, stop: build(start, stop).to(device), tuple(self.shape), self.dtype, device
+        )
         made.sight = self.sight
         return made
 
@@ -54,7 +63,10 @@ class RowMask(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        if func is torch.ops.aten._to_copy.default and (kwargs or {}).get("dtype") in (None, args[0].dtype):
+        if func is torch.ops.aten._to_copy.default and (kwargs or {}).get("dtype") in (
+            None,
+            args[0].dtype,
+        ):
             return args[0].moved(torch.device(kwargs.get("device") or args[0].device))
 
         def whole(x: Any) -> Any:
@@ -64,7 +76,8 @@ class RowMask(Tensor):
 
 
 def row_mask(**arguments: Any) -> Tensor | None:
-    """A `RowMask` from the arguments transformers hands to a mask function; None where there is nothing to mask."""
+    """A `RowMask` from the arguments transformers hands to a mask function; None where there is
+    nothing to mask."""
     attention_mask = arguments.get("attention_mask")
     if (
         arguments.pop("allow_is_bidirectional_skip", False)
@@ -81,27 +94,47 @@ def row_mask(**arguments: Any) -> Tensor | None:
         return rows
 
     shape = (arguments["batch_size"], 1, length, arguments["kv_length"])
-    made = RowMask(build, shape, arguments.get("dtype", torch.float32), torch.device(arguments.get("device", "cpu")))
+    made = RowMask(
+        build,
+        shape,
+        arguments.get("dtype", torch.float32),
+        torch.device(arguments.get("device", "cpu")),
+    )
     if length == arguments["kv_length"] and offset == 0:
         made.sight = _sight(made, attention_mask)
     return made
 
 
 def _sight(mask: RowMask, real: Tensor | None) -> Sight | None:
-    """What a mask comes to, believed only if some rows of it, built as the model would have them, are just that."""
+    """What a mask comes to, believed only if some rows of it, built as the model would have them,
+    are just that."""
     n = mask.shape[-1]  # `built` is [example, row, key]
-    rows = sorted({*range(min(3, n)), *(n * part // 7 for part in range(1, 7)), max(0, n - 2), n - 1})
-    blocks = [(0, min(3, n)), *((row, row + 1) for row in rows if 2 < row < n - 2), (max(3, n - 2), n)]
-    built = torch.cat([is_open(mask.rows(*block)[:, 0]) for block in blocks if block[0] < block[1]], dim=1)
+    rows = sorted(
+        {*range(min(3, n)), *(n * part // 7 for part in range(1, 7)), max(0, n - 2), n - 1}
+    )
+    blocks = [
+        (0, min(3, n)),
+        *((row, row + 1) for row in rows if 2 < row < n - 2),
+        (max(3, n - 2), n),
+    ]
+    built = torch.cat(
+        [is_open(mask.rows(*block)[:, 0]) for block in blocks if block[0] < block[1]], dim=1
+    )
     place = torch.arange(n, device=built.device)
     row = torch.tensor(rows, device=built.device)
-    lengths = torch.full((len(built),), n, device=built.device) if real is None else real.sum(-1).to(built.device)
+    lengths = (
+        torch.full((len(built),), n, device=built.device)
+        if real is None
+        else real.sum(-1).to(built.device)
+    )
     inside = place < lengths[:, None]
     if real is not None and not torch.equal(inside, real.to(built.device).bool()):
         return None
     counted = (row < lengths[:, None])[..., None]  # rows of padding do not matter
     apart = row[:, None] - place
-    first = built.int().argmax(-1)  # the first key that is seen: where it is not key 0, it tells the window
+    first = built.int().argmax(
+        -1
+    )  # the first key that is seen: where it is not key 0, it tells the window
     windows = torch.where(counted[..., 0] & (first > 0), row - first + 1, 0).max().item()
     for causal in (True, False):
         for window in {0, int(windows)}:
@@ -114,8 +147,8 @@ def _sight(mask: RowMask, real: Tensor | None) -> Sight | None:
 
 
 def rows_of(mask: Tensor | None, start: int, stop: int, keys: int) -> Tensor | None:
-    """A block of rows of a mask or bias `[1 or example, 1 or head, 1 or query, key]`, cut to the keys there are (static
-    caches are longer)."""
+    """A block of rows of a mask or bias `[1 or example, 1 or head, 1 or query, key]`, cut to the
+    keys there are (static caches are longer)."""
     if mask is None:
         return None
     if isinstance(mask, RowMask):
@@ -125,6 +158,6 @@ def rows_of(mask: Tensor | None, start: int, stop: int, keys: int) -> Tensor | N
 
 
 def is_open(mask: Tensor) -> Tensor:
-    """Which entries of a mask let a key through; additive masks hold the lowest number of their type (or -inf) where
-    they do not."""
+    """Which entries of a mask let a key through; additive masks hold the lowest number of their
+    type (or -inf) where they do not."""
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2

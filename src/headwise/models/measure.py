@@ -1,5 +1,5 @@
-"""What a model is, seen by running a few tokens through it: its attention modules, its stack, the width of its hidden
-states."""
+"""What a model is, seen by running a few tokens through it: its attention modules, its stack, the
+width of its hidden states."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ import torch
 from torch import nn
 
 from headwise.core.errors import ModelError
-from headwise.models.calling import call_part, evaluating
-from headwise.models.placing import home_of
+from headwise.models.devices import home_of
+from headwise.models.forward_call import call_part, evaluating
 from headwise.models.session import Session
 from headwise.models.sites import Sites, find_sites
 from headwise.models.trace import TraceWatcher
 
-if TYPE_CHECKING:  # transformers takes seconds to bring it: whoever opens a model waits, nobody else
+if (
+    TYPE_CHECKING
+):  # transformers takes seconds to bring it: whoever opens a model waits, nobody else
     from transformers import PreTrainedModel
 
 
 def measure(
     module: PreTrainedModel, encoder: nn.Module | None, pad_id: int, stack: str | None
 ) -> tuple[Sites, str, int]:
-    """The attention modules of a stack, the name of the stack, and the width of its hidden states (0: of no usual
-    shape), seen by running two short made-up inputs through a model on which the tap is selected.
+    """The attention modules of a stack, the name of the stack, and the width of its hidden states
+    (0: of no usual shape), seen by running two short made-up inputs through a model on which the
+    tap is selected.
 
     Parameters
     ----------
@@ -47,9 +50,12 @@ def measure(
     def run(tokens: int = 5) -> Any:
         if part == "encoder":
             return call_part(module, encoder, part, ids, real, torch.zeros_like(ids))
-        # The decoder gets one token less than the encoder, so that cross-attention is told by its shape.
+        # The decoder gets one token less than the encoder, so that cross-attention is told by its
+        # shape.
         target = ids[:, :tokens], real[:, :tokens]
-        return call_part(module, encoder, part, *target, torch.zeros_like(target[0]), source=(ids, real))
+        return call_part(
+            module, encoder, part, *target, torch.zeros_like(target[0]), source=(ids, real)
+        )
 
     try:
         with evaluating(module), torch.no_grad():

@@ -1,4 +1,5 @@
-"""A sentence encoder from chosen heads: their output vectors at the sentence's token, one after the other."""
+"""A sentence encoder from chosen heads: their output vectors at the sentence's token, one after the
+other."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from headwise.core.errors import InputError, MissingExtraError, ModelError, OutputError, ParameterError
+from headwise.core.errors import (
+    InputError,
+    MissingExtraError,
+    ModelError,
+    OutputError,
+    ParameterError,
+)
 from headwise.core.labels import existing_heads, head_name
 from headwise.models import HeadModel
 from headwise.models.inputs import check_length
@@ -40,12 +47,12 @@ class _Chosen(Watcher):
 
 
 class HeadPooling(nn.Module):
-    """The concatenation of `O[l, h]` of chosen heads at the sentence's token (Jo & Myaeng 2020, §3.3): `n * d_head`
-    numbers a sentence.
+    """The concatenation of `O[l, h]` of chosen heads at the sentence's token (Jo & Myaeng 2020,
+    §3.3): `n * d_head` numbers a sentence.
 
-    A `torch.nn.Module` with the model inside, trained end to end like any other; in evaluation mode dropout is off. It
-    has the methods of a sentence-transformers input module: `SentenceTransformer(modules=[pooling])` works, and so does
-    what it saves.
+    A `torch.nn.Module` with the model inside, trained end to end like any other; in evaluation mode
+    dropout is off. It has the methods of a sentence-transformers input module:
+    `SentenceTransformer(modules=[pooling])` works, and so does what it saves.
 
     Parameters
     ----------
@@ -63,7 +70,12 @@ class HeadPooling(nn.Module):
     config_file_name = CONFIG
 
     def __init__(
-        self, model: Any, heads: Iterable[Sequence[int] | str], *, token: str = "auto", normalize: bool = False
+        self,
+        model: Any,
+        heads: Iterable[Sequence[int] | str],
+        *,
+        token: str = "auto",
+        normalize: bool = False,
     ) -> None:
         super().__init__()
         opened = model if isinstance(model, HeadModel) else HeadModel.open(model)
@@ -71,15 +83,23 @@ class HeadPooling(nn.Module):
         self.token = token_rule(opened, token)
         self.normalize = bool(normalize)
         self.model = opened
-        self.backbone: nn.Module = opened.module  # registered: its weights are this module's weights
+        self.backbone: nn.Module = (
+            opened.module
+        )  # registered: its weights are this module's weights
         self.max_seq_length = opened.max_length
 
     @classmethod
     def from_probing(
-        cls, model: Any, dataset: xr.Dataset, task: str, n: int | None = None, selection: str = "top", **options: Any
+        cls,
+        model: Any,
+        dataset: xr.Dataset,
+        task: str,
+        n: int | None = None,
+        selection: str = "top",
+        **options: Any,
     ) -> HeadPooling:
-        """The n best heads of a probing result for a task (`selection`: `top`, or `greedy`); by default as many as were
-        joined there."""
+        """The n best heads of a probing result for a task (`selection`: `top`, or `greedy`); by
+        default as many as were joined there."""
         if task not in dataset.task.values:
             raise ParameterError(
                 f"The probing result has no task '{task}'; it has {', '.join(map(str, dataset.task.values))}."
@@ -88,14 +108,21 @@ class HeadPooling(nn.Module):
             raise ParameterError(
                 f"The probing result has no selection '{selection}'; run it with greedy=True, or take `top`."
             )
-        layers, heads = (dataset[f"{selection}_{what}"].sel(task=task).values for what in ("layer", "head"))
+        layers, heads = (
+            dataset[f"{selection}_{what}"].sel(task=task).values for what in ("layer", "head")
+        )
         count = int(dataset.attrs.get("top", len(layers))) if n is None else n
         known = int((layers >= 0).sum())
         if not 1 <= count <= known:
-            raise ParameterError(f"`n` must be from 1 to {known}, the heads this result has ranked; it is {count}.")
+            raise ParameterError(
+                f"`n` must be from 1 to {known}, the heads this result has ranked; it is {count}."
+            )
         return cls(
             model,
-            [(int(layer), int(head)) for layer, head in zip(layers[:count], heads[:count], strict=True)],
+            [
+                (int(layer), int(head))
+                for layer, head in zip(layers[:count], heads[:count], strict=True)
+            ],
             **options,
         )
 
@@ -115,11 +142,11 @@ class HeadPooling(nn.Module):
     def extra_repr(self) -> str:
         return f"heads={','.join(self.names)}, token={self.token}, size={self.get_embedding_dimension()}"
 
-    # --- running ----------------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------
 
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Add `sentence_embedding[example, n * d_head]` to a dict with `input_ids`, `attention_mask` and, where the
-        model has segments, `token_type_ids`.
+        """Add `sentence_embedding[example, n * d_head]` to a dict with `input_ids`,
+        `attention_mask` and, where the model has segments, `token_type_ids`.
 
         Padding must be on the right. Gradients flow where they are enabled.
         """
@@ -127,7 +154,9 @@ class HeadPooling(nn.Module):
         mask = features.get("attention_mask")
         real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         if (real[:, 1:] & ~real[:, :-1]).any():
-            raise InputError("The batch is padded on the left; set the tokenizer's padding_side to right.")
+            raise InputError(
+                "The batch is padded on the left; set the tokenizer's padding_side to right."
+            )
         check_length(ids, self.model.max_length, self.model.name)
         types = features.get("token_type_ids")
         wanted: dict[int, list[int]] = {}
@@ -137,7 +166,12 @@ class HeadPooling(nn.Module):
         with Session(self.model.sites, real, watcher).running():
             self.model.run(ids, real, torch.zeros_like(ids) if types is None else types)
         vector = torch.cat([watcher.found[place] for place in self.heads], -1)
-        return {**features, "sentence_embedding": nn.functional.normalize(vector, dim=-1) if self.normalize else vector}
+        return {
+            **features,
+            "sentence_embedding": nn.functional.normalize(vector, dim=-1)
+            if self.normalize
+            else vector,
+        }
 
     def preprocess(
         self, inputs: Sequence[str | tuple[str, str]], prompt: str | None = None, **_: Any
@@ -152,7 +186,9 @@ class HeadPooling(nn.Module):
         first = [(prompt or "") + (text if isinstance(text, str) else text[0]) for text in texts]
         second = [text[1] for text in texts if not isinstance(text, str)]
         if second and len(second) != len(first):
-            raise InputError("Texts and pairs of texts cannot be encoded together; give one or the other.")
+            raise InputError(
+                "Texts and pairs of texts cannot be encoded together; give one or the other."
+            )
         rows = self.tokenizer(
             first,
             second or None,
@@ -163,7 +199,9 @@ class HeadPooling(nn.Module):
         width = max(len(row) for row in rows["input_ids"])
         fill = {"input_ids": self.model.pad_id, "attention_mask": 0, "token_type_ids": 0}
         return {
-            name: torch.tensor([row + [fill[name]] * (width - len(row)) for row in rows[name]], dtype=torch.long)
+            name: torch.tensor(
+                [row + [fill[name]] * (width - len(row)) for row in rows[name]], dtype=torch.long
+            )
             for name in fill
             if name in rows
         }
@@ -174,7 +212,8 @@ class HeadPooling(nn.Module):
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str | tuple[str, str]], batch_size: int = 64) -> Tensor:
-        """Sentence vectors [text, n * d_head] on the CPU, in evaluation mode; the texts are run in order of length."""
+        """Sentence vectors [text, n * d_head] on the CPU, in evaluation mode; the texts are run in
+        order of length."""
         if isinstance(texts, str):
             raise ParameterError("`texts` must be a list of texts, not one text.")
         order = sorted(range(len(texts)), key=lambda i: len("".join(texts[i])))
@@ -185,14 +224,15 @@ class HeadPooling(nn.Module):
             for start in range(0, len(order), batch_size):
                 chosen = order[start : start + batch_size]
                 features = {
-                    name: value.to(self.device) for name, value in self.preprocess([texts[i] for i in chosen]).items()
+                    name: value.to(self.device)
+                    for name, value in self.preprocess([texts[i] for i in chosen]).items()
                 }
                 out[chosen] = self(features)["sentence_embedding"].float().cpu()
         finally:
             self.train(training)
         return out
 
-    # --- what sentence-transformers asks ----------------------------------------------------------------------------
+    # --- what sentence-transformers asks ----------------------------------------------------------
 
     modalities = ("text",)
 
@@ -203,13 +243,18 @@ class HeadPooling(nn.Module):
     get_word_embedding_dimension = get_embedding_dimension
 
     def get_config_dict(self) -> dict[str, Any]:
-        return {"heads": self.names, "token": self.token, "normalize": self.normalize, "stack": self.model.stack}
+        return {
+            "heads": self.names,
+            "token": self.token,
+            "normalize": self.normalize,
+            "stack": self.model.stack,
+        }
 
-    # --- files ------------------------------------------------------------------------------------------------------
+    # --- files ------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, *_: Any, safe_serialization: bool = True, **__: Any) -> None:
-        """Write an ordinary model folder (safetensors, config, tokenizer), which `HeadModel.open` opens, with the
-        chosen heads beside it in one JSON file."""
+        """Write an ordinary model folder (safetensors, config, tokenizer), which `HeadModel.open`
+        opens, with the chosen heads beside it in one JSON file."""
         where = Path(folder)
         try:
             where.mkdir(parents=True, exist_ok=True)
@@ -220,11 +265,18 @@ class HeadPooling(nn.Module):
                 json.dumps({**self.get_config_dict(), "d_head": self.model.d_head}, indent=1) + "\n"
             )
         except OSError as error:
-            raise OutputError(f"The sentence encoder cannot be written to '{folder}' ({error}).") from error
+            raise OutputError(
+                f"The sentence encoder cannot be written to '{folder}' ({error})."
+            ) from error
 
     @classmethod
     def load(
-        cls, folder: str | Path, subfolder: str = "", *, device: torch.device | str | None = None, **_: Any
+        cls,
+        folder: str | Path,
+        subfolder: str = "",
+        *,
+        device: torch.device | str | None = None,
+        **_: Any,
     ) -> HeadPooling:
         """Open what `save` wrote."""
         where = Path(folder) / subfolder
@@ -258,7 +310,9 @@ class HeadPooling(nn.Module):
         return SentenceTransformer(modules=[self], device=str(self.device), **options)
 
 
-def chosen_heads(heads: Iterable[Sequence[int] | str], model: HeadModel) -> tuple[tuple[int, int], ...]:
+def chosen_heads(
+    heads: Iterable[Sequence[int] | str], model: HeadModel
+) -> tuple[tuple[int, int], ...]:
     """Heads as pairs; refuses what is no head of the model, twice the same, and none at all."""
     found = existing_heads(heads, model.layers, model.heads)
     twice = next((place for i, place in enumerate(found) if place in found[:i]), None)

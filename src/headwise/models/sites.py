@@ -1,5 +1,5 @@
-"""Which modules of a model compute attention, of which kind, in which layer: found by running a few tokens through
-it."""
+"""Which modules of a model compute attention, of which kind, in which layer: found by running a few
+tokens through it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
-from headwise.models.tap import Call, Running, led_to
+from headwise.models.tap import Call, Running, use_session
 
 KINDS = ("encoder", "decoder", "cross")
 NO_ATTENTION = "{} has no attention, so it has no heads to look at; give a transformer."
@@ -22,8 +22,8 @@ TOLERANCE = 1e-2  # of the probe; loose, for half precision: it looks for anothe
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """An attention module and the layers it computes, in the order of its calls (more than one where layers share
-    it)."""
+    """An attention module and the layers it computes, in the order of its calls (more than one
+    where layers share it)."""
 
     path: str
     layers: tuple[int, ...]
@@ -41,22 +41,25 @@ class Sites:
     d_heads: tuple[int, ...]  # of each layer
     causal: bool
     entries: list[nn.Module] = field(default_factory=list)
-    tokens_first: bool = False  # hidden states run [token, example, width] inside the model (XLNet, FSMT)
+    tokens_first: bool = (
+        False  # hidden states run [token, example, width] inside the model (XLNet, FSMT)
+    )
 
     def of(self, module: nn.Module) -> Site | None:
         return self.by_module.get(module)
 
 
 class LayerCount:
-    """Tells which layer each attention call of one pass is: that of its module, or by the order of calls where layers
-    share one."""
+    """Tells which layer each attention call of one pass is: that of its module, or by the order of
+    calls where layers share one."""
 
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
         self._calls: Counter[nn.Module] = Counter()
 
     def of_call(self, module: nn.Module) -> int | None:
-        """The layer of the call that is being made, which is counted; None for a module outside the watched stack."""
+        """The layer of the call that is being made, which is counted; None for a module outside the
+        watched stack."""
         site = self._sites.of(module)
         if site is None:
             return None
@@ -86,14 +89,19 @@ class _Seen:
 
 
 class Probe(Running):
-    """A session that notes every attention call and compares the tap's numbers with the model's own eager function."""
+    """A session that notes every attention call and compares the tap's numbers with the model's own
+    eager function."""
 
     def __init__(self, real: Tensor) -> None:
         self.real = real
         self.seen: list[_Seen] = []
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        if call.value.ndim != 4 or len(call.value) != len(self.real) or call.sizes[1] % call.sizes[4]:
+        if (
+            call.value.ndim != 4
+            or len(call.value) != len(self.real)
+            or call.sizes[1] % call.sizes[4]
+        ):
             raise ModelError(
                 f"{type(call.module).__name__} lays out its attention as {list(call.value.shape)}, which headwise does "
                 "not serve."
@@ -112,7 +120,9 @@ class Probe(Running):
                     f"{type(call.module).__name__} computes its attention in a way that headwise does not reproduce "
                     f"(outputs differ by {difference:.1e}); this model is not served."
                 )
-        causal = queries == keys and not bool((weights * real[:, None, :queries, None]).triu(1).any())
+        causal = queries == keys and not bool(
+            (weights * real[:, None, :queries, None]).triu(1).any()
+        )
         self.seen.append(_Seen(call.module, queries, keys, heads, kv_heads, d_head, causal))
         return output.contiguous(), weights
 
@@ -123,11 +133,16 @@ def has_attention(model: nn.Module) -> bool:
 
 
 def find_sites(
-    model: nn.Module, run: Callable[[], object], real: Tensor, stack: str | None, encoder: nn.Module | None
+    model: nn.Module,
+    run: Callable[[], object],
+    real: Tensor,
+    stack: str | None,
+    encoder: nn.Module | None,
 ) -> tuple[Sites, str]:
-    """Run a probe and sort the attention calls it made; gives the sites of the asked-for stack and its name."""
+    """Run a probe and sort the attention calls it made; gives the sites of the asked-for stack and
+    its name."""
     probe = Probe(real)
-    with led_to(probe), torch.no_grad():
+    with use_session(probe), torch.no_grad():
         run()
     name = type(model).__name__
     if not probe.seen:
@@ -143,11 +158,19 @@ def find_sites(
         if encoder is None:
             kind = "decoder" if all(s.causal for s in probe.seen) else "encoder"
         else:
-            kind = "encoder" if id(seen.module) in inside else "decoder" if seen.queries == seen.keys else "cross"
+            kind = (
+                "encoder"
+                if id(seen.module) in inside
+                else "decoder"
+                if seen.queries == seen.keys
+                else "cross"
+            )
         kinds.setdefault(kind, []).append(seen)
     stack = stack or ("encoder" if "encoder" in kinds else "decoder")
     if stack not in kinds:
-        raise ModelError(f"{name} has no attention of the kind '{stack}'; it has {' and '.join(sorted(kinds))}.")
+        raise ModelError(
+            f"{name} has no attention of the kind '{stack}'; it has {' and '.join(sorted(kinds))}."
+        )
     return _sites(model, kinds[stack], name), stack
 
 
@@ -173,19 +196,23 @@ def _sites(model: nn.Module, calls: Sequence[_Seen], name: str) -> Sites:
 
 
 def _entry(model: nn.Module, path: str, attentions: Mapping[nn.Module, object]) -> nn.Module | None:
-    """The outermost entry of a ModuleList on the way to an attention module that holds no other attention of the same
-    stack."""
+    """The outermost entry of a ModuleList on the way to an attention module that holds no other
+    attention of the same stack."""
     parts = path.split(".")
     for depth in range(1, len(parts) + 1):
         parent = model.get_submodule(".".join(parts[: depth - 1]))
         candidate = model.get_submodule(".".join(parts[:depth]))
-        if isinstance(parent, nn.ModuleList) and sum(m in attentions for m in candidate.modules()) == 1:
+        if (
+            isinstance(parent, nn.ModuleList)
+            and sum(m in attentions for m in candidate.modules()) == 1
+        ):
             return candidate
     return None
 
 
 def hidden_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-    """The hidden states among the arguments of a layer: the first, or the one that carries the name."""
+    """The hidden states among the arguments of a layer: the first, or the one that carries the
+    name."""
     for value in (*args[:1], kwargs.get("hidden_states"), *args, *kwargs.values()):
         if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 3:
             return value
@@ -202,4 +229,8 @@ def replaced(
 
 def hidden_output(output: Any) -> Tensor:
     """The hidden states among what a layer returns."""
-    return output if isinstance(output, Tensor) else next(value for value in output if isinstance(value, Tensor))
+    return (
+        output
+        if isinstance(output, Tensor)
+        else next(value for value in output if isinstance(value, Tensor))
+    )

@@ -1,5 +1,5 @@
-"""Attention whose weights are never held whole while gradients are taken: formed in blocks of rows, forgotten, and
-formed once more on the way back."""
+"""Attention whose weights are never held whole while gradients are taken: formed in blocks of rows,
+forgotten, and formed once more on the way back."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ Watch = Callable[[Rows], None]
 class Streamed(torch.autograd.Function):
     """The product of attention weights and values, by blocks of rows.
 
-    On the way back every block is shown with its gradient, then dropped: memory is that of one block, whatever the
-    length. The anchor is a number that needs a gradient, so that the way back leads here even where nothing before the
-    first layer needs one.
-    """
+    On the way back every block is shown with its gradient, then dropped: memory is that of one
+    block, whatever the length. The anchor is a number that needs a gradient, so that the way back
+    leads here even where nothing before the first layer needs one."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, query: Tensor, key: Tensor, value: Tensor, work: Streaming) -> Tensor:
+    def forward(
+        ctx: Any, anchor: Tensor, query: Tensor, key: Tensor, value: Tensor, work: Streaming
+    ) -> Tensor:
         ctx.save_for_backward(query, key, value)
         ctx.work = work
         call = work.with_tensors(query, key, value)
         keys, values = call.repeated()
-        return torch.cat([_output(call, keys, values, start, stop)[1] for start, stop in work.blocks()], dim=2)
+        return torch.cat(
+            [_output(call, keys, values, start, stop)[1] for start, stop in work.blocks()], dim=2
+        )
 
     @staticmethod
     def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
@@ -46,32 +49,53 @@ class Streamed(torch.autograd.Function):
                 weights, output, sink = _output(call, keys, values, start, stop)
                 own = gradient[:, :, start:stop]
                 found = torch.autograd.grad(output, [weights, *leaves], own, allow_unused=True)
-                rows = Rows(work.layer, start, stop, weights, work.visible(work.call, start, stop), sink)
+                rows = Rows(
+                    work.layer, start, stop, weights, work.visible(work.call, start, stop), sink
+                )
                 work.watch(with_gradient(rows, found[0]))
                 for total, part in zip(totals, found[1:], strict=True):
                     if part is not None:
                         total += part
-        needed = [total if asked else None for total, asked in zip(totals, ctx.needs_input_grad[1:4], strict=True)]
+        needed = [
+            total if asked else None
+            for total, asked in zip(totals, ctx.needs_input_grad[1:4], strict=True)
+        ]
         return gradient.new_zeros(()), *needed, None
 
 
-def _output(call: Call, key: Tensor, value: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor | None]:
+def _output(
+    call: Call, key: Tensor, value: Tensor, start: int, stop: int
+) -> tuple[Tensor, Tensor, Tensor | None]:
     weights, sink = call.weights(key, start, stop)
     return weights, weights.to(value.dtype) @ value, sink
 
 
 class Streaming:
-    """One call of one layer whose weights are streamed: which blocks, what they see, and whom they are shown to."""
+    """One call of one layer whose weights are streamed: which blocks, what they see, and whom they
+    are shown to."""
 
     def __init__(
-        self, call: Call, layer: int, at_once: int, visible: Callable[[Call, int, int], Tensor], watch: Watch
+        self,
+        call: Call,
+        layer: int,
+        at_once: int,
+        visible: Callable[[Call, int, int], Tensor],
+        watch: Watch,
     ) -> None:
-        self.call, self.layer, self.at_once, self.visible, self.watch = call, layer, at_once, visible, watch
+        self.call, self.layer, self.at_once, self.visible, self.watch = (
+            call,
+            layer,
+            at_once,
+            visible,
+            watch,
+        )
 
     def blocks(self) -> list[tuple[int, int]]:
         """Rows from and to."""
         queries = self.call.sizes[2]
-        return [(start, min(start + self.at_once, queries)) for start in range(0, queries, self.at_once)]
+        return [
+            (start, min(start + self.at_once, queries)) for start in range(0, queries, self.at_once)
+        ]
 
     def with_tensors(self, query: Tensor, key: Tensor, value: Tensor) -> Call:
         """The same call on other tensors."""

@@ -1,9 +1,9 @@
-"""Where a model keeps what: the norms around its branches, its output projections, its way to the logits.
+"""Where a model keeps what: the norms around its branches, its output projections, its way to the
+logits.
 
-No names of modules are known here. A few tokens run through the model while every module is watched; a module is what
-its numbers say: a norm if it computes one, an output projection if it takes the heads' outputs, a branch if the layer
-adds it to what entered.
-"""
+No names of modules are known here. A few tokens run through the model while every module is
+watched; a module is what its numbers say: a norm if it computes one, an output projection if it
+takes the heads' outputs, a branch if the layer adds it to what entered."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
-from headwise.models.calling import own_thread
+from headwise.models.devices import weight_in
+from headwise.models.forward_call import only_in_this_thread
 from headwise.models.headmodel import HeadModel
-from headwise.models.placing import weight_in
 from headwise.models.session import Session
 from headwise.models.view import Layer, Watcher
 
@@ -28,7 +28,8 @@ CLOSE_HALF = 2e-2  # and where the model computes in half precision
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Norm:
-    """What a norm does: `gain · (x − mean x) / scale + bias`, without the mean where it is not `centred`."""
+    """What a norm does: `gain · (x − mean x) / scale + bias`, without the mean where it is not
+    `centred`."""
 
     module: nn.Module
     gain: Tensor
@@ -52,13 +53,14 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """One layer: `output = hidden + factor · (attention branch + other branch)`; each branch is what a module gives.
+    """One layer: `output = hidden + factor · (attention branch + other branch)`; each branch is
+    what a module gives.
 
-    `projection` takes the joined head outputs; `reading` is the norm before attention, `writing` the one after its
-    projection; None where there is none. `inner` are norms inside attention, of queries and keys. `attention`, `other`
-    are None where the layer adds no such branch: then `summed` is the norm that takes the sum of what entered and what
-    the heads write (post-norm), None where no norm does.
-    """
+    `projection` takes the joined head outputs; `reading` is the norm before attention, `writing`
+    the one after its projection; None where there is none. `inner` are norms inside attention, of
+    queries and keys. `attention`, `other` are None where the layer adds no such branch: then
+    `summed` is the norm that takes the sum of what entered and what the heads write (post-norm),
+    None where no norm does."""
 
     module: nn.Module
     inner: tuple[Norm, ...]
@@ -71,7 +73,8 @@ class Block:
     summed: Norm | None = None
 
     def written(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Matrix `[head · d_head, width]` and bias of the projection, for outputs `[example, head, token, d_head]`."""
+        """Matrix `[head · d_head, width]` and bias of the projection, for outputs `[example, head,
+        token, d_head]`."""
         like = outputs.new_empty(0, dtype=next(self.projection.parameters()).dtype)
         matrix, bias = affine(self.projection, outputs.shape[1] * outputs.shape[-1], like)
         return matrix.to(outputs.dtype), bias.to(outputs.dtype)
@@ -81,10 +84,10 @@ class Block:
 class Structure:
     """The parts of a model that a direction in its logits is followed back through.
 
-    `blocks` by layer; `final`, the norm before the output matrix; `head`, the module that gives the scores, and what is
-    done to them after: `scores = cap · tanh(times · head / cap)`, without a cap where it is None. `refusal` says why
-    heads add nothing directly to the logits, where that is so; then blocks may still serve for reading weights.
-    """
+    `blocks` by layer; `final`, the norm before the output matrix; `head`, the module that gives the
+    scores, and what is done to them after: `scores = cap · tanh(times · head / cap)`, without a cap
+    where it is None. `refusal` says why heads add nothing directly to the logits, where that is so;
+    then blocks may still serve for reading weights."""
 
     blocks: tuple[Block, ...]
     final: Norm | None = None
@@ -116,7 +119,9 @@ class _Watch(Watcher):
     def norm(self, module: nn.Module) -> Norm | None:
         """The norm that a module is, by what it computes."""
         if module not in self._norms:
-            self._norms[module] = read_norm(module, self.taken[module], self.given[module], self.close)
+            self._norms[module] = read_norm(
+                module, self.taken[module], self.given[module], self.close
+            )
         return self._norms[module]
 
     def norm_among(self, parts: Iterable[nn.Module]) -> Norm | None:
@@ -135,17 +140,27 @@ class _Watch(Watcher):
     def hooked(self, module: nn.Module) -> Iterator[None]:
         with ExitStack() as stack:
             for part in module.modules():
-                stack.callback(part.register_forward_hook(own_thread(self._keep), with_kwargs=True).remove)
+                stack.callback(
+                    part.register_forward_hook(
+                        only_in_this_thread(self._keep), with_kwargs=True
+                    ).remove
+                )
             yield
 
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _keep(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
         given = output if isinstance(output, Tensor) else _first_tensor(output)
-        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
+        tensors = [
+            v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()
+        ]
         if tensors and given is not None and given.is_floating_point():
             # Some layers flatten examples and tokens before their feed-forward part.
             taken = next((t for t in tensors if t.ndim >= 3), tensors[0])
             self.taken.setdefault(module, taken.detach().float().to(self.home, copy=True))
-            self.given.setdefault(module, given.detach().float().to(self.home, copy=True))  # some add in place
+            self.given.setdefault(
+                module, given.detach().float().to(self.home, copy=True)
+            )  # some add in place
 
 
 def _first_tensor(output: Any) -> Tensor | None:
@@ -156,17 +171,21 @@ def _first_tensor(output: Any) -> Tensor | None:
 def find_structure(model: HeadModel) -> Structure:
     """Find the parts of a model by running twelve made-up tokens through it."""
     if model.encoder_part is not None:
-        raise ModelError(f"{model.name} is an encoder-decoder: its weights are not followed to the logits.")
+        raise ModelError(
+            f"{model.name} is an encoder-decoder: its weights are not followed to the logits."
+        )
     logits = model.lm_kind == "causal"
     watch, output = _watched(model, logits)
     if any(len(site.layers) > 1 for site in model.sites.by_module.values()):
-        raise ModelError(f"The layers of {model.name} share modules, so their weights cannot be told apart.")
+        raise ModelError(
+            f"The layers of {model.name} share modules, so their weights cannot be told apart."
+        )
     return _with_head(model, watch, tuple(_blocks(model, watch)), output if logits else None)
 
 
 def find_blocks(model: HeadModel) -> list[Block]:
-    """The layers alone, by number; one block stands for all layers that share it. Serves encoders of
-    encoder-decoders too."""
+    """The layers alone, by number; one block stands for all layers that share it. Serves encoders
+    of encoder-decoders too."""
     watch, _ = _watched(model, logits=False)
     return _blocks(model, watch)
 
@@ -187,7 +206,9 @@ def _blocks(model: HeadModel, watch: _Watch) -> list[Block]:
     found: dict[int, Block] = {}
     for attention, site in model.sites.by_module.items():
         if site.entry is None:
-            raise ModelError(f"The layers of {model.name} share modules, so their weights cannot be told apart.")
+            raise ModelError(
+                f"The layers of {model.name} share modules, so their weights cannot be told apart."
+            )
         block = _block(watch, watch.layers[site.layers[0]], attention, site.entry)
         found |= dict.fromkeys(site.layers, block)
     return [found[layer] for layer in range(model.layers)]
@@ -197,10 +218,14 @@ def _block(watch: _Watch, seen: Layer, attention: nn.Module, entry: nn.Module) -
     assert seen.outputs is not None
     joined = seen.outputs.transpose(1, 2).flatten(2).float()
     parts = [part for part in entry.modules() if part in watch.given]
-    projections = [p for p in parts if not list(p.children()) and watch.same(watch.taken[p], joined)]
+    projections = [
+        p for p in parts if not list(p.children()) and watch.same(watch.taken[p], joined)
+    ]
     projections = [p for p in projections if p.__class__.__name__ not in ("Dropout", "Identity")]
     if not projections:
-        raise ModelError(f"{type(attention).__name__} has no module that takes the joined outputs of its heads.")
+        raise ModelError(
+            f"{type(attention).__name__} has no module that takes the joined outputs of its heads."
+        )
     projection = projections[0]
     hidden, left = watch.taken[entry], watch.given[entry]
     entering = watch.taken.get(attention, hidden)
@@ -219,7 +244,9 @@ def _block(watch: _Watch, seen: Layer, attention: nn.Module, entry: nn.Module) -
         fitted = _branches(watch, gain, own, candidates)
     if fitted is None:
         fits = projected.numel() == hidden.numel()
-        summed = watch.norm_taking(projected.reshape(hidden.shape) + hidden, parts) if fits else None
+        summed = (
+            watch.norm_taking(projected.reshape(hidden.shape) + hidden, parts) if fits else None
+        )
         return Block(attention, inner, projection, reading, writing, None, None, 0.0, summed)
     other, factor = fitted
     return Block(attention, inner, projection, reading, writing, own, other, factor)
@@ -228,7 +255,8 @@ def _block(watch: _Watch, seen: Layer, attention: nn.Module, entry: nn.Module) -
 def _branches(
     watch: _Watch, gain: Tensor, own: nn.Module, candidates: list[nn.Module]
 ) -> tuple[nn.Module | None, float] | None:
-    """The module whose output, with that of attention, is what the layer adds, and the factor on both."""
+    """The module whose output, with that of attention, is what the layer adds, and the factor on
+    both."""
     a = watch.given[own]
     if a.numel() != gain.numel():  # a bottleneck: the layer works in another width
         return None
@@ -249,21 +277,29 @@ def _branches(
 
 
 def read_norm(module: nn.Module, taken: Tensor, given: Tensor, close: float = CLOSE) -> Norm | None:
-    """What a module computes, if that is a norm over the last dim; None else. Checked on what it took and gave."""
+    """What a module computes, if that is a norm over the last dim; None else. Checked on what it
+    took and gave."""
     if list(module.children()) or taken.shape != given.shape:
         return None
     width, parameter = taken.shape[-1], next(module.parameters(), None)
     if parameter is not None and (parameter.ndim != 1 or parameter.shape[0] != width):
         return None
-    own = {name: weight_in(module, name, p).double().to(taken.device) for name, p in module.named_parameters()}
+    own = {
+        name: weight_in(module, name, p).double().to(taken.device)
+        for name, p in module.named_parameters()
+    }
     stored = next((p for name, p in own.items() if "bias" not in name), None)
     zero = torch.zeros(width, dtype=torch.float64, device=taken.device)
-    gains = [zero + 1] if stored is None else [stored, stored + 1]  # as it is, or with one added (Gemma)
+    gains = (
+        [zero + 1] if stored is None else [stored, stored + 1]
+    )  # as it is, or with one added (Gemma)
     bias = next((p for name, p in own.items() if "bias" in name), zero)
     x = taken.double()
     for centred in (True, False) if isinstance(module, nn.LayerNorm) else (False, True):
         y = x - x.mean(-1, keepdim=True) if centred else x
-        for epsilon in {float(value) for key, value in vars(module).items() if "eps" in key} or {1e-5}:
+        for epsilon in {float(value) for key, value in vars(module).items() if "eps" in key} or {
+            1e-5
+        }:
             unit = y / (y.square().mean(-1, keepdim=True) + epsilon).sqrt()
             for gain in gains:
                 if _same(unit * gain + bias, given.double(), close):
@@ -275,7 +311,9 @@ def _same(a: Tensor, b: Tensor, close: float) -> bool:
     return a.shape == b.shape and bool((a - b).abs().max() <= close * b.abs().max().clamp(min=1e-6))
 
 
-def _with_head(model: HeadModel, watch: _Watch, blocks: tuple[Block, ...], output: Any) -> Structure:
+def _with_head(
+    model: HeadModel, watch: _Watch, blocks: tuple[Block, ...], output: Any
+) -> Structure:
     """The way from the last layer to the scores, or why there is none."""
     if output is None:
         return Structure(blocks, refusal=f"{model.name} has no head that predicts the next token")
@@ -290,9 +328,13 @@ def _with_head(model: HeadModel, watch: _Watch, blocks: tuple[Block, ...], outpu
     if head is None or head not in watch.given:
         return Structure(blocks, refusal=f"{model.name} has no output matrix that can be read")
     last = list(model.sites.entries)[-1]
-    final = watch.norm_giving(watch.taken[head], [m for m in watch.given if m not in set(last.modules())])
+    final = watch.norm_giving(
+        watch.taken[head], [m for m in watch.given if m not in set(last.modules())]
+    )
     if final is None or not watch.same(watch.taken[final.module], watch.given[last]):
-        what = f"the output matrix of {model.name} does not read a norm of what leaves the last layer"
+        what = (
+            f"the output matrix of {model.name} does not read a norm of what leaves the last layer"
+        )
         return Structure(blocks, refusal=what)
     given, scores = watch.given[head].double(), output.logits.detach().double()
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
@@ -305,9 +347,14 @@ def _with_head(model: HeadModel, watch: _Watch, blocks: tuple[Block, ...], outpu
 
 
 def affine(call: Callable[[Tensor], Tensor], width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Matrix `[in, out]` and bias `[out]` of a module that is linear: what it gives for zero and for each direction."""
+    """Matrix `[in, out]` and bias `[out]` of a module that is linear: what it gives for zero and
+    for each direction."""
     eye = torch.eye(width, dtype=like.dtype, device=like.device)
-    if isinstance(call, nn.Module) and (own := next(call.parameters(), None)) is not None and not own.is_meta:
+    if (
+        isinstance(call, nn.Module)
+        and (own := next(call.parameters(), None)) is not None
+        and not own.is_meta
+    ):
         eye = eye.to(own.device)
     with torch.no_grad():
         bias = call(torch.zeros_like(eye[:1]))[0].to(like.device)

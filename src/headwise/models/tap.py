@@ -1,9 +1,8 @@
 """The one attention function and its mask function that headwise registers with transformers.
 
-Both are stateless: what they do is decided by the session of the current context (`SESSION`, one per thread) and by the
-module they are called for. Without a session, or for a module the session does not know, they compute what the model's
-own eager path computes.
-"""
+Both are stateless: what they do is decided by the session of the current context (`SESSION`, one
+per thread) and by the module they are called for. Without a session, or for a module the session
+does not know, they compute what the model's own eager path computes."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from headwise.core.context import holding
+from headwise.core.context import temporarily
 from headwise.core.errors import ModelError
 from headwise.models.masks import row_mask, rows_of
 
 NAME = "headwise"
 Eager = Callable[..., tuple[Tensor, Tensor | None]]
 
-# What architectures hand to their attention function that does not change what it computes: switches for other
-# backends, bookkeeping, and things already honoured elsewhere (a sliding window is in the mask, rotary embeddings are
-# in query and key).
+# What architectures hand to their attention function that does not change what it computes:
+# switches for other backends, bookkeeping, and things already honoured elsewhere (a sliding window
+# is in the mask, rotary embeddings are in query and key).
 HARMLESS = frozenset((
     "deterministic", "position_ids", "position_embeddings", "output_attentions", "output_hidden_states",
     "return_dict", "use_cache", "cache_position", "past_key_values", "past_key_value", "cu_seq_lens_q",
@@ -54,19 +53,33 @@ def differentiated() -> bool:
     return torch.is_grad_enabled() or torch.autograd.forward_ad._current_level >= 0
 
 
-SHARPER = "headwise_sharper"  # an attention module with this attribute has its scores multiplied by it
+SHARPER = (
+    "headwise_sharper"  # an attention module with this attribute has its scores multiplied by it
+)
 SESSION: ContextVar[Running | None] = ContextVar("headwise_session", default=None)
 
 
-def led_to(session: Running | None) -> AbstractContextManager[Running | None]:
+def use_session(session: Running | None) -> AbstractContextManager[Running | None]:
     """Within, this is the session of the current context."""
-    return holding(SESSION, session)
+    return temporarily(SESSION, session)
 
 
 class Call:
     """One call of the attention function, with everything that decides its numbers."""
 
-    __slots__ = ("bias", "causal", "key", "mask", "module", "own", "query", "scaling", "sinks", "softcap", "value")
+    __slots__ = (
+        "bias",
+        "causal",
+        "key",
+        "mask",
+        "module",
+        "own",
+        "query",
+        "scaling",
+        "sinks",
+        "softcap",
+        "value",
+    )
     tensors: ClassVar[tuple[str, ...]] = ("query", "key", "value", "mask", "bias", "sinks")
 
     def __init__(
@@ -109,7 +122,9 @@ class Call:
         groups = self.query.shape[1] // self.key.shape[1]
         if groups == 1:
             return self.key, self.value
-        return self.key.repeat_interleave(groups, dim=1), self.value.repeat_interleave(groups, dim=1)
+        return self.key.repeat_interleave(groups, dim=1), self.value.repeat_interleave(
+            groups, dim=1
+        )
 
     def rows_mask(self, start: int, stop: int) -> Tensor | None:
         """What is added to the scores of these rows to hide keys; None where nothing is hidden."""
@@ -120,20 +135,22 @@ class Call:
         if not self.causal:
             return mask
         if mask is None:
-            mask = torch.zeros(1, 1, stop - start, keys, dtype=self.query.dtype, device=self.query.device)
+            mask = torch.zeros(
+                1, 1, stop - start, keys, dtype=self.query.dtype, device=self.query.device
+            )
         behind = keys - self.query.shape[2]
         row = torch.arange(start, stop, device=mask.device)[:, None] + behind
         later = torch.arange(keys, device=mask.device) > row
         return mask.masked_fill(later, lowest)
 
     def weights(self, key: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
-        """Attention weights of a block of query rows, in float32 or better, and the mass on the sink.
+        """Attention weights of a block of query rows, in float32 or better, and the mass on the
+        sink.
 
-        The order of operations is that of the eager functions of transformers: scale, cap, bias, mask, softmax. Scores
-        of half-precision queries and keys are not rounded before the softmax: fused attention, which is what models run
-        with, does not round them either, so that all ways here give the same numbers. (The caller rounds for the
-        product with the values.)
-        """
+        The order of operations is that of the eager functions of transformers: scale, cap, bias,
+        mask, softmax. Scores of half-precision queries and keys are not rounded before the softmax:
+        fused attention, which is what models run with, does not round them either, so that all ways
+        here give the same numbers. (The caller rounds for the product with the values.)"""
         query = self.query[:, :, start:stop]
         exact = torch.promote_types(query.dtype, torch.float32)
         scores = (query.to(exact) @ key.to(exact).transpose(2, 3)).mul_(self.scaling)
@@ -152,7 +169,8 @@ class Call:
         return joint[..., :-1], joint[..., -1]
 
     def fused(self, key: Tensor, value: Tensor, start: int, stop: int) -> Tensor:
-        """Head outputs of a block of rows by torch's fused attention; only where nobody asks for weights."""
+        """Head outputs of a block of rows by torch's fused attention; only where nobody asks for
+        weights."""
         mask = self.rows_mask(start, stop)
         bias = rows_of(self.bias, start, stop, key.shape[2])
         if bias is not None:
@@ -178,8 +196,8 @@ class Call:
 
 
 class FormedCall(Call):
-    """A call of a module that forms its weights itself: they are taken as they are, `[example, head, query, key]`, with
-    the values they multiply."""
+    """A call of a module that forms its weights itself: they are taken as they are, `[example,
+    head, query, key]`, with the values they multiply."""
 
     __slots__ = ("formed", "open")
     tensors: ClassVar[tuple[str, ...]] = (*Call.tensors, "formed", "open")
@@ -222,27 +240,37 @@ def attention(
     dropout: float = 0.0,
     **extras: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The function registered under `headwise`: what transformers calls for every attention of a model that selects
-    it."""
+    """The function registered under `headwise`: what transformers calls for every attention of a
+    model that selects it."""
     session = SESSION.get()
     eager = own_eager(module)
 
     def own() -> tuple[Tensor, Tensor | None]:
         assert eager is not None
-        return eager(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **extras)
+        return eager(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **extras
+        )
 
     if session is None and eager is not None:
         return own()
     known = read_extras(module, extras)
-    known["causal"] = bool(known.pop("is_causal", False)) and attention_mask is None and query.shape[2] > 1
+    known["causal"] = (
+        bool(known.pop("is_causal", False)) and attention_mask is None and query.shape[2] > 1
+    )
     known |= {"scaling": scaling, "own": None if eager is None else own}
     call = Call(module, query, key, value, attention_mask, **known)
     return call.plain() if session is None else session.attend(call)
 
 
 def read_extras(module: nn.Module, extras: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort what a model passes into what the tap honours and what changes nothing; refuse the rest by name."""
-    honoured = {"position_bias": "bias", "softcap": "softcap", "s_aux": "sinks", "is_causal": "is_causal"}
+    """Sort what a model passes into what the tap honours and what changes nothing; refuse the rest
+    by name."""
+    honoured = {
+        "position_bias": "bias",
+        "softcap": "softcap",
+        "s_aux": "sinks",
+        "is_causal": "is_causal",
+    }
     known: dict[str, Any] = {}
     for name, value in extras.items():
         if value is None or name in HARMLESS:
@@ -259,19 +287,24 @@ def read_extras(module: nn.Module, extras: Mapping[str, Any]) -> dict[str, Any]:
 def own_eager(module: nn.Module) -> Eager | None:
     """The eager attention function of the file that defines this module's class."""
     for cls in type(module).__mro__:
-        found: Eager | None = getattr(sys.modules.get(cls.__module__), "eager_attention_forward", None)
+        found: Eager | None = getattr(
+            sys.modules.get(cls.__module__), "eager_attention_forward", None
+        )
         if found is not None:
             return found
     return None
 
 
 def mask(**arguments: Any) -> Tensor | None:
-    """The mask function registered under `headwise`: eager masks, built by rows where a session asks for it."""
+    """The mask function registered under `headwise`: eager masks, built by rows where a session
+    asks for it."""
     session = SESSION.get()
     if (
         session is None
         or arguments.get("use_vmap")
-        or not session.by_rows(arguments["batch_size"], arguments["q_length"], arguments["kv_length"])
+        or not session.by_rows(
+            arguments["batch_size"], arguments["q_length"], arguments["kv_length"]
+        )
     ):
         whole: Tensor | None = transformers.masking_utils.eager_mask(**arguments)
         return whole
@@ -280,6 +313,7 @@ def mask(**arguments: Any) -> Tensor | None:
 
 
 def register() -> None:
-    """Make both known to transformers; where a model is tapped, for what holds them there takes seconds to import."""
+    """Make both known to transformers; where a model is tapped, for what holds them there takes
+    seconds to import."""
     transformers.AttentionInterface.register(NAME, attention)
     transformers.AttentionMaskInterface.register(NAME, mask)

@@ -1,5 +1,5 @@
-"""Everything the tap shows of one batch, stacked: for small inputs, drawings, tests, and analyses that look at whole
-examples."""
+"""Everything the tap shows of one batch, stacked: for small inputs, drawings, tests, and analyses
+that look at whole examples."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from headwise.core.showing import Shown
+from headwise.core.display import NotebookDisplay
 from headwise.models.view import Layer, Rows
 from headwise.text.encode import Batch, Encoded
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Trace(Shown):
+class Trace(NotebookDisplay):
     """All layers of one batch; None for what was not asked for.
 
-    `attention[example, layer, head, query, key]`, `visible[example, layer, 1, query, key]`, `sink[example, layer, head,
-    query]`, `outputs[example, layer, head, token, d_head]`, `hidden[example, layer + 1, token, width]` (E[0] to E[L]:
-    the last is what leaves the last layer). `rows` are the inputs, `tokens` what they say. In a notebook a trace shows
-    its maps.
-    """
+    `attention[example, layer, head, query, key]`, `visible[example, layer, 1, query, key]`,
+    `sink[example, layer, head, query]`, `outputs[example, layer, head, token, d_head]`,
+    `hidden[example, layer + 1, token, width]` (E[0] to E[L]: the last is what leaves the last
+    layer). `rows` are the inputs, `tokens` what they say. In a notebook a trace shows its maps."""
 
     attention: Tensor | None = None
     visible: Tensor | None = None
@@ -36,7 +35,11 @@ class Trace(Shown):
         return [row.tokens for row in self.rows or ()]
 
     def __repr__(self) -> str:
-        has = ((field.name, getattr(self, field.name)) for field in fields(self) if field.name != "rows")
+        has = (
+            (field.name, getattr(self, field.name))
+            for field in fields(self)
+            if field.name != "rows"
+        )
         return f"Trace({', '.join(f'{name}={list(values.shape)}' for name, values in has if values is not None)})"
 
 
@@ -63,7 +66,10 @@ class TraceWatcher:
             sink=_stack([[b.sink for b in layer if b.sink is not None] for layer in blocks]),
             outputs=_stack([[x.outputs] for x in layers if x.outputs is not None]),
             hidden=_stack(
-                [*([x.hidden] for x in layers if x.hidden is not None), *([[final]] if final is not None else [])]
+                [
+                    *([x.hidden] for x in layers if x.hidden is not None),
+                    *([[final]] if final is not None else []),
+                ]
             ),
             rows=None if batch is None else batch.rows,
         )
@@ -72,7 +78,10 @@ class TraceWatcher:
 def _stack(layers: list[list[Tensor]]) -> Tensor | None:
     layers = [blocks for blocks in layers if blocks]
     return (
-        torch.stack([blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2) for blocks in layers], dim=1)
+        torch.stack(
+            [blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2) for blocks in layers],
+            dim=1,
+        )
         if layers
         else None
     )

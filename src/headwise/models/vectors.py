@@ -17,8 +17,8 @@ from torch import Tensor
 from headwise.core.checks import one_of
 from headwise.core.errors import InputError
 from headwise.core.files import claim
-from headwise.core.store import Store, digest_of
-from headwise.core.workers import current, whole
+from headwise.core.store import CheckpointStore, digest_of
+from headwise.core.workers import current, raise_failures
 from headwise.models.view import Layer, Watcher
 from headwise.text.encode import Batch, Encoded, batches
 from headwise.text.example import Example
@@ -37,7 +37,8 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """Vectors at the sentence's token: `heads[layer, head, example, d_head]` and `layers[layer, example, hidden]`.
+    """Vectors at the sentence's token: `heads[layer, head, example, d_head]` and `layers[layer,
+    example, hidden]`.
 
     Of a head its output O[l, h], of a layer what leaves it.
     """
@@ -53,7 +54,8 @@ class Vectors:
 
 
 def token_rule(model: HeadModel, token: str = "auto") -> str:
-    """Which token stands for the sentence: last in decoders, first in encoders, the mean where none opens it."""
+    """Which token stands for the sentence: last in decoders, first in encoders, the mean where none
+    opens it."""
     one_of("token", token, TOKENS)
     if token != "auto":
         return token
@@ -63,11 +65,16 @@ def token_rule(model: HeadModel, token: str = "auto") -> str:
 
 
 def pool_tokens(values: Tensor, real: Tensor, token: str) -> Tensor:
-    """`values[example, ..., token, size]` at the sentence's token, [example, ..., size]; padding never counts."""
+    """`values[example, ..., token, size]` at the sentence's token, [example, ..., size]; padding
+    never counts."""
     if token == "first":
         return values[..., 0, :]
     if token == "last":
-        index = (real.sum(-1) - 1).view(-1, *[1] * (values.ndim - 1)).expand(*values.shape[:-2], 1, values.shape[-1])
+        index = (
+            (real.sum(-1) - 1)
+            .view(-1, *[1] * (values.ndim - 1))
+            .expand(*values.shape[:-2], 1, values.shape[-1])
+        )
         return values.gather(-2, index)[..., 0, :]
     weight = real.to(values.dtype).view(len(real), *[1] * (values.ndim - 3), -1, 1)
     return (values * weight).sum(-2) / weight.sum(-2)
@@ -93,9 +100,8 @@ class _Watcher(Watcher):
 def batch_vectors(model: HeadModel, batch: Batch, token: str) -> tuple[np.ndarray, np.ndarray]:
     """[layer, head, example, d_head] and [layer, example, hidden] of one batch.
 
-    The vector of layer l is what enters layer l + 1; of the last layer, the model's own output (after its final norm
-    where it has one).
-    """
+    The vector of layer l is what enters layer l + 1; of the last layer, the model's own output
+    (after its final norm where it has one)."""
     watcher = _Watcher(batch, token)
     output = model.forward(batch, watcher)
     final = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
@@ -107,7 +113,7 @@ def batch_vectors(model: HeadModel, batch: Batch, token: str) -> tuple[np.ndarra
 def collect_vectors(
     model: HeadModel,
     examples: Sequence[Example],
-    store: Store | None = None,
+    store: CheckpointStore | None = None,
     *,
     token: str = "auto",
     dtype: str = "float32",
@@ -122,10 +128,11 @@ def collect_vectors(
         Whose vectors.
     examples : sequence of Example
         In the order of the result.
-    store : Store, optional
-        Keeps every 512 examples as a piece, so that a killed run goes on with the first that is missing; pieces of
-        another model, other examples or another setting are made again. Vectors of more than a GiB then lie in a
-        scratch file, put together from the pieces. Without a store all are in memory.
+    store : CheckpointStore, optional
+        Keeps every 512 examples as a piece, so that a killed run goes on with the first that is
+        missing; pieces of another model, other examples or another setting are made again. Vectors
+        of more than a GiB then lie in a scratch file, put together from the pieces. Without a store
+        all are in memory.
     token : {"auto", "first", "last", "mean"}, default "auto"
         What stands for the sentence; see `token_rule`.
     dtype : {"float32", "float16"}, default "float32"
@@ -143,12 +150,14 @@ def collect_vectors(
         store = store.part(f"vectors-{digest_of(identity)[:16]}", identity)
     large = sum(np.prod(shape) for shape in shapes.values()) * np.dtype(dtype).itemsize > IN_MEMORY
     arrays = {
-        name: scratch_array(store, name, shape, dtype) if store is not None and large else np.empty(shape, dtype)
+        name: scratch_array(store, name, shape, dtype)
+        if store is not None and large
+        else np.empty(shape, dtype)
         for name, shape in shapes.items()
     }
     starts = range(0, len(encoded), PIECE)
     units = ((f"examples-{start:08d}", encoded[start : start + PIECE]) for start in starts)
-    made = whole(current().pieces(store, partial(_piece, model, rule, dtype, what), units))
+    made = raise_failures(current().pieces(store, partial(_piece, model, rule, dtype, what), units))
     for start, piece in zip(starts, made, strict=True):
         stop = min(start + PIECE, len(encoded))
         for name, values in piece.arrays.items():
@@ -177,10 +186,14 @@ def _piece(
     return found, {}
 
 
-def scratch_array(store: Store, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+def scratch_array(
+    store: CheckpointStore, name: str, shape: tuple[int, ...], dtype: str
+) -> np.ndarray:
     """An empty array in a file of the store's scratch, for what is too large for memory."""
     path = store.scratch(name)
-    claim(path, math.prod(shape) * np.dtype(dtype).itemsize)  # a full disk is an error here, no crash while it is used
+    claim(
+        path, math.prod(shape) * np.dtype(dtype).itemsize
+    )  # a full disk is an error here, no crash while it is used
     array = np.memmap(path, np.dtype(dtype), "r+", shape=shape)
     with suppress(OSError):
         path.unlink()  # where the system allows it, the space is given back as soon as the array is no longer needed

@@ -11,21 +11,21 @@ from torch import Tensor
 from headwise.core.errors import ModelError, ParameterError, unknown
 
 if TYPE_CHECKING:
-    from headwise.models.ask import Answers, Ask
+    from headwise.models.statistics.request import StatsRequest, StatsResult
 
 TAPS = ("attention", "outputs", "hidden", "attention_gradient")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """A block of query rows of one layer: usually all of them; several blocks for long inputs, so that memory stays
-    linear in length.
+    """A block of query rows of one layer: usually all of them; several blocks for long inputs, so
+    that memory stays linear in length.
 
-    `weights[example, head, row, key]` is float32 or better, after softmax and any intervention, and exactly zero
-    outside `visible`; padding rows (queries that are no token) hold no meaning: `visible` is False all along them.
-    `visible[example, 1, row, key]` is V(i), the same for all heads. `sink[example, head, row]` is the mass on a learned
-    sink (rows sum to one minus it), None where the model has none. `gradient`, where asked for, is d loss / d weights,
-    of the same shape.
+    `weights[example, head, row, key]` is float32 or better, after softmax and any intervention, and
+    exactly zero outside `visible`; padding rows (queries that are no token) hold no meaning:
+    `visible` is False all along them. `visible[example, 1, row, key]` is V(i), the same for all
+    heads. `sink[example, head, row]` is the mass on a learned sink (rows sum to one minus it), None
+    where the model has none. `gradient`, where asked for, is d loss / d weights, of the same shape.
     """
 
     layer: int
@@ -41,10 +41,10 @@ class Rows:
 class Layer:
     """One layer once its attention is done, with what was asked for.
 
-    `outputs[example, head, token, d_head]`: each head's output before the output projection; `hidden[example, token,
-    width]`: what enters the layer, before any norm inside it (E[l]). `query`, `key`, `value` as the attention function
-    got them (after norms and rotary embedding, key and value before group repetition).
-    """
+    `outputs[example, head, token, d_head]`: each head's output before the output projection;
+    `hidden[example, token, width]`: what enters the layer, before any norm inside it (E[l]).
+    `query`, `key`, `value` as the attention function got them (after norms and rotary embedding,
+    key and value before group repetition)."""
 
     layer: int
     outputs: Tensor | None = None
@@ -55,8 +55,8 @@ class Layer:
 
 
 class Watcher(Protocol):
-    """Whoever wants to see a forward pass. Both methods are called inside it, layer by layer, under no_grad unless
-    gradients were asked for. A subclass writes those it needs."""
+    """Whoever wants to see a forward pass. Both methods are called inside it, layer by layer, under
+    no_grad unless gradients were asked for. A subclass writes those it needs."""
 
     needs: frozenset[str]
 
@@ -70,12 +70,12 @@ class Watcher(Protocol):
 
 
 @runtime_checkable
-class Asking(Protocol):
+class StatsWatcher(Protocol):
     """A watcher that also says what it wants of the weights without seeing them (see `ask.py`)."""
 
-    ask: Ask | None
+    ask: StatsRequest | None
 
-    def answers(self, answers: Answers) -> None:
+    def answers(self, answers: StatsResult) -> None:
         """Called once for each layer, before `layer`."""
 
 
@@ -97,11 +97,15 @@ def check_needs(needs: frozenset[str], name: str, d_heads: Sequence[int], hidden
         if need not in TAPS:
             raise ParameterError(unknown("tap", need, TAPS))
     if "attention_gradient" in needs:
-        raise ParameterError("Gradients need a loss: use HeadModel.gradients for `attention_gradient`.")
+        raise ParameterError(
+            "Gradients need a loss: use HeadModel.gradients for `attention_gradient`."
+        )
     if "outputs" in needs and len(set(d_heads)) > 1:
         raise ModelError(
             f"The heads of {name} have different sizes in different layers ({', '.join(map(str, d_heads))}); their "
             "outputs are not served."
         )
     if "hidden" in needs and not hidden:
-        raise ModelError(f"The layers of {name} pass on no hidden states of the usual shape; they are not served.")
+        raise ModelError(
+            f"The layers of {name} pass on no hidden states of the usual shape; they are not served."
+        )

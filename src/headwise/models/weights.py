@@ -1,5 +1,5 @@
-"""The matrices of every head, read from any architecture: directions are sent into its attention, and what comes out as
-query, key and value is the matrix."""
+"""The matrices of every head, read from any architecture: directions are sent into its attention,
+and what comes out as query, key and value is the matrix."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
-from headwise.models.calling import own_thread
+from headwise.models.forward_call import only_in_this_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.sites import hidden_input, replaced
 from headwise.models.structure import Block, Norm, Structure, affine
-from headwise.models.tap import Call, FormedCall, Running, led_to
+from headwise.models.tap import Call, FormedCall, Running, use_session
 
 ROWS = 4096  # directions sent at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LayerWeights:
-    """The matrices of one layer's heads, for row vectors: `query[head, width, d]`, `key`, `value` (grouped ones
-    repeated), the gain of the norm before them folded in, and `output[head, d, width]`.
+    """The matrices of one layer's heads, for row vectors: `query[head, width, d]`, `key`, `value`
+    (grouped ones repeated), the gain of the norm before them folded in, and `output[head, d,
+    width]`.
 
-    `query`, `key` are None where the architecture does not show them. `left_out` says what they do not hold.
-    """
+    `query`, `key` are None where the architecture does not show them. `left_out` says what they do
+    not hold."""
 
     query: Tensor | None
     key: Tensor | None
@@ -37,7 +38,8 @@ class LayerWeights:
 
 
 class _Seen(Exception):
-    """Raised inside attention once query, key and value are there: the rest would be for nothing."""
+    """Raised inside attention once query, key and value are there: the rest would be for
+    nothing."""
 
 
 class _Reader(Running):
@@ -58,7 +60,9 @@ def head_weights(model: HeadModel, structure: Structure) -> Iterator[LayerWeight
         yield _layer(model, block, *given[block.module])
 
 
-def _arguments(model: HeadModel, structure: Structure) -> Mapping[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]]:
+def _arguments(
+    model: HeadModel, structure: Structure
+) -> Mapping[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]]:
     """What each attention module gets for an input of one token, at the first position."""
     kept: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
@@ -68,24 +72,35 @@ def _arguments(model: HeadModel, structure: Structure) -> Mapping[nn.Module, tup
     ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
     with ExitStack() as stack, torch.no_grad(), model.evaluating():
         for block in structure.blocks:
-            stack.callback(block.module.register_forward_pre_hook(own_thread(keep), with_kwargs=True).remove)
+            stack.callback(
+                block.module.register_forward_pre_hook(
+                    only_in_this_thread(keep), with_kwargs=True
+                ).remove
+            )
         model.run(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
     return kept
 
 
-def _layer(model: HeadModel, block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LayerWeights:
+def _layer(
+    model: HeadModel, block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> LayerWeights:
     example = hidden_input(args, kwargs)
     width = example.shape[-1]
     directions = torch.cat([torch.eye(width), torch.zeros(1, width)]).to(example)
     parts: list[tuple[Tensor | None, ...]] = []
     with torch.no_grad(), model.evaluating(), _gains_only(block.inner):
         for start in range(0, width + 1, ROWS):
-            parts.append(_sent(model, block, directions[start : start + ROWS, None], example, args, kwargs))
+            parts.append(
+                _sent(model, block, directions[start : start + ROWS, None], example, args, kwargs)
+            )
     groups = model.heads // model.kv_heads
     found = [
-        None if own[0] is None else torch.cat([x for x in own if x is not None]) for own in zip(*parts, strict=True)
+        None if own[0] is None else torch.cat([x for x in own if x is not None])
+        for own in zip(*parts, strict=True)
     ]
-    left_out = {"the norms of queries and keys hold their gain, not their scale"} if block.inner else set()
+    left_out = (
+        {"the norms of queries and keys hold their gain, not their scale"} if block.inner else set()
+    )
     matrices: list[Tensor | None] = []
     for values, what in zip(found, ("query", "key", "value"), strict=True):
         if values is None:
@@ -101,7 +116,9 @@ def _layer(model: HeadModel, block: Block, args: tuple[Any, ...], kwargs: dict[s
         matrices.append(matrix.repeat_interleave(repeated, dim=0))
     query, key, value = matrices
     if value is None:
-        raise ModelError(f"{type(block.module).__name__} shows no values; its weights cannot be read.")
+        raise ModelError(
+            f"{type(block.module).__name__} shows no values; its weights cannot be read."
+        )
     if block.reading is not None and bool(block.reading.bias.abs().max() > 0):
         left_out.add("the bias of the norm before attention")
     output, bias = affine(block.projection, model.heads * value.shape[-1], example)
@@ -115,13 +132,19 @@ def _layer(model: HeadModel, block: Block, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _sent(
-    model: HeadModel, block: Block, rows: Tensor, example: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: HeadModel,
+    block: Block,
+    rows: Tensor,
+    example: Tensor,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> tuple[Tensor | None, ...]:
-    """Query, key and value `[row, head, d]` for these rows, each an input of one token at the first position."""
+    """Query, key and value `[row, head, d]` for these rows, each an input of one token at the first
+    position."""
     reader = _Reader()
     own_args, own_kwargs = replaced(args, kwargs, example, rows)
     try:
-        with led_to(reader):
+        with use_session(reader):
             block.module(*own_args, **own_kwargs)
     except _Seen:
         pass
@@ -131,21 +154,30 @@ def _sent(
             "weights cannot be read."
         ) from error
     if reader.call is None:
-        raise ModelError(f"{type(block.module).__name__} calls no attention of its own; its weights cannot be read.")
+        raise ModelError(
+            f"{type(block.module).__name__} calls no attention of its own; its weights cannot be read."
+        )
     call = reader.call
-    shown = (None, None, call.value) if isinstance(call, FormedCall) else (call.query, call.key, call.value)
+    shown = (
+        (None, None, call.value)
+        if isinstance(call, FormedCall)
+        else (call.query, call.key, call.value)
+    )
     return tuple(None if values is None else values[:, :, 0] for values in shown)
 
 
 @contextmanager
 def _gains_only(norms: tuple[Norm, ...]) -> Iterator[None]:
-    """Norms that multiply by their gain and divide by nothing, for a while: then queries and keys are linear."""
+    """Norms that multiply by their gain and divide by nothing, for a while: then queries and keys
+    are linear."""
     with ExitStack() as stack:
         for norm in norms:
 
-            def plain(module: nn.Module, args: tuple[Any, ...], output: Tensor, norm: Norm = norm) -> Tensor:
+            def plain(
+                module: nn.Module, args: tuple[Any, ...], output: Tensor, norm: Norm = norm
+            ) -> Tensor:
                 x = norm.middle(args[0])
                 return (x * norm.gain.to(x)).to(output.dtype)
 
-            stack.callback(norm.module.register_forward_hook(own_thread(plain)).remove)
+            stack.callback(norm.module.register_forward_hook(only_in_this_thread(plain)).remove)
         yield

@@ -1,4 +1,5 @@
-"""Attention between words: to a word is the sum over its pieces, from a word the mean over its pieces."""
+"""Attention between words: to a word is the sum over its pieces, from a word the mean over its
+pieces."""
 
 from __future__ import annotations
 
@@ -15,11 +16,10 @@ from headwise.text.encode import Batch
 class WordIndex:
     """Which tokens of a batch make up which words; examples whose words do not align have none.
 
-    `member[example, token, word]` is 1 for the pieces of a word, `pieces[example, word]` their number (0: no such word
-    in this example). `spans` are stretches of examples of similar length: (first, last, tokens, words) with the
-    longest's tokens and words. `leading`: attention *from* a word is that of its first piece, as some released code has
-    it, instead of the mean.
-    """
+    `member[example, token, word]` is 1 for the pieces of a word, `pieces[example, word]` their
+    number (0: no such word in this example). `spans` are stretches of examples of similar length:
+    (first, last, tokens, words) with the longest's tokens and words. `leading`: attention *from* a
+    word is that of its first piece, as some released code has it, instead of the mean."""
 
     member: Tensor
     pieces: Tensor
@@ -29,12 +29,14 @@ class WordIndex:
     def part(self, examples: slice, rows: slice, words: int, dtype: torch.dtype) -> Tensor:
         """`[example, row, word]`: the share that each of these rows has in the row of its word.
 
-        Divided in the type that is asked for: thirds of float32 add up to more than one, and break ties in float64.
-        """
+        Divided in the type that is asked for: thirds of float32 add up to more than one, and break
+        ties in float64."""
         member = self.member[examples, rows, :words].to(dtype)
         if not self.leading:
             return member / self.pieces[examples, None, :words].clamp(min=1)
-        first = self.member[examples, :, :words].argmax(1, keepdim=True)  # 0 where there is no such word
+        first = self.member[examples, :, :words].argmax(
+            1, keepdim=True
+        )  # 0 where there is no such word
         place = torch.arange(rows.start, rows.start + member.shape[1], device=member.device)
         return member * (place[:, None] == first)
 
@@ -64,7 +66,8 @@ def _make_index(batch: Batch) -> WordIndex:
 
 
 def _spans(tokens: list[int], words: list[int]) -> tuple[tuple[int, int, int, int], ...]:
-    """Cut a batch (sorted by length, as a rule) where examples get much longer: work goes with the square of length."""
+    """Cut a batch (sorted by length, as a rule) where examples get much longer: work goes with the
+    square of length."""
     out = []
     first = 0
     for last in range(1, len(tokens) + 1):
@@ -75,7 +78,8 @@ def _spans(tokens: list[int], words: list[int]) -> tuple[tuple[int, int, int, in
 
 
 def word_maps(rows: Rows, index: WordIndex, extra: Tensor | None = None) -> Tensor:
-    """Word-level maps of a block of rows, `[example, head, from word, to word]`: they add up over blocks.
+    """Word-level maps of a block of rows, `[example, head, from word, to word]`: they add up over
+    blocks.
 
     Parameters
     ----------
@@ -84,24 +88,24 @@ def word_maps(rows: Rows, index: WordIndex, extra: Tensor | None = None) -> Tens
     index : WordIndex
         Of the same batch.
     extra : Tensor, optional
-        Sets of tokens `[example, token, set]` (bool or float) that become further columns behind the words: mass on
-        special tokens, for instance.
+        Sets of tokens `[example, token, set]` (bool or float) that become further columns behind
+        the words: mass on special tokens, for instance.
     """
     return fold(rows.weights, index, rows.start, extra)
 
 
 def word_visibility(rows: Rows, index: WordIndex) -> Tensor:
-    """`[example, 1, from word, to word]` of a block of rows: above zero where a piece of the one may see a
-    piece of the other."""
+    """`[example, 1, from word, to word]` of a block of rows: above zero where a piece of the one
+    may see a piece of the other."""
     return fold(rows.visible.to(index.member), index, rows.start)
 
 
 def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None = None) -> Tensor:
-    """`F A T`: columns of `[example, head, row, key]` summed by words (and the sets `extra`), rows averaged by words
-    (or taken from their first pieces).
+    """`F A T`: columns of `[example, head, row, key]` summed by words (and the sets `extra`), rows
+    averaged by words (or taken from their first pieces).
 
-    Batched products: examples of similar length go together and padding is left out. `start` is the first of the rows.
-    """
+    Batched products: examples of similar length go together and padding is left out. `start` is the
+    first of the rows."""
     examples, heads, rows, _ = weights.shape
     more = 0 if extra is None else extra.shape[-1]
     out = weights.new_zeros(examples, heads, index.count, index.count + more)
@@ -114,7 +118,9 @@ def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None
         if extra is not None:
             to = torch.cat([to, extra[own, :tokens].to(to)], -1)
         block = weights[own, :, :height, :tokens].reshape(last - first, heads * height, tokens)
-        columns = torch.bmm(block, to.to(weights.dtype)).view(last - first, heads, height, words + more)
+        columns = torch.bmm(block, to.to(weights.dtype)).view(
+            last - first, heads, height, words + more
+        )
         part = index.part(own, slice(start, start + height), words, weights.dtype)
         # One product for all heads of an example: [word, row] x [row, head · column].
         side = columns.transpose(1, 2).reshape(last - first, height, heads * (words + more))
@@ -150,18 +156,20 @@ def find_words(maps: Tensor, visible: Tensor, questions: WordQuestions) -> tuple
     """
     weights = maps[questions.example, :, questions.word]  # question, head, word
     seen = visible[questions.example, :, questions.word]
-    chosen = weights.masked_fill(~(questions.candidate[:, None] & seen), -1.0).argmax(-1, keepdim=True)
+    chosen = weights.masked_fill(~(questions.candidate[:, None] & seen), -1.0).argmax(
+        -1, keepdim=True
+    )
     shown = (questions.wanted[:, None] & seen).expand(-1, maps.shape[1], -1)
     return shown.gather(-1, chosen)[..., 0], shown.any(-1)
 
 
 def simple_maps(batch: Batch, causal: bool) -> tuple[Tensor, Tensor]:
-    """Word-level maps `[example, 2, from word, to word]` of a head that attends evenly and of one that rests on the
-    first token, and what words of such a model see, bool `[example, 1, from word, to word]`.
+    """Word-level maps `[example, 2, from word, to word]` of a head that attends evenly and of one
+    that rests on the first token, and what words of such a model see, bool `[example, 1, from word,
+    to word]`.
 
-    Of a head on the first token no word gets more than another, but for the first where that token is its own: the
-    first word that is seen is taken, as for every tie.
-    """
+    Of a head on the first token no word gets more than another, but for the first where that token
+    is its own: the first word that is seen is taken, as for every tie."""
     return batch.remember((simple_maps.__name__, causal), lambda: _make_simple(batch, causal))
 
 

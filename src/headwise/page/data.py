@@ -1,5 +1,6 @@
-"""What a page knows of an atlas, as JSON that its script reads: every measure of every head, words, nearest heads and
-maps. The format is described in docs/page.md; the explorer and notebooks may use it as well."""
+"""What a page knows of an atlas, as JSON that its script reads: every measure of every head, words,
+nearest heads and maps. The format is described in docs/page.md; the explorer and notebooks may use
+it as well."""
 
 from __future__ import annotations
 
@@ -35,16 +36,20 @@ EXAMPLE_BYTES = 500_000  # of texts of the group `examples`
 
 @dataclass(slots=True)
 class Packing:
-    """Planes of numbers as one run of uint16, each with the range it is spread over; the same plane is kept once."""
+    """Planes of numbers as one run of uint16, each with the range it is spread over; the same plane
+    is kept once."""
 
     limit: int = ARRAY_BYTES
     parts: list[bytes] = field(default_factory=list)
     places: dict[tuple[bytes, float, float], int] = field(default_factory=dict)
     size: int = 0
 
-    def add(self, values: np.ndarray | None, logarithmic: bool = False) -> float | list[float] | None:
-        """A number where all heads have it, `[place, lowest, highest]` where they differ, None where there is nothing
-        or no room. p-values are kept as −log10, so that small ones stay apart."""
+    def add(
+        self, values: np.ndarray | None, logarithmic: bool = False
+    ) -> float | list[float] | None:
+        """A number where all heads have it, `[place, lowest, highest]` where they differ, None
+        where there is nothing or no room. p-values are kept as −log10, so that small ones stay
+        apart."""
         if values is None or not np.isfinite(values).any():
             return None
         plane = -np.log10(np.clip(values, LEAST_P, 1)) if logarithmic else values
@@ -52,7 +57,9 @@ class Packing:
         known = np.isfinite(plane)
         if low == high and known.all():
             return short(low)
-        codes = np.where(known, np.round((plane - low) / ((high - low) or 1) * (NO_VALUE - 1)), NO_VALUE)
+        codes = np.where(
+            known, np.round((plane - low) / ((high - low) or 1) * (NO_VALUE - 1)), NO_VALUE
+        )
         content = codes.astype("<u2").tobytes()
         key = content, low, high
         if key not in self.places:
@@ -92,15 +99,24 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
     maps = _maps(atlas, samples, notes)
     model = atlas.provenance.get("model", {})
     compared: dict[str, Any] = {"models": models} if (models := models_of(atlas)) else {}
-    if compared and any(m["name"] == (first := f"change.cosine_to.{models[1]}") for m in measured["measures"]):
+    if compared and any(
+        m["name"] == (first := f"change.cosine_to.{models[1]}") for m in measured["measures"]
+    ):
         compared["colour"] = first
     return {
         "format": FORMAT,
         **compared,
-        "model": {"name": str(model.get("name", "?")), "layers": atlas.layers, "heads": atlas.heads, **places(atlas)},
+        "model": {
+            "name": str(model.get("name", "?")),
+            "layers": atlas.layers,
+            "heads": atlas.heads,
+            **places(atlas),
+        },
         "groups": {
             name: {
-                key: str(atlas[name].attrs[key]) for key in ("title", "paper", "section") if key in atlas[name].attrs
+                key: str(atlas[name].attrs[key])
+                for key in ("title", "paper", "section")
+                if key in atlas[name].attrs
             }
             for name in sorted(atlas, key=group_order)
         },
@@ -115,7 +131,8 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
 
 
 def data_text(data: Mapping[str, Any]) -> str:
-    """The data as JSON that may stand inside a `<script>`: nothing in it can end the element or open a comment."""
+    """The data as JSON that may stand inside a `<script>`: nothing in it can end the element or
+    open a comment."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
@@ -123,7 +140,8 @@ def data_text(data: Mapping[str, Any]) -> str:
 
 
 def _measures(found: Sequence[Measure], notes: list[str]) -> tuple[dict[str, Any], str]:
-    """The measures with their planes packed: what leads first, what it is held against, intervals, then the rest."""
+    """The measures with their planes packed: what leads first, what it is held against, intervals,
+    then the rest."""
     packing = Packing()
     held: list[dict[str, Any]] = [{} for _ in found]
     rounds = [("values", True), ("p", True), ("against", True), ("low", True), ("high", True)]
@@ -131,26 +149,45 @@ def _measures(found: Sequence[Measure], notes: list[str]) -> tuple[dict[str, Any
     for part, leading in rounds:
         for measure, own in zip(found, held, strict=True):
             if measure.leading is leading and (part == "values" or "values" in own):
-                place = packing.add(getattr(measure, part), part == "p" or (part == "values" and measure.kind == "p"))
+                place = packing.add(
+                    getattr(measure, part),
+                    part == "p" or (part == "values" and measure.kind == "p"),
+                )
                 if place is not None:
                     own[part] = place
     whole = sum("values" in own for own in held)
     if whole < len(found):
-        notes.append(f"{whole} of {len(found)} measures are on this page, to keep it small; the CSV files have all.")
+        notes.append(
+            f"{whole} of {len(found)} measures are on this page, to keep it small; the CSV files have all."
+        )
     cut = sum(
-        m.low is not None and bool(np.isfinite(m.low).any()) and "values" in own and "low" not in own
+        m.low is not None
+        and bool(np.isfinite(m.low).any())
+        and "values" in own
+        and "low" not in own
         for m, own in zip(found, held, strict=True)
     )
     if cut:
-        notes.append(f"The intervals of {cut} measures are left to the CSV files, to keep the page small.")
+        notes.append(
+            f"The intervals of {cut} measures are left to the CSV files, to keep the page small."
+        )
     texts: dict[str, int] = {}
-    entries = [_entry(measure, texts) | own for measure, own in zip(found, held, strict=True) if "values" in own]
+    entries = [
+        _entry(measure, texts) | own
+        for measure, own in zip(found, held, strict=True)
+        if "values" in own
+    ]
     return {"measures": entries, "texts": list(texts)}, packed(b"".join(packing.parts))
 
 
 def _entry(measure: Measure, texts: dict[str, int]) -> dict[str, Any]:
-    """What is said of a measure; empty things are left out, long texts are kept once and named by their place."""
-    entry: dict[str, Any] = {"name": measure.name, "group": measure.group, "variable": measure.variable}
+    """What is said of a measure; empty things are left out, long texts are kept once and named by
+    their place."""
+    entry: dict[str, Any] = {
+        "name": measure.name,
+        "group": measure.group,
+        "variable": measure.variable,
+    }
     entry |= {"label": measure.label, "kind": measure.kind}
     for key in ("unit", "model", "over", "against_name"):
         if getattr(measure, key):
@@ -165,7 +202,8 @@ def _entry(measure: Measure, texts: dict[str, int]) -> dict[str, Any]:
 
 
 def described(atlas: Atlas) -> pd.DataFrame:
-    """What each head does (`Atlas.describe`), in a comparison in every model; `below`: what stands below its word."""
+    """What each head does (`Atlas.describe`), in a comparison in every model; `below`: what stands
+    below its word."""
     if WORDS in atlas:
         return words_of(atlas[WORDS])
     heads = atlas.describe()
@@ -193,7 +231,8 @@ def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
 
 
 def _examples(atlas: Atlas, count: int, notes: list[str]) -> list[list[list[Any]]]:
-    """Rows of the corpus on which each head is most itself: `[text, weight]`, the sharpest first."""
+    """Rows of the corpus on which each head is most itself: `[text, weight]`, the sharpest
+    first."""
     data = atlas["examples"] if "examples" in atlas else xr.Dataset()
     if not {"sharp_text", "sharp_weight"} <= set(data):
         return []
@@ -203,7 +242,11 @@ def _examples(atlas: Atlas, count: int, notes: list[str]) -> list[list[list[Any]
     )
     rows: list[list[list[Any]]] = []
     for own, sizes in zip(texts, weights, strict=True):
-        known = [(text, weight) for text, weight in zip(own, sizes, strict=True) if text and not np.isnan(weight)]
+        known = [
+            (text, weight)
+            for text, weight in zip(own, sizes, strict=True)
+            if text and not np.isnan(weight)
+        ]
         rows.append([[str(text), short(float(weight), 3)] for text, weight in known])
     kept = 3
     while kept and sum(len(row[0]) for own in rows for row in own[:kept]) > EXAMPLE_BYTES:
@@ -219,16 +262,28 @@ def _distances(atlas: Atlas) -> dict[str, Any]:
     """Where heads lie on the map of their distances, and which are nearest to each."""
     data = atlas["distance"] if "distance" in atlas else xr.Dataset()
     count = atlas.layers * atlas.heads
-    if "js" not in data or data.sizes.get("head_a") != count or not np.isfinite(data["js"].values).all():
+    if (
+        "js" not in data
+        or data.sizes.get("head_a") != count
+        or not np.isfinite(data["js"].values).all()
+    ):
         return {}
     js = data["js"].transpose("head_a", "head_b").values.copy()
     np.fill_diagonal(js, np.inf)
     order = np.argsort(js, axis=1, kind="stable")[:, : min(NEAREST, count - 1)]
     found: dict[str, Any] = {
-        "nearest": [[[int(other), short(float(js[head, other]), 4)] for other in row] for head, row in enumerate(order)]
+        "nearest": [
+            [[int(other), short(float(js[head, other]), 4)] for other in row]
+            for head, row in enumerate(order)
+        ]
     }
     points = next(
-        (data[name] for name in ("mds_smacof", "mds") if name in data and data.sizes.get("axis", 0) >= 2), None
+        (
+            data[name]
+            for name in ("mds_smacof", "mds")
+            if name in data and data.sizes.get("axis", 0) >= 2
+        ),
+        None,
     )
     if points is not None:
         values = points.transpose("head_a", "axis").values[:, :2]
@@ -246,7 +301,9 @@ def _maps(atlas: Atlas, samples: Sequence[Sample], notes: list[str]) -> dict[str
         area = sample.attention.shape[2] * sample.attention.shape[3]
         room = (MAP_BYTES - place) // max(area, 1)
         if room < count and sentences:
-            notes.append(f"The maps of {len(sentences)} of {len(known)} sentences are on the page, to keep it small.")
+            notes.append(
+                f"The maps of {len(sentences)} of {len(known)} sentences are on the page, to keep it small."
+            )
             break
         kept = (
             np.arange(count)
@@ -255,28 +312,42 @@ def _maps(atlas: Atlas, samples: Sequence[Sample], notes: list[str]) -> dict[str
         )
         maps = sample.attention.reshape(count, area)[kept]
         seen = np.isfinite(maps)
-        codes = np.where(seen, np.round(np.sqrt(np.clip(np.where(seen, maps, 0), 0, 1)) * (HIDDEN - 1)), HIDDEN)
+        codes = np.where(
+            seen, np.round(np.sqrt(np.clip(np.where(seen, maps, 0), 0, 1)) * (HIDDEN - 1)), HIDDEN
+        )
         parts.append(codes.astype(np.uint8).tobytes())
         about: dict[str, Any] = {"tokens": sample.tokens, "place": place}
         for name in ("keys", "words", "special"):
             if getattr(sample, name) is not None:
-                about[name] = [int(x) if not isinstance(x, str) else x for x in getattr(sample, name)]
+                about[name] = [
+                    int(x) if not isinstance(x, str) else x for x in getattr(sample, name)
+                ]
         if sample.model is not None:
             about["model"] = sample.model
         if len(kept) < count:
             about["heads"] = kept.tolist()
-            notes.append(f"The maps of {len(kept)} of {count} heads are on the page, evenly spread, to keep it small.")
+            notes.append(
+                f"The maps of {len(kept)} of {count} heads are on the page, evenly spread, to keep it small."
+            )
         sentences.append(about)
         place += len(parts[-1])
     return {"sentences": sentences, "maps": packed(b"".join(parts))} if sentences else {}
 
 
 def places(atlas: Atlas) -> dict[str, Any]:
-    """The key/value groups of heads with their sizes, and what layers may see where some see less than all."""
-    found = {name: data[name].values for data in atlas.values() for name in ("kv_group", "layer_kind") if name in data}
+    """The key/value groups of heads with their sizes, and what layers may see where some see less
+    than all."""
+    found = {
+        name: data[name].values
+        for data in atlas.values()
+        for name in ("kv_group", "layer_kind")
+        if name in data
+    }
     told: dict[str, Any] = {}
     if "kv_group" in found:
-        told["kv_groups"] = [[f"kv {group}", len(list(own))] for group, own in groupby(found["kv_group"])]
+        told["kv_groups"] = [
+            [f"kv {group}", len(list(own))] for group, own in groupby(found["kv_group"])
+        ]
     if "layer_kind" in found:
         told["layer_kinds"] = [str(kind) for kind in found["layer_kind"]]
     return told

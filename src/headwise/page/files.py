@@ -1,4 +1,5 @@
-"""The files of a report: whole or not at all, and named in their folder's manifest before they are written."""
+"""The files of a report: whole or not at all, and named in their folder's manifest before they are
+written."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from headwise.core.folders import MANIFEST, written_before
 class ReportFiles:
     """What a report writes into a folder.
 
-    The manifest tells headwise's files from those a user put there: an earlier report's go when the new one does not
-    have them, nobody else's are touched.
+    The manifest tells headwise's files from those a user put there: an earlier report's go when the
+    new one does not have them, nobody else's are touched.
 
     Parameters
     ----------
@@ -33,7 +34,11 @@ class ReportFiles:
 
     def check(self, name: str) -> None:
         """Refuse a file that a user put there."""
-        if not self.overwrite and name not in self._before | self._names and (self.folder / name).exists():
+        if (
+            not self.overwrite
+            and name not in self._before | self._names
+            and (self.folder / name).exists()
+        ):
             raise OutputError(
                 f"{self.folder / name} was not written by headwise; give --overwrite to replace it, or choose another "
                 "place with --out."
@@ -68,4 +73,6 @@ class ReportFiles:
         self._write_manifest(self._names)
 
     def _write_manifest(self, names: set[str]) -> None:
-        write_atomically(self.folder / MANIFEST, json.dumps({"files": sorted(names)}, indent=1).encode())
+        write_atomically(
+            self.folder / MANIFEST, json.dumps({"files": sorted(names)}, indent=1).encode()
+        )

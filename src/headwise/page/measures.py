@@ -1,5 +1,5 @@
-"""Every measure of every head, in the order in which people are shown them: the one list that the page, the explorer
-and notebooks read."""
+"""Every measure of every head, in the order in which people are shown them: the one list that the
+page, the explorer and notebooks read."""
 
 from __future__ import annotations
 
@@ -24,13 +24,25 @@ UNSHOWN_DIMS = frozenset(
     {"rank", "bin", "token", "source_token", "threshold"}
 )  # places in a list, curves, single inputs
 P_VALUE = re.compile(r"(?:^|_)p(?:_value|_adjusted|_family|_holm|_fdr)?$")
-# From what a head looks at, to what it finds, to what heads do together; a group not named here comes after these.
+# From what a head looks at, to what it finds, to what heads do together; a group not named here
+# comes after these.
 READING_ORDER = (
-    *("surface", "offsets", "patterns", "roles", "features", "token_pairs", "dependency", "coreference", "frames"),
+    *(
+        "surface",
+        "offsets",
+        "patterns",
+        "roles",
+        "features",
+        "token_pairs",
+        "dependency",
+        "coreference",
+        "frames",
+    ),
     *("sinks", "opening_token", "induction", "examples", "retrieval", "logits", "circuits"),
     *("distance", "gradient", "attribution", "probing", "tree_probe", "ablation"),
 )
-# The measures a reader asks for first, by group; their labels (`obj`, `cls`) can be asked for by themselves.
+# The measures a reader asks for first, by group; their labels (`obj`, `cls`) can be asked for by
+# themselves.
 LEADING = {
     "surface": ("entropy", "max_weight", "mass", "position"),
     "offsets": ("mean_distance", "mean_offset", "beyond"),
@@ -73,18 +85,21 @@ AGAINST = {
     ("induction", "prefix_matching"): ("uniform", "uniform attention"),
     ("induction", "duplicate"): ("uniform", "uniform attention"),
 }
-BETTER = {("dependency", "accuracy"): "direction"}  # of these dims the label in which a head does better is shown too
+BETTER = {
+    ("dependency", "accuracy"): "direction"
+}  # of these dims the label in which a head does better is shown too
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measure:
-    """One number for each head: `values[layer, head]`, NaN where there is none, with what a reader must know of it.
+    """One number for each head: `values[layer, head]`, NaN where there is none, with what a reader
+    must know of it.
 
-    `item` are its labels (`obj`, `dependent_to_head`), `model` whose it is (in comparisons), `kind` is `value`, `p` (a
-    p-value) or `flag` (0 or 1). `n` is how many examples are behind it, least and most over heads; `low` and `high` end
-    its 95 % interval; `p` tests it, `against` is what it is held against (`against_name` in words). `asked` are the
-    short names that an expression may use for it.
-    """
+    `item` are its labels (`obj`, `dependent_to_head`), `model` whose it is (in comparisons), `kind`
+    is `value`, `p` (a p-value) or `flag` (0 or 1). `n` is how many examples are behind it, least
+    and most over heads; `low` and `high` end its 95 % interval; `p` tests it, `against` is what it
+    is held against (`against_name` in words). `asked` are the short names that an expression may
+    use for it."""
 
     group: str
     variable: str
@@ -109,7 +124,9 @@ class Measure:
     @property
     def name(self) -> str:
         """`surface.mass.cls`: unique in an atlas."""
-        return ".".join((self.group, self.variable, *self.item, *((self.model,) if self.model else ())))
+        return ".".join(
+            (self.group, self.variable, *self.item, *((self.model,) if self.model else ()))
+        )
 
 
 def group_order(name: str) -> tuple[int, str]:
@@ -119,14 +136,14 @@ def group_order(name: str) -> tuple[int, str]:
 
 
 def head_measures(datasets: Mapping[str, xr.Dataset]) -> list[Measure]:
-    """Every measure over heads of an atlas (or of datasets by group), those that are asked for first of all first in
-    their group, p-values and flags last.
+    """Every measure over heads of an atlas (or of datasets by group), those that are asked for
+    first of all first in their group, p-values and flags last.
 
     Parameters
     ----------
     datasets : mapping of str to xarray.Dataset
-        An atlas, or groups by name. Variables without the dims `layer` and `head`, curves, and the `_n`, `_low`,
-        `_high` beside others are no measures of their own.
+        An atlas, or groups by name. Variables without the dims `layer` and `head`, curves, and the
+        `_n`, `_low`, `_high` beside others are no measures of their own.
 
     Returns
     -------
@@ -141,7 +158,9 @@ def head_measures(datasets: Mapping[str, xr.Dataset]) -> list[Measure]:
             for made in _planes(group, datasets[group], variable)
         ]
         rank = {"value": 0, "flag": 1, "p": 2}
-        for made in sorted(own, key=lambda m: (not m.leading, rank[m.kind])):  # a stable sort: else as in the file
+        for made in sorted(
+            own, key=lambda m: (not m.leading, rank[m.kind])
+        ):  # a stable sort: else as in the file
             if np.isfinite(made.values).any():
                 found.setdefault(made.name, made)
     return list(found.values())
@@ -155,7 +174,10 @@ def _variables(group: str, data: xr.Dataset) -> list[str]:
         if set(HEADS) <= set(data[name].dims)
         and data[name].dtype.kind in "fiub"
         and not UNSHOWN_DIMS & set(map(str, data[name].dims))
-        and np.prod([data.sizes[dim] for dim in data[name].dims if dim not in (*HEADS, *MODEL_DIMS)]) <= MOST_ITEMS
+        and np.prod(
+            [data.sizes[dim] for dim in data[name].dims if dim not in (*HEADS, *MODEL_DIMS)]
+        )
+        <= MOST_ITEMS
     ]
     leading = [name for name in LEADING.get(group, ()) if name in named]
     return leading + [name for name in named if name not in leading]
@@ -166,7 +188,10 @@ def _planes(group: str, data: xr.Dataset, variable: str) -> Iterator[Measure]:
     array = data[variable]
     labels = [str(dim) for dim in array.dims if dim not in HEADS]
     about = _about(group, data, variable)
-    beside = {name: _beside(array, variable_of(data, f"{variable}_{name}")) for name in ("n", "low", "high")}
+    beside = {
+        name: _beside(array, variable_of(data, f"{variable}_{name}"))
+        for name in ("n", "low", "high")
+    }
     beside["p"] = _tested(group, data, variable)
     against, against_name = AGAINST.get((group, variable), ("", ""))
     beside["against"] = _beside(array, variable_of(data, against)) if against else None
@@ -207,18 +232,20 @@ def _labelled(
 def _stacked(
     about: dict[str, Any], array: xr.DataArray, beside: Beside, labels: list[str], dim: str
 ) -> Iterator[Measure]:
-    """The measure at the label of a dim where each head has most, and what stands beside it there."""
+    """The measure at the label of a dim where each head has most, and what stands beside it
+    there."""
     at = array.fillna(-np.inf).argmax(dim)
     rest = [label for label in labels if label != dim]
     picked = {
-        key: None if own is None else own.isel({dim: at}) if dim in own.dims else own for key, own in beside.items()
+        key: None if own is None else own.isel({dim: at}) if dim in own.dims else own
+        for key, own in beside.items()
     }
     yield from _labelled(about, array.isel({dim: at}), picked, rest, f" (better {dim})")
 
 
 def _beside(array: xr.DataArray, other: xr.DataArray | None) -> xr.DataArray | None:
-    """What stands beside a measure, with its dims; of dims it has more than the measure the largest value, which for a
-    p-value and a baseline is the one that must be passed."""
+    """What stands beside a measure, with its dims; of dims it has more than the measure the largest
+    value, which for a p-value and a baseline is the one that must be passed."""
     if other is None or other.dtype.kind not in "fiub":
         return None
     more = [dim for dim in other.dims if dim not in array.dims]
@@ -227,7 +254,8 @@ def _beside(array: xr.DataArray, other: xr.DataArray | None) -> xr.DataArray | N
 
 
 def _tested(group: str, data: xr.Dataset, variable: str) -> xr.DataArray | None:
-    """The corrected p-value of a measure: by its own name, or the group's, which is of its first measure."""
+    """The corrected p-value of a measure: by its own name, or the group's, which is of its first
+    measure."""
     name = f"{variable}_p_adjusted"
     if name not in data:
         name = "p_adjusted" if variable in LEADING.get(group, ())[:1] else ""
@@ -243,7 +271,9 @@ def _about(group: str, data: xr.Dataset, variable: str) -> dict[str, Any]:
         "variable": variable,
         "kind": kind,
         "unit": str(array.attrs.get("units", "")),
-        "definition": definition(group, variable, str(array.attrs.get("long_name", "")), str(attrs.get("title", ""))),
+        "definition": definition(
+            group, variable, str(array.attrs.get("long_name", "")), str(attrs.get("title", ""))
+        ),
         "paper": ", ".join(str(attrs[key]) for key in ("paper", "section") if attrs.get(key)),
         "leading": variable in LEADING.get(group, ()) or (group not in LEADING and kind == "value"),
         "over": "" if low is None else str(low.attrs.get("over", "")),
@@ -251,16 +281,22 @@ def _about(group: str, data: xr.Dataset, variable: str) -> dict[str, Any]:
 
 
 def definition(group: str, variable: str, long_name: str = "", title: str = "") -> str:
-    """What a measure is, in a sentence: what its analysis says of it, else its long name, else the group's title.
+    """What a measure is, in a sentence: what its analysis says of it, else its long name, else the
+    group's title.
 
     >>> definition("surface", "max_weight")
     '`max_weight[layer, head]`: `max_j A[i, j]`'
     """
     if group.startswith("change_") and not long_name:
         base, _, what = variable.rpartition("_")
-        words = {"mean": "Mean of each model", "change": "Mean difference to the first model, on the same examples"}
+        words = {
+            "mean": "Mean of each model",
+            "change": "Mean difference to the first model, on the same examples",
+        }
         if what in words:
-            return ". ".join(filter(None, (words[what], definition(group.removeprefix("change_"), base))))
+            return ". ".join(
+                filter(None, (words[what], definition(group.removeprefix("change_"), base)))
+            )
     found = next((clause for clause in clauses(group) if _names(clause, variable)), "")
     texts = [text for text in (long_name, found) if text]
     return ". ".join(texts) or title
@@ -268,7 +304,8 @@ def definition(group: str, variable: str, long_name: str = "", title: str = "") 
 
 @cache
 def clauses(group: str) -> tuple[str, ...]:
-    """What an analysis says of its measures, clause by clause; nothing for a group that no analysis makes."""
+    """What an analysis says of its measures, clause by clause; nothing for a group that no analysis
+    makes."""
     analysis = known_analyses().get(group.removeprefix("change_"))
     text = (analysis.__doc__ or "").partition("\n    Parameters\n")[0] if analysis else ""
     parts = re.split(r"\n\s*- |\n\s*\n|;\s+(?=`)|(?<=[.)])\s+(?=`\w+(?:\[|`:|`,))", text)
@@ -278,4 +315,6 @@ def clauses(group: str) -> tuple[str, ...]:
 def _names(clause: str, variable: str) -> bool:
     """Whether a clause begins with the variable, or with a list that has it."""
     before = clause.partition(":")[0]
-    return bool(re.search(rf"`{re.escape(variable)}(?:\[[^\]]*\])?`", before)) and clause.startswith("`")
+    return bool(
+        re.search(rf"`{re.escape(variable)}(?:\[[^\]]*\])?`", before)
+    ) and clause.startswith("`")

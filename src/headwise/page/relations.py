@@ -1,5 +1,5 @@
-"""Drawings of a head at its work: sentences in which it finds a relation's words, antecedents or frame elements, with
-those words coloured (Clark et al. 2019, Fig 5)."""
+"""Drawings of a head at its work: sentences in which it finds a relation's words, antecedents or
+frame elements, with those words coloured (Clark et al. 2019, Fig 5)."""
 
 from __future__ import annotations
 
@@ -71,24 +71,26 @@ def draw_relation(
     corpus : iterable of Example
         Examples with trees (or mentions, or frames).
     relation : str
-        A dependency relation (`obj`, `nmod:poss`; without a subtype it means all of them), `coreference`, or `frames`
-        (right where a frame's target attends most to a word of one of its core elements, Kovaleva et al. 2019, Fig 4).
+        A dependency relation (`obj`, `nmod:poss`; without a subtype it means all of them),
+        `coreference`, or `frames` (right where a frame's target attends most to a word of one of
+        its core elements, Kovaleva et al. 2019, Fig 4).
     head : tuple of int
         `(layer, head)`; `best_head` looks up the best one for the relation in an atlas.
     count : int, default 3
         How many sentences.
     direction : {"dependent_to_head", "head_to_dependent"}, optional
-        Right where a dependent attends most to its head, or where the word that attends most to a dependent is its
-        head. By default the one in which the head finds more.
+        Right where a dependent attends most to its head, or where the word that attends most to a
+        dependent is its head. By default the one in which the head finds more.
     longest : int, default 24
         Sentences of more tokens are not drawn.
 
     Returns
     -------
     list of Figure
-        Of the sentences where the head is right on every word with the relation, those with most such words first, the
-        surest first among equals; where there are too few, sentences where it is right on some. The dependent (or
-        mention) is coloured, and its lines with it: on the left where it looks, on the right where it is looked at.
+        Of the sentences where the head is right on every word with the relation, those with most
+        such words first, the surest first among equals; where there are too few, sentences where it
+        is right on some. The dependent (or mention) is coloured, and its lines with it: on the left
+        where it looks, on the right where it is looked at.
     """
     kind, name, figures = sought(relation), head_name(*head), []
     for one in find_sentences(model, corpus, relation, head, count, direction, longest):
@@ -97,7 +99,11 @@ def draw_relation(
             for place, answer in enumerate(one.found)
             for token in one.tokens(answer.word)
         }
-        what = f"{kind.what}, {one.direction.replace('_', ' ')}" if len(kind.directions) > 1 else kind.what
+        what = (
+            f"{kind.what}, {one.direction.replace('_', ' ')}"
+            if len(kind.directions) > 1
+            else kind.what
+        )
         asked = len(one.answers)
         figures.append(
             draw_head(
@@ -121,7 +127,8 @@ def find_sentences(
     direction: str | None = None,
     longest: int = LONGEST,
 ) -> list[Shown]:
-    """The sentences `draw_relation` draws; refuses a relation that does not occur, and where no sentence fits."""
+    """The sentences `draw_relation` draws; refuses a relation that does not occur, and where no
+    sentence fits."""
     kind = sought(relation)
     found: dict[str, list[Shown]] = {
         one: [] for one in kind.directions if direction in (None, one) or len(kind.directions) == 1
@@ -155,7 +162,8 @@ def find_sentences(
 
 
 def best_head(atlas: Mapping[str, xr.Dataset], relation: str) -> Best:
-    """The best head for a relation by an atlas (or datasets by group), and the direction it is best in."""
+    """The best head for a relation by an atlas (or datasets by group), and the direction it is best
+    in."""
     kind = sought(relation)
     if kind.group not in atlas:
         raise ParameterError(

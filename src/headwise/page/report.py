@@ -16,18 +16,19 @@ from headwise.core.behaviours import shares
 from headwise.core.failures import Failure
 from headwise.core.files import sweep
 from headwise.core.labels import head_name
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.page.compared import COLUMNS, changed_most, models_of
 from headwise.page.data import page_data
 from headwise.page.files import ReportFiles
-from headwise.page.hands import drawn_beside
 from headwise.page.measures import group_order
+from headwise.page.parallel import drawn_beside
 from headwise.page.sample import SAMPLE, Sample, sample_bytes
 from headwise.page.sections import Drawing, draw_sample, draw_section, head_grid
 from headwise.page.write import Content, HeadGrid, PageFigure, PageTable, Section, write_page
 from headwise.text.demo import REAL
 
-# The measures a reader asks for first, by analysis, variable and label, and what the head that goes furthest does.
+# The measures a reader asks for first, by analysis, variable and label, and what the head that goes
+# furthest does.
 ASKED = {
     ("surface", "position", "-1"): "most on the previous token",
     ("surface", "position", "1"): "most on the next token",
@@ -63,7 +64,7 @@ def write_report(
     samples: Sequence[Sample] = (),
     report: Callable[[str, int, int], None] | None = None,
     *,
-    store: Store | None = None,
+    store: CheckpointStore | None = None,
     overwrite: bool = True,
 ) -> Report:
     """Write `figures/`, `tables/` and `index.html` beside the atlas.
@@ -71,15 +72,17 @@ def write_report(
     Parameters
     ----------
     atlas : Atlas
-        What to show. A group that nobody has heard of gets a section too, with the figures registered for it.
+        What to show. A group that nobody has heard of gets a section too, with the figures
+        registered for it.
     folder : Path
-        Where to write. Files of an earlier report that this one has not go; what else is there stays.
+        Where to write. Files of an earlier report that this one has not go; what else is there
+        stays.
     samples : sequence of Sample, optional
-        Inputs with their maps, which the page shows for each head; the first is drawn whole too. They are kept in
-        `sample.safetensors`.
+        Inputs with their maps, which the page shows for each head; the first is drawn whole too.
+        They are kept in `sample.safetensors`.
     report : callable, optional
         Told how far it is: what, done, total.
-    store : Store, optional
+    store : CheckpointStore, optional
         Where it is kept which sections are drawn: a killed call goes on from there.
     overwrite : bool, default True
         Whether files of the same name that headwise did not write may be replaced.
@@ -90,15 +93,21 @@ def write_report(
 class _Writing:
     """One report under way."""
 
-    def __init__(self, atlas: Atlas, folder: Path, store: Store | None, overwrite: bool) -> None:
+    def __init__(
+        self, atlas: Atlas, folder: Path, store: CheckpointStore | None, overwrite: bool
+    ) -> None:
         self.atlas, self.folder = atlas, folder
         for part in (folder, folder / "figures", folder / "tables"):
-            sweep(part)  # a page may stand elsewhere than what it shows, as that of a comparison does
+            sweep(
+                part
+            )  # a page may stand elsewhere than what it shows, as that of a comparison does
         self.files = ReportFiles(folder, overwrite)
         self.store = None if store is None else store.part("page", {"atlas": atlas.digest})
         self.failures: list[Failure] = []
 
-    def write(self, samples: Sequence[Sample], report: Callable[[str, int, int], None] | None) -> Report:
+    def write(
+        self, samples: Sequence[Sample], report: Callable[[str, int, int], None] | None
+    ) -> Report:
         """Everything; the page last, since it tells that all is there."""
         atlas = self.atlas
         self.files.check("index.html")
@@ -113,17 +122,24 @@ class _Writing:
         sections = []
         with drawn_beside([name for name in names if name not in kept], draw) as drawings:
             for name in names:
-                sections.append(self._section(kept[name] if name in kept else self._keep(name, next(drawings))))
+                sections.append(
+                    self._section(kept[name] if name in kept else self._keep(name, next(drawings)))
+                )
                 if report:
                     report("figures", len(sections), len(names))
         notes: list[str] = []
-        grid, files = self._attempt("the table of heads", partial(head_grid, atlas), notes) or (None, {})
+        grid, files = self._attempt("the table of heads", partial(head_grid, atlas), notes) or (
+            None,
+            {},
+        )
         self.files.write(files)
         self.files.note(["index.html"])
         page = self.folder / "index.html"
         data = None
         if grid is not None:
-            data = self._attempt("the numbers in the page", partial(page_data, atlas, samples), notes)
+            data = self._attempt(
+                "the numbers in the page", partial(page_data, atlas, samples), notes
+            )
             notes += data["left_out"] if data else []
         content = _content(atlas, self.folder, sections, grid, notes)
         content["data"] = data
@@ -132,7 +148,8 @@ class _Writing:
         return Report(page, tuple(self.failures))
 
     def _kept(self, name: str) -> dict[str, Any] | None:
-        """What is known of a section that was drawn before, where all its files are whole; it is not drawn again."""
+        """What is known of a section that was drawn before, where all its files are whole; it is
+        not drawn again."""
         piece = None if self.store is None else self.store.load(f"section-{name}")
         if piece is None or not self.files.intact(piece.facts["files"]):
             return None
@@ -142,7 +159,10 @@ class _Writing:
     def _keep(self, name: str, drawing: Drawing) -> dict[str, Any]:
         """Write the files of a section; what is known of it."""
         digests = self.files.write(drawing.files)
-        told = {"section": asdict(drawing.section), "failures": [f.facts() for f in drawing.failures]}
+        told = {
+            "section": asdict(drawing.section),
+            "failures": [f.facts() for f in drawing.failures],
+        }
         facts: dict[str, Any] = json.loads(json.dumps(told | {"files": digests}, default=_plain))
         if self.store is not None:
             self.store.save(f"section-{name}", {}, facts)
@@ -151,7 +171,9 @@ class _Writing:
     def _section(self, facts: dict[str, Any]) -> Section:
         self.failures += [Failure(**failure) for failure in facts["failures"]]
         told = facts["section"]
-        figures = [PageFigure(**{**figure, "svg": Path(figure["svg"])}) for figure in told["figures"]]
+        figures = [
+            PageFigure(**{**figure, "svg": Path(figure["svg"])}) for figure in told["figures"]
+        ]
         tables = [PageTable(**table) for table in told["tables"]]
         return Section(**{**told, "figures": figures, "tables": tables})
 
@@ -171,7 +193,9 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def _content(atlas: Atlas, folder: Path, sections: list[Section], grid: HeadGrid | None, notes: list[str]) -> Content:
+def _content(
+    atlas: Atlas, folder: Path, sections: list[Section], grid: HeadGrid | None, notes: list[str]
+) -> Content:
     """What stands on the page."""
     model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
     watched = str(corpus.get("name", "?"))
@@ -186,17 +210,27 @@ def _content(atlas: Atlas, folder: Path, sections: list[Section], grid: HeadGrid
         + (f"the built-in corpus ({watched})" if watched == REAL else watched),
         facts=[
             ("Architecture", str(model.get("architecture", "?"))),
-            *((name.capitalize(), f"{corpus[name]:,}") for name in ("examples", "tokens") if name in corpus),
+            *(
+                (name.capitalize(), f"{corpus[name]:,}")
+                for name in ("examples", "tokens")
+                if name in corpus
+            ),
             ("Analyses", str(len(atlas))),
         ],
-        files=[("everything as labelled arrays (atlas.nc)", "atlas.nc")] if (folder / "atlas.nc").exists() else [],
+        files=[("everything as labelled arrays (atlas.nc)", "atlas.nc")]
+        if (folder / "atlas.nc").exists()
+        else [],
         notes=_notes(atlas) + notes,
         absent=_absent(atlas),
         grid=grid,
         highlights=highlights(atlas),
         sections=sections,
         provenance={"digest": atlas.digest, **atlas.provenance},
-        citations=list(dict.fromkeys(str(d.attrs["citation"]) for d in atlas.values() if d.attrs.get("citation"))),
+        citations=list(
+            dict.fromkeys(
+                str(d.attrs["citation"]) for d in atlas.values() if d.attrs.get("citation")
+            )
+        ),
     )
 
 
@@ -206,10 +240,14 @@ def highlights(atlas: Atlas) -> list[tuple[str, str]]:
     found = []
     opening = "cls" if "surface" in atlas and "to cls" in shares(atlas["surface"]) else "first"
     for (analysis, variable, item), words in ASKED.items():
-        if analysis not in frames or item == ("first" if opening == "cls" else "cls"):  # the same token
+        if analysis not in frames or item == (
+            "first" if opening == "cls" else "cls"
+        ):  # the same token
             continue
         frame = frames[analysis]
-        part = frame[(frame["variable"] == variable) & (frame["item"] == item) & frame["value"].notna()]
+        part = frame[
+            (frame["variable"] == variable) & (frame["item"] == item) & frame["value"].notna()
+        ]
         if len(part):
             row = part.loc[part["value"].idxmax()]
             text = f"{words}: {row['value']:.3f}"
@@ -222,7 +260,9 @@ def highlights(atlas: Atlas) -> list[tuple[str, str]]:
 def _notes(atlas: Atlas) -> list[str]:
     """What was sampled, cut or left out, for the head of the page."""
     corpus, sampled = atlas.provenance.get("corpus", {}), atlas.provenance.get("sampled", {})
-    notes = [f"{corpus[name]:,} examples {words}." for name, words in COUNTED.items() if corpus.get(name)]
+    notes = [
+        f"{corpus[name]:,} examples {words}." for name, words in COUNTED.items() if corpus.get(name)
+    ]
     notes += [f"Corpus: {note}: {count:,}." for note, count in corpus.get("notes", {}).items()]
     for name, part in corpus.get("parts", {}).items():
         notes.append(
@@ -235,7 +275,10 @@ def _notes(atlas: Atlas) -> list[str]:
             "Some analyses saw only the first examples, as many as their budget allows: "
             f"{counts}. --full lifts the budgets."
         )
-    notes += [Failure(name, error, "").sentence for name, error in atlas.provenance.get("failed", {}).items()]
+    notes += [
+        Failure(name, error, "").sentence
+        for name, error in atlas.provenance.get("failed", {}).items()
+    ]
     return notes + list(atlas.provenance.get("notes", []))
 
 

@@ -1,4 +1,5 @@
-"""The page of a reproduced paper: plain data in, one HTML file out in the look of the atlas page."""
+"""The page of a reproduced paper: plain data in, one HTML file out in the look of the atlas
+page."""
 
 from __future__ import annotations
 

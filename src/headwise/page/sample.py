@@ -1,4 +1,5 @@
-"""Inputs with all their maps: kept beside the atlas, drawn whole, and shown by the page for each head."""
+"""Inputs with all their maps: kept beside the atlas, drawn whole, and shown by the page for each
+head."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 
 ABOUT = ("tokens", "keys", "words", "special", "model")
 SHOWN = ("attention", "previous_layer", "input", *READINGS)
-SAMPLE = "sample.safetensors"  # beside the atlas: the page can then be drawn again without the model
+SAMPLE = (
+    "sample.safetensors"  # beside the atlas: the page can then be drawn again without the model
+)
 LOOKED_AT = 50  # examples among which samples are chosen
 SENTENCES = 4  # samples of an atlas
 SPACES = (" ", "▁", "Ġ")  # what tokenizers write before a piece that begins a word
@@ -40,9 +43,10 @@ SPACES = (" ", "▁", "Ġ")  # what tokenizers write before a piece that begins 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """The maps of one input: `attention[layer, head, query, key]`, NaN where a row may not look; `keys` are the tokens
-    looked at where those are others (the source, in cross-attention). `words` numbers the word of each token (-1 for
-    none), `special` says which tokens are no text; both None where that is not known."""
+    """The maps of one input: `attention[layer, head, query, key]`, NaN where a row may not look;
+    `keys` are the tokens looked at where those are others (the source, in cross-attention). `words`
+    numbers the word of each token (-1 for none), `special` says which tokens are no text; both None
+    where that is not known."""
 
     tokens: list[str]
     attention: np.ndarray
@@ -70,7 +74,8 @@ def sample_bytes(samples: Sequence[Sample], atlas: Atlas) -> bytes:
 
 
 def read_samples(folder: Path, atlas: Atlas) -> list[Sample]:
-    """The samples that lie beside this atlas; none where there are none or they belong to another."""
+    """The samples that lie beside this atlas; none where there are none or they belong to
+    another."""
     try:
         content = (folder / SAMPLE).read_bytes()
         length = int.from_bytes(content[:8], "little")
@@ -80,7 +85,15 @@ def read_samples(folder: Path, atlas: Atlas) -> list[Sample]:
         arrays = load(content)
         told = about.get("samples", [about])  # files of one sample had it at the top
         return [_read(one, arrays[_array(i)]) for i, one in enumerate(told)]
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        SafetensorError,
+    ):
         return []
 
 
@@ -90,10 +103,16 @@ def _array(number: int) -> str:
 
 def _read(about: dict[str, Any], attention: np.ndarray) -> Sample:
     """A sample of a file; refuses one whose parts do not fit."""
-    tokens, keys = (None if given is None else [str(t) for t in given] for given in (about["tokens"], about["keys"]))
+    tokens, keys = (
+        None if given is None else [str(t) for t in given]
+        for given in (about["tokens"], about["keys"])
+    )
     words, special = about.get("words"), about.get("special")
     given = [list(tokens or ()), *(own for own in (words, special) if own is not None)]
-    if tokens is None or attention.shape[2:] != (len(tokens), len(tokens if keys is None else keys)):
+    if tokens is None or attention.shape[2:] != (
+        len(tokens),
+        len(tokens if keys is None else keys),
+    ):
         raise ValueError("tokens and maps of a sample do not fit")
     if len({len(own) for own in given}) > 1:
         raise ValueError("a sample names the words of other tokens")
@@ -108,7 +127,10 @@ def _read(about: dict[str, Any], attention: np.ndarray) -> Sample:
 
 
 def sample_of(
-    model: HeadModel, example: Example | str, what: str = "attention", heads: Sequence[tuple[int, int]] | None = None
+    model: HeadModel,
+    example: Example | str,
+    what: str = "attention",
+    heads: Sequence[tuple[int, int]] | None = None,
 ) -> Sample:
     """Run one input and keep its maps.
 
@@ -119,8 +141,9 @@ def sample_of(
     example : Example or str
         The input.
     what : {"attention", "previous_layer", "input", "rollout", "norm", "flow", "value_zeroing", "chefer"}
-        Attention (default), what tokens of the previous layer, or of the input, contribute to each head's output
-        (hidden token attribution, exact), or another reading of mixing (`docs/attribution.md`).
+        Attention (default), what tokens of the previous layer, or of the input, contribute to each
+        head's output (hidden token attribution, exact), or another reading of mixing
+        (`docs/attribution.md`).
     heads : sequence of tuple, optional
         Only these are needed: some readings take long for all.
     """
@@ -141,14 +164,16 @@ def sample_of(
 
 
 def layer_sample(model: HeadModel, example: Example | str, what: str) -> Sample:
-    """Run one input and keep what leaves its layers, by a reading: `attention[layer, 0, receiving, source]`.
+    """Run one input and keep what leaves its layers, by a reading: `attention[layer, 0, receiving,
+    source]`.
 
     Parameters
     ----------
     model, example
         As in `sample_of`.
     what : {"attention", "input", "rollout", "norm", "flow", "value_zeroing", "chefer"}
-        `attention`: the mean of a layer's heads; `input`: hidden token attribution of the hidden states.
+        `attention`: the mean of a layer's heads; `input`: hidden token attribution of the hidden
+        states.
     """
     one_of("what", what, tuple(one for one in SHOWN if one != "previous_layer"))
     batch = model.batch(example)
@@ -175,13 +200,22 @@ def _weights(model: HeadModel, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _with_tokens(model: HeadModel, batch: Batch, maps: Tensor) -> Sample:
-    tokens, keys = ([model.encoder.piece_text(int(i)) or "·" for i in b.ids[0]] for b in (batch, batch.keys))
+    tokens, keys = (
+        [model.encoder.piece_text(int(i)) or "·" for i in b.ids[0]] for b in (batch, batch.keys)
+    )
     row = batch.rows[0]
-    return Sample(tokens, maps.cpu().numpy(), None if batch.keys is batch else keys, _words(row), row.special.tolist())
+    return Sample(
+        tokens,
+        maps.cpu().numpy(),
+        None if batch.keys is batch else keys,
+        _words(row),
+        row.special.tolist(),
+    )
 
 
 def _words(row: Encoded) -> list[int] | None:
-    """The word of each token: the example's own, else by the marks that the tokenizer sets before pieces of words."""
+    """The word of each token: the example's own, else by the marks that the tokenizer sets before
+    pieces of words."""
     if row.aligned and (row.word >= 0).any():
         return [int(word) for word in row.word]
     tokens = row.tokens
@@ -200,7 +234,11 @@ def _words(row: Encoded) -> list[int] | None:
 
 
 def choose_samples(
-    model: HeadModel, corpus: Iterable[Example], count: int = SENTENCES, shortest: int = 10, longest: int = 26
+    model: HeadModel,
+    corpus: Iterable[Example],
+    count: int = SENTENCES,
+    shortest: int = 10,
+    longest: int = 26,
 ) -> list[Sample]:
     """The maps of readable inputs of the corpus.
 
@@ -218,16 +256,21 @@ def choose_samples(
     Returns
     -------
     list of Sample
-        The longest first, then others evenly spread over the lengths there are; none where all are too long.
+        The longest first, then others evenly spread over the lengths there are; none where all are
+        too long.
     """
     candidates = [
         (len(row), -i, example)
         for i, example in enumerate(islice(corpus, LOOKED_AT))
         if (row := model.encoder.encode(example, i)) is not None
     ]
-    fitting = [c for c in candidates if shortest <= c[0] <= longest] or [c for c in candidates if c[0] <= longest]
+    fitting = [c for c in candidates if shortest <= c[0] <= longest] or [
+        c for c in candidates if c[0] <= longest
+    ]
     fitting.sort(key=lambda c: c[:2], reverse=True)
-    places = np.unique(np.linspace(0, len(fitting) - 1, min(count, len(fitting))).round().astype(int))
+    places = np.unique(
+        np.linspace(0, len(fitting) - 1, min(count, len(fitting))).round().astype(int)
+    )
     return [sample_of(model, fitting[place][2]) for place in places]
 
 
@@ -237,8 +280,8 @@ def said_of(what: str) -> str:
 
 
 def draw_all_maps(sample: Sample, what: str = "attention") -> Figure:
-    """Every map of the input (Kovaleva et al. 2019, App. A); of a large model some, evenly spread, as the figure
-    says."""
+    """Every map of the input (Kovaleva et al. 2019, App. A); of a large model some, evenly spread,
+    as the figure says."""
     return all_maps(sample.attention, sample.tokens, sample.keys, said_of(what))
 
 
@@ -255,8 +298,8 @@ def draw_layers(sample: Sample, layers: Sequence[int], **options: object) -> Fig
 
 
 def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:
-    """Heads to draw: those with most attention on the previous, next and closing token (of a decoder, on the first),
-    and the broadest; fewer where these coincide."""
+    """Heads to draw: those with most attention on the previous, next and closing token (of a
+    decoder, on the first), and the broadest; fewer where these coincide."""
     if "surface" not in atlas:
         return [(0, h) for h in range(min(count, atlas.heads))]
     surface = atlas["surface"]

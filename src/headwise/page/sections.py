@@ -1,4 +1,5 @@
-"""What one analysis has to show on the page: figures and tables as files, and the words around them."""
+"""What one analysis has to show on the page: figures and tables as files, and the words around
+them."""
 
 from __future__ import annotations
 
@@ -25,13 +26,19 @@ from headwise.plots.save import FORMATS
 
 Made = TypeVar("Made")
 # The columns of `describe_heads` that the page shows, and how it names them.
-TOLD = {"attention": "attention goes to", "finds": "finds (baseline)", "roles": "roles", "maps": "its maps are"}
+TOLD = {
+    "attention": "attention goes to",
+    "finds": "finds (baseline)",
+    "roles": "roles",
+    "maps": "its maps are",
+}
 TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
 
 
 @dataclass(slots=True)
 class Drawing:
-    """A section, the bytes of its files by their path from the page, and what of it failed unexpectedly."""
+    """A section, the bytes of its files by their path from the page, and what of it failed
+    unexpectedly."""
 
     section: Section = field(default_factory=lambda: Section("", ""))
     files: dict[str, bytes] = field(default_factory=dict)
@@ -79,11 +86,15 @@ def draw_section(atlas: Atlas, name: str) -> Drawing:
         for frame in drawing.attempt(f"table {name}-{table.name}", partial(_table, table, dataset)):
             if len(frame):
                 csv = drawing.table(frame, f"{name}-{table.name}")
-                tables.append(PageTable(table.title, list(frame.columns), _shown(frame), csv, table.note))
+                tables.append(
+                    PageTable(table.title, list(frame.columns), _shown(frame), csv, table.note)
+                )
     best = atlas.summary(name)
     if 0 < len(best) <= TABLE_ROWS:
         best = best.drop(columns="analysis").dropna(subset="mean")
-        tables.append(PageTable("Extremes over heads", list(best.columns), _shown(best), everything))
+        tables.append(
+            PageTable("Extremes over heads", list(best.columns), _shown(best), everything)
+        )
     attrs = dataset.attrs
     drawing.section = Section(
         name,
@@ -110,9 +121,13 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
     def maps() -> list[PageFigure]:
         title, paper = "All maps of one input", "Kovaleva et al. 2019, App. A"
         caption = "Row: the token that looks; column: the token looked at; darker is more."
-        return [drawing.figure("sample", Drawn("maps", title, caption, paper, draw_all_maps(sample)))]
+        return [
+            drawing.figure("sample", Drawn("maps", title, caption, paper, draw_all_maps(sample)))
+        ]
 
-    figures = drawing.attempt("figure sample-heads", heads) + drawing.attempt("figure sample-maps", maps)
+    figures = drawing.attempt("figure sample-heads", heads) + drawing.attempt(
+        "figure sample-maps", maps
+    )
     drawing.section = Section(
         "sample",
         "One input, drawn whole",
@@ -124,8 +139,8 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
 
 
 def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
-    """A word for each head with the findings behind it, and its table as a file; None where the atlas knows no
-    heads."""
+    """A word for each head with the findings behind it, and its table as a file; None where the
+    atlas knows no heads."""
     heads = described(atlas)
     if not len(heads):
         return None, {}
@@ -156,11 +171,20 @@ def _section_notes(atlas: Atlas, analysis: str) -> list[str]:
     """What one analysis did not see or could not compute."""
     sampled = atlas.provenance.get("sampled", {}).get(analysis)
     corpus = atlas.provenance.get("corpus", {})
-    seen = {name: part for name, part in corpus.get("parts", {}).items() if analysis in part["analyses"]}
-    notes = [f"Saw {name}, {part['licence']}: {part['examples']:,} examples." for name, part in seen.items()]
+    seen = {
+        name: part for name, part in corpus.get("parts", {}).items() if analysis in part["analyses"]
+    }
+    notes = [
+        f"Saw {name}, {part['licence']}: {part['examples']:,} examples."
+        for name, part in seen.items()
+    ]
     if not seen and corpus.get("parts"):
         notes = [f"Saw {corpus['name']}, {corpus['licence']}: {corpus['examples']:,} examples."]
-    notes += [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."] if sampled else []
+    notes += (
+        [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."]
+        if sampled
+        else []
+    )
     return notes
 
 
@@ -168,7 +192,11 @@ def _what(attrs: Mapping[str, object], names: list[str]) -> str:
     text = f"Measures: {', '.join(names)}. Means are over examples, with their 95 % interval in the table."
     parameters = json.loads(str(attrs.get("parameters", "{}")))
     if parameters:
-        text += " Parameters: " + ", ".join(f"{key} = {value}" for key, value in parameters.items()) + "."
+        text += (
+            " Parameters: "
+            + ", ".join(f"{key} = {value}" for key, value in parameters.items())
+            + "."
+        )
     return text
 
 

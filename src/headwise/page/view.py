@@ -1,4 +1,5 @@
-"""A view for notebooks: one HTML that draws itself where scripts run and is a picture elsewhere; or a widget."""
+"""A view for notebooks: one HTML that draws itself where scripts run and is a picture elsewhere; or
+a widget."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ DOTS = 110  # per inch, of pictures in notebooks
 class View:
     """Something a notebook shows: interactive where scripts run, else a picture or a table.
 
-    The HTML is complete in itself and asks nothing of the network, so a saved notebook keeps it: whoever opens it later
-    sees the picture, and where scripts may run, the view.
+    The HTML is complete in itself and asks nothing of the network, so a saved notebook keeps it:
+    whoever opens it later sees the picture, and where scripts may run, the view.
 
     Parameters
     ----------
@@ -86,10 +87,12 @@ class View:
         still = Markup(self.table)
         if self.picture is not None:
             source = base64.b64encode(self.png).decode("ascii")
-            still = Markup('<img alt="{}" src="data:image/png;base64,{}" style="max-width:100%">').format(
-                self.title, source
-            )
-        note = Markup('<div class="hw-quiet">{}</div>').format(self.note) if self.note else Markup("")
+            still = Markup(
+                '<img alt="{}" src="data:image/png;base64,{}" style="max-width:100%">'
+            ).format(self.title, source)
+        note = (
+            Markup('<div class="hw-quiet">{}</div>').format(self.note) if self.note else Markup("")
+        )
         if self.data is None:
             whole = '<div class="hw"><style>{}</style>{}{}</div>'
             return str(Markup(whole).format(Markup(view_file("heads.css")), still, note))
@@ -102,7 +105,9 @@ class View:
             "{el.setAttribute('data-drawn','');try{show(el,data);}catch(error){console.error(error);}}})();"
         )
         parts = '<div class="hw"><style>{}</style><div data-headwise="{}">{}</div>{}</div><script>{}</script>'
-        return str(Markup(parts).format(Markup(view_file("heads.css")), name, still, note, Markup(script)))
+        return str(
+            Markup(parts).format(Markup(view_file("heads.css")), name, still, note, Markup(script))
+        )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": repr(self), "text/html": self.html}
@@ -111,11 +116,15 @@ class View:
         return bundle
 
     def _display_(self) -> Any:
-        """What marimo shows: the widget where it can be had, for marimo runs no script of an HTML."""
-        return self.widget() if self.data is not None and find_spec("anywidget") else _Html(self.html)
+        """What marimo shows: the widget where it can be had, for marimo runs no script of an
+        HTML."""
+        return (
+            self.widget() if self.data is not None and find_spec("anywidget") else _Html(self.html)
+        )
 
     def widget(self) -> Any:
-        """The view as an anywidget, whose `selected` head Python can read and set; needs the extra `notebook`."""
+        """The view as an anywidget, whose `selected` head Python can read and set; needs the extra
+        `notebook`."""
         if self.data is None:
             raise ParameterError(f"{self.title} is shown as it is; there is nothing to point at.")
         return _widget_class()(data=dict(self.data), selected=str(self.data.get("selected") or ""))

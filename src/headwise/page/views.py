@@ -28,14 +28,18 @@ from headwise.plots.words import word_grid
 from headwise.text.example import Example
 
 MOST_BYTES = 3_000_000  # of maps in a view; beyond it, the picture alone
-MOST_NUMBERS = 60_000  # of measures in a view of an atlas; those after it are left out, and that is said
+MOST_NUMBERS = (
+    60_000  # of measures in a view of an atlas; those after it are left out, and that is said
+)
 MOST_EXAMPLES = 4
 
 
 @singledispatch
 def view_of(thing: object) -> View:
     """The view of an atlas, a head's card or a trace."""
-    raise ParameterError(f"A {type(thing).__name__} has no view; give an Atlas, a HeadCard or a Trace.")
+    raise ParameterError(
+        f"A {type(thing).__name__} has no view; give an Atlas, a HeadCard or a Trace."
+    )
 
 
 @view_of.register
@@ -55,13 +59,20 @@ def _of_trace(trace: Trace) -> View:
         inputs.append(_Input(row.tokens, keys.tokens, row.special, keys.special, weights))
     first = inputs[0]
     cross = first.keys if first.keys != first.tokens else None
-    note = f"{len(inputs)} of {len(trace.rows)} inputs are shown." if len(trace.rows) > len(inputs) else ""
-    return _maps_view(title, inputs, None, lambda: all_maps(first.weights, first.tokens, cross), note)
+    note = (
+        f"{len(inputs)} of {len(trace.rows)} inputs are shown."
+        if len(trace.rows) > len(inputs)
+        else ""
+    )
+    return _maps_view(
+        title, inputs, None, lambda: all_maps(first.weights, first.tokens, cross), note
+    )
 
 
 @view_of.register
 def _of_card(card: HeadCard) -> View:
-    """A short card: what the head does, the measures in which it stands out; everything else folded below."""
+    """A short card: what the head does, the measures in which it stands out; everything else folded
+    below."""
     short = card.short()
     folded = Markup("").join(
         Markup("<details><summary>{}: {} numbers</summary>{}</details>").format(
@@ -78,7 +89,13 @@ def _of_card(card: HeadCard) -> View:
 def _table(frame: pd.DataFrame) -> str:
     """Rows as HTML, every word of them escaped."""
     whole = dict.fromkeys(("n", "rank"), "{:,.0f}".format)
-    look: dict[str, Any] = {"index": False, "border": 0, "classes": "hw-table", "na_rep": "", "formatters": whole}
+    look: dict[str, Any] = {
+        "index": False,
+        "border": 0,
+        "classes": "hw-table",
+        "na_rep": "",
+        "formatters": whole,
+    }
     return str(frame.to_html(float_format="{:.3f}".format, **look))
 
 
@@ -91,7 +108,9 @@ class _Input:
     weights: np.ndarray  # [layer, head, row, column]
 
     def data(self, places: Sequence[tuple[int, int]] | None) -> dict[str, Any]:
-        chosen = self.weights if places is None else np.stack([self.weights[place] for place in places])
+        chosen = (
+            self.weights if places is None else np.stack([self.weights[place] for place in places])
+        )
         codes = np.rint(65535 * np.nan_to_num(chosen).clip(0, 1)).astype("<u2")
         return {
             "tokens": self.tokens,
@@ -112,7 +131,9 @@ def _maps_view(
     layers, heads = inputs[0].weights.shape[:2]
     share = 1.0 if places is None else len(places) / (layers * heads)
     if sum(2 * share * one.weights.size for one in inputs) > MOST_BYTES:
-        more = "These maps are too large for an interactive view: name heads, or give a shorter text."
+        more = (
+            "These maps are too large for an interactive view: name heads, or give a shorter text."
+        )
         return View(title, picture=picture, note=" ".join(filter(None, (note, more))))
     data = {
         "kind": "maps",
@@ -133,7 +154,8 @@ def draw(
     pair: str | None = None,
     what: str = "attention",
 ) -> View:
-    """Draw heads on a sentence: tokens left and right, a line as dark as its weight. Shows itself in a notebook.
+    """Draw heads on a sentence: tokens left and right, a line as dark as its weight. Shows itself
+    in a notebook.
 
     Parameters
     ----------
@@ -146,8 +168,8 @@ def draw(
     pair : str, optional
         A second sentence.
     what : str, default "attention"
-        `attention`, or what tokens of the `previous_layer` or of the `input` contribute to each head's output, or
-        another reading of mixing (see `headwise draw --help`).
+        `attention`, or what tokens of the `previous_layer` or of the `input` contribute to each
+        head's output, or another reading of mixing (see `headwise draw --help`).
 
     Returns
     -------
@@ -163,16 +185,22 @@ def draw(
     one = _Input(sample.tokens, keys, row.special, other.special, sample.attention)
 
     def picture() -> Figure:
-        return draw_heads(sample, places, what=said_of(what)) if places else draw_all_maps(sample, what)
+        return (
+            draw_heads(sample, places, what=said_of(what))
+            if places
+            else draw_all_maps(sample, what)
+        )
 
     named = ", ".join(f"L{layer}H{head}" for layer, head in places) or "all heads"
-    return _maps_view(f"{what.replace('_', ' ')} of {named} of {model.name}", [one], places or None, picture)
+    return _maps_view(
+        f"{what.replace('_', ' ')} of {named} of {model.name}", [one], places or None, picture
+    )
 
 
 @view_of.register
 def atlas_view(atlas: Atlas, measure: str = "") -> View:
-    """The heads of an atlas with their words, coloured by a measure (by what they do where none is named), or one of
-    the figures of its analyses; see `Atlas.plot`."""
+    """The heads of an atlas with their words, coloured by a measure (by what they do where none is
+    named), or one of the figures of its analyses; see `Atlas.plot`."""
     found = head_measures(atlas)
     colour = None
     if measure:
@@ -207,20 +235,33 @@ def atlas_view(atlas: Atlas, measure: str = "") -> View:
 
 
 def _told(told: pd.DataFrame, grid: tuple[int, int]) -> list[list[list[list[str]]]]:
-    rows = [[[name, str(row[name])] for name in TOLD if row[name]] for row in told.to_dict("records")]
+    rows = [
+        [[name, str(row[name])] for name in TOLD if row[name]] for row in told.to_dict("records")
+    ]
     return [rows[layer * grid[1] : (layer + 1) * grid[1]] for layer in range(grid[0])]
 
 
 def _measure(own: Measure) -> dict[str, Any]:
-    values = [[float(f"{v:.5g}") if np.isfinite(v) else None for v in row] for row in own.values.tolist()]
-    return {"name": own.name, "label": f"{own.group}: {own.label}", "unit": own.unit, "values": values}
+    values = [
+        [float(f"{v:.5g}") if np.isfinite(v) else None for v in row] for row in own.values.tolist()
+    ]
+    return {
+        "name": own.name,
+        "label": f"{own.group}: {own.label}",
+        "unit": own.unit,
+        "values": values,
+    }
 
 
 def _heatmap(own: Measure) -> Figure:
     array = xr.DataArray(own.values, dims=("layer", "head"))
-    counted = " to ".join(f"{count:,}" for count in dict.fromkeys(own.n or ()))  # examples, pairs, mentions ...
+    counted = " to ".join(
+        f"{count:,}" for count in dict.fromkeys(own.n or ())
+    )  # examples, pairs, mentions ...
     notes = [f"n = {counted}"] if counted else []
-    return heatmap(array, title=f"{own.group}: {own.label}", label=own.label, unit=own.unit, notes=notes)
+    return heatmap(
+        array, title=f"{own.group}: {own.label}", label=own.label, unit=own.unit, notes=notes
+    )
 
 
 def _figure_view(atlas: Atlas, name: str, found: Sequence[Measure]) -> View:
@@ -237,8 +278,14 @@ def _figure_view(atlas: Atlas, name: str, found: Sequence[Measure]) -> View:
                 continue
             for drawn in spec.draw(dataset):
                 if f"{group}-{drawn.name}" == name:
-                    return View(drawn.title, picture=partial(getattr, drawn, "figure"), note=drawn.caption)
+                    return View(
+                        drawn.title, picture=partial(getattr, drawn, "figure"), note=drawn.caption
+                    )
                 drawable.append(f"{group}-{drawn.name}")
     if asked:
-        raise ParameterError(f"'{name}' names {len(asked)} measures: {', '.join(own.name for own in asked)}; give one.")
-    raise ParameterError(unknown("measure or figure", name, [*(own.name for own in found), *drawable]))
+        raise ParameterError(
+            f"'{name}' names {len(asked)} measures: {', '.join(own.name for own in asked)}; give one."
+        )
+    raise ParameterError(
+        unknown("measure or figure", name, [*(own.name for own in found), *drawable])
+    )

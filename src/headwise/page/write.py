@@ -1,4 +1,5 @@
-"""Write the page of an atlas: plain data in, one HTML file out that needs nothing else to be read."""
+"""Write the page of an atlas: plain data in, one HTML file out that needs nothing else to be
+read."""
 
 from __future__ import annotations
 
@@ -25,14 +26,26 @@ from headwise.page.data import data_text, packed
 from headwise.plots.scripts import DRAWING, joined_script, view_file
 
 _MANY_HEADS = 600  # of a grid whose cells have room for a word
-SCRIPTS = ("base", "ask", "state", "picker", "grid", "maps", "card", "compare", "distance", "start")  # in assets/
+SCRIPTS = (
+    "base",
+    "ask",
+    "state",
+    "picker",
+    "grid",
+    "maps",
+    "card",
+    "compare",
+    "distance",
+    "start",
+)  # in assets/
 _LARGE_FIGURE = 100_000  # letters of a packed SVG, above which a smaller bitmap is taken
 _MANY_ROWS = 400  # a page shows no more rows of a table; the CSV has them all
 
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """One figure: its SVG (text or a file to read) and the files to download, relative to the page."""
+    """One figure: its SVG (text or a file to read) and the files to download, relative to the
+    page."""
 
     title: str
     caption: str
@@ -43,8 +56,8 @@ class PageFigure:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """One table: column names, rows of strings and numbers (None and NaN show as a dash), and its CSV file relative to
-    the page."""
+    """One table: column names, rows of strings and numbers (None and NaN show as a dash), and its
+    CSV file relative to the page."""
 
     title: str
     columns: Sequence[str]
@@ -55,8 +68,8 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one analysis has to show: blank lines in `text` and `definition` part paragraphs, `code` in
-    backticks is set as such."""
+    """What one analysis has to show: blank lines in `text` and `definition` part paragraphs, `code`
+    in backticks is set as such."""
 
     name: str
     title: str
@@ -70,8 +83,8 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class PageHead:
-    """One head in the grid: what it does and where it looks, each in a short word, and the cells of its row in the
-    table below."""
+    """One head in the grid: what it does and where it looks, each in a short word, and the cells of
+    its row in the table below."""
 
     name: str
     layer: int
@@ -84,9 +97,10 @@ class PageHead:
 
 @dataclass(frozen=True, slots=True)
 class HeadGrid:
-    """Every head at its place, layers down and heads across: `kinds` says what each colour means, `columns` names the
-    cells of the table, `groups` the key/value groups of heads with their sizes, `layers` what layers may see where they
-    differ. Of more than `_MANY_HEADS` heads a cell shows its colour alone, and the table has only those with a word."""
+    """Every head at its place, layers down and heads across: `kinds` says what each colour means,
+    `columns` names the cells of the table, `groups` the key/value groups of heads with their sizes,
+    `layers` what layers may see where they differ. Of more than `_MANY_HEADS` heads a cell shows
+    its colour alone, and the table has only those with a word."""
 
     heads: Sequence[PageHead]
     columns: Sequence[str]
@@ -117,16 +131,27 @@ class Content(TypedDict, total=False):
     grid: HeadGrid | None  # what each head does
     highlights: Sequence[tuple[str, str]]  # a head's name (`L7H9`) and in what it goes furthest
     sections: Sequence[Section]  # one per analysis
-    provenance: Mapping[str, Any]  # versions, fingerprints, parameters: shown at the end, mappings as nested lists
-    absent: Sequence[str]  # what does not apply to this model or corpus, with the reason: named once, at the end
+    provenance: Mapping[
+        str, Any
+    ]  # versions, fingerprints, parameters: shown at the end, mappings as nested lists
+    absent: Sequence[
+        str
+    ]  # what does not apply to this model or corpus, with the reason: named once, at the end
     citations: Sequence[str]  # web addresses in them are the only links that leave the page
-    tables: Sequence[PageTable]  # what concerns all heads, each a section of its own before the figures
-    data: Mapping[str, Any] | None  # what the page's script reads (`headwise.page.data.page_data`); no script without
-    files: Sequence[tuple[str, str]]  # label and file, relative to the page, to link at the top (the atlas itself)
+    tables: Sequence[
+        PageTable
+    ]  # what concerns all heads, each a section of its own before the figures
+    data: (
+        Mapping[str, Any] | None
+    )  # what the page's script reads (`headwise.page.data.page_data`); no script without
+    files: Sequence[
+        tuple[str, str]
+    ]  # label and file, relative to the page, to link at the top (the atlas itself)
 
 
 def write_page(path: Path | str, **content: Unpack[Content]) -> None:
-    """Write one self-contained HTML page (see `Content`), usually `index.html`, whole or not at all."""
+    """Write one self-contained HTML page (see `Content`), usually `index.html`, whole or not at
+    all."""
     path = Path(path)
     write_atomically(path, render_page(path.parent, **content).encode())
 
@@ -137,7 +162,10 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
         "subtitle": "",
         "grid": None,
         "data": None,
-        **dict.fromkeys(("facts", "notes", "highlights", "sections", "tables", "absent", "citations", "files"), ()),
+        **dict.fromkeys(
+            ("facts", "notes", "highlights", "sections", "tables", "absent", "citations", "files"),
+            (),
+        ),
         **content,
     }
     names = [section.name for section in given["sections"]]
@@ -153,18 +181,27 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     given["head_names"] = {head.name for head in given["grid"].heads} if given["grid"] else set()
     given["papers"] = _by_paper(given["sections"])
     given["provenance"] = _tree(given.get("provenance", {}))
-    return page_environment().get_template("template.html").render({**given, "brand": "atlas of attention heads"})
+    return (
+        page_environment()
+        .get_template("template.html")
+        .render({**given, "brand": "atlas of attention heads"})
+    )
 
 
 @cache
 def page_environment() -> jinja2.Environment:
-    """What all pages are written with: templates, filters, the style; made once, since templates are compiled."""
+    """What all pages are written with: templates, filters, the style; made once, since templates
+    are compiled."""
     loader = jinja2.PackageLoader("headwise.page", ".")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
+    )
     environment.trim_blocks = environment.lstrip_blocks = True
     filters = (_anchor, _brief, _cell, _ending, _linked, _numeric, _prose, _relative)
     environment.filters.update({function.__name__.strip("_"): function for function in filters})
-    style = view_file("heads.css") + (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
+    style = view_file("heads.css") + (Path(__file__).parent / "style.css").read_text(
+        encoding="utf-8"
+    )
     environment.globals.update(style=Markup(style), version=__version__, script="", data=None)
     return environment
 
@@ -172,12 +209,16 @@ def page_environment() -> jinja2.Environment:
 def page_script() -> str:
     """The script of the page: its files one after the other, in a scope of their own."""
     folder = Path(__file__).parent / "assets"
-    files = [joined_script(DRAWING), *((folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)]
+    files = [
+        joined_script(DRAWING),
+        *((folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
+    ]
     return '(() => {\n"use strict";\n' + "\n".join(files) + "\n})();"
 
 
 def _by_paper(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
-    """Sections by the paper they follow, in the order in which papers first come; last what follows none."""
+    """Sections by the paper they follow, in the order in which papers first come; last what follows
+    none."""
     found: dict[str, list[Section]] = {}
     for section in sections:
         found.setdefault(section.paper.partition(", ")[0], []).append(section)
@@ -193,8 +234,8 @@ class _Image:
 
 
 def _embed(figure: PageFigure, folder: Path | None, packs: bool) -> _Image:
-    """The figure as a data address, or packed for the page's script: always an image of its own, so that the ids of
-    several SVGs never meet and no script in one can run."""
+    """The figure as a data address, or packed for the page's script: always an image of its own, so
+    that the ids of several SVGs never meet and no script in one can run."""
     if isinstance(figure.svg, Path):
         path = figure.svg if figure.svg.is_absolute() or folder is None else folder / figure.svg
         try:
@@ -206,20 +247,25 @@ def _embed(figure: PageFigure, folder: Path | None, packs: bool) -> _Image:
     else:
         content = figure.svg.encode("utf-8")
     size = re.search(rb'<svg[^>]*\swidth="([0-9.]+)pt"', content[:4000])
-    # Made for print, figures are shown 1.3 times as large on screen, so that their smallest letters stay readable.
+    # Made for print, figures are shown 1.3 times as large on screen, so that their smallest letters
+    # stay readable.
     width = round(float(size.group(1)) * 4 / 3 * 1.3) if size else None
     if packs:
         text = packed(content)
         bitmap = _bitmap(figure, folder, width) if len(text) > _LARGE_FIGURE else b""
         if not bitmap or len(bitmap) * 4 / 3 >= len(text):
             return _Image(text, True, width)
-        return _Image("data:image/png;base64," + base64.b64encode(bitmap).decode("ascii"), False, width)
-    return _Image("data:image/svg+xml;base64," + base64.b64encode(content).decode("ascii"), False, width)
+        return _Image(
+            "data:image/png;base64," + base64.b64encode(bitmap).decode("ascii"), False, width
+        )
+    return _Image(
+        "data:image/svg+xml;base64," + base64.b64encode(content).decode("ascii"), False, width
+    )
 
 
 def _bitmap(figure: PageFigure, folder: Path | None, width: int | None) -> bytes:
-    """The PNG beside the page of a figure with thousands of points, as large as a screen shows it; nothing where there
-    is none. The SVG lies beside the page too."""
+    """The PNG beside the page of a figure with thousands of points, as large as a screen shows it;
+    nothing where there is none. The SVG lies beside the page too."""
     from PIL import Image
 
     name = next((name for name in figure.files if name.endswith(".png")), None)
@@ -227,7 +273,9 @@ def _bitmap(figure: PageFigure, folder: Path | None, width: int | None) -> bytes
         return b""
     with Image.open(folder / name) as image:
         wide = min(round(width * 1.25), image.width)  # more than its place, for dense screens
-        small = image.convert("RGB").resize((wide, max(1, round(image.height * wide / image.width))))
+        small = image.convert("RGB").resize(
+            (wide, max(1, round(image.height * wide / image.width)))
+        )
     written = io.BytesIO()
     small.quantize(128, dither=Image.Dither.NONE).save(written, "png", optimize=True)
     return written.getvalue()
@@ -274,13 +322,17 @@ def _prose(text: str) -> Markup:
 
 def _linked(text: str) -> Markup:
     """A citation with its web addresses as links."""
-    return _marked(text, r"(https?://[^\s<>\"']*[^\s<>\"'.,;)])", '<a href="{0}" rel="noopener">{0}</a>')
+    return _marked(
+        text, r"(https?://[^\s<>\"']*[^\s<>\"'.,;)])", '<a href="{0}" rel="noopener">{0}</a>'
+    )
 
 
 def _marked(text: str, pattern: str, markup: str) -> Markup:
     """A text with what the pattern finds in markup; all of it is escaped."""
     parts = re.split(pattern, text)
-    return Markup("").join(Markup(markup).format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
+    return Markup("").join(
+        Markup(markup).format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
+    )
 
 
 def _relative(path: str) -> str:
@@ -288,7 +340,9 @@ def _relative(path: str) -> str:
     plain = str(path).replace("\\", "/")
     parts = PurePosixPath(plain).parts
     if not parts or plain.startswith("/") or ".." in parts or urlsplit(plain).scheme:
-        raise ParameterError(f"A file linked from the page must be a relative path inside its folder; it is {path!r}.")
+        raise ParameterError(
+            f"A file linked from the page must be a relative path inside its folder; it is {path!r}."
+        )
     return quote(plain)
 
 
@@ -304,5 +358,9 @@ def _tree(value: Any) -> Any:
         value = sorted(value, key=str)
     if isinstance(value, list | tuple):
         nested = any(isinstance(item, Mapping | list | tuple) for item in value)
-        return json.dumps(value, ensure_ascii=False, default=str) if nested else ", ".join(map(str, value)) or "–"
+        return (
+            json.dumps(value, ensure_ascii=False, default=str)
+            if nested
+            else ", ".join(map(str, value)) or "–"
+        )
     return "–" if value is None else str(value)

@@ -1,4 +1,5 @@
-"""What figures share: style, primitives, and the list of figures; the figures of a question lie beside its analysis."""
+"""What figures share: style, primitives, and the list of figures; the figures of a question lie
+beside its analysis."""
 
 from headwise.plots.drawing import draw_head
 from headwise.plots.heatmap import heatmap, heatmap_panels

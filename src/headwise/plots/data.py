@@ -1,4 +1,5 @@
-"""Read what a figure needs out of a dataset: values in a fixed order of dims, labels, counts and intervals in words."""
+"""Read what a figure needs out of a dataset: values in a fixed order of dims, labels, counts and
+intervals in words."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def has(dataset: xr.Dataset, name: str) -> bool:
     )
 
 
-def interval(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> tuple[np.ndarray, np.ndarray] | None:
+def interval(
+    dataset: xr.Dataset, name: str, dims: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Lower and upper end of a mean's interval, or nothing where the dataset has none."""
     if has(dataset, f"{name}_low") and has(dataset, f"{name}_high"):
         return values(dataset, f"{name}_low", dims), values(dataset, f"{name}_high", dims)
@@ -41,23 +44,27 @@ def interval(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> tuple[np.nd
 
 def panels(dataset: xr.Dataset, name: str, dim: str) -> dict[str, xr.DataArray]:
     """A variable at each label of a dim that has a number, as heat maps take it."""
-    found = {label: dataset[name].isel({dim: place}) for place, label in enumerate(labels(dataset, dim))}
+    found = {
+        label: dataset[name].isel({dim: place}) for place, label in enumerate(labels(dataset, dim))
+    }
     return {label: panel for label, panel in found.items() if np.isfinite(panel.values).any()}
 
 
 def numbers(dataset: xr.Dataset | xr.DataArray, dim: str) -> list[int]:
-    """The labels of a dimension of whole numbers (layers, heads, offsets); 0, 1, 2 … where it has none."""
+    """The labels of a dimension of whole numbers (layers, heads, offsets); 0, 1, 2 … where it has
+    none."""
     return [int(label) for label in dataset.get_index(dim)]
 
 
 def texts(dataset: xr.Dataset, name: str) -> list[str]:
-    """A variable of texts, in order: the tokens of an input, which may repeat, and so cannot be labels."""
+    """A variable of texts, in order: the tokens of an input, which may repeat, and so cannot be
+    labels."""
     return [str(text) for text in dataset[name].values]
 
 
 def count_text(dataset: xr.Dataset, *names: str, each: str = "examples") -> str:
-    """How many examples are behind the means: `n = 200 examples`, or a range where heads or items differ; and that
-    they are few, where they are."""
+    """How many examples are behind the means: `n = 200 examples`, or a range where heads or items
+    differ; and that they are few, where they are."""
     counts = [
         np.asarray(dataset.variables[f"{name}_n"].values, dtype=float).ravel()
         for name in names
@@ -82,10 +89,15 @@ def source_text(dataset: xr.Dataset) -> str:
 
 
 def ground(dataset: xr.Dataset, *names: str, each: str = "examples") -> list[str]:
-    """The notes that every figure begins with: which model on which corpus, and how many examples are behind it."""
+    """The notes that every figure begins with: which model on which corpus, and how many examples
+    are behind it."""
     return [source_text(dataset), count_text(dataset, *names, each=each)]
 
 
 def interval_text(present: bool) -> str:
     """What the interval on a figure is."""
-    return "Bars: 95 % interval of the mean over examples, for each head" if present else "No interval over examples"
+    return (
+        "Bars: 95 % interval of the mean over examples, for each head"
+        if present
+        else "No interval over examples"
+    )

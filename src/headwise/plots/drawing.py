@@ -1,5 +1,5 @@
-"""The line drawing of a head on a sentence: tokens left and right, a line per weight, as dark as the weight is large
-(Clark et al. 2019, Fig 1, 5)."""
+"""The line drawing of a head on a sentence: tokens left and right, a line per weight, as dark as
+the weight is large (Clark et al. 2019, Fig 1, 5)."""
 
 from __future__ import annotations
 
@@ -45,9 +45,11 @@ def draw_head(
     keys : sequence of str, optional
         The tokens looked at, where those are others (the source, in cross-attention).
     highlight : sequence of int, or mapping of int to str, default ()
-        Positions to colour, or a mapping of position to colour; their lines are coloured and all others turn grey.
+        Positions to colour, or a mapping of position to colour; their lines are coloured and all
+        others turn grey.
     side : str, default "from"
-        Whether `highlight` names tokens that look (`from`, left) or that are looked at (`to`, right).
+        Whether `highlight` names tokens that look (`from`, left) or that are looked at (`to`,
+        right).
     threshold : float, default 0.01
         Weights below it are not drawn.
     title : str, default ""
@@ -74,7 +76,9 @@ def draw_head(
     one_of("side", side, ("from", "to"))
     colours = _colours(highlight, len(sides[side == "to"]))
     with style.context():
-        longest = max(style.text_width(_shown(token), style.NORMAL) for token in (*sides[0], *sides[1], ""))
+        longest = max(
+            style.text_width(_shown(token), style.NORMAL) for token in (*sides[0], *sides[1], "")
+        )
         panel = 2 * longest + 1.15
         columns = max(1, min(len(heads), int(style.PAGE // panel)))
         rows = -(-len(heads) // columns)
@@ -103,7 +107,9 @@ def _colours(highlight: Highlight, count: int) -> dict[int, str]:
         colours = {int(position): style.cycle(palette, i) for i, position in enumerate(highlight)}
     for position in colours:
         if not 0 <= position < count:
-            raise ParameterError(f"`highlight` must name positions from 0 to {count - 1}; it names {position}.")
+            raise ParameterError(
+                f"`highlight` must name positions from 0 to {count - 1}; it names {position}."
+            )
     return colours
 
 
@@ -120,12 +126,17 @@ def _draw(
     order = np.argsort(np.isin(chosen, list(colours)), kind="stable")  # coloured lines on top
     plain, faint = ("#808080", 0.45) if colours else (_PLAIN, 1.0)
     lines, rgba = [], []
-    for query, key, mark in zip(queries[order].tolist(), keys[order].tolist(), chosen[order].tolist(), strict=True):
+    for query, key, mark in zip(
+        queries[order].tolist(), keys[order].tolist(), chosen[order].tolist(), strict=True
+    ):
         opacity = float(np.clip(weights[query, key], 0, 1)) * (1.0 if mark in colours else faint)
         lines.append(((0.0, query), (1.0, key)))
         rgba.append((*to_rgb(colours.get(mark, plain)), opacity))
     ax.add_collection(LineCollection(lines, colors=rgba, linewidths=1.4, capstyle="round"))
-    for x, align, own, tokens in ((-0.04, "right", "from", sides[0]), (1.04, "left", "to", sides[1])):
+    for x, align, own, tokens in (
+        (-0.04, "right", "from", sides[0]),
+        (1.04, "left", "to", sides[1]),
+    ):
         marked = colours if side == own else {}
         for position, token in enumerate(tokens):
             font: dict[str, Any] = {

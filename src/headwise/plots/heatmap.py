@@ -29,11 +29,15 @@ class Look(TypedDict, total=False):
     title: str
     label: str  # at the colour bar
     unit: str  # beside the label
-    limits: tuple[float | None, float | None]  # ends of the colour scale; taken from the data where None
+    limits: tuple[
+        float | None, float | None
+    ]  # ends of the colour scale; taken from the data where None
     centre: float | None  # a value that gets the neutral colour of a diverging scale
     sort: bool  # sort the heads of each layer by value, largest first
     annotate: Annotate  # print `value` or `head` in each cell, or `none`; `auto`, the default, prints what fits
-    cmap: str | None  # a matplotlib colour map; viridis, or a purple-orange one with `centre`, unless given
+    cmap: (
+        str | None
+    )  # a matplotlib colour map; viridis, or a purple-orange one with `centre`, unless given
     notes: Iterable[str]  # small print below
     across: int  # panels side by side; as many as look well unless given
 
@@ -44,7 +48,8 @@ def heatmap(array: xr.DataArray, **look: Unpack[Look]) -> Figure:
     Parameters
     ----------
     array : DataArray
-        Dims `layer` and `head`, in any order. Drawn with layer 0 at the top and head 0 at the left; NaN is hatched.
+        Dims `layer` and `head`, in any order. Drawn with layer 0 at the top and head 0 at the left;
+        NaN is hatched.
     **look
         See `Look`.
     """
@@ -53,21 +58,31 @@ def heatmap(array: xr.DataArray, **look: Unpack[Look]) -> Figure:
 
 def heatmap_panels(arrays: Mapping[str, xr.DataArray], **look: Unpack[Look]) -> Figure:
     """Several heat maps, each named, on one colour scale; see `heatmap`."""
-    annotate, sort, centre = look.get("annotate", "auto"), look.get("sort", False), look.get("centre")
+    annotate, sort, centre = (
+        look.get("annotate", "auto"),
+        look.get("sort", False),
+        look.get("centre"),
+    )
     one_of("annotate", annotate, get_args(Annotate))
     if not arrays:
         raise ParameterError("`arrays` must name at least one array; it is empty.")
     with style.context():
         planes = {name: _plane(name, array) for name, array in arrays.items()}
         norm = _scale(list(planes.values()), look.get("limits", (None, None)), centre)
-        columns, rows, width, height = _grid(list(planes.values()), annotate == "value", look.get("across", 0))
+        columns, rows, width, height = _grid(
+            list(planes.values()), annotate == "value", look.get("across", 0)
+        )
         fig = style.new_figure(width, height)
         axes = fig.subplots(rows, columns, squeeze=False).ravel()
-        room = (width - 0.75) / columns / max(plane.shape[1] for plane in planes.values()) - 0.3 / columns / 12
+        room = (width - 0.75) / columns / max(
+            plane.shape[1] for plane in planes.values()
+        ) - 0.3 / columns / 12
         colours = look.get("cmap") or (style.SEQUENTIAL if centre is None else style.DIVERGING)
         cells = _Cells(norm, mpl.colormaps[colours], sort, annotate, room)
         for index, (ax, (name, plane)) in enumerate(zip(axes, planes.items(), strict=False)):
-            cells.draw(ax, plane, data.numbers(arrays[name], "layer"), data.numbers(arrays[name], "head"))
+            cells.draw(
+                ax, plane, data.numbers(arrays[name], "layer"), data.numbers(arrays[name], "head")
+            )
             if index + columns >= len(planes):
                 ax.set_xlabel("rank of the head in its layer" if sort else "head")
             if index % columns == 0:
@@ -79,11 +94,17 @@ def heatmap_panels(arrays: Mapping[str, xr.DataArray], **look: Unpack[Look]) -> 
         label, unit = look.get("label", ""), look.get("unit", "")
         label = f"{label} ({unit})" if label and unit else label or unit
         long = max(12.0, (height - 0.9) / 0.11)
-        style.colour_bar(fig, axes[0].images[0], drawn, label, fraction=0.035, pad=0.015, aspect=long)
+        style.colour_bar(
+            fig, axes[0].images[0], drawn, label, fraction=0.035, pad=0.015, aspect=long
+        )
         numbered = all(cells.text(plane) == "head" for plane in planes.values())
         order = f"Heads sorted within each layer, largest first{'; cells carry head numbers' if numbered else ''}"
         hatched = any(np.isnan(plane).any() for plane in planes.values())
-        notes = [*look.get("notes", ()), order if sort else "", "Hatched: not defined" if hatched else ""]
+        notes = [
+            *look.get("notes", ()),
+            order if sort else "",
+            "Hatched: not defined" if hatched else "",
+        ]
         return style.complete(fig, look.get("title", ""), notes)
 
 
@@ -96,7 +117,9 @@ def _plane(name: str, array: xr.DataArray) -> np.ndarray:
     return np.asarray(array.transpose(*_DIMS).values, dtype=float)
 
 
-def _scale(planes: list[np.ndarray], limits: tuple[float | None, float | None], centre: float | None) -> Normalize:
+def _scale(
+    planes: list[np.ndarray], limits: tuple[float | None, float | None], centre: float | None
+) -> Normalize:
     """One colour scale over all panels; symmetric about `centre` where one is given."""
     found = np.concatenate([plane[np.isfinite(plane)] for plane in planes])
     low = limits[0] if limits[0] is not None else float(found.min()) if found.size else 0.0
@@ -109,7 +132,11 @@ def _scale(planes: list[np.ndarray], limits: tuple[float | None, float | None], 
 
 def _grid(planes: list[np.ndarray], wide: bool, across: int) -> tuple[int, int, float, float]:
     """Columns, rows, width and height in inches: square-ish cells, never higher than a page."""
-    count, layers, heads = len(planes), max(p.shape[0] for p in planes), max(p.shape[1] for p in planes)
+    count, layers, heads = (
+        len(planes),
+        max(p.shape[0] for p in planes),
+        max(p.shape[1] for p in planes),
+    )
     columns = across or (2 if count in (2, 4) else min(count, 3))
     width = style.COLUMN if count == 1 and heads <= (8 if wide else 12) else style.PAGE
     rows = -(-count // columns)
@@ -137,12 +164,19 @@ class _Cells:
         shown = np.ma.masked_invalid(plane)
         ax.imshow(shown, cmap=self.colours, norm=self.norm, aspect="auto", interpolation="nearest")
         for layer, head in zip(*np.nonzero(np.isnan(plane)), strict=True):
-            box: dict[str, Any] = {"facecolor": "#f2f2f2", "edgecolor": "#a6a6a6", "hatch": "////", "linewidth": 0}
+            box: dict[str, Any] = {
+                "facecolor": "#f2f2f2",
+                "edgecolor": "#a6a6a6",
+                "hatch": "////",
+                "linewidth": 0,
+            }
             ax.add_patch(Rectangle((head - 0.5, layer - 0.5), 1, 1, **box))
         high, wide = plane.shape[0] - 0.5, plane.shape[1] - 0.5
         upright = [((edge, -0.5), (edge, high)) for edge in np.arange(0.5, wide)]
         level = [((-0.5, edge), (wide, edge)) for edge in np.arange(0.5, high)]
-        ax.add_collection(LineCollection(upright + level, colors="white", linewidths=0.4), autolim=False)
+        ax.add_collection(
+            LineCollection(upright + level, colors="white", linewidths=0.4), autolim=False
+        )
         what = self.text(plane)
         if what != "none":
             self.write(ax, plane, np.array(heads)[names] if what == "head" else None)
@@ -155,18 +189,37 @@ class _Cells:
         if self.annotate != "auto":
             return self.annotate
         what: Annotate = "head" if self.sort else "value"
-        return what if self.room >= (0.24 if what == "value" else 0.15) and plane.shape[0] <= 16 else "none"
+        return (
+            what
+            if self.room >= (0.24 if what == "value" else 0.15) and plane.shape[0] <= 16
+            else "none"
+        )
 
     def write(self, ax: Axes, plane: np.ndarray, heads: np.ndarray | None) -> None:
-        """Print the value, or the head's number, into each cell, black or white by the cell's brightness."""
+        """Print the value, or the head's number, into each cell, black or white by the cell's
+        brightness."""
         whole = bool(np.nanmax(np.abs(plane), initial=0) >= 10)
         for place, value in np.ndenumerate(plane):
             if np.isnan(value):
                 continue
             bright = np.dot(self.colours(float(self.norm(value)))[:3], (0.2126, 0.7152, 0.0722))
-            text = str(heads[place]) if heads is not None else f"{value:.0f}" if whole else short(value)
+            text = (
+                str(heads[place])
+                if heads is not None
+                else f"{value:.0f}"
+                if whole
+                else short(value)
+            )
             colour = "black" if bright > 0.45 else "white"
-            ax.text(place[1], place[0], text, ha="center", va="center", fontsize=style.SMALL, color=colour)
+            ax.text(
+                place[1],
+                place[0],
+                text,
+                ha="center",
+                va="center",
+                fontsize=style.SMALL,
+                color=colour,
+            )
 
 
 def short(value: float) -> str:

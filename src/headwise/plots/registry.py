@@ -1,4 +1,5 @@
-"""The list of figures and tables: a decorated function is its own registration, found by the group it reads."""
+"""The list of figures and tables: a decorated function is its own registration, found by the group
+it reads."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ from headwise.plots import style
 
 Drawing = TypeVar("Drawing", bound=Callable[..., Figure])
 Maker = TypeVar("Maker", bound=Callable[..., pd.DataFrame])
-HOMES = ("headwise.analyses", "headwise.experiments")  # packages of one folder per question, with its figures in it
+HOMES = (
+    "headwise.analyses",
+    "headwise.experiments",
+)  # packages of one folder per question, with its figures in it
 PLUGINS = "headwise.analyses.registry"  # knows the analyses of installed packages, whose figures come with them
 
 
@@ -37,7 +41,8 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """A registered figure: which group it draws, what it is called, and the function that draws it."""
+    """A registered figure: which group it draws, what it is called, and the function that draws
+    it."""
 
     group: str
     name: str
@@ -49,12 +54,16 @@ class FigureSpec:
     each: str = ""  # a dimension: one figure per label of it
 
     def applies(self, dataset: xr.Dataset) -> bool:
-        """Whether there is anything to draw: one of the needed variables is there and not all NaN."""
+        """Whether there is anything to draw: one of the needed variables is there and not all
+        NaN."""
         found = [dataset.variables[name].values for name in self.needs if name in dataset.variables]
-        return not self.needs or any(v.dtype.kind not in "fc" or bool(np.isfinite(v).any()) for v in found)
+        return not self.needs or any(
+            v.dtype.kind not in "fc" or bool(np.isfinite(v).any()) for v in found
+        )
 
     def draw(self, dataset: xr.Dataset) -> list[Drawn]:
-        """All figures this one gives for a dataset: none where it does not apply, one for each label with `each`."""
+        """All figures this one gives for a dataset: none where it does not apply, one for each
+        label with `each`."""
         if not self.applies(dataset):
             return []
         if not self.each or self.each not in dataset.dims:
@@ -63,15 +72,22 @@ class FigureSpec:
         for index, label in enumerate(map(str, dataset.get_index(self.each))):
             part = dataset.isel({self.each: [index]})
             if self.applies(part):
-                name = re.sub(r"[\\/\s]+", "-", label.replace("_", "-"))  # a hub name's slash would name a folder
+                name = re.sub(
+                    r"[\\/\s]+", "-", label.replace("_", "-")
+                )  # a hub name's slash would name a folder
                 title = f"{self.title}: {label.replace('_', ' ')}"
-                drawn.append(Drawn(f"{self.name}-{name}", title, self.caption, self.paper, self.function(part)))
+                drawn.append(
+                    Drawn(
+                        f"{self.name}-{name}", title, self.caption, self.paper, self.function(part)
+                    )
+                )
         return drawn
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A registered table: which group it reads, what it is called, and the function that makes it."""
+    """A registered table: which group it reads, what it is called, and the function that makes
+    it."""
 
     group: str
     name: str
@@ -86,9 +102,13 @@ _TABLES: dict[tuple[str, str], TableSpec] = {}
 
 
 def _enter(entries: dict[tuple[str, str], Spec], spec: Spec) -> None:
-    """Take a figure or table into its list. Its name must be free; the same function made again replaces itself."""
+    """Take a figure or table into its list. Its name must be free; the same function made again
+    replaces itself."""
     before = entries.setdefault((spec.group, spec.name), spec).function
-    if (before.__module__, before.__qualname__) != (spec.function.__module__, spec.function.__qualname__):
+    if (before.__module__, before.__qualname__) != (
+        spec.function.__module__,
+        spec.function.__qualname__,
+    ):
         kind = "figures" if isinstance(spec, FigureSpec) else "tables"
         raise ParameterError(
             f"Two {kind} of group '{spec.group}' are called '{spec.name}': give one of them another name."
@@ -97,7 +117,14 @@ def _enter(entries: dict[tuple[str, str], Spec], spec: Spec) -> None:
 
 
 def figure(
-    group: str, *, name: str, title: str, caption: str, paper: str = "", needs: tuple[str, ...] = (), each: str = ""
+    group: str,
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    paper: str = "",
+    needs: tuple[str, ...] = (),
+    each: str = "",
 ) -> Callable[[Drawing], Drawing]:
     """Register a function `Dataset -> Figure` as a figure of a group of the atlas.
 
@@ -114,7 +141,8 @@ def figure(
     needs : tuple of str, default ()
         Variables to draw; the figure is left out when none of them holds a number.
     each : str, default ""
-        A dimension: one figure is drawn for each of its labels, the function seeing a dataset of one label.
+        A dimension: one figure is drawn for each of its labels, the function seeing a dataset of
+        one label.
     """
 
     def register(function: Drawing) -> Drawing:
@@ -130,7 +158,8 @@ def figure(
 
 
 def table_of(group: str, *, name: str, title: str, note: str = "") -> Callable[[Maker], Maker]:
-    """Register a function `Dataset -> DataFrame` as a table of a group of the atlas; an empty table is left out."""
+    """Register a function `Dataset -> DataFrame` as a table of a group of the atlas; an empty table
+    is left out."""
 
     def register(function: Maker) -> Maker:
         _enter(_TABLES, TableSpec(group, name, title, note, function))
@@ -140,7 +169,8 @@ def table_of(group: str, *, name: str, title: str, note: str = "") -> Callable[[
 
 
 def figures_for(group: str) -> list[FigureSpec]:
-    """The figures of a group, in the order in which they were registered; an empty list for a group without any."""
+    """The figures of a group, in the order in which they were registered; an empty list for a group
+    without any."""
     load_all()
     return [spec for spec in _FIGURES.values() if spec.group == group]
 
@@ -153,10 +183,13 @@ def tables_for(group: str) -> list[TableSpec]:
 
 @functools.cache
 def load_all() -> None:
-    """Import every question's figures once: adding a file, or installing a package, is all it takes to add a figure."""
+    """Import every question's figures once: adding a file, or installing a package, is all it takes
+    to add a figure."""
     for home in HOMES:
         for folder in pkgutil.iter_modules(importlib.import_module(home).__path__):
-            inside = importlib.import_module(f"{home}.{folder.name}").__path__ if folder.ispkg else []
+            inside = (
+                importlib.import_module(f"{home}.{folder.name}").__path__ if folder.ispkg else []
+            )
             for module in sorted(info.name for info in pkgutil.iter_modules(inside)):
                 if module.endswith(("figures", "tables")):
                     importlib.import_module(f"{home}.{folder.name}.{module}")

@@ -32,9 +32,11 @@ def figure_bytes(figure: Figure, format: str) -> bytes:
     return buffer.getvalue()
 
 
-def save_figure(figure: Figure, folder: Path | str, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write `folder/name.svg`, `.pdf` and `.png`, each whole or not at all, the same figure as the same bytes; returns
-    the paths written."""
+def save_figure(
+    figure: Figure, folder: Path | str, name: str, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Write `folder/name.svg`, `.pdf` and `.png`, each whole or not at all, the same figure as the
+    same bytes; returns the paths written."""
     folder = Path(folder)
     written = []
     for format in formats:

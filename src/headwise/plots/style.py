@@ -1,4 +1,5 @@
-"""What all figures share: sizes, colours that colour-blind readers can tell apart, the small print on each figure."""
+"""What all figures share: sizes, colours that colour-blind readers can tell apart, the small print
+on each figure."""
 
 from __future__ import annotations
 
@@ -106,10 +107,24 @@ def context() -> Iterator[None]:
 
 @functools.cache
 def _defaults() -> dict[str, Any]:
-    """matplotlib's own defaults, so that a user's settings do not change our bytes; those of windows stay."""
-    windows = ("backend", "interactive", "toolbar", "webagg", "tk.", "macosx", "keymap", "savefig.directory")
+    """matplotlib's own defaults, so that a user's settings do not change our bytes; those of
+    windows stay."""
+    windows = (
+        "backend",
+        "interactive",
+        "toolbar",
+        "webagg",
+        "tk.",
+        "macosx",
+        "keymap",
+        "savefig.directory",
+    )
     others = (*windows, "date.", "timezone", "docstring")
-    return {str(name): value for name, value in mpl.rcParamsDefault.items() if not str(name).startswith(others)}
+    return {
+        str(name): value
+        for name, value in mpl.rcParamsDefault.items()
+        if not str(name).startswith(others)
+    }
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -130,7 +145,9 @@ def layer_colours(layers: int) -> np.ndarray:
 
 def layer_scale(layers: int) -> ScalarMappable:
     """The scale of layers, a colour for each, as a bar shows it."""
-    return ScalarMappable(BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(layer_colours(layers)))
+    return ScalarMappable(
+        BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(layer_colours(layers))
+    )
 
 
 def colour_bar(
@@ -190,43 +207,74 @@ def wrap(text: str, width: float, size: float) -> str:
 
 
 def annotate_figure(
-    figure: Figure, title: str, notes: Iterable[str], legend: Sequence[Artist] = (), columns: int = 1, below: str = ""
+    figure: Figure,
+    title: str,
+    notes: Iterable[str],
+    legend: Sequence[Artist] = (),
+    columns: int = 1,
+    below: str = "",
 ) -> None:
-    """Put title and legend above, the small print (count, interval, how to read) below a figure, as wide as it is."""
-    width = 0.965 * figure.get_figwidth() - 0.08  # hinted letters in bitmaps run up to 3.5 % wider than their outlines
+    """Put title and legend above, the small print (count, interval, how to read) below a figure, as
+    wide as it is."""
+    width = (
+        0.965 * figure.get_figwidth() - 0.08
+    )  # hinted letters in bitmaps run up to 3.5 % wider than their outlines
     margin = 0.04 / figure.get_figwidth()
     if legend:  # the layout does not keep a title and a legend outside the axes apart, so the legend carries the title
         font = {"size": LARGE, "weight": "bold"}
         heading = wrap(title, width, LARGE)
         place: dict[str, Any] = {"loc": "outside upper left", "alignment": "left", "borderpad": 0.1}
         for number in range(columns, 0, -1):  # as many columns as the figure's width holds
-            drawn = figure.legend(handles=list(legend), ncols=number, title=heading, title_fontproperties=font, **place)
+            drawn = figure.legend(
+                handles=list(legend),
+                ncols=number,
+                title=heading,
+                title_fontproperties=font,
+                **place,
+            )
             if number == 1 or drawn.get_window_extent().width <= figure.bbox.width:
                 break
             drawn.remove()
     elif title:
         figure.suptitle(
-            wrap(title, width, LARGE), x=margin, ha="left", fontsize=LARGE, fontweight="bold", linespacing=1.15
+            wrap(title, width, LARGE),
+            x=margin,
+            ha="left",
+            fontsize=LARGE,
+            fontweight="bold",
+            linespacing=1.15,
         )
     note = " ".join(part if part.endswith((".", "?")) else part + "." for part in notes if part)
-    small_print = "\n".join(part for part in (wrap(note, width, SMALL) if note else "", below) if part)
+    small_print = "\n".join(
+        part for part in (wrap(note, width, SMALL) if note else "", below) if part
+    )
     if small_print:
-        figure.supxlabel(small_print, x=margin, ha="left", fontsize=SMALL, color=GREY, linespacing=1.25)
+        figure.supxlabel(
+            small_print, x=margin, ha="left", fontsize=SMALL, color=GREY, linespacing=1.25
+        )
 
 
 def finish(figure: Figure) -> Figure:
-    """Lay the figure out now, under the shared settings: it then looks the same wherever it is shown or saved later."""
+    """Lay the figure out now, under the shared settings: it then looks the same wherever it is
+    shown or saved later."""
     engine = figure.get_layout_engine()
     if engine is not None:
-        engine.execute(figure)  # the layout alone: drawing the figure to no place costs as much as saving it
-    # Each further layout would move things by a hair, and with it the bytes; and with an engine, were it one that does
-    # nothing, every saving draws the figure twice.
+        engine.execute(
+            figure
+        )  # the layout alone: drawing the figure to no place costs as much as saving it
+    # Each further layout would move things by a hair, and with it the bytes; and with an engine,
+    # were it one that does nothing, every saving draws the figure twice.
     figure.set_layout_engine(None)
     return figure
 
 
 def complete(
-    figure: Figure, title: str, notes: Iterable[str], legend: Sequence[Artist] = (), columns: int = 1, below: str = ""
+    figure: Figure,
+    title: str,
+    notes: Iterable[str],
+    legend: Sequence[Artist] = (),
+    columns: int = 1,
+    below: str = "",
 ) -> Figure:
     """The figure with its title, legend and small print (see `annotate_figure`), laid out."""
     annotate_figure(figure, title, notes, legend, columns, below)
@@ -241,13 +289,16 @@ def panel_labels(axes: Sequence[Axes], titles: Sequence[str] = ()) -> None:
 
 
 def log_axis(axis: XAxis | YAxis) -> None:
-    """A logarithmic axis with plain numbers: the default writes formulas, which our settings print as they are."""
+    """A logarithmic axis with plain numbers: the default writes formulas, which our settings print
+    as they are."""
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
-def layer_axis(ax: Axes, layers: Sequence[int] | np.ndarray, label: str = "layer (0 = first)") -> None:
+def layer_axis(
+    ax: Axes, layers: Sequence[int] | np.ndarray, label: str = "layer (0 = first)"
+) -> None:
     """An x axis of layers with as many ticks as fit."""
     count = len(layers)
     step = next(step for step in (1, 2, 3, 4, 5, 10, 20, 50, 100, count) if count / step <= 13)

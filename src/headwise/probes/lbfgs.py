@@ -1,4 +1,5 @@
-"""Logistic regression to convergence for all heads and penalties at once: batched L-BFGS from a curvature bound."""
+"""Logistic regression to convergence for all heads and penalties at once: batched L-BFGS from a
+curvature bound."""
 
 from __future__ import annotations
 
@@ -16,11 +17,15 @@ _FRESH = 20  # iterations after which the curvature is taken anew, where the wei
 _STRONG = 1e-2  # penalties below it need smaller gradients: what is left to gain is |gradient|² / (2 · penalty) at most
 
 
-def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettings) -> tuple[Tensor, Tensor]:
-    """Minimise `mean cross-entropy + penalty / 2 * |W|^2` for `head x penalty` classifiers together; biases go free.
+def fit_lbfgs(
+    train: Tensor, labels: Tensor, classes: int, settings: ProbeSettings
+) -> tuple[Tensor, Tensor]:
+    """Minimise `mean cross-entropy + penalty / 2 * |W|^2` for `head x penalty` classifiers
+    together; biases go free.
 
-    The optimum is that of scikit-learn's `LogisticRegression(C=1 / (n * penalty))`: softmax over all classes, and for
-    two classes one weight vector. `train` has a last column of ones, [head, example, size + 1].
+    The optimum is that of scikit-learn's `LogisticRegression(C=1 / (n * penalty))`: softmax over
+    all classes, and for two classes one weight vector. `train` has a last column of ones, [head,
+    example, size + 1].
 
     Returns
     -------
@@ -28,7 +33,12 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
     """
     heads, _, size = train.shape
     columns = 1 if classes == 2 else classes
-    problem = _Problem(train, labels, columns, torch.tensor(settings.penalties, dtype=train.dtype, device=train.device))
+    problem = _Problem(
+        train,
+        labels,
+        columns,
+        torch.tensor(settings.penalties, dtype=train.dtype, device=train.device),
+    )
     shape = (heads, len(settings.penalties), columns, size)
     final = torch.zeros(shape, dtype=train.dtype, device=train.device)
     converged = torch.zeros(shape[:2], dtype=torch.bool, device=train.device)
@@ -39,7 +49,9 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
     scale = torch.ones(shape[:2], dtype=train.dtype, device=train.device)
     stuck = torch.zeros_like(converged)
     share = (problem.penalties / _STRONG).clamp(1e-4, 1.0).sqrt()
-    small = (settings.tolerance * share)[None]  # the gradient of a classifier that is done, by penalty
+    small = (settings.tolerance * share)[
+        None
+    ]  # the gradient of a classifier that is done, by penalty
 
     for iteration in range(settings.max_iterations):
         done = gradient.abs().amax((2, 3)) <= small
@@ -65,7 +77,9 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
         # Without descent (rounding, a stale history) the preconditioned gradient is always one.
         lost = slope >= 0
         if lost.any():
-            direction = torch.where(lost[..., None, None], -problem.precondition(gradient), direction)
+            direction = torch.where(
+                lost[..., None, None], -problem.precondition(gradient), direction
+            )
             slope = (direction * gradient).sum((2, 3))
         length = torch.ones_like(value).masked_fill(finished, 0.0)
         accepted = finished.clone()
@@ -98,9 +112,13 @@ def fit_lbfgs(train: Tensor, labels: Tensor, classes: int, settings: ProbeSettin
 
 
 def _direction(
-    gradient: Tensor, history: deque[tuple[Tensor, Tensor, Tensor]], scale: Tensor, problem: _Problem
+    gradient: Tensor,
+    history: deque[tuple[Tensor, Tensor, Tensor]],
+    scale: Tensor,
+    problem: _Problem,
 ) -> Tensor:
-    """The two-loop recursion; a pair of a classifier without positive curvature has inverse 0 and is passed over."""
+    """The two-loop recursion; a pair of a classifier without positive curvature has inverse 0 and
+    is passed over."""
     q = gradient.clone()
     factors = []
     for step, change, inverse in reversed(history):
@@ -118,20 +136,28 @@ class _Problem:
     """Loss and gradient of all classifiers of some heads, and the bound on their curvature."""
 
     def __init__(
-        self, train: Tensor, labels: Tensor, columns: int, penalties: Tensor, inverse: Tensor | None = None
+        self,
+        train: Tensor,
+        labels: Tensor,
+        columns: int,
+        penalties: Tensor,
+        inverse: Tensor | None = None,
     ) -> None:
         self.train, self.labels, self.columns, self.penalties = train, labels, columns, penalties
         self.targets = labels.to(train.dtype) if columns == 1 else labels
         self.inverse = self._inverse_bound() if inverse is None else inverse
 
     def keep(self, heads: Tensor) -> _Problem:
-        return _Problem(self.train[heads], self.labels, self.columns, self.penalties, self.inverse[heads])
+        return _Problem(
+            self.train[heads], self.labels, self.columns, self.penalties, self.inverse[heads]
+        )
 
     def precondition(self, vector: Tensor) -> Tensor:
         return vector @ self.inverse
 
     def _inverse_bound(self) -> Tensor:
-        """`(a X'X / n + penalty)^-1` [head, penalty, size, size]: the Hessian with one variance `a` for all."""
+        """`(a X'X / n + penalty)^-1` [head, penalty, size, size]: the Hessian with one variance `a`
+        for all."""
         examples = self.train.shape[1]
         if self.columns == 1:
             share = self.targets.mean()
@@ -142,10 +168,11 @@ class _Problem:
         return self._inverse(gram_matrix(self.train)[:, None] / examples * variance)
 
     def refresh(self, weights: Tensor) -> None:
-        """Take the curvature where the weights are: Newton's for two classes, one for all classes where there are more.
+        """Take the curvature where the weights are: Newton's for two classes, one for all classes
+        where there are more.
 
-        Far from the start most examples are sure and have next to none: the first bound then leads nowhere fast.
-        """
+        Far from the start most examples are sure and have next to none: the first bound then leads
+        nowhere fast."""
         heads, penalties, columns, size = weights.shape
         scores = torch.bmm(weights.reshape(heads, penalties * columns, size), self.train.mT)
         shape = (heads, penalties, columns, -1)
@@ -160,13 +187,17 @@ class _Problem:
     def _inverse(self, gram: Tensor) -> Tensor:
         """`(gram + penalty)^-1` [head, penalty, size, size]; the bias is not penalised."""
         size = gram.shape[-1]
-        ridge = self.penalties.double()[:, None] * torch.ones(size, dtype=torch.float64, device=gram.device)
+        ridge = self.penalties.double()[:, None] * torch.ones(
+            size, dtype=torch.float64, device=gram.device
+        )
         ridge[:, -1] = 0.0
         level = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None].clamp(min=1e-12)
-        # Features that are constant or copies of others leave the matrix singular: a small multiple of its size mends
-        # that.
+        # Features that are constant or copies of others leave the matrix singular: a small multiple
+        # of its size mends that.
         for jitter in (1e-7, 1e-5, 1e-3):
-            factor, failed = torch.linalg.cholesky_ex(gram + torch.diag_embed(ridge + jitter * level))
+            factor, failed = torch.linalg.cholesky_ex(
+                gram + torch.diag_embed(ridge + jitter * level)
+            )
             if not failed.any():
                 break
         return torch.cholesky_inverse(factor).to(self.train.dtype)

@@ -1,4 +1,5 @@
-"""Probes for all heads and all penalties at once: fitted together, penalty picked on validation, scored on test."""
+"""Probes for all heads and all penalties at once: fitted together, penalty picked on validation,
+scored on test."""
 
 from __future__ import annotations
 
@@ -18,18 +19,20 @@ from headwise.probes.sgd import accuracies, fit_senteval, predictions
 from headwise.stats.correlation import METHODS, correlation, pearson
 from headwise.text.tasks import Split
 
-EARLY_STOPPING_SHARE = 0.05  # of the pool, when cross-validation has used all of it (SentEval's validation_split)
+EARLY_STOPPING_SHARE = (
+    0.05  # of the pool, when cross-validation has used all of it (SentEval's validation_split)
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProbeScores:
     """What a family of probes reached, unit by unit (a unit is a head, a layer, or a set of heads).
 
-    `validation_all[unit, penalty]` is accuracy (Pearson's r for regression) on the validation part, or its mean over
-    the folds; `penalty[unit]` the one it picks and `validation[unit]` the score there. `test[unit]` is that of the
-    picked classifier on the test part; `predicted[unit, test example]` what it said (class numbers, or values);
-    `truth[test example]` what is so. `spearman[unit]` only for regression.
-    """
+    `validation_all[unit, penalty]` is accuracy (Pearson's r for regression) on the validation part,
+    or its mean over the folds; `penalty[unit]` the one it picks and `validation[unit]` the score
+    there. `test[unit]` is that of the picked classifier on the test part; `predicted[unit, test
+    example]` what it said (class numbers, or values); `truth[test example]` what is so.
+    `spearman[unit]` only for regression."""
 
     validation_all: np.ndarray
     validation: np.ndarray
@@ -42,9 +45,14 @@ class ProbeScores:
 
 
 def fit_probes(
-    features: Features | Any, labels: Any, split: Split, settings: ProbeSettings | None = None, task: str = "task"
+    features: Features | Any,
+    labels: Any,
+    split: Split,
+    settings: ProbeSettings | None = None,
+    task: str = "task",
 ) -> ProbeScores:
-    """Logistic regression from the vectors of each unit to the labels (Jo & Myaeng 2020, §3.1-3.2, App. A.2).
+    """Logistic regression from the vectors of each unit to the labels (Jo & Myaeng 2020, §3.1-3.2,
+    App. A.2).
 
     Parameters
     ----------
@@ -66,7 +74,11 @@ def fit_probes(
 
 
 def fit_regressions(
-    features: Features | Any, labels: Any, split: Split, settings: ProbeSettings | None = None, task: str = "task"
+    features: Features | Any,
+    labels: Any,
+    split: Split,
+    settings: ProbeSettings | None = None,
+    task: str = "task",
 ) -> ProbeScores:
     """Ridge regression from the vectors of each unit to numbers.
 
@@ -77,7 +89,14 @@ def fit_regressions(
         raise ParameterError("`penalties` of a regression must be greater than 0; 0 is among them.")
     features = _as_features(features, labels)
     targets = encode_targets(labels, split, task)
-    return _fit(features, torch.from_numpy(targets).float(), split, replace(settings, solver="ridge"), task, ())
+    return _fit(
+        features,
+        torch.from_numpy(targets).float(),
+        split,
+        replace(settings, solver="ridge"),
+        task,
+        (),
+    )
 
 
 def _as_features(features: Features | Any, labels: Any) -> Features:
@@ -90,21 +109,32 @@ def _as_features(features: Features | Any, labels: Any) -> Features:
 
 
 def _fit(
-    features: Features, labels: Tensor, split: Split, settings: ProbeSettings, task: str, names: tuple[str, ...]
+    features: Features,
+    labels: Tensor,
+    split: Split,
+    settings: ProbeSettings,
+    task: str,
+    names: tuple[str, ...],
 ) -> ProbeScores:
     regression = not names
     labels = labels.to(settings.device)
     penalties = np.array(settings.penalties)
     folds = make_folds(split.pool, settings.folds, settings.seed, task) if settings.folds else []
     validation_all, predicted = [], []
-    for start, stop in _blocks(features, len(split.train), len(split.validation), len(names), settings):
+    for start, stop in _blocks(
+        features, len(split.train), len(split.validation), len(names), settings
+    ):
         block = _Block(features, start, stop, labels, len(names), settings, task)
         if folds:
-            found = torch.stack([block.fit(train, held_out)[1] for train, held_out in folds]).mean(0)
+            found = torch.stack([block.fit(train, held_out)[1] for train, held_out in folds]).mean(
+                0
+            )
             weights, _, scaler = block.refit(split.pool)
         else:
             weights, found, scaler = block.fit(split.train, split.validation)
-        weights = weights.gather(1, pick(found)[:, None, None, None].expand(-1, 1, *weights.shape[2:]))
+        weights = weights.gather(
+            1, pick(found)[:, None, None, None].expand(-1, 1, *weights.shape[2:])
+        )
         test = with_ones(scaler(block.values(split.test)))
         said = (test @ weights[:, 0].mT)[..., 0] if regression else predictions(test, weights)[:, 0]
         validation_all.append(found.cpu().numpy().astype(np.float64))
@@ -114,9 +144,15 @@ def _fit(
     truth = labels[torch.from_numpy(split.test).to(labels.device)].cpu().numpy()
     validation = np.take_along_axis(scores, best[:, None], 1)[:, 0]
     if regression:
-        linear, ranks = (np.nan_to_num(correlation(said_all, truth, method).r) for method in METHODS)
-        return ProbeScores(scores, validation, penalties[best], linear, said_all, truth, spearman=ranks)
-    return ProbeScores(scores, validation, penalties[best], (said_all == truth).mean(1), said_all, truth, names)
+        linear, ranks = (
+            np.nan_to_num(correlation(said_all, truth, method).r) for method in METHODS
+        )
+        return ProbeScores(
+            scores, validation, penalties[best], linear, said_all, truth, spearman=ranks
+        )
+    return ProbeScores(
+        scores, validation, penalties[best], (said_all == truth).mean(1), said_all, truth, names
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,15 +170,20 @@ class _Block:
     def values(self, rows: np.ndarray) -> Tensor:
         return load(self.features, self.start, self.stop, rows, self.settings.device, self.task)
 
-    def fit(self, train_rows: np.ndarray, held_out_rows: np.ndarray) -> tuple[Tensor, Tensor, Scaler]:
-        """Weights [unit, penalty, column, size + 1], scores on the held-out rows [unit, penalty], and the scaler."""
+    def fit(
+        self, train_rows: np.ndarray, held_out_rows: np.ndarray
+    ) -> tuple[Tensor, Tensor, Scaler]:
+        """Weights [unit, penalty, column, size + 1], scores on the held-out rows [unit, penalty],
+        and the scaler."""
         settings, raw = self.settings, self.values(train_rows)
         scaler = Scaler(raw, settings.standardize)
         train, held_out = scaler(raw), with_ones(scaler(self.values(held_out_rows)))
         del raw
         own, other = self.labels[_on(train_rows, train)], self.labels[_on(held_out_rows, train)]
         if settings.solver == "senteval":
-            weights, scores = fit_senteval(with_ones(train), own, held_out, other, self.classes, settings)
+            weights, scores = fit_senteval(
+                with_ones(train), own, held_out, other, self.classes, settings
+            )
             return weights, scores, scaler
         if settings.solver == "lbfgs":
             weights, _ = fit_lbfgs(with_ones(train), own, self.classes, settings)
@@ -151,7 +192,11 @@ class _Block:
             weights = fit_ridge(train, targets, settings.penalties)
         if self.classes:
             return weights, accuracies(held_out, other, weights), scaler
-        return weights, pearson((held_out[:, None] @ weights.mT)[..., 0], other).nan_to_num(0.0), scaler
+        return (
+            weights,
+            pearson((held_out[:, None] @ weights.mT)[..., 0], other).nan_to_num(0.0),
+            scaler,
+        )
 
     def refit(self, pool: np.ndarray) -> tuple[Tensor, Tensor, Scaler]:
         """The same on the whole pool, some of which `senteval` needs to stop early."""

@@ -1,4 +1,5 @@
-"""Closed forms: ridge regression for all heads and penalties from one decomposition, and greedy selection of heads."""
+"""Closed forms: ridge regression for all heads and penalties from one decomposition, and greedy
+selection of heads."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from headwise.text.tasks import Split
 
 
 def fit_ridge(train: Tensor, targets: Tensor, penalties: Sequence[float]) -> Tensor:
-    """Minimise `mean |y - XW|^2 + penalty |W|^2` for `head x penalty` regressions together; the bias is not penalised.
+    """Minimise `mean |y - XW|^2 + penalty |W|^2` for `head x penalty` regressions together; the
+    bias is not penalised.
 
     Parameters
     ----------
@@ -50,7 +52,8 @@ def one_hot(labels: Tensor, classes: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class GreedyOptions:
-    """How heads are chosen: how many, among which (all by default), by ridge regression with which penalty, where."""
+    """How heads are chosen: how many, among which (all by default), by ridge regression with which
+    penalty, where."""
 
     steps: int
     penalty: float = 1e-2
@@ -60,13 +63,19 @@ class GreedyOptions:
 
 
 def greedy_heads(
-    features: Features, split: Split, targets: np.ndarray, score: Callable[[Tensor], Tensor], options: GreedyOptions
+    features: Features,
+    split: Split,
+    targets: np.ndarray,
+    score: Callable[[Tensor], Tensor],
+    options: GreedyOptions,
 ) -> tuple[list[int], list[float]]:
-    """Choose heads one after the other: each time the one that, beside those already chosen, scores best on validation.
+    """Choose heads one after the other: each time the one that, beside those already chosen, scores
+    best on validation.
 
-    Every candidate set is fitted in closed form. After a choice the normal equations of all other heads are reduced by
-    the chosen block (a Schur complement), so that a step costs about as much as one product of the Gram matrix with one
-    head, however many heads are chosen already. Ties go to the lowest index.
+    Every candidate set is fitted in closed form. After a choice the normal equations of all other
+    heads are reduced by the chosen block (a Schur complement), so that a step costs about as much
+    as one product of the Gram matrix with one head, however many heads are chosen already. Ties go
+    to the lowest index.
 
     Parameters
     ----------
@@ -89,7 +98,9 @@ def greedy_heads(
     candidates, steps, device = options.candidates, options.steps, options.device
     pool = list(range(features.units)) if candidates is None else sorted(int(c) for c in candidates)
     if not 1 <= steps <= len(pool):
-        raise ParameterError(f"Between 1 and {len(pool)} heads can be chosen; {steps} were asked for.")
+        raise ParameterError(
+            f"Between 1 and {len(pool)} heads can be chosen; {steps} were asked for."
+        )
     size, count = features.size, len(pool)
     train, validation = [], []
     for unit in pool:
@@ -98,7 +109,9 @@ def greedy_heads(
         scaled = scaler(raw)[0].double()
         mean = scaled.mean(0)
         train.append(scaled - mean)
-        validation.append(scaler(load(features, unit, unit + 1, split.validation, device))[0].double() - mean)
+        validation.append(
+            scaler(load(features, unit, unit + 1, split.validation, device))[0].double() - mean
+        )
     x, v = torch.cat(train, 1), torch.cat(validation, 1)  # [example, count * size]
     del train, validation
     y = torch.as_tensor(targets, dtype=torch.float64, device=device)
@@ -111,7 +124,9 @@ def greedy_heads(
     chosen: list[int] = []
     scores: list[float] = []
     for _ in range(steps):
-        blocks = gram.view(count, size, count, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # candidate, size, size
+        blocks = (
+            gram.view(count, size, count, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+        )  # candidate, size, size
         solved = torch.linalg.solve(blocks[left], moment.view(count, size, -1)[left])
         parts = v.view(len(v), count, size)[:, left].transpose(0, 1) @ solved
         found = score(fitted[None] + parts)

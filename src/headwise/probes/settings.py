@@ -1,4 +1,5 @@
-"""How probes are fitted: the solver, SentEval's settings, and what is refused before any fitting."""
+"""How probes are fitted: the solver, SentEval's settings, and what is refused before any
+fitting."""
 
 from __future__ import annotations
 
@@ -20,36 +21,44 @@ TENACITY = ("total", "consecutive")
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
-    """The settings of a family of probes (Jo & Myaeng 2020, App. A.2; SentEval, Conneau & Kiela 2018).
+    """The settings of a family of probes (Jo & Myaeng 2020, App. A.2; SentEval, Conneau & Kiela
+    2018).
 
     Parameters
     ----------
     solver : {"senteval", "lbfgs", "ridge"}, default "senteval"
-        `senteval`: minibatch descent with early stopping on the validation part; `lbfgs`: full-batch logistic
-        regression to convergence, the optimum that scikit-learn's `LogisticRegression(C=1 / (n * penalty))` finds;
-        `ridge`: least squares on one-hot labels, closed form, for ranking.
+        `senteval`: minibatch descent with early stopping on the validation part; `lbfgs`:
+        full-batch logistic regression to convergence, the optimum that scikit-learn's
+        `LogisticRegression(C=1 / (n * penalty))` finds; `ridge`: least squares on one-hot labels,
+        closed form, for ranking.
     penalties : tuple of float, default PENALTIES
-        L2 penalties tried, in units of the *mean* loss: `loss + penalty / 2 * |W|^2`; the best on validation is taken,
-        the larger penalty where two are equal.
+        L2 penalties tried, in units of the *mean* loss: `loss + penalty / 2 * |W|^2`; the best on
+        validation is taken, the larger penalty where two are equal.
     optimizer, learning_rate, batch_size, epoch_size, max_epochs : default "rmsprop", 0.1, 256, 1, 200
-        Of `senteval`; `optimizer` may be "adam". `epoch_size` passes over the data lie between two looks at validation.
+        Of `senteval`; `optimizer` may be "adam". `epoch_size` passes over the data lie between two
+        looks at validation.
     tenacity, tenacity_counts : int and str, default 3 and "total"
-        Training of one classifier stops once more than `tenacity` looks (`total`, as SentEval's code counts them), or
-        `tenacity` looks in a row (`consecutive`, as the paper puts it), brought nothing better.
+        Training of one classifier stops once more than `tenacity` looks (`total`, as SentEval's
+        code counts them), or `tenacity` looks in a row (`consecutive`, as the paper puts it),
+        brought nothing better.
     folds : int, optional
-        None: the validation part picks the penalty. k: training and validation part are pooled and cut into k parts;
-        the mean over the k held-out parts picks the penalty and ranks the heads; the classifier that is tested is then
-        fitted on the whole pool (`senteval` keeps 5 % of it for its early stopping).
+        None: the validation part picks the penalty. k: training and validation part are pooled and
+        cut into k parts; the mean over the k held-out parts picks the penalty and ranks the heads;
+        the classifier that is tested is then fitted on the whole pool (`senteval` keeps 5 % of it
+        for its early stopping).
     standardize : bool, default True
-        Each feature minus its mean, divided by its standard deviation, both over the training part only (a constant
-        feature becomes zero).
+        Each feature minus its mean, divided by its standard deviation, both over the training part
+        only (a constant feature becomes zero).
     max_iterations, tolerance : int and float, default 300 and 1e-4
-        Of `lbfgs`: a classifier is done when its largest absolute gradient entry is at most `tolerance`, and less for
-        penalties below 0.01 (by the root of their ratio), where a small gradient is still far from the optimum.
+        Of `lbfgs`: a classifier is done when its largest absolute gradient entry is at most
+        `tolerance`, and less for penalties below 0.01 (by the root of their ratio), where a small
+        gradient is still far from the optimum.
     seed : int, default 0
-        Of initial weights, order of batches and folds. All heads and penalties see the same batches.
+        Of initial weights, order of batches and folds. All heads and penalties see the same
+        batches.
     memory : int, default 2**30
-        Bytes that one block of heads may take; heads beyond it wait for the next block. Results do not depend on it.
+        Bytes that one block of heads may take; heads beyond it wait for the next block. Results do
+        not depend on it.
     device : str, default "cpu"
         Where probes are fitted.
     """
@@ -73,13 +82,28 @@ class ProbeSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name, allowed in (("solver", SOLVERS), ("optimizer", OPTIMIZERS), ("tenacity_counts", TENACITY)):
+        for name, allowed in (
+            ("solver", SOLVERS),
+            ("optimizer", OPTIMIZERS),
+            ("tenacity_counts", TENACITY),
+        ):
             one_of(name, getattr(self, name), allowed)
         if not self.penalties or any(not p >= 0 for p in self.penalties):
-            raise ParameterError(f"`penalties` must be one or more numbers of at least 0; they are {self.penalties!r}.")
+            raise ParameterError(
+                f"`penalties` must be one or more numbers of at least 0; they are {self.penalties!r}."
+            )
         if self.solver == "ridge" and min(self.penalties) == 0:
-            raise ParameterError("`penalties` of the solver ridge must be greater than 0; 0 is among them.")
-        for name in ("batch_size", "epoch_size", "max_epochs", "tenacity", "max_iterations", "memory"):
+            raise ParameterError(
+                "`penalties` of the solver ridge must be greater than 0; 0 is among them."
+            )
+        for name in (
+            "batch_size",
+            "epoch_size",
+            "max_epochs",
+            "tenacity",
+            "max_iterations",
+            "memory",
+        ):
             at_least(name, getattr(self, name), 1)
         for name in ("learning_rate", "tolerance"):
             above(name, getattr(self, name), 0)
@@ -89,13 +113,15 @@ class ProbeSettings:
             )
 
 
-def encode_labels(labels: Any, split: Split, task: str = "task") -> tuple[np.ndarray, tuple[str, ...]]:
+def encode_labels(
+    labels: Any, split: Split, task: str = "task"
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Class numbers of the labels (sorted by name) and the names.
 
     Refuses missing labels, empty parts and a task of one class.
 
-    A label of the test part that training never shows cannot be predicted: it keeps its class and counts as wrong.
-    """
+    A label of the test part that training never shows cannot be predicted: it keeps its class and
+    counts as wrong."""
     values = list(labels)
     for part in PARTS:
         rows = getattr(split, part)
@@ -141,15 +167,21 @@ def encode_targets(labels: Any, split: Split, task: str = "task") -> np.ndarray:
     return out
 
 
-def make_folds(pool: np.ndarray, folds: int, seed: int, task: str = "task") -> list[tuple[np.ndarray, np.ndarray]]:
-    """`folds` pairs (train, held out) of example indices; the held-out parts are disjoint and cover the pool."""
+def make_folds(
+    pool: np.ndarray, folds: int, seed: int, task: str = "task"
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """`folds` pairs (train, held out) of example indices; the held-out parts are disjoint and cover
+    the pool."""
     if len(pool) < folds:
         raise InputError(
             f"{task}: {len(pool)} examples cannot be cut into {folds} folds; give more or set fewer `folds`."
         )
     order = np.random.RandomState(seed).permutation(len(pool))
     parts = np.array_split(order, folds)
-    return [(np.sort(pool[np.concatenate(parts[:k] + parts[k + 1 :])]), np.sort(pool[parts[k]])) for k in range(folds)]
+    return [
+        (np.sort(pool[np.concatenate(parts[:k] + parts[k + 1 :])]), np.sort(pool[parts[k]]))
+        for k in range(folds)
+    ]
 
 
 def _refuse_missing(labels: list[Any], part: str, task: str) -> None:

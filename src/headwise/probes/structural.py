@@ -1,5 +1,5 @@
-"""The structural probe: a linear map under which squared distances of word vectors are distances in the tree (Hewitt &
-Manning 2019), for all layers of a model at once."""
+"""The structural probe: a linear map under which squared distances of word vectors are distances in
+the tree (Hewitt & Manning 2019), for all layers of a model at once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ TINY = 1e-9  # a distance of nothing is an edge too
 
 @dataclass(frozen=True, slots=True)
 class StructuralSettings:
-    """How the probe is trained: Adam on the mean absolute error of distances, each sentence divided by the square of
-    its words; the rate falls to a tenth after an epoch without a smaller validation loss, the third time training ends.
-    `rank` 0 is the width of the vectors."""
+    """How the probe is trained: Adam on the mean absolute error of distances, each sentence divided
+    by the square of its words; the rate falls to a tenth after an epoch without a smaller
+    validation loss, the third time training ends. `rank` 0 is the width of the vectors."""
 
     rank: int = 0
     epochs: int = 30
@@ -48,11 +48,16 @@ def tree_distances(heads: np.ndarray) -> np.ndarray:
 def spanning_edges(distances: np.ndarray) -> set[tuple[int, int]]:
     """The edges of the minimum spanning tree, the smaller word first."""
     found = minimum_spanning_tree(np.triu(np.maximum(distances, TINY), 1)).tocoo()
-    return {(min(a, b), max(a, b)) for a, b in zip(found.row.tolist(), found.col.tolist(), strict=True)}
+    return {
+        (min(a, b), max(a, b)) for a, b in zip(found.row.tolist(), found.col.tolist(), strict=True)
+    }
 
 
-def undirected_hits(distances: np.ndarray, heads: np.ndarray, scored: np.ndarray) -> tuple[int, int]:
-    """Edges of the tree that a spanning tree over the scored words has, and edges there are between such words."""
+def undirected_hits(
+    distances: np.ndarray, heads: np.ndarray, scored: np.ndarray
+) -> tuple[int, int]:
+    """Edges of the tree that a spanning tree over the scored words has, and edges there are between
+    such words."""
     words = np.flatnonzero(scored)
     place = {int(word): i for i, word in enumerate(words)}
     gold = {
@@ -74,10 +79,13 @@ class StructuralProbe(nn.Module):
         self.weight = nn.Parameter(drawn * (2 * 0.05))  # as in the authors' code
 
     def forward(self, states: Tensor) -> Tensor:
-        """From `states[sentence, layer, word, width]` to distances `[sentence, layer, word, word]`."""
+        """From `states[sentence, layer, word, width]` to distances `[sentence, layer, word,
+        word]`."""
         mapped = states @ self.weight
         squares = mapped.square().sum(-1)
-        return (squares[..., :, None] + squares[..., None, :] - 2 * mapped @ mapped.transpose(-1, -2)).clamp(min=0)
+        return (
+            squares[..., :, None] + squares[..., None, :] - 2 * mapped @ mapped.transpose(-1, -2)
+        ).clamp(min=0)
 
 
 States = Callable[[int], np.ndarray]  # from a sentence's number to `[layer, word, width]`
@@ -85,20 +93,27 @@ Report = Callable[[int, int], None]
 
 
 class StructuralFit:
-    """One probe for all layers: trained on some sentences, stopped on others, scored on a third part."""
+    """One probe for all layers: trained on some sentences, stopped on others, scored on a third
+    part."""
 
     def __init__(self, trees: Trees, states: States, settings: StructuralSettings) -> None:
         self.trees, self.states, self.settings = trees, states, settings
         self._distances: dict[int, np.ndarray] = {}
 
-    def fit(self, train: np.ndarray, validation: np.ndarray, report: Report | None = None) -> StructuralProbe:
+    def fit(
+        self, train: np.ndarray, validation: np.ndarray, report: Report | None = None
+    ) -> StructuralProbe:
         """The probe, each layer in the state with the smallest validation loss."""
         settings = self.settings
         layers, _, width = self.states(int(train[0])).shape
         generator = torch.Generator().manual_seed(settings.seed)
-        probe = StructuralProbe(layers, width, settings.rank or width, generator).to(settings.device)
+        probe = StructuralProbe(layers, width, settings.rank or width, generator).to(
+            settings.device
+        )
         order = np.random.default_rng([settings.seed, 11])
-        groups, held = ([*batches_of(self.trees.sizes, part, PAIRS)] for part in (train, validation))
+        groups, held = (
+            [*batches_of(self.trees.sizes, part, PAIRS)] for part in (train, validation)
+        )
         optimizer = torch.optim.Adam(probe.parameters(), lr=settings.learning_rate)
         best = torch.full((layers,), torch.inf, device=settings.device)
         kept, lowered = probe.weight.detach().clone(), 0
@@ -127,7 +142,8 @@ class StructuralFit:
         return probe
 
     def _padded(self, group: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """States, tree distances (−1 where there is none) and numbers of words of a few sentences."""
+        """States, tree distances (−1 where there is none) and numbers of words of a few
+        sentences."""
         sizes = [self.trees.sizes[s] for s in group]
         widest, first = max(sizes), self.states(group[0])
         states = torch.zeros(len(group), first.shape[0], widest, first.shape[2])
@@ -137,7 +153,9 @@ class StructuralFit:
             if sentence not in self._distances:
                 self._distances[sentence] = tree_distances(self.trees.heads[sentence])
             found = self._distances[sentence]
-            gold[i, 0, :size, :size] = torch.from_numpy(np.where(np.isfinite(found), found, -1.0)).float()
+            gold[i, 0, :size, :size] = torch.from_numpy(
+                np.where(np.isfinite(found), found, -1.0)
+            ).float()
         device = self.settings.device
         return states.to(device), gold.to(device), torch.tensor(sizes, device=device)
 
@@ -158,6 +176,10 @@ class StructuralFit:
             for row, sentence in zip(distances, group, strict=True):
                 size = self.trees.sizes[sentence]
                 for layer, plane in enumerate(row):
-                    own = plane[:size, :size], self.trees.heads[sentence], self.trees.scored[sentence]
+                    own = (
+                        plane[:size, :size],
+                        self.trees.heads[sentence],
+                        self.trees.scored[sentence],
+                    )
                     found[place[sentence], layer], total[place[sentence]] = undirected_hits(*own)
         return found, total

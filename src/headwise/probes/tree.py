@@ -14,7 +14,8 @@ NEAR = (-2, -1, 0, 1, 2)  # distances with an indicator of their own
 
 
 class WordMaps:
-    """Word-level maps `[from word, to word, head]` of many sentences, one behind the other in one float16 array.
+    """Word-level maps `[from word, to word, head]` of many sentences, one behind the other in one
+    float16 array.
 
     Parameters
     ----------
@@ -41,7 +42,8 @@ class WordMaps:
         return self.values[self.starts[sentence] : self.starts[sentence + 1]]
 
     def read(self, sentences: Sequence[int], width: int) -> Tensor:
-        """Maps `[sentence, from word, to word, head]` as float32, padded by zeros to `width` words."""
+        """Maps `[sentence, from word, to word, head]` as float32, padded by zeros to `width`
+        words."""
         out = torch.zeros(len(sentences), width, width, self.heads)
         for place, sentence in enumerate(sentences):
             n = int(self.sizes[sentence])
@@ -57,7 +59,8 @@ def flat_maps(maps: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trees:
-    """Sentences for the probes: word vectors, each word's head (the number of words for the root), who is scored."""
+    """Sentences for the probes: word vectors, each word's head (the number of words for the root),
+    who is scored."""
 
     vectors: list[np.ndarray]
     heads: list[np.ndarray]
@@ -75,9 +78,9 @@ class Trees:
 class Part:
     """Some sentences as padded tensors.
 
-    `maps[sentence, from, to, head]` (None for probes that look at no maps), `vectors[sentence, word, size]`,
-    `head[sentence, word]` (width for the root, −100 for words that are not scored), `real[sentence, word]`.
-    """
+    `maps[sentence, from, to, head]` (None for probes that look at no maps), `vectors[sentence,
+    word, size]`, `head[sentence, word]` (width for the root, −100 for words that are not scored),
+    `real[sentence, word]`."""
 
     sentences: list[int]
     maps: Tensor | None
@@ -86,7 +89,9 @@ class Part:
     real: Tensor
 
 
-def part_of(trees: Trees, sentences: Sequence[int], word_maps: WordMaps | None, device: torch.device | str) -> Part:
+def part_of(
+    trees: Trees, sentences: Sequence[int], word_maps: WordMaps | None, device: torch.device | str
+) -> Part:
     """Pad some sentences to the longest of them."""
     width = max(len(trees.heads[s]) for s in sentences)
     vectors = torch.zeros(len(sentences), width, trees.vectors[sentences[0]].shape[1])
@@ -118,7 +123,8 @@ class TreeProbe(nn.Module):
         return torch.cat([scores.masked_fill(closed, NEVER), root[..., None]], dim=-1)
 
     def scores(self, part: Part) -> tuple[Tensor, Tensor]:
-        """Scores of words `[sentence, dependent, candidate]` and of the root `[sentence, dependent]`."""
+        """Scores of words `[sentence, dependent, candidate]` and of the root `[sentence,
+        dependent]`."""
         raise NotImplementedError
 
 
@@ -132,7 +138,9 @@ class AttentionProbe(TreeProbe):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(heads, 2))  # w: from candidate to dependent; u: the other way
+        self.weight = nn.Parameter(
+            torch.zeros(heads, 2)
+        )  # w: from candidate to dependent; u: the other way
         self.root = nn.Parameter(torch.zeros(()))
 
     def scores(self, part: Part) -> tuple[Tensor, Tensor]:
@@ -150,9 +158,8 @@ class AttentionWordsProbe(TreeProbe):
 
     The root, which no attention reaches, has a learned bias and vector: `b + r · v_j`.
 
-    `W_k · (v_i ⊕ v_j)` is a sum of one number for the candidate and one for the dependent, so nothing of size word² ×
-    vector is ever formed.
-    """
+    `W_k · (v_i ⊕ v_j)` is a sum of one number for the candidate and one for the dependent, so
+    nothing of size word² × vector is ever formed."""
 
     def __init__(self, heads: int, size: int) -> None:
         super().__init__()
@@ -173,8 +180,12 @@ class AttentionWordsProbe(TreeProbe):
         # For w the looking word is the candidate, for u the dependent.
         looking = torch.stack([candidate[..., 0], dependent[..., 1]], dim=-1)
         looked_at = torch.stack([dependent[..., 0], candidate[..., 1]], dim=-1)
-        both = part.maps @ looking + (part.maps.transpose(1, 2) @ looked_at).transpose(1, 2)  # from, to, which
-        return both[..., 0].transpose(1, 2) + both[..., 1], self.root + part.vectors @ self.root_vector
+        both = part.maps @ looking + (part.maps.transpose(1, 2) @ looked_at).transpose(
+            1, 2
+        )  # from, to, which
+        return both[..., 0].transpose(1, 2) + both[
+            ..., 1
+        ], self.root + part.vectors @ self.root_vector
 
     def head_weights(self, part: Part) -> Tensor:
         """The weight of each head for each scored word and its true head, `[word, head, (w, u)]`.
@@ -182,7 +193,9 @@ class AttentionWordsProbe(TreeProbe):
         Words under the root have none.
         """
         candidate, dependent = self._parts(part)
-        sentence, word = ((part.head >= 0) & (part.head < part.real.shape[1])).nonzero(as_tuple=True)
+        sentence, word = ((part.head >= 0) & (part.head < part.real.shape[1])).nonzero(
+            as_tuple=True
+        )
         return candidate[sentence, part.head[sentence, word]] + dependent[sentence, word]
 
 
@@ -201,7 +214,9 @@ class DistanceWordsProbe(TreeProbe):
         features = len(NEAR) + 2
 
         def drawn(rows: int) -> nn.Parameter:
-            return nn.Parameter(torch.randn(rows, hidden, generator=generator) / np.sqrt(2 * size + features))
+            return nn.Parameter(
+                torch.randn(rows, hidden, generator=generator) / np.sqrt(2 * size + features)
+            )
 
         self.candidate, self.dependent, self.distance = drawn(size), drawn(size), drawn(features)
         self.root_vector = nn.Parameter(torch.zeros(size))
@@ -212,9 +227,14 @@ class DistanceWordsProbe(TreeProbe):
     def scores(self, part: Part) -> tuple[Tensor, Tensor]:
         dependent = part.vectors @ self.dependent + self.bias
         candidate = part.vectors @ self.candidate
-        near = distance_features(part.real) @ self.distance  # sentence, dependent, candidate, hidden
+        near = (
+            distance_features(part.real) @ self.distance
+        )  # sentence, dependent, candidate, hidden
         words = torch.relu(dependent[:, :, None] + candidate[:, None] + near) @ self.out
-        root = torch.relu(dependent + self.root_vector @ self.candidate + self.root_feature[0]) @ self.out
+        root = (
+            torch.relu(dependent + self.root_vector @ self.candidate + self.root_feature[0])
+            @ self.out
+        )
         return words, root
 
 
@@ -233,7 +253,8 @@ def distance_features(real: Tensor) -> Tensor:
 
 
 def right_branching(trees: Trees, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Words found and words scored when every word's head is the next one (the last word has none)."""
+    """Words found and words scored when every word's head is the next one (the last word has
+    none)."""
     correct = []
     for s in sentences:
         following = np.arange(len(trees.heads[s])) + 1

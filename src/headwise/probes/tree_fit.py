@@ -1,4 +1,5 @@
-"""Training parsing probes to the end: L-BFGS where there is one optimum, Adam with a searched rate elsewhere."""
+"""Training parsing probes to the end: L-BFGS where there is one optimum, Adam with a searched rate
+elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.probes.tree import AttentionProbe, AttentionWordsProbe, Part, TreeProbe, Trees, WordMaps, part_of
+from headwise.probes.tree import (
+    AttentionProbe,
+    AttentionWordsProbe,
+    Part,
+    TreeProbe,
+    Trees,
+    WordMaps,
+    part_of,
+)
 
 LEAST_STEPS = 20  # of the optimizer in an epoch
 KEPT_BYTES = 2**30  # of padded maps in memory; on a GPU half of what is free
@@ -27,11 +36,11 @@ Report = Callable[[int, float], None]
 class FitSettings:
     """How a probe is trained, on the mean cross-entropy of a batch's words.
 
-    A convex probe goes to its optimum by L-BFGS, under a wide normal prior that keeps it finite. Others are trained by
-    Adam: a few rates are tried for two epochs each, `learning_rate` first, and further where the best is the last one
-    tried (with `search`); the best goes on. After `patience` epochs without a better validation UAS the rate falls to a
-    third, from the best state; the third time the training ends. The state with the best validation UAS is kept.
-    """
+    A convex probe goes to its optimum by L-BFGS, under a wide normal prior that keeps it finite.
+    Others are trained by Adam: a few rates are tried for two epochs each, `learning_rate` first,
+    and further where the best is the last one tried (with `search`); the best goes on. After
+    `patience` epochs without a better validation UAS the rate falls to a third, from the best
+    state; the third time the training ends. The state with the best validation UAS is kept."""
 
     learning_rate: float
     epochs: int = 60
@@ -43,8 +52,8 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What training came to: the best validation UAS, the rate it was reached with (NaN for L-BFGS), passes over the
-    training part in all, and whether it ended by itself."""
+    """What training came to: the best validation UAS, the rate it was reached with (NaN for
+    L-BFGS), passes over the training part in all, and whether it ended by itself."""
 
     validation: float
     learning_rate: float
@@ -53,8 +62,8 @@ class Fit:
 
 
 class Prepared:
-    """Sentences in batches of like length, padded once; their maps, rounded to half precision, are kept where they fit:
-    ready to use where there is room for that."""
+    """Sentences in batches of like length, padded once; their maps, rounded to half precision, are
+    kept where they fit: ready to use where there is room for that."""
 
     def __init__(
         self,
@@ -64,7 +73,12 @@ class Prepared:
         batch_pairs: int = 16_384,
         device: str = "cpu",
     ) -> None:
-        self.trees, self.word_maps, self.sentences, self.device = trees, word_maps, sentences, device
+        self.trees, self.word_maps, self.sentences, self.device = (
+            trees,
+            word_maps,
+            sentences,
+            device,
+        )
         self.groups = list(batches_of(trees.sizes, sentences, batch_pairs))
         self.parts = [part_of(trees, group, None, device) for group in self.groups]
         self._scored = [int((part.head >= 0).sum()) for part in self.parts]
@@ -78,8 +92,8 @@ class Prepared:
         return len(self.parts)
 
     def batches(self, maps: bool, generator: np.random.Generator | None = None) -> Iterator[Part]:
-        """All batches, with their maps where these are asked for; with a generator, for training, in a random order and
-        without those that have no word to learn from."""
+        """All batches, with their maps where these are asked for; with a generator, for training,
+        in a random order and without those that have no word to learn from."""
         places = np.arange(len(self)) if generator is None else generator.permutation(len(self))
         for place in places.tolist():
             part = self.parts[place]
@@ -90,7 +104,11 @@ class Prepared:
                 continue
             kept = self._kept[place]
             if kept is None:
-                kept = self.word_maps.read(self.groups[place], part.real.shape[1]).half().to(self.device)
+                kept = (
+                    self.word_maps.read(self.groups[place], part.real.shape[1])
+                    .half()
+                    .to(self.device)
+                )
                 kept = kept.float() if self._ready else kept
                 self._kept[place] = kept if self._keep else None
             yield replace(part, maps=kept.float())
@@ -100,7 +118,9 @@ def _room(device: str) -> int:
     return torch.cuda.mem_get_info(device)[0] // 2 if device.startswith("cuda") else KEPT_BYTES
 
 
-def batches_of(sizes: Sequence[int], sentences: np.ndarray, batch_pairs: int) -> Iterator[list[int]]:
+def batches_of(
+    sizes: Sequence[int], sentences: np.ndarray, batch_pairs: int
+) -> Iterator[list[int]]:
     """Sentences of like length, at most so many word pairs at a time (at least one sentence)."""
     group: list[int] = []
     for s in sorted(sentences.tolist(), key=lambda s: sizes[s]):
@@ -113,9 +133,14 @@ def batches_of(sizes: Sequence[int], sentences: np.ndarray, batch_pairs: int) ->
 
 
 def fit_tree_probe(
-    probe: TreeProbe, train: Prepared, validation: Prepared, settings: FitSettings, report: Report | None = None
+    probe: TreeProbe,
+    train: Prepared,
+    validation: Prepared,
+    settings: FitSettings,
+    report: Report | None = None,
 ) -> Fit:
-    """Train a probe in place. `report(epoch, validation UAS)` is told of every look at the validation part."""
+    """Train a probe in place. `report(epoch, validation UAS)` is told of every look at the
+    validation part."""
     probe.to(settings.device)
     tell = report or (lambda epoch, uas: None)
     if not train.words:  # nothing to learn from: all words are punctuation
@@ -142,7 +167,9 @@ def _to_the_optimum(probe: TreeProbe, train: Prepared, validation: Prepared, tel
         nonlocal passes
         passes += 1
         optimizer.zero_grad()
-        total = sum((p.square().sum() for p in parameters), torch.zeros((), device=parameters[0].device))
+        total = sum(
+            (p.square().sum() for p in parameters), torch.zeros((), device=parameters[0].device)
+        )
         total = total / (2 * PRIOR * train.words)
         total.backward()  # type: ignore[no-untyped-call]
         total = total.detach()
@@ -163,14 +190,29 @@ class _Descent:
     """Adam on one probe: the search for a rate, and the way to where nothing gets better."""
 
     def __init__(
-        self, probe: TreeProbe, train: Prepared, validation: Prepared, settings: FitSettings, tell: Report
+        self,
+        probe: TreeProbe,
+        train: Prepared,
+        validation: Prepared,
+        settings: FitSettings,
+        tell: Report,
     ) -> None:
-        self.probe, self.train, self.validation, self.settings, self.tell = probe, train, validation, settings, tell
+        self.probe, self.train, self.validation, self.settings, self.tell = (
+            probe,
+            train,
+            validation,
+            settings,
+            tell,
+        )
         self.passes = 0
 
     def fit(self) -> Fit:
         start = _copied(self.probe.state_dict())
-        run = self._search(start) if self.settings.search else _Run(self.settings.learning_rate, start)
+        run = (
+            self._search(start)
+            if self.settings.search
+            else _Run(self.settings.learning_rate, start)
+        )
         chosen, coolings, since = run.rate, 0, 0
         while self.passes < self.settings.epochs:
             better = self._epoch(run)
@@ -179,7 +221,9 @@ class _Descent:
                 if coolings == COOLINGS:
                     break
                 coolings, since = coolings + 1, 0
-                run = _Run(run.rate / FACTOR, run.best_state, run.best, run.best_state, run.generator)
+                run = _Run(
+                    run.rate / FACTOR, run.best_state, run.best, run.best_state, run.generator
+                )
         self.probe.load_state_dict(run.best_state)
         return Fit(run.best, chosen, self.passes, coolings == COOLINGS)
 
@@ -199,7 +243,9 @@ class _Descent:
         for step in (-1, 0, 1):
             tried(step)
         while True:
-            best = max(runs, key=lambda step: (tried(step), step))  # rates too small to do anything are alike
+            best = max(
+                runs, key=lambda step: (tried(step), step)
+            )  # rates too small to do anything are alike
             if abs(best) >= FARTHEST or (best - 1 in runs and best + 1 in runs):
                 break
             tried(best + 1 if best + 1 not in runs else best - 1)
@@ -208,14 +254,19 @@ class _Descent:
 
     def _epoch(self, run: _Run) -> bool:
         """One epoch of a run; whether it brought a better validation UAS."""
-        probe, generator = self.probe, run.generator or np.random.default_rng([self.settings.seed, 7])
+        probe, generator = (
+            self.probe,
+            run.generator or np.random.default_rng([self.settings.seed, 7]),
+        )
         run.generator = generator
         probe.load_state_dict(run.state)
         optimizer = torch.optim.Adam(probe.parameters(), lr=run.rate)
         if run.moments is not None:
             optimizer.load_state_dict(run.moments)
         steps = 0
-        while steps < LEAST_STEPS:  # a small corpus is gone through several times between looks at the validation part
+        while (
+            steps < LEAST_STEPS
+        ):  # a small corpus is gone through several times between looks at the validation part
             for part in self.train.batches(probe.needs_maps, generator):
                 loss = _loss(probe, part, "mean")
                 optimizer.zero_grad()
@@ -245,7 +296,9 @@ class _Run:
 
 
 def _loss(probe: TreeProbe, part: Part, reduction: str) -> Tensor:
-    return nn.functional.cross_entropy(probe(part).flatten(0, 1), part.head.flatten(), reduction=reduction)
+    return nn.functional.cross_entropy(
+        probe(part).flatten(0, 1), part.head.flatten(), reduction=reduction
+    )
 
 
 def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -265,7 +318,13 @@ def score_tree_probe(probe: TreeProbe, prepared: Prepared) -> tuple[np.ndarray, 
     found = []
     for part in prepared.batches(probe.needs_maps):
         counted = part.head >= 0
-        found.append((part.sentences, ((probe(part).argmax(-1) == part.head) & counted).sum(1), counted.sum(1)))
+        found.append(
+            (
+                part.sentences,
+                ((probe(part).argmax(-1) == part.head) & counted).sum(1),
+                counted.sum(1),
+            )
+        )
     for sentences, right, counted in found:  # only now is anything waited for
         where = [place[s] for s in sentences]
         correct[where], total[where] = right.cpu().numpy(), counted.cpu().numpy()

@@ -24,14 +24,13 @@ def read_vectors(path: str | Path, wanted: Collection[str]) -> dict[str, np.ndar
     Parameters
     ----------
     path : str or Path
-        An `.npz` with `words` and `vectors[word, size]`, or text with a word and its numbers in each line (GloVe's
-        format, also `.gz`, `.xz`, `.bz2`, `.zst`).
+        An `.npz` with `words` and `vectors[word, size]`, or text with a word and its numbers in
+        each line (GloVe's format, also `.gz`, `.xz`, `.bz2`, `.zst`).
     wanted : collection of str
         Only these are kept, so that a large file is not held in memory.
 
-    Words the file does not have are absent. Where a file has a word with several capitalisations, the lower-cased one
-    counts, else the first.
-    """
+    Words the file does not have are absent. Where a file has a word with several capitalisations,
+    the lower-cased one counts, else the first."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"There is no file of word vectors '{path}'; check the path.")
@@ -56,7 +55,9 @@ def _npz(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         with np.load(path, allow_pickle=False) as file:
             words, vectors = file["words"], file["vectors"]
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path}: word vectors in .npz need the arrays `words` and `vectors` ({error}).") from error
+        raise InputError(
+            f"{path}: word vectors in .npz need the arrays `words` and `vectors` ({error})."
+        ) from error
     if vectors.ndim != 2 or len(words) != len(vectors):
         raise InputError(
             f"{path}: `vectors` must have one row for each of {len(words)} words; its shape is {list(vectors.shape)}."
@@ -79,11 +80,14 @@ def _text(path: Path) -> Iterator[tuple[str, np.ndarray]]:
         try:
             yield word, np.array(parts, dtype=np.float32)
         except ValueError as error:
-            raise InputError(f"{path}, line {number}: '{word}' is not followed by numbers ({error}).") from error
+            raise InputError(
+                f"{path}, line {number}: '{word}' is not followed by numbers ({error})."
+            ) from error
 
 
 class WordVectors:
-    """Vectors by word form; a word that has none is the zero vector and counts against `coverage`."""
+    """Vectors by word form; a word that has none is the zero vector and counts against
+    `coverage`."""
 
     def __init__(self, known: dict[str, np.ndarray]) -> None:
         self.size = len(next(iter(known.values())))

@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 
 KILLS = 3  # workers that a unit may end before it is set aside, where none end otherwise
 TRIES = 12  # workers that may end with a unit, whoever ends them
-SLACK, LOOSE = 3.0, 0.25  # seconds, and share of the time, that ends at the same place may lie apart
+SLACK, LOOSE = (
+    3.0,
+    0.25,
+)  # seconds, and share of the time, that ends at the same place may lie apart
 
 
 @dataclass(slots=True)
 class Blame:
     """The ends of workers: with the units of the job at hand, and all that no unit is to blame for.
 
-    What ends its worker does so at the same place, every time. Ends well before the last place that a unit came to are
-    accidents, as are those of workers with nothing to do, and those with a unit that was made in the end. Each accident
-    allows a unit three more ends, for where workers end by other hands they may end with the same unit again and again.
+    What ends its worker does so at the same place, every time. Ends well before the last place that
+    a unit came to are accidents, as are those of workers with nothing to do, and those with a unit
+    that was made in the end. Each accident allows a unit three more ends, for where workers end by
+    other hands they may end with the same unit again and again.
 
     Parameters
     ----------

@@ -1,4 +1,5 @@
-"""What a run spends its time and memory on, by stage: a clock that stages tell when they begin and end."""
+"""What a run spends its time and memory on, by stage: a clock that stages tell when they begin and
+end."""
 
 from __future__ import annotations
 
@@ -14,18 +15,23 @@ from typing import TypeVar
 
 import torch
 
-from headwise.core.context import holding
+from headwise.core.context import temporarily
 
 CLOCK: ContextVar[Clock | None] = ContextVar("headwise_clock", default=None)
-DOING: ContextVar[Callable[[str], None] | None] = ContextVar("headwise_doing", default=None)  # told of every stage
-SEEN: ContextVar[Callable[[int], None] | None] = ContextVar("headwise_seen", default=None)  # told of examples watched
+DOING: ContextVar[Callable[[str], None] | None] = ContextVar(
+    "headwise_doing", default=None
+)  # told of every stage
+SEEN: ContextVar[Callable[[int], None] | None] = ContextVar(
+    "headwise_seen", default=None
+)  # told of examples watched
 Piece = TypeVar("Piece")
 STATUS, REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 @dataclass(slots=True)
 class Spent:
-    """What a stage took: seconds of the clock on the wall and of processors, and the largest memory while it ran."""
+    """What a stage took: seconds of the clock on the wall and of processors, and the largest memory
+    while it ran."""
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -52,7 +58,7 @@ class Clock:
 
     def running(self) -> AbstractContextManager[Clock | None]:
         """Make this the clock of the current context."""
-        return holding(CLOCK, self)
+        return temporarily(CLOCK, self)
 
     def enter(self, name: str) -> None:
         self._turn()
@@ -74,8 +80,8 @@ class Clock:
 
 @contextmanager
 def stage(name: str, memory: bool = False, whole: bool = False) -> Iterator[None]:
-    """Count what is done within as one stage of the current clock, where there is one: with its memory, and `whole`
-    with the stages within it."""
+    """Count what is done within as one stage of the current clock, where there is one: with its
+    memory, and `whole` with the stages within it."""
     clock, doing = CLOCK.get(), DOING.get()
     if doing is not None:
         doing(name)
@@ -99,12 +105,12 @@ def stage(name: str, memory: bool = False, whole: bool = False) -> Iterator[None
 
 def telling(doing: Callable[[str], None]) -> AbstractContextManager[Callable[[str], None] | None]:
     """Within it, every stage that begins is told."""
-    return holding(DOING, doing)
+    return temporarily(DOING, doing)
 
 
 class Steps:
-    """How far a walk over examples is: told after every batch that is watched here, and after every shard, wherever it
-    was made.
+    """How far a walk over examples is: told after every batch that is watched here, and after every
+    shard, wherever it was made.
 
     Parameters
     ----------
@@ -118,7 +124,9 @@ class Steps:
         Examples of a shard.
     """
 
-    def __init__(self, report: Callable[[str, int, int], None], what: str, total: int, shard_size: int) -> None:
+    def __init__(
+        self, report: Callable[[str, int, int], None], what: str, total: int, shard_size: int
+    ) -> None:
         self.report, self.what, self.total, self.shard_size = report, what, total, shard_size
         self._done = self._within = 0
 
@@ -126,7 +134,7 @@ class Steps:
         """The same pieces; while one is waited for, batches are counted."""
         walk = iter(pieces)
         while True:
-            with holding(SEEN, self.seen):
+            with temporarily(SEEN, self.seen):
                 piece = next(walk, None)
             if piece is None:
                 return
@@ -156,11 +164,14 @@ def forget_peak() -> None:
 
 
 def peak_memory() -> int:
-    """The largest memory in bytes since it was last forgotten: of the GPU where there is one, else of this process."""
+    """The largest memory in bytes since it was last forgotten: of the GPU where there is one, else
+    of this process."""
     if _on_gpu():
         return int(torch.cuda.max_memory_allocated())
     try:
         line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * 1024
     except (OSError, StopIteration, ValueError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )

@@ -1,4 +1,5 @@
-"""Workers on Ray: long-lived processes on this machine or on a cluster that make the pieces of a run."""
+"""Workers on Ray: long-lived processes on this machine or on a cluster that make the pieces of a
+run."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ import torch
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import HeadwiseError, ParameterError
 from headwise.core.failures import Failure
-from headwise.core.stopping import heed
-from headwise.core.store import Piece, Store
-from headwise.core.workers import Job, Workers, working
+from headwise.core.interrupts import raise_if_interrupted
+from headwise.core.store import Checkpoint, CheckpointStore
+from headwise.core.workers import UnitFunction, Workers, use_workers
 from headwise.run.blame import KILLS, TRIES, Blame
 from headwise.run.connection import connect, import_ray, words_of
-from headwise.run.hand import Driver, Hand
 from headwise.run.shipping import Packer
+from headwise.run.worker import Driver, Worker
 
 BACKENDS = ("local", "ray")
 DEPTH = 2  # units that a worker has: the one it makes and the next
@@ -41,12 +42,13 @@ class Backend:
     name : {"local", "ray"}, default "local"
         In this process, or by workers on Ray.
     address : str, optional
-        Of a cluster of Ray that is there (`auto` for the one on this machine); None starts one on this machine for the
-        time of the run, unless `RAY_ADDRESS` names one.
+        Of a cluster of Ray that is there (`auto` for the one on this machine); None starts one on
+        this machine for the time of the run, unless `RAY_ADDRESS` names one.
     workers : int, optional
         How many; by default as many as there are cores (or GPUs, where they have some).
     gpus_per_worker : float, optional
-        GPUs of each worker; several share one where it is less than 1. By default 1 where this machine has any.
+        GPUs of each worker; several share one where it is less than 1. By default 1 where this
+        machine has any.
     """
 
     name: str = "local"
@@ -58,7 +60,11 @@ class Backend:
         one_of("backend", self.name, BACKENDS)
         at_least("workers", 1 if self.workers is None else self.workers, 1)
         at_least("gpus_per_worker", self.gpus_per_worker or 0, 0)
-        given = [name for name in ("address", "workers", "gpus_per_worker") if getattr(self, name) is not None]
+        given = [
+            name
+            for name in ("address", "workers", "gpus_per_worker")
+            if getattr(self, name) is not None
+        ]
         if self.name == "local" and given:
             raise ParameterError(f"`{given[0]}` is for workers on Ray; give --backend ray too.")
 
@@ -87,7 +93,7 @@ def workers_of(backend: Backend, say: Say = lambda _: None) -> Iterator[Workers 
     if backend.address:
         workers.connect()  # a wrong address is told before anything is opened or written
     try:
-        with working(workers):
+        with use_workers(workers):
             yield workers
     finally:
         workers.close()
@@ -105,7 +111,8 @@ class _Given:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """A worker as the driver sees it: the actor, its answer to the job, and what it was given to do, oldest first."""
+    """A worker as the driver sees it: the actor, its answer to the job, and what it was given to
+    do, oldest first."""
 
     actor: Any
     taking: Any = None
@@ -116,13 +123,14 @@ class _Worker:
 
 
 class RayWorkers(Workers):
-    """Workers on Ray. They are started with the first job and stay until `close`; a model is opened once by each.
+    """Workers on Ray. They are started with the first job and stay until `close`; a model is opened
+    once by each.
 
-    Units are given to them two at a time, pieces are kept as they come and given on in the order of units, so that
-    sums are those of a run in one process. What a worker had when it ended is made again. A unit that ended two waits
-    until nothing else is to be done, and is then made alone; one that ends a third is set aside, unless it looks as if
-    other hands had ended them (`Blame`). See `workers_of`.
-    """
+    Units are given to them two at a time, pieces are kept as they come and given on in the order of
+    units, so that sums are those of a run in one process. What a worker had when it ended is made
+    again. A unit that ended two waits until nothing else is to be done, and is then made alone; one
+    that ends a third is set aside, unless it looks as if other hands had ended them (`Blame`). See
+    `workers_of`."""
 
     def __init__(self, backend: Backend, say: Say) -> None:
         self._ray = import_ray()
@@ -133,7 +141,9 @@ class RayWorkers(Workers):
         many = backend.workers != 1
         self.threads = 1 if many and not self._gpus else torch.get_num_threads()
         self.count = backend.workers or 0  # 0 until Ray is asked
-        self._connected: bool | None = None  # whether Ray is ours to shut down; None while it is not needed
+        self._connected: bool | None = (
+            None  # whether Ray is ours to shut down; None while it is not needed
+        )
         self._hands: list[_Worker] = []
         self.jobs = 0  # that workers were given
         self._openings = 0  # workers that ended one after the other while they opened a model
@@ -166,15 +176,19 @@ class RayWorkers(Workers):
             self._ray.shutdown()
         self._connected = None
 
-    # --- pieces -----------------------------------------------------------------------------------------------------
+    # --- pieces -----------------------------------------------------------------------------------
 
-    def pieces(self, store: Store | None, job: Job, units: Iterable[tuple[str, Any]]) -> Iterator[Piece | Failure]:
+    def pieces(
+        self, store: CheckpointStore | None, job: UnitFunction, units: Iterable[tuple[str, Any]]
+    ) -> Iterator[Checkpoint | Failure]:
         return _Batch(self, store, job).pieces(iter(units))
 
-    def job(self, packer: Packer, job: Job, threads: int) -> Callable[[_Worker], None]:
+    def job(self, packer: Packer, job: UnitFunction, threads: int) -> Callable[[_Worker], None]:
         """What hands a job to a worker; it is packed once, and all workers are handed it now."""
         packed = packer.pack(job)
-        idle = [model.name for model in packed.models.values() if self._gpus and model.device == "cpu"]
+        idle = [
+            model.name for model in packed.models.values() if self._gpus and model.device == "cpu"
+        ]
         if idle:
             raise ParameterError(
                 f"Workers have GPUs, but '{idle[0]}' lies on the CPU of this machine; give --device cuda on a machine "
@@ -199,7 +213,7 @@ class RayWorkers(Workers):
     def _new(self) -> _Worker:
         threads = float(self.threads or 1)
         # Ray restarts nothing by itself: what a worker had is known here.
-        actor = self._ray.remote(Hand).options(
+        actor = self._ray.remote(Worker).options(
             num_cpus=threads, num_gpus=self._gpus, max_restarts=0, max_task_retries=0
         )
         return _Worker(actor.remote())
@@ -216,19 +230,23 @@ class RayWorkers(Workers):
 class _Batch:
     """The units of one job on their way."""
 
-    def __init__(self, workers: RayWorkers, store: Store | None, job: Job) -> None:
+    def __init__(
+        self, workers: RayWorkers, store: CheckpointStore | None, job: UnitFunction
+    ) -> None:
         self.workers, self.store, self.job = workers, store, job
         self.ray: Any = workers._ray
         self.packer = Packer()
         self.order: deque[str] = deque()  # names in the order of units, until they are given on
         self.todo: deque[tuple[str, Any]] = deque()
-        self.suspects: deque[tuple[str, Any]] = deque()  # made alone, when nothing else is to be done
-        self.found: dict[str, Piece | Failure | None] = {}  # None: in the store
+        self.suspects: deque[tuple[str, Any]] = (
+            deque()
+        )  # made alone, when nothing else is to be done
+        self.found: dict[str, Checkpoint | Failure | None] = {}  # None: in the store
         self.blame = workers.blame
         self.blame.begin()
         self.hand_over: Callable[[_Worker], None] | None = None
 
-    def pieces(self, units: Iterator[tuple[str, Any]]) -> Iterator[Piece | Failure]:
+    def pieces(self, units: Iterator[tuple[str, Any]]) -> Iterator[Checkpoint | Failure]:
         more = True
         while more or self.order:
             while self.order and self.order[0] in self.found:
@@ -248,22 +266,32 @@ class _Batch:
             if self.order and self.order[0] not in self.found:
                 self._wait()
 
-    def _result(self, name: str) -> Piece | Failure:
+    def _result(self, name: str) -> Checkpoint | Failure:
         found = self.found.pop(name)
         if found is None:
             assert self.store is not None
             found = self.store.load(name)
             if found is None:
-                raise HeadwiseError(f"{name} was changed while it was written; see what else writes to the folder.")
+                raise HeadwiseError(
+                    f"{name} was changed while it was written; see what else writes to the folder."
+                )
         return found
 
     def _room(self) -> int:
-        """How many units the workers that are ready can be given now; 1 at least, for the first starts them."""
-        return max(1, sum(DEPTH - len(hand.given) for hand in self.workers._hands if hand.pid is not None))
+        """How many units the workers that are ready can be given now; 1 at least, for the first
+        starts them."""
+        return max(
+            1, sum(DEPTH - len(hand.given) for hand in self.workers._hands if hand.pid is not None)
+        )
 
     def _ahead(self) -> float:
-        """How many units may be on their way: all while a suspect waits for them, where they can be kept."""
-        return float("inf") if self.suspects and self.store is not None else AHEAD * max(1, self.workers.count)
+        """How many units may be on their way: all while a suspect waits for them, where they can be
+        kept."""
+        return (
+            float("inf")
+            if self.suspects and self.store is not None
+            else AHEAD * max(1, self.workers.count)
+        )
 
     def _give(self) -> None:
         """Give units to the workers that have room for them."""
@@ -282,21 +310,25 @@ class _Batch:
 
     def _begin(self, hand: _Worker, name: str, unit: Any) -> None:
         hand.since = hand.since if hand.given else time.monotonic()
-        begun = hand.actor.here.remote()  # a worker does one thing after the other, and is sent the unit after this
+        begun = (
+            hand.actor.here.remote()
+        )  # a worker does one thing after the other, and is sent the unit after this
         packed = self.packer.pack_unit(unit)
-        hand.given.append(_Given(name, unit, begun, hand.actor.make.remote(self.workers.jobs, packed, begun)))
+        hand.given.append(
+            _Given(name, unit, begun, hand.actor.make.remote(self.workers.jobs, packed, begun))
+        )
 
     def _wait(self) -> None:
         """Wait until a worker is ready or has made something.
 
-        Ray is asked now and then: while it waits itself, it swallows what the handler of a signal raises.
-        """
+        Ray is asked now and then: while it waits itself, it swallows what the handler of a signal
+        raises."""
         began, said = time.monotonic(), False
         while True:
             busy = [hand for hand in self.workers._hands if hand.pid is None or hand.given]
             due = {hand.taking if hand.pid is None else hand.given[0].made: hand for hand in busy}
             ready, _ = self.ray.wait(list(due), num_returns=len(due), timeout=0)
-            heed()
+            raise_if_interrupted()
             if ready:
                 for ref in ready:
                     self._heard(due[ref])
@@ -330,7 +362,7 @@ class _Batch:
         if kind == "raised":
             raise pickle.loads(arrays)
         if self.store is None:
-            self.found[name] = Piece(arrays, facts)
+            self.found[name] = Checkpoint(arrays, facts)
         else:
             self.store.save(name, arrays, facts)
             self.found[name] = None
@@ -357,7 +389,8 @@ class _Batch:
         self.todo.extendleft((own.name, own.unit) for own in reversed(given))
 
     def _answers(self, answer: Any) -> bool:
-        """Whether a worker answered before it was gone; one that was not asked counts as having done so."""
+        """Whether a worker answered before it was gone; one that was not asked counts as having
+        done so."""
         if answer is None:
             return True
         try:
@@ -386,7 +419,8 @@ class _Batch:
                 self.workers.replace(hand, self.hand_over)
 
     def _blamed(self, own: _Given, seconds: float, error: Exception) -> None:
-        """A unit ended its worker, or was there when another hand did: it is made again, or set aside."""
+        """A unit ended its worker, or was there when another hand did: it is made again, or set
+        aside."""
         self.workers._idle_ends = 0
         if self.blame.ends(own.name) >= KILLS - 1:
             self._look_at_idle()

@@ -1,4 +1,5 @@
-"""The way to Ray: its import, a cluster that is there or one started here, signals it must leave alone, its words."""
+"""The way to Ray: its import, a cluster that is there or one started here, signals it must leave
+alone, its words."""
 
 from __future__ import annotations
 
@@ -26,11 +27,14 @@ def import_ray() -> Any:
 
 
 def connect(ray: Any, address: str | None, workers: int) -> bool:
-    """Connect to a cluster, or start one here with cores for so many workers; False where somebody did so before."""
+    """Connect to a cluster, or start one here with cores for so many workers; False where somebody
+    did so before."""
     if ray.is_initialized():
         return False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run tells nobody of itself
-    os.environ.setdefault("RAY_worker_niceness", "0")  # of a cluster started here: the workers are the work
+    os.environ.setdefault(
+        "RAY_worker_niceness", "0"
+    )  # of a cluster started here: the workers are the work
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     address = address or os.environ.get("RAY_ADDRESS")
     try:
@@ -46,7 +50,9 @@ def connect(ray: Any, address: str | None, workers: int) -> bool:
         words = " ".join(str(error).split())[:300].rstrip(".")
         asks = bool(address) and "RAY_AUTH_MODE" not in os.environ
         token = "; one that asks for a token wants RAY_AUTH_MODE=token" if asks else ""
-        raise HeadwiseError(f"Ray cannot be reached {where} ({words}); see `ray status` there{token}.") from error
+        raise HeadwiseError(
+            f"Ray cannot be reached {where} ({words}); see `ray status` there{token}."
+        ) from error
     return True
 
 
@@ -74,6 +80,9 @@ def _same_signals() -> Iterator[None]:
 def words_of(error: Exception) -> str:
     """What Ray says of an end, in a line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = next((line for line in lines if "died because" in line or "exit" in line.lower()), lines[0] if lines else "")
+    told = next(
+        (line for line in lines if "died because" in line or "exit" in line.lower()),
+        lines[0] if lines else "",
+    )
     told = told.partition("Some common causes")[0]  # advice for any program follows
     return (told or type(error).__name__)[:200].rstrip(". ")

@@ -1,4 +1,5 @@
-"""A corpus as rows of tokens: read and encoded once a run, before any work, and counted on the way."""
+"""A corpus as rows of tokens: read and encoded once a run, before any work, and counted on the
+way."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class Scan:
     annotations: frozenset[str] = frozenset()  # those some example has
     relations: tuple[str, ...] = ()  # those seen, sorted
     fingerprint: str = ""
-    notes: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # what the reader left out, counted
+    notes: Mapping[str, int] = field(
+        default_factory=lambda: MappingProxyType({})
+    )  # what the reader left out, counted
 
     def counts(self) -> dict[str, int]:
         """The numbers, by name."""
@@ -42,10 +45,11 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Some examples that follow each other, with their places in the corpus; their rows where they are known already.
+    """Some examples that follow each other, with their places in the corpus; their rows where they
+    are known already.
 
-    It travels without its rows, which hold their tokenizer: they are encoded again where they are wanted.
-    """
+    It travels without its rows, which hold their tokenizer: they are encoded again where they are
+    wanted."""
 
     examples: Sequence[tuple[int, Example]]
     of_no_document: bool = False
@@ -66,8 +70,9 @@ class Block:
 class EncodedCorpus:
     """The rows of a corpus in their order, to be walked through any number of times.
 
-    The corpus is read and encoded when this is made; every row that cannot be used is found then. Rows of up to `keep`
-    tokens are kept in memory. A longer corpus is read and encoded again at every walk, and refused where it changed.
+    The corpus is read and encoded when this is made; every row that cannot be used is found then.
+    Rows of up to `keep` tokens are kept in memory. A longer corpus is read and encoded again at
+    every walk, and refused where it changed.
 
     Parameters
     ----------
@@ -96,7 +101,9 @@ class EncodedCorpus:
         self.corpus = corpus if held is None else corpus.derive(lambda _: held)
 
     def _read(self, keep: int) -> Scan:
-        count = dict.fromkeys(("examples", "tokens", "longest", "truncated", "skipped", "unaligned"), 0)
+        count = dict.fromkeys(
+            ("examples", "tokens", "longest", "truncated", "skipped", "unaligned"), 0
+        )
         annotations: set[str] = set()
         relations: set[str] = set()
         documents: set[str | None] = set()
@@ -146,25 +153,32 @@ class EncodedCorpus:
         return self.scan.examples + self.scan.skipped
 
     def __iter__(self) -> Iterator[Encoded]:
-        """The rows; `index` says where each stood in the corpus, from which those too long are missing."""
+        """The rows; `index` says where each stood in the corpus, from which those too long are
+        missing."""
         for block in self.blocks(CHECKED):
             yield from block.encoded(self.encoder)
 
     def blocks(self, size: int) -> Iterator[Block]:
         """The examples in blocks of `size`: encoding again is left to who wants their rows."""
         if self._examples is not None:
-            grouped = {key: list(rows) for key, rows in groupby(self._rows, key=lambda row: row.index // size)}
+            grouped = {
+                key: list(rows)
+                for key, rows in groupby(self._rows, key=lambda row: row.index // size)
+            }
             for number in range(-(-len(self) // size)):
                 first = number * size
                 some = self._examples[first : first + size]
-                yield Block(list(enumerate(some, first)), self._one_document, grouped.get(number, []))
+                yield Block(
+                    list(enumerate(some, first)), self._one_document, grouped.get(number, [])
+                )
             return
         walk = enumerate(self._read_again())
         while block := list(islice(walk, size)):
             yield Block(block, self._one_document)
 
     def pick(self, indices: Collection[int]) -> dict[int, Encoded]:
-        """The rows at these places in the corpus, by their places; of a corpus that is not kept only these are held.
+        """The rows at these places in the corpus, by their places; of a corpus that is not kept
+        only these are held.
 
         Parameters
         ----------
@@ -175,7 +189,9 @@ class EncodedCorpus:
         numbers = {index // CHECKED for index in wanted}
         for number, block in enumerate(islice(self.blocks(CHECKED), max(numbers, default=-1) + 1)):
             if number in numbers:
-                found |= {row.index: row for row in block.encoded(self.encoder) if row.index in wanted}
+                found |= {
+                    row.index: row for row in block.encoded(self.encoder) if row.index in wanted
+                }
         return found
 
     def _read_again(self) -> Iterator[Example]:
@@ -193,5 +209,10 @@ class EncodedCorpus:
 
 
 def _of_no_document(row: Encoded) -> Encoded:
-    """Where all examples are of one document, nothing is known of how documents differ: the examples are the units."""
-    return row if row.example.document is None else replace(row, example=replace(row.example, document=None))
+    """Where all examples are of one document, nothing is known of how documents differ: the
+    examples are the units."""
+    return (
+        row
+        if row.example.document is None
+        else replace(row, example=replace(row.example, document=None))
+    )

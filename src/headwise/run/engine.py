@@ -10,15 +10,18 @@ from torch import Tensor
 from headwise.analyses.contract import Observer
 from headwise.core.failures import Failure
 from headwise.models import HeadModel
-from headwise.models.ask import Answers, Ask, alike, side_by_side
 from headwise.models.session import stream_gradients
+from headwise.models.statistics.request import StatsRequest, StatsResult, alike, side_by_side
 from headwise.models.view import Layer, Rows, Watcher
 from headwise.run.clock import SEEN, stage
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, documents_of
 
 GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
-WAITING_BYTES = {"cpu": 0, "cuda": 256 * 2**20}  # answers of layers that wait to be settled together
+WAITING_BYTES = {
+    "cpu": 0,
+    "cuda": 256 * 2**20,
+}  # answers of layers that wait to be settled together
 MAPS_BYTES = 5 * 2**28  # all maps of one micro-batch, for analyses that look at whole examples
 
 
@@ -28,18 +31,22 @@ Failures = dict[str, Failure]  # by analysis
 def is_memory(error: BaseException) -> bool:
     """Whether an error says that memory was short, which smaller batches may mend."""
     said = ("not enough memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in said)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        words in str(error) for words in said
+    )
 
 
 def take_out(analysis: Observer, error: Exception, failed: Failures | None) -> None:
-    """Note that an analysis failed, so that the others go on without it; with nowhere to note it, it is raised."""
+    """Note that an analysis failed, so that the others go on without it; with nowhere to note it,
+    it is raised."""
     if failed is None or is_memory(error):
         raise error
     failed[analysis.name] = Failure.of(analysis.name, error)
 
 
 def _by_layer(value: Tensor, layers: int) -> Tensor:
-    """What was settled for several layers at once, `[example, layer, head, ...]`; what has no heads, 1 for both."""
+    """What was settled for several layers at once, `[example, layer, head, ...]`; what has no
+    heads, 1 for both."""
     if value.shape[1] == 1:
         return value[:, None]
     return value.reshape(len(value), layers, value.shape[1] // layers, *value.shape[2:])
@@ -49,11 +56,14 @@ Settled = tuple[slice, Mapping[str, Tensor]]
 
 
 def _joined(settled: Sequence[Settled]) -> list[Settled]:
-    """What was settled of layers that follow each other, as if at once: taking in many layers costs little more than
-    taking in one."""
+    """What was settled of layers that follow each other, as if at once: taking in many layers costs
+    little more than taking in one."""
     groups: list[list[Settled]] = []
     for layers, sums in settled:
-        own = layers, {name: _by_layer(value, layers.stop - layers.start) for name, value in sums.items()}
+        own = (
+            layers,
+            {name: _by_layer(value, layers.stop - layers.start) for name, value in sums.items()},
+        )
         if groups and _follows(groups[-1][-1], own):
             groups[-1].append(own)
         else:
@@ -68,22 +78,27 @@ def _follows(one: Settled, other: Settled) -> bool:
 
 def _joint(group: Sequence[Settled]) -> Settled:
     def all_layers(name: str) -> Tensor:
-        parts = [sums[name].expand(-1, layers.stop - layers.start, *sums[name].shape[2:]) for layers, sums in group]
+        parts = [
+            sums[name].expand(-1, layers.stop - layers.start, *sums[name].shape[2:])
+            for layers, sums in group
+        ]
         return torch.cat(parts, dim=1)
 
-    return slice(group[0][0].start, group[-1][0].stop), {name: all_layers(name) for name in group[0][1]}
+    return slice(group[0][0].start, group[-1][0].stop), {
+        name: all_layers(name) for name in group[0][1]
+    }
 
 
 class Maps(Watcher):
-    """Keeps the maps of a batch, `maps[example, layer, head, row, key]`, and what their rows see; or those of some
-    rows, which are asked for, so that a GPU forms no others.
+    """Keeps the maps of a batch, `maps[example, layer, head, row, key]`, and what their rows see;
+    or those of some rows, which are asked for, so that a GPU forms no others.
 
     They go at once where they stay: two copies would not fit.
     """
 
     def __init__(self, batch: Batch, layers: int, wanted: Tensor | None = None) -> None:
         self.needs = frozenset({"attention"} if wanted is None else ())
-        self.ask = None if wanted is None else Ask(rows={"wanted": wanted})
+        self.ask = None if wanted is None else StatsRequest(rows={"wanted": wanted})
         self._size = batch.ids.shape[1] if wanted is None else len(wanted), batch.keys.ids.shape[1]
         self._layers = layers
         self.maps = self.visible = torch.empty(0)
@@ -91,7 +106,7 @@ class Maps(Watcher):
     def rows(self, rows: Rows) -> None:
         self._keep(rows.layer, slice(rows.start, rows.stop), rows.weights, rows.visible)
 
-    def answers(self, answers: Answers) -> None:
+    def answers(self, answers: StatsResult) -> None:
         self._keep(answers.layer, slice(None), *answers.rows["wanted"])
 
     def _keep(self, layer: int, rows: slice, weights: Tensor, visible: Tensor) -> None:
@@ -104,8 +119,9 @@ class Maps(Watcher):
 
 
 class Observation:
-    """Watches one batch for several analyses: adds up what each makes of rows or answers, and hands the sums on to
-    `observe` once a layer is done. One that fails is noted in `failed` and asked no more."""
+    """Watches one batch for several analyses: adds up what each makes of rows or answers, and hands
+    the sums on to `observe` once a layer is done. One that fails is noted in `failed` and asked no
+    more."""
 
     def __init__(
         self,
@@ -120,15 +136,17 @@ class Observation:
         self._failed = failed
         self.by_layer = [a for a in analyses if a.scope == "layer"]
         self.whole = [a for a in analyses if a.scope == "example"]
-        asks: dict[str, Ask | None] = {}
+        asks: dict[str, StatsRequest | None] = {}
         self._each(self.by_layer, lambda a: asks.update({a.name: a.ask(batch)}))
         self.asking = [a for a in self.by_layer if asks[a.name] is not None]
         self.reducing = [a for a in self.by_layer if asks[a.name] is None]
-        self.ask = Ask.together([ask for ask in asks.values() if ask is not None])
+        self.ask = StatsRequest.together([ask for ask in asks.values() if ask is not None])
         self.needs = frozenset().union(*(a.taps for a in (*self.reducing, *self.whole)))
-        self.needs = self.needs.union(*(a.taps - {"attention"} for a in self.asking)) - {"attention_gradient"}
+        self.needs = self.needs.union(*(a.taps - {"attention"} for a in self.asking)) - {
+            "attention_gradient"
+        }
         self._sums: dict[str, dict[str, Tensor]] = {}
-        self._waiting: list[Answers] = []
+        self._waiting: list[StatsResult] = []
         self._settled: dict[str, list[Settled]] = {}
         self._looked: dict[str, dict[int, Mapping[str, Tensor]]] = {}
         self._maps = Maps(batch, layers)
@@ -144,11 +162,14 @@ class Observation:
                 analyses.remove(analysis)
 
     def rows(self, rows: Rows) -> None:
-        self._each(self.reducing, lambda a: _add(self._sums.setdefault(a.name, {}), a.reduce(rows, self.batch)))
+        self._each(
+            self.reducing,
+            lambda a: _add(self._sums.setdefault(a.name, {}), a.reduce(rows, self.batch)),
+        )
         if self.whole:
             self._maps.rows(rows)
 
-    def answers(self, answers: Answers) -> None:
+    def answers(self, answers: StatsResult) -> None:
         if self._waiting and not alike(self._waiting[-1], answers):
             self._settle()
         self._waiting.append(answers)
@@ -156,7 +177,8 @@ class Observation:
             self._settle()
 
     def _settle(self) -> None:
-        """Let the analyses make sums of the answers that wait: many layers at once, a GPU takes as long for one."""
+        """Let the analyses make sums of the answers that wait: many layers at once, a GPU takes as
+        long for one."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -170,7 +192,8 @@ class Observation:
 
     def layer(self, layer: Layer) -> None:
         self._each(
-            self.reducing, lambda a: a.observe(self.states[a.name], self._sums.pop(a.name, {}), layer, self.batch)
+            self.reducing,
+            lambda a: a.observe(self.states[a.name], self._sums.pop(a.name, {}), layer, self.batch),
         )
 
         def look(analysis: Observer) -> None:
@@ -186,21 +209,27 @@ class Observation:
         return {name: torch.stack([one[name] for one in seen], dim=1) for name in seen[0]}
 
     def close(self) -> None:
-        """Hand on what is ready only after the pass: sums of answers (so that a GPU is not waited for layer by layer),
-        and all maps of the batch, to the analyses that want them together."""
+        """Hand on what is ready only after the pass: sums of answers (so that a GPU is not waited
+        for layer by layer), and all maps of the batch, to the analyses that want them together."""
 
         self._settle()
 
         def observe(analysis: Observer) -> None:
             for layers, sums in _joined(self._settled.pop(analysis.name, [])):
                 analysis.take(
-                    self.states[analysis.name], {**sums, **self._seen_by(analysis, layers)}, layers, self.batch
+                    self.states[analysis.name],
+                    {**sums, **self._seen_by(analysis, layers)},
+                    layers,
+                    self.batch,
                 )
 
         self._each(self.asking, observe)
         if self.whole:
             maps, visible = self._maps.maps, self._maps.visible
-            self._each(self.whole, lambda a: a.observe_example(self.states[a.name], maps, visible, self.batch))
+            self._each(
+                self.whole,
+                lambda a: a.observe_example(self.states[a.name], maps, visible, self.batch),
+            )
 
 
 def observe_batch(
@@ -211,12 +240,14 @@ def observe_batch(
     block_rows: int | None = None,
     failed: Failures | None = None,
 ) -> None:
-    """Run one batch once and let every analysis see it; those of gradients get a second, differentiated run.
+    """Run one batch once and let every analysis see it; those of gradients get a second,
+    differentiated run.
 
-    One that fails unexpectedly is noted in `failed` and asked no more, its state is not to be used; without `failed`
-    what it raised is raised.
-    """
-    streaming = [a for a in analyses if "attention_gradient" not in a.taps and a.name not in (failed or {})]
+    One that fails unexpectedly is noted in `failed` and asked no more, its state is not to be used;
+    without `failed` what it raised is raised."""
+    streaming = [
+        a for a in analyses if "attention_gradient" not in a.taps and a.name not in (failed or {})
+    ]
     if streaming:
         for part in _parts(model, batch, streaming):
             left = [a for a in streaming if a.name not in (failed or {})]
@@ -243,8 +274,11 @@ def observe_batch(
 
 
 def _by_rows(model: HeadModel, batch: Batch, analysis: Observer) -> bool:
-    """Whether an analysis that looks at whole examples gets the rows of this one apart: it is too long otherwise."""
-    size = len(batch) * model.layers * model.heads * batch.ids.shape[1] * batch.keys.ids.shape[1] * 4
+    """Whether an analysis that looks at whole examples gets the rows of this one apart: it is too
+    long otherwise."""
+    size = (
+        len(batch) * model.layers * model.heads * batch.ids.shape[1] * batch.keys.ids.shape[1] * 4
+    )
     can = type(analysis).observe_rows is not Observer.observe_rows
     return analysis.scope == "example" and can and size > MAPS_BYTES
 
@@ -256,8 +290,8 @@ def observe_rows(
     states: Mapping[str, State],
     failed: Failures | None = None,
 ) -> None:
-    """Show one example that is too long to be held whole some of its rows at a time, of all layers: as many passes as
-    that takes. An analysis that draws a sample of rows is shown no others."""
+    """Show one example that is too long to be held whole some of its rows at a time, of all layers:
+    as many passes as that takes. An analysis that draws a sample of rows is shown no others."""
     at_once = max(1, MAPS_BYTES // (model.layers * model.heads * batch.keys.ids.shape[1] * 4))
     for analysis in analyses:
         try:
@@ -266,13 +300,16 @@ def observe_rows(
                 kept = Maps(batch, model.layers, rows.sort().values.to(batch.ids.device))
                 model.forward(batch, kept)
                 with stage(analysis.name):
-                    analysis.observe_rows(states[analysis.name], kept.maps, kept.visible, batch, len(wanted))
+                    analysis.observe_rows(
+                        states[analysis.name], kept.maps, kept.visible, batch, len(wanted)
+                    )
         except Exception as error:
             take_out(analysis, error, failed)
 
 
 def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Observer]) -> list[Batch]:
-    """The batch, or pieces of it where all maps of all its examples together would take too much memory."""
+    """The batch, or pieces of it where all maps of all its examples together would take too much
+    memory."""
     if all(a.scope == "layer" for a in analyses):
         return [batch]
     at_once = max(1, MAPS_BYTES // (model.layers * model.heads * batch.ids.shape[1] ** 2 * 4))
@@ -283,7 +320,9 @@ def _cut(batch: Batch, at_once: int) -> list[Batch]:
     """The batch in pieces of at most so many examples."""
     if at_once >= len(batch):
         return [batch]
-    return [batch.select(range(i, min(i + at_once, len(batch)))) for i in range(0, len(batch), at_once)]
+    return [
+        batch.select(range(i, min(i + at_once, len(batch)))) for i in range(0, len(batch), at_once)
+    ]
 
 
 def _add(totals: dict[str, Tensor], parts: Mapping[str, Tensor]) -> None:
@@ -294,8 +333,8 @@ def _add(totals: dict[str, Tensor], parts: Mapping[str, Tensor]) -> None:
 def observe_gradients(
     model: HeadModel, batch: Batch, analysis: Observer, state: State, block_rows: int | None = None
 ) -> None:
-    """Run a batch with its loss and hand the gradients to one analysis, a few examples at a time: all layers and all
-    scores over the vocabulary are held at once."""
+    """Run a batch with its loss and hand the gradients to one analysis, a few examples at a time:
+    all layers and all scores over the vocabulary are held at once."""
     for part in _cut(batch, max(1, GRADIENT_TOKENS // batch.ids.shape[1])):
         inputs, loss = analysis.prepare(part, model)
         if len(inputs) < len(part):
@@ -304,7 +343,9 @@ def observe_gradients(
             continue
         sums: dict[int, dict[str, Tensor]] = {}
 
-        def take(rows: Rows, inputs: Batch = inputs, sums: dict[int, dict[str, Tensor]] = sums) -> None:
+        def take(
+            rows: Rows, inputs: Batch = inputs, sums: dict[int, dict[str, Tensor]] = sums
+        ) -> None:
             _add(sums.setdefault(rows.layer, {}), analysis.reduce(rows, inputs))
 
         stream_gradients(model, inputs, loss, take, block_rows=block_rows)
@@ -322,7 +363,8 @@ def observe_batches(
     block_rows: int | None = None,
     failed: Failures | None = None,
 ) -> Mapping[str, State]:
-    """The states after these batches; `states` has one for each analysis, and is what grows. See `observe_batch`."""
+    """The states after these batches; `states` has one for each analysis, and is what grows. See
+    `observe_batch`."""
     for batch in batches:
         observe_batch(model, batch, analyses, states, block_rows, failed)
     return states

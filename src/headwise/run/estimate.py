@@ -1,4 +1,5 @@
-"""What a run would take, before it is run: from a short calibration on a few of its examples, by analysis."""
+"""What a run would take, before it is run: from a short calibration on a few of its examples, by
+analysis."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from headwise.models import HeadModel
 from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage, telling
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.growth import Line, fitted
+from headwise.run.extrapolation import Line, fitted
 from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, make_plan
-from headwise.run.runner import PASS, RANDOM, Listener, LocalBench, Run
+from headwise.run.runner import PASS, RANDOM, Listener, LocalContext, Run
 from headwise.run.simple import AtlasOptions, split_options
 from headwise.stats.accumulators import State
 from headwise.text import Corpus, Spec
@@ -45,9 +46,9 @@ DOUBLED = 8  # a state is merged with itself until it has so many times the exam
 class Cost:
     """What one stage of a run would take.
 
-    `seconds` are those of the clock on the wall as this machine is now, `cpu_seconds` those of its processors;
-    `memory` is the largest in bytes while it runs: of the GPU, or of the process with the model in it.
-    """
+    `seconds` are those of the clock on the wall as this machine is now, `cpu_seconds` those of its
+    processors; `memory` is the largest in bytes while it runs: of the GPU, or of the process with
+    the model in it."""
 
     stage: str
     examples: int
@@ -59,8 +60,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a run would take, by stage: `opening` the model and reading the corpus, the `model pass` that all analyses
-    watch, what each analysis adds to it, and the `random models` beside it. The page of an atlas is not in it."""
+    """What a run would take, by stage: `opening` the model and reading the corpus, the `model pass`
+    that all analyses watch, what each analysis adds to it, and the `random models` beside it. The
+    page of an atlas is not in it."""
 
     stages: tuple[Cost, ...]
     examples: int
@@ -83,12 +85,17 @@ class Costs:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
-        whole = {name: getattr(self, name) for name in ("examples", "tokens", "seconds", "cpu_seconds", "memory")}
+        whole = {
+            name: getattr(self, name)
+            for name in ("examples", "tokens", "seconds", "cpu_seconds", "memory")
+        }
         return whole | {"stages": [asdict(cost) for cost in self.stages]}
 
     def table(self) -> pd.DataFrame:
         """A row for each stage, the longest first."""
-        return pd.DataFrame([asdict(cost) for cost in sorted(self.stages, key=lambda cost: -cost.seconds)])
+        return pd.DataFrame(
+            [asdict(cost) for cost in sorted(self.stages, key=lambda cost: -cost.seconds)]
+        )
 
 
 def plan(
@@ -119,7 +126,9 @@ def plan(
     return estimate(source, choose_analyses(analyses, parameters), how, sample)
 
 
-def estimate(source: Source, analyses: Sequence[Analysis], options: RunOptions, sample: int = SAMPLE) -> Costs:
+def estimate(
+    source: Source, analyses: Sequence[Analysis], options: RunOptions, sample: int = SAMPLE
+) -> Costs:
     """What a `Run` with the same arguments would take; see `plan`."""
     at_least("sample", sample, 2)
     clock = Clock()
@@ -128,7 +137,10 @@ def estimate(source: Source, analyses: Sequence[Analysis], options: RunOptions, 
         with stage(OPENING, memory=True):
             run = Run(source, analyses, folder, options, quiet)
         with run, run.same_threads():
-            stages = [_cost(OPENING, run.plan.scan.examples, clock.spent[OPENING]), *_Calibration(run, sample).stages()]
+            stages = [
+                _cost(OPENING, run.plan.scan.examples, clock.spent[OPENING]),
+                *_Calibration(run, sample).stages(),
+            ]
             return Costs(tuple(stages), run.plan.scan.examples, run.plan.scan.tokens)
 
 
@@ -146,7 +158,9 @@ class _Calibration:
     def __init__(self, run: Run, sample: int) -> None:
         self.run, self.model, self.sample = run, run.model, sample
         self.notes: dict[str, str] = {}
-        self.views = {a.name: view for a in run.plan.streaming if (view := run._view(a)) is not None}
+        self.views = {
+            a.name: view for a in run.plan.streaming if (view := run._view(a)) is not None
+        }
 
     def stages(self) -> list[Cost]:
         plan, found = self.run.plan, []
@@ -161,7 +175,10 @@ class _Calibration:
                 added |= {a.name: (counts[a.name], others[a.name]) for a in together}
         if most:
             found.append(_cost(PASS, most, passes))
-        found += [_cost(name, count, spent, self.notes.get(name, "")) for name, (count, spent) in added.items()]
+        found += [
+            _cost(name, count, spent, self.notes.get(name, ""))
+            for name, (count, spent) in added.items()
+        ]
         found += [self._alone(a) for a in plan.streaming if a.name in self.views]
         found += [self._performed(e) for e in plan.experiments]
         found += self._random()
@@ -184,10 +201,13 @@ class _Calibration:
     def _observed(
         self, part: Part, analyses: Sequence[Observer], counts: Mapping[str, int]
     ) -> tuple[Spent, dict[str, Spent]]:
-        """What the pass over a part takes, and what each analysis adds to it: watching, and its result."""
+        """What the pass over a part takes, and what each analysis adds to it: watching, and its
+        result."""
         rows, longest = self._chosen(part.rows)
         middle = _evenly(rows, 1)
-        each = _timed(lambda: self._watch(part, analyses, middle)).seconds  # with what is only done once
+        each = _timed(
+            lambda: self._watch(part, analyses, middle)
+        ).seconds  # with what is only done once
         if each * self.sample > PATIENCE:
             each = _timed(lambda: self._watch(part, analyses, middle)).seconds
         memory = self._peak(part, analyses, longest, each * len(longest) > PATIENCE)
@@ -197,7 +217,8 @@ class _Calibration:
         for clock, some in zip(clocks, (half, rows), strict=True):
             with clock.running(), stage(PASS):
                 states = self._watch(part, analyses, some)
-        # A batch takes some time whatever is in it, so what counts is how many rows the batches of the run have.
+        # A batch takes some time whatever is in it, so what counts is how many rows the batches of
+        # the run have.
         mean = part.rows.scan.tokens / part.rows.scan.examples
         size = max(1, min(self.run.plan.shard_size, int(self.run.options.batch_tokens / mean)))
 
@@ -207,22 +228,31 @@ class _Calibration:
 
         added: dict[str, Spent] = {}
         for analysis in analyses:
-            count, added[analysis.name] = counts[analysis.name], whole(analysis.name, counts[analysis.name])
+            count, added[analysis.name] = (
+                counts[analysis.name],
+                whole(analysis.name, counts[analysis.name]),
+            )
             try:
                 result = self._result(analysis, states[analysis.name], part, len(rows)).at(count)
                 added[analysis.name] = _plus(added[analysis.name], result)
-            except Exception:  # so few may have nothing of what it looks for; the run itself says what is wrong
-                self.notes[analysis.name] = "without its result, for which the sample has too little"
+            except (
+                Exception
+            ):  # so few may have nothing of what it looks for; the run itself says what is wrong
+                self.notes[analysis.name] = (
+                    "without its result, for which the sample has too little"
+                )
         own = whole(PASS, max(counts.values()))
         own.memory = memory
         return own, added
 
-    def _peak(self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded], long: bool) -> int:
+    def _peak(
+        self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded], long: bool
+    ) -> int:
         """The largest memory of a pass over these rows.
 
-        Where that would take long, it ends once it has: what looks at one layer after the other takes as much for the
-        first as for the last, and what looks at whole examples holds all maps before it begins with them.
-        """
+        Where that would take long, it ends once it has: what looks at one layer after the other
+        takes as much for the first as for the last, and what looks at whole examples holds all maps
+        before it begins with them."""
         forget_peak()
         if not long:
             self._watch(part, analyses, rows)
@@ -239,7 +269,9 @@ class _Calibration:
                 self._watch(part, some, rows)
         return peak_memory()
 
-    def _watch(self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded]) -> Mapping[str, State]:
+    def _watch(
+        self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded]
+    ) -> Mapping[str, State]:
         model, states = self.model, {a.name: a.start(part.shape) for a in analyses}
         given = batches(list(rows), self.run.options.batch_tokens, model.pad_id, model.device)
         return observe_batches(model, given, analyses, states, failed={})
@@ -263,11 +295,13 @@ class _Calibration:
         rows = EncodedCorpus(self.views[analysis.name].alone(), self.model.encoder)
         part = make_plan(self.model, rows, [analysis]).parts[analysis.name]
         own, added = self._observed(part, [analysis], {analysis.name: len(rows)})
-        return _cost(analysis.name, len(rows), _plus(own, added[analysis.name]), "a pass of its own")
+        return _cost(
+            analysis.name, len(rows), _plus(own, added[analysis.name]), "a pass of its own"
+        )
 
     def _performed(self, experiment: Experiment) -> Cost:
-        """An experiment on few examples and on more; one whose work does not depend on them is stopped once it has told
-        how far it is."""
+        """An experiment on few examples and on more; one whose work does not depend on them is
+        stopped once it has told how far it is."""
         part = self.run.plan.parts[experiment.name]
         limit = self.run.plan.limits[experiment.name]
         every = len(part.rows) if limit is None else min(limit, len(part.rows))
@@ -300,7 +334,9 @@ class _Calibration:
                 raise _Enough
 
         inner = self.run.store.part(f"plan-{uuid4().hex}")
-        bench = LocalBench(self.model, part.rows.corpus, part.rows, part.shape, inner, limit, progress)
+        bench = LocalContext(
+            self.model, part.rows.corpus, part.rows, part.shape, inner, limit, progress
+        )
 
         def perform() -> None:
             nonlocal factor
@@ -321,12 +357,20 @@ class _Calibration:
             wanted = models.wanted(asked)
             try:
                 for rows, some in models.together(asked):
-                    few, more = rows[:: max(1, 2 * len(rows) // self.sample)], rows[:: max(1, len(rows) // self.sample)]
-                    first, second = (_timed(partial(models.alone, 1, own, some)) for own in (few, more))
+                    few, more = (
+                        rows[:: max(1, 2 * len(rows) // self.sample)],
+                        rows[:: max(1, len(rows) // self.sample)],
+                    )
+                    first, second = (
+                        _timed(partial(models.alone, 1, own, some)) for own in (few, more)
+                    )
                     if not count:  # the first one of all is made as sharp as the model
                         found = _timed(partial(models.sharpness, rows))
                     number = max(wanted[a.name] for a in some)
-                    found = _plus(found, _times(Line(len(few), len(more), first, second).at(len(rows)), number))
+                    found = _plus(
+                        found,
+                        _times(Line(len(few), len(more), first, second).at(len(rows)), number),
+                    )
                     count += number
             except HeadwiseError:
                 continue  # none can be made of this model
@@ -348,7 +392,11 @@ def _timed(work: Callable[[], object]) -> Spent:
 
 
 def _plus(one: Spent, other: Spent) -> Spent:
-    return Spent(one.seconds + other.seconds, one.cpu_seconds + other.cpu_seconds, max(one.memory, other.memory))
+    return Spent(
+        one.seconds + other.seconds,
+        one.cpu_seconds + other.cpu_seconds,
+        max(one.memory, other.memory),
+    )
 
 
 def _times(one: Spent, factor: float) -> Spent:

@@ -1,4 +1,5 @@
-"""Random-weights models beside the model: of the same shape, as sharp as it is, on the same inputs."""
+"""Random-weights models beside the model: of the same shape, as sharp as it is, on the same
+inputs."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from headwise.analyses.nulls import RandomNull
 from headwise.core.errors import HeadwiseError
 from headwise.core.failures import UnexpectedError
 from headwise.core.labels import Shape
-from headwise.core.store import Store
-from headwise.core.workers import Made, current, whole
+from headwise.core.store import CheckpointStore
+from headwise.core.workers import UnitResult, current, raise_failures
 from headwise.models import HeadModel
+from headwise.models.random_init import with_random_weights
 from headwise.models.tap import SHARPER
-from headwise.models.twins import with_random_weights
 from headwise.models.view import Rows, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
@@ -67,7 +68,8 @@ def sharpen(model: HeadModel, factor: float) -> None:
 
 
 def as_sharp(random: HeadModel, target: float, rows: Sequence[Encoded]) -> float:
-    """The factor by which a random model's scores are multiplied to be as sharp as this, found by halving."""
+    """The factor by which a random model's scores are multiplied to be as sharp as this, found by
+    halving."""
     low, high = RANGE
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -77,9 +79,13 @@ def as_sharp(random: HeadModel, target: float, rows: Sequence[Encoded]) -> float
 
 
 def spread_rows(
-    rows: EncodedCorpus, analyses: Sequence[RandomNull], limits: Mapping[str, int | None], most: int = INPUTS
+    rows: EncodedCorpus,
+    analyses: Sequence[RandomNull],
+    limits: Mapping[str, int | None],
+    most: int = INPUTS,
 ) -> dict[str, list[Encoded]]:
-    """For each analysis at most so many of the rows that it looks at, spread evenly over those it sees.
+    """For each analysis at most so many of the rows that it looks at, spread evenly over those it
+    sees.
 
     Two walks, so that of a long corpus only the places of the rows are held, not the rows.
     """
@@ -92,7 +98,9 @@ def spread_rows(
             if analysis.wants(row):
                 places[analysis.name].append(row.index)
     chosen = {
-        name: [own[place * len(own) // most] for place in range(most)] if len(own) > most else own.tolist()
+        name: [own[place * len(own) // most] for place in range(most)]
+        if len(own) > most
+        else own.tolist()
         for name, own in places.items()
     }
     found = rows.pick({index for own in chosen.values() for index in own})
@@ -114,17 +122,26 @@ class RandomModels:
         Of the run.
     """
 
-    def __init__(self, model: HeadModel, part: Part, limits: Mapping[str, int | None], seed: int = 0) -> None:
-        self.model, self.rows, self.shape, self.limits, self.seed = model, part.rows, part.shape, limits, seed
+    def __init__(
+        self, model: HeadModel, part: Part, limits: Mapping[str, int | None], seed: int = 0
+    ) -> None:
+        self.model, self.rows, self.shape, self.limits, self.seed = (
+            model,
+            part.rows,
+            part.shape,
+            limits,
+            seed,
+        )
 
     def results(
         self,
         analyses: Sequence[RandomNull],
-        store: Store,
+        store: CheckpointStore,
         note: Callable[[str], None],
         progress: Callable[[str, int, int], None] = lambda *_: None,
     ) -> dict[str, list[xr.Dataset]]:
-        """The results of each analysis on as many models as it wants, an empty list where there are none.
+        """The results of each analysis on as many models as it wants, an empty list where there are
+        none.
 
         A model that cannot be made anew from its config has none, which is said.
         """
@@ -134,7 +151,9 @@ class RandomModels:
         every = max(wanted.values(), default=0) if together else 0
         if not every:
             return found
-        groups: list[list[tuple[str, RandomUnit]]] = []  # the units of one model and those that watch it together
+        groups: list[
+            list[tuple[str, RandomUnit]]
+        ] = []  # the units of one model and those that watch it together
         for number in range(every):
             for group, (rows, alike) in enumerate(together):
                 if asked := tuple(a for a in alike if number < wanted[a.name]):
@@ -147,7 +166,9 @@ class RandomModels:
         try:
             # One number says how sharp all are made; all units can then be made beside each other.
             factor = self.sharpness(together[0][0], store, made)
-            pieces = whole(current().pieces(store, self.job(factor, made), chain.from_iterable(groups)))
+            pieces = raise_failures(
+                current().pieces(store, self.job(factor, made), chain.from_iterable(groups))
+            )
             for units in groups:
                 asked = units[0][1].asked
                 states = {a.name: a.lighter().start(self.shape) for a in asked}
@@ -167,28 +188,47 @@ class RandomModels:
             made.forget()
         return found
 
-    def sharpness(self, rows: Sequence[Encoded], store: Store | None = None, made: _Made | None = None) -> float:
+    def sharpness(
+        self,
+        rows: Sequence[Encoded],
+        store: CheckpointStore | None = None,
+        made: _Made | None = None,
+    ) -> float:
         """The factor that makes random models as sharp as the model on the first of these rows."""
         sample = RandomUnit(0, list(rows[:SHARPNESS_INPUTS]), ())
         job = self.job(None, made or _Made())
-        (piece,) = whole(current().pieces(store, job, iter([("random-sharpness", sample)])))
+        (piece,) = raise_failures(
+            current().pieces(store, job, iter([("random-sharpness", sample)]))
+        )
         return float(piece.facts["factor"])
 
-    def _add(self, states: Mapping[str, State], asked: Sequence[RandomNull], arrays: Mapping[str, np.ndarray]) -> None:
+    def _add(
+        self,
+        states: Mapping[str, State],
+        asked: Sequence[RandomNull],
+        arrays: Mapping[str, np.ndarray],
+    ) -> None:
         for analysis in asked:
             add_piece(states[analysis.name], analysis.lighter(), self.shape, arrays)
 
     def _result(self, analysis: RandomNull, state: State, factor: float) -> xr.Dataset:
         return analysis.lighter().result(state, self.shape).assign_attrs(sharpness=factor)
 
-    def alone(self, number: int, rows: Sequence[Encoded], asked: Sequence[RandomNull]) -> dict[str, xr.Dataset]:
+    def alone(
+        self, number: int, rows: Sequence[Encoded], asked: Sequence[RandomNull]
+    ) -> dict[str, xr.Dataset]:
         """The results on some rows of one model that is not made sharp; nothing is kept."""
         states = {a.name: a.lighter().start(self.shape) for a in asked}
-        self._add(states, asked, self.job(1.0, _Made())(RandomUnit(number, list(rows), tuple(asked)))[0])
+        self._add(
+            states, asked, self.job(1.0, _Made())(RandomUnit(number, list(rows), tuple(asked)))[0]
+        )
         return {a.name: self._result(a, states[a.name], 1.0) for a in asked}
 
-    def together(self, analyses: Sequence[RandomNull]) -> list[tuple[list[Encoded], list[RandomNull]]]:
-        """The rows that random models see, each with the analyses that see them on the same ones."""
+    def together(
+        self, analyses: Sequence[RandomNull]
+    ) -> list[tuple[list[Encoded], list[RandomNull]]]:
+        """The rows that random models see, each with the analyses that see them on the same
+        ones."""
         wanted = self.wanted(analyses)
         found: dict[tuple[int, ...], tuple[list[Encoded], list[RandomNull]]] = {}
         some = [a for a in analyses if wanted[a.name]]
@@ -206,12 +246,14 @@ class RandomModels:
         return {a.name: a.random_count(heads, parameters) for a in analyses}
 
     def job(self, factor: float | None, made: _Made) -> RandomJob:
-        """What makes their pieces; without a factor, it finds the one that makes them as sharp as the model."""
+        """What makes their pieces; without a factor, it finds the one that makes them as sharp as
+        the model."""
         return RandomJob(self.model, self.shape, self.seed, factor, made)
 
 
 class _Made:
-    """The random-weights model that was made last: its units follow each other. It does not travel."""
+    """The random-weights model that was made last: its units follow each other. It does not
+    travel."""
 
     def __init__(self) -> None:
         self._seed, self._model = -1, None  # type: int, HeadModel | None
@@ -244,8 +286,8 @@ class RandomUnit:
 
 @dataclass(frozen=True, slots=True)
 class RandomJob:
-    """Makes a piece of a unit: the states of its analyses after its rows, scores multiplied by a factor. Without one,
-    the piece is the factor that makes them as sharp as the model's."""
+    """Makes a piece of a unit: the states of its analyses after its rows, scores multiplied by a
+    factor. Without one, the piece is the factor that makes them as sharp as the model's."""
 
     model: HeadModel
     shape: Shape
@@ -253,7 +295,7 @@ class RandomJob:
     factor: float | None
     made: _Made
 
-    def __call__(self, unit: RandomUnit) -> Made:
+    def __call__(self, unit: RandomUnit) -> UnitResult:
         model = self.model
         random = self.made.model(model, SEED + 100 * self.seed + unit.number)
         if self.factor is None:
@@ -261,5 +303,7 @@ class RandomJob:
         sharpen(random, self.factor)
         light = [analysis.lighter() for analysis in unit.asked]
         states = {a.name: a.start(self.shape) for a in light}
-        observe_batches(random, batches(unit.rows, BATCH_TOKENS, model.pad_id, model.device), light, states)
+        observe_batches(
+            random, batches(unit.rows, BATCH_TOKENS, model.pad_id, model.device), light, states
+        )
         return packed(states), {}

@@ -14,10 +14,17 @@ from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.text import Corpus, Spec, annotate, open_corpus
-from headwise.text.encode import OVERLONG
+from headwise.text.encode import TOO_LONG_RULES
 
 BATCH_TOKENS = 4096
-OPENING = ("device", "stack", "dtype", "device_map", "max_length", "overlong")  # how a model is opened
+OPENING = (
+    "device",
+    "stack",
+    "dtype",
+    "device_map",
+    "max_length",
+    "overlong",
+)  # how a model is opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,8 @@ class Source:
     model : HeadModel, module of transformers, str, Path or None, default None
         Open, or a hub name or folder; None for the built-in demo model.
     corpus : Corpus, str, Path, Spec or None, default None
-        Open, or a SPEC as on the command line (a `Spec` with options of its reader); None for the built-in corpus.
+        Open, or a SPEC as on the command line (a `Spec` with options of its reader); None for the
+        built-in corpus.
     device : str, optional
         Where the model runs; the best there is by default.
     stack : str, optional
@@ -58,8 +66,10 @@ class Source:
 
     def __post_init__(self) -> None:
         check_types(self)
-        one_of("overlong", self.overlong, OVERLONG)
-        given = [f.name for f in fields(self) if f.name in OPENING and getattr(self, f.name) != f.default]
+        one_of("overlong", self.overlong, TOO_LONG_RULES)
+        given = [
+            f.name for f in fields(self) if f.name in OPENING and getattr(self, f.name) != f.default
+        ]
         if isinstance(self.model, HeadModel) and given:
             raise ParameterError(
                 f"`{min(given)}` is for opening a model, and this one is open: give it to HeadModel.open."
@@ -78,7 +88,9 @@ class Source:
 
     def open_corpus(self, model: HeadModel, limit: int | None = None, seed: int = 0) -> Corpus:
         """At most `limit` examples, drawn, then annotated: what is not used need not be parsed."""
-        corpus = open_corpus(self.corpus, tokenizer=model.tokenizer, limit=limit, seed=seed, prose=model.causal)
+        corpus = open_corpus(
+            self.corpus, tokenizer=model.tokenizer, limit=limit, seed=seed, prose=model.causal
+        )
         return annotate(corpus, self.parser) if self.parser else corpus
 
 
@@ -89,18 +101,21 @@ class RunOptions:
     Parameters
     ----------
     limit : int, optional
-        Use at most this many examples, drawn at random by the seed (see `headwise.text.corpus.Corpus.sample`).
+        Use at most this many examples, drawn at random by the seed (see
+        `headwise.text.corpus.Corpus.sample`).
     full : bool, default True
         Every analysis sees every example; otherwise each keeps to its own budget.
     shard_size : int, optional
-        Examples whose state is kept together: what a kill may cost. By default 64; 32 where an example costs four times
-        what it costs in BERT, so that small budgets, which are rounded up to whole shards, stay small.
+        Examples whose state is kept together: what a kill may cost. By default 64; 32 where an
+        example costs four times what it costs in BERT, so that small budgets, which are rounded up
+        to whole shards, stay small.
     batch_tokens : int, default 4096
         Tokens that go through the model at once, padding included.
     seed : int, default 0
         For everything random.
     overwrite : bool, default False
-        Start anew where the folder holds another run, instead of refusing. An unfinished run of the same kind goes on.
+        Start anew where the folder holds another run, instead of refusing. An unfinished run of the
+        same kind goes on.
     """
 
     limit: int | None = None

@@ -1,4 +1,5 @@
-"""Before any work: which analyses apply to this model and corpus, and how the corpus is cut into shards."""
+"""Before any work: which analyses apply to this model and corpus, and how the corpus is cut into
+shards."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from headwise.analyses.contract import Analysis, Experiment, Observer, Shape, work
+from headwise.analyses.contract import Analysis, Experiment, Observer, Shape, relative_cost
 from headwise.analyses.items import lacking_annotation
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
@@ -37,11 +38,17 @@ class Plan:
     analyses: tuple[Analysis, ...]
     shape: Shape
     scan: Scan
-    dropped: Mapping[str, Mapping[str, str]]  # analysis -> item -> reason; item "" is the whole analysis
+    dropped: Mapping[
+        str, Mapping[str, str]
+    ]  # analysis -> item -> reason; item "" is the whole analysis
     limits: Mapping[str, int | None]  # examples each analysis may see
     shard_size: int
-    parts: Mapping[str, Part]  # analysis -> what it sees: the corpus, or the first part of it with all that it needs
-    failures: Mapping[str, Failure] = field(default_factory=dict)  # analyses that failed while they were asked
+    parts: Mapping[
+        str, Part
+    ]  # analysis -> what it sees: the corpus, or the first part of it with all that it needs
+    failures: Mapping[str, Failure] = field(
+        default_factory=dict
+    )  # analyses that failed while they were asked
 
     @property
     def elsewhere(self) -> dict[str, list[str]]:
@@ -61,10 +68,12 @@ class Plan:
         return tuple(a for a in self.analyses if isinstance(a, Experiment))
 
     def together(self, apart: Collection[str]) -> list[tuple[Part, list[Observer]]]:
-        """Each part that is seen, with the streaming analyses that watch it in one pass; those apart have their own."""
+        """Each part that is seen, with the streaming analyses that watch it in one pass; those
+        apart have their own."""
         shared = [a for a in self.streaming if a.name not in apart]
         return [
-            (part, [a for a in shared if self.parts[a.name] is part]) for part in dict.fromkeys(self.parts.values())
+            (part, [a for a in shared if self.parts[a.name] is part])
+            for part in dict.fromkeys(self.parts.values())
         ]
 
     @property
@@ -74,10 +83,13 @@ class Plan:
     def active(self, shard: int) -> list[Observer]:
         """The streaming analyses that see this shard (a budget is rounded up to whole shards)."""
         first = shard * self.shard_size
-        return [a for a in self.streaming if (limit := self.limits[a.name]) is None or first < limit]
+        return [
+            a for a in self.streaming if (limit := self.limits[a.name]) is None or first < limit
+        ]
 
     def sampled(self) -> dict[str, int]:
-        """The analyses whose budget lets them see only a part, with the number of examples they see."""
+        """The analyses whose budget lets them see only a part, with the number of examples they
+        see."""
         streaming = {a.name for a in self.streaming}
         seen = {
             name: -(-limit // self.shard_size) * self.shard_size if name in streaming else limit
@@ -118,10 +130,11 @@ def make_plan(
     shard_size: int | None = None,
     full: bool = True,
 ) -> Plan:
-    """Decide what will be done on a corpus that has been read. Fails before any work if nothing is left to do.
+    """Decide what will be done on a corpus that has been read. Fails before any work if nothing is
+    left to do.
 
-    Where the corpus lacks what an analysis needs, and a part that comes with it does not, the analysis sees that part.
-    """
+    Where the corpus lacks what an analysis needs, and a part that comes with it does not, the
+    analysis sees that part."""
     parts = [Part(rows, model_shape(model, rows.scan))]
     others = iter(rows.corpus.parts)
     kept: list[Analysis] = []
@@ -130,14 +143,18 @@ def make_plan(
     failures: dict[str, Failure] = {}
     for analysis in analyses:
         if not isinstance(analysis, Observer | Experiment):
-            raise ParameterError(f"'{analysis.name}' is neither an Observer nor an Experiment; make it one of them.")
+            raise ParameterError(
+                f"'{analysis.name}' is neither an Observer nor an Experiment; make it one of them."
+            )
         while all(analysis.requires - part.shape.annotations for part in parts):
             other = next(others, None)
             if other is None:
                 break
             read = EncodedCorpus(other, model.encoder)
             parts.append(Part(read, model_shape(model, read.scan)))
-        part = next((part for part in parts if analysis.requires <= part.shape.annotations), parts[0])
+        part = next(
+            (part for part in parts if analysis.requires <= part.shape.annotations), parts[0]
+        )
         try:
             items = _unfit(analysis, part.shape, model.stack == "cross")
         except Exception as error:
@@ -152,15 +169,20 @@ def make_plan(
         raise UnexpectedError(*failures.values())
     if not kept:
         reasons = "; ".join(f"{name}: {items['']}" for name, items in dropped.items())
-        raise MissingAnnotationError(f"None of the analyses can run on '{rows.corpus.name}' ({reasons}).")
-    limits = MappingProxyType({a.name: None if full else a.allowance(seen[a.name].shape) for a in kept})
+        raise MissingAnnotationError(
+            f"None of the analyses can run on '{rows.corpus.name}' ({reasons})."
+        )
+    limits = MappingProxyType(
+        {a.name: None if full else a.allowance(seen[a.name].shape) for a in kept}
+    )
     return Plan(
         analyses=tuple(kept),
         shape=parts[0].shape,
         scan=rows.scan,
         dropped=MappingProxyType(dropped),
         limits=limits,
-        shard_size=shard_size or (SHARD_SIZE if work(parts[0].shape) < COSTLY else SHARD_SIZE // 2),
+        shard_size=shard_size
+        or (SHARD_SIZE if relative_cost(parts[0].shape) < COSTLY else SHARD_SIZE // 2),
         parts=MappingProxyType(seen),
         failures=MappingProxyType(failures),
     )

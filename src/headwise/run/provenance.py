@@ -1,4 +1,5 @@
-"""What a run is and where its numbers come from: its identity, its provenance, the words on its results."""
+"""What a run is and where its numbers come from: its identity, its provenance, the words on its
+results."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import xarray as xr
 from headwise.analyses.contract import Analysis
 from headwise.core.files import file_digest
 from headwise.core.papers import reference
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.core.version import __version__
 from headwise.models import HeadModel
 from headwise.run.encoded import Scan
@@ -37,12 +38,17 @@ def describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identity(
-    model: HeadModel, corpus: Corpus, plan: Plan, options: RunOptions, stored: Mapping[str, Any] | None = None
+    model: HeadModel,
+    corpus: Corpus,
+    plan: Plan,
+    options: RunOptions,
+    stored: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All that decides the numbers: a run with the same identity may go on with what another has finished.
+    """All that decides the numbers: a run with the same identity may go on with what another has
+    finished.
 
-    `stored` is the identity of the run that lies there: the same weights are told as they are there.
-    """
+    `stored` is the identity of the run that lies there: the same weights are told as they are
+    there."""
     like = (stored or {}).get("model")
     found: dict[str, Any] = {
         "headwise": __version__,
@@ -76,7 +82,8 @@ def _read(corpus: Corpus, scan: Scan) -> dict[str, Any]:
 
 
 def _named_files(analyses: Sequence[Analysis]) -> dict[str, str]:
-    """Digests of the files that parameters name (sieves, word vectors): a run whose files changed is another run."""
+    """Digests of the files that parameters name (sieves, word vectors): a run whose files changed
+    is another run."""
     digests = {
         f"{analysis.name}.{name}": file_digest(Path(value))[:16]
         for analysis in analyses
@@ -87,9 +94,10 @@ def _named_files(analyses: Sequence[Analysis]) -> dict[str, str]:
 
 
 def provenance(
-    store: Store, plan: Plan, left_out: Mapping[str, Reasons], batch_tokens: Sequence[int]
+    store: CheckpointStore, plan: Plan, left_out: Mapping[str, Reasons], batch_tokens: Sequence[int]
 ) -> dict[str, Any]:
-    """The run's identity, and what came of it; `batch_tokens` are the sizes of batches that memory allowed."""
+    """The run's identity, and what came of it; `batch_tokens` are the sizes of batches that memory
+    allowed."""
     smaller = sorted(set(batch_tokens) - {store.identity["batch_tokens"]})
     note = (
         f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, "
@@ -105,7 +113,8 @@ def provenance(
 
 
 def label(dataset: xr.Dataset, analysis: Analysis, left_out: Reasons) -> xr.Dataset:
-    """A result with where it comes from, and the units that its variables do not carry themselves."""
+    """A result with where it comes from, and the units that its variables do not carry
+    themselves."""
     dataset = dataset.copy()
     for unit, names in analysis.units.items():
         for name in filter(dataset.data_vars.__contains__, names.split()):

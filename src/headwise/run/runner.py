@@ -1,4 +1,5 @@
-"""One run on one machine: plan, shards, merge, atlas; killed at any moment, the same call goes on."""
+"""One run on one machine: plan, shards, merge, atlas; killed at any moment, the same call goes
+on."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from headwise.atlas import Atlas
 from headwise.core.errors import AtlasError, HeadwiseError, MissingAnnotationError, OutputError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.files import check_space
-from headwise.core.store import Store, stored_identity
+from headwise.core.store import CheckpointStore, stored_identity
 from headwise.core.workers import current
 from headwise.models import HeadModel
 from headwise.run.clock import Steps, stage, telling
@@ -34,7 +35,11 @@ from headwise.stats.accumulators import State
 from headwise.text import Corpus
 
 Report = Callable[[str, int, int], None]
-PASS, RANDOM, RESULTS = "model pass", "random models", "results"  # stages of a run beside those of its analyses
+PASS, RANDOM, RESULTS = (
+    "model pass",
+    "random models",
+    "results",
+)  # stages of a run beside those of its analyses
 
 
 def _silent(*_: object) -> None:
@@ -43,8 +48,8 @@ def _silent(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Whom a run tells how far it is (what, done, total), what is about to be done, whatever else must be said, and
-    which stage is at work now."""
+    """Whom a run tells how far it is (what, done, total), what is about to be done, whatever else
+    must be said, and which stage is at work now."""
 
     progress: Report = _silent
     plan: Callable[[Plan], None] = _silent
@@ -53,20 +58,21 @@ class Listener:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalBench:
+class LocalContext:
     """What an experiment gets to work with."""
 
     model: HeadModel
     corpus: Corpus
     rows: EncodedCorpus
     shape: Shape
-    store: Store
+    store: CheckpointStore
     limit: int | None
     progress: Report
 
 
 class Run:
-    """One run, open from before the work until its result is safe; as long no other run can have its folder.
+    """One run, open from before the work until its result is safe; as long no other run can have
+    its folder.
 
     Parameters
     ----------
@@ -75,7 +81,8 @@ class Run:
     analyses : sequence of Analysis
         What is asked; those that draw anything and have no seed of their own get the run's.
     folder : str or Path
-        Where finished pieces are kept: the same call goes on where a killed one stopped. `forget` removes them.
+        Where finished pieces are kept: the same call goes on where a killed one stopped. `forget`
+        removes them.
     options : RunOptions, optional
         How to run.
     listener : Listener, optional
@@ -84,7 +91,8 @@ class Run:
     Attributes
     ----------
     model, corpus, plan, store
-        What it runs on (the examples are read once), what will be done, and where its finished pieces are kept.
+        What it runs on (the examples are read once), what will be done, and where its finished
+        pieces are kept.
     failures : dict of str to Failure
         The analyses that failed unexpectedly, once `atlas` has been made: it holds the others.
 
@@ -115,14 +123,18 @@ class Run:
         try:
             for note in self.model.notes if self._opened_here else ():
                 listener.note(note)
-            self._rows = EncodedCorpus(source.open_corpus(self.model, options.limit, options.seed), self.model.encoder)
+            self._rows = EncodedCorpus(
+                source.open_corpus(self.model, options.limit, options.seed), self.model.encoder
+            )
             self.corpus = self._rows.corpus
             seeded = [analysis.seeded(options.seed) for analysis in analyses]
             self.plan = self._planned(self._rows, seeded, options.full)
             listener.plan(self.plan)
-            self.store = Store(
+            self.store = CheckpointStore(
                 Path(folder),
-                identity(self.model, self.corpus, self.plan, options, stored_identity(Path(folder))),
+                identity(
+                    self.model, self.corpus, self.plan, options, stored_identity(Path(folder))
+                ),
                 fresh=options.overwrite,
                 adopt={"threads": current().threads or torch.get_num_threads()},
                 say=listener.note,
@@ -147,7 +159,8 @@ class Run:
         self.store.remove()
 
     def same_threads(self) -> AbstractContextManager[None]:
-        """So many threads as the finished pieces were made with: the same number gives the same bytes."""
+        """So many threads as the finished pieces were made with: the same number gives the same
+        bytes."""
         return guarded(int(self.store.adopted["threads"]), self.model.device)
 
     def _close_model(self) -> None:
@@ -157,44 +170,68 @@ class Run:
     def _planned(self, rows: EncodedCorpus, analyses: Sequence[Analysis], full: bool) -> Plan:
         return make_plan(self.model, rows, analyses, shard_size=self.options.shard_size, full=full)
 
-    # --- the work ---------------------------------------------------------------------------------------------------
+    # --- the work ---------------------------------------------------------------------------------
 
     def atlas(self) -> Atlas:
         """Do what is not done yet, and label it."""
         plan = self.plan
         for failure in plan.failures.values():
             self._fail(failure)
-        self.listener.progress(RESULTS, 0, len(plan.analyses))  # all that is to come is in sight from the start
+        self.listener.progress(
+            RESULTS, 0, len(plan.analyses)
+        )  # all that is to come is in sight from the start
         with self.same_threads(), telling(self.listener.doing):
             views = {a.name: view for a in plan.streaming if (view := self._view(a)) is not None}
             makers: dict[str, Callable[[], xr.Dataset]] = {}
             facts: list[dict[str, Any]] = []
-            watched: list[tuple[Part, list[Observer], Store]] = []
+            watched: list[tuple[Part, list[Observer], CheckpointStore]] = []
             for part, together in plan.together({*views, *self.failures}):
-                own = self.store if part.rows is self._rows else self.store.part(f"corpus-{part.name}")
+                own = (
+                    self.store
+                    if part.rows is self._rows
+                    else self.store.part(f"corpus-{part.name}")
+                )
                 with stage(PASS, memory=True):
                     states, told = self._stream(part, together, plan, own)
                 facts += told
                 watched.append((part, together, own))
-                makers |= {a.name: partial(a.result, states[a.name], part.shape) for a in together if a.name in states}
-            makers |= {a.name: partial(self._apart, a, views[a.name]) for a in plan.streaming if a.name in views}
+                makers |= {
+                    a.name: partial(a.result, states[a.name], part.shape)
+                    for a in together
+                    if a.name in states
+                }
+            makers |= {
+                a.name: partial(self._apart, a, views[a.name])
+                for a in plan.streaming
+                if a.name in views
+            }
             makers |= {e.name: partial(self._perform, e) for e in plan.experiments}
             datasets, left_out = self._make_all(makers)
             for part, together, own in watched:
                 with stage(RANDOM, memory=True, whole=True):
-                    datasets |= self._against_random(part, [a for a in together if a.name in datasets], datasets, own)
+                    datasets |= self._against_random(
+                        part, [a for a in together if a.name in datasets], datasets, own
+                    )
             for analysis in plan.analyses:
                 datasets = self._finished(analysis, datasets, left_out)
         asked = {a.name: a for a in plan.analyses}
-        labelled = {name: label(dataset, asked[name], left_out.get(name, {})) for name, dataset in datasets.items()}
+        labelled = {
+            name: label(dataset, asked[name], left_out.get(name, {}))
+            for name, dataset in datasets.items()
+        }
         for name, dataset in labelled.items():
             dataset.attrs["corpus"] = plan.parts[name].name
         about = provenance(self.store, plan, left_out, [fact["batch_tokens"] for fact in facts])
-        return Atlas(labelled, about | {"failed": {name: failure.error for name, failure in self.failures.items()}})
+        return Atlas(
+            labelled,
+            about | {"failed": {name: failure.error for name, failure in self.failures.items()}},
+        )
 
     def _fail(self, failure: Failure) -> None:
         self.failures[failure.what] = failure
-        self.listener.note(f"{failure.what} failed unexpectedly ({failure.error}); the others go on")
+        self.listener.note(
+            f"{failure.what} failed unexpectedly ({failure.error}); the others go on"
+        )
 
     @contextmanager
     def _apart_from_others(self, what: str) -> Iterator[None]:
@@ -205,19 +242,30 @@ class Run:
             self._fail(Failure.of(what, error))
 
     def _finished(
-        self, analysis: Analysis, datasets: dict[str, xr.Dataset], left_out: dict[str, dict[str, str]]
+        self,
+        analysis: Analysis,
+        datasets: dict[str, xr.Dataset],
+        left_out: dict[str, dict[str, str]],
     ) -> dict[str, xr.Dataset]:
-        """The datasets with what an analysis adds to those of others; what matched nothing goes into `left_out`."""
+        """The datasets with what an analysis adds to those of others; what matched nothing goes
+        into `left_out`."""
         with self._apart_from_others(analysis.name):
-            if analysis.name in datasets and (unmatched := analysis.unmatched(datasets[analysis.name])):
+            if analysis.name in datasets and (
+                unmatched := analysis.unmatched(datasets[analysis.name])
+            ):
                 left_out[analysis.name] = left_out.get(analysis.name, {}) | unmatched
             return analysis.extend(datasets)
         return datasets
 
     def _against_random(
-        self, part: Part, analyses: Sequence[Observer], datasets: Mapping[str, xr.Dataset], store: Store
+        self,
+        part: Part,
+        analyses: Sequence[Observer],
+        datasets: Mapping[str, xr.Dataset],
+        store: CheckpointStore,
     ) -> dict[str, xr.Dataset]:
-        """The results of those that want random-weights models beside the model, with these beside them."""
+        """The results of those that want random-weights models beside the model, with these beside
+        them."""
         asked = [a for a in analyses if isinstance(a, RandomNull)]
         what = "random-weights models"
         with self._apart_from_others(what):
@@ -228,11 +276,16 @@ class Run:
                 for failure in error.failures:
                     self._fail(replace(failure, what=f"{what} ({failure.what})"))
             else:
-                return {a.name: a.against(datasets[a.name], found[a.name]) for a in asked if found[a.name]}
+                return {
+                    a.name: a.against(datasets[a.name], found[a.name])
+                    for a in asked
+                    if found[a.name]
+                }
         return {}
 
     def _view(self, analysis: Observer) -> Corpus | None:
-        """The form of the corpus that an analysis wants for itself; what it may see is limited before."""
+        """The form of the corpus that an analysis wants for itself; what it may see is limited
+        before."""
         rows = self.plan.parts[analysis.name].rows
         scan, limited = rows.scan, rows.corpus.limit(self.plan.limits[analysis.name])
         with self._apart_from_others(analysis.name):
@@ -244,12 +297,16 @@ class Run:
 
         def make() -> xr.Dataset:
             before = len(self.failures)
-            plan = self._planned(EncodedCorpus(view.alone(), self.model.encoder), [analysis], full=True)
+            plan = self._planned(
+                EncodedCorpus(view.alone(), self.model.encoder), [analysis], full=True
+            )
             part = plan.parts[analysis.name]
             states, _ = self._stream(part, plan.streaming, plan, self.store.part(analysis.name))
             if analysis.name in self.failures:
                 raise UnexpectedError(self.failures[analysis.name])
-            if len(self.failures) > before:  # a shard was set aside: what is kept of an own pass is whole or not there
+            if (
+                len(self.failures) > before
+            ):  # a shard was set aside: what is kept of an own pass is whole or not there
                 raise UnexpectedError(*list(self.failures.values())[before:])
             return analysis.result(states[analysis.name], part.shape)
 
@@ -258,7 +315,7 @@ class Run:
     def _perform(self, experiment: Experiment) -> xr.Dataset:
         """Perform an experiment once; a finished one is kept until the run is forgotten."""
         seen = self.plan.parts[experiment.name]
-        bench = LocalBench(
+        bench = LocalContext(
             model=self.model,
             corpus=seen.rows.corpus,
             rows=seen.rows,
@@ -270,13 +327,14 @@ class Run:
         return self.store.dataset(f"result-{experiment.name}", lambda: experiment.perform(bench))
 
     def _stream(
-        self, part: Part, analyses: Sequence[Observer], plan: Plan, store: Store
+        self, part: Part, analyses: Sequence[Observer], plan: Plan, store: CheckpointStore
     ) -> tuple[dict[str, State], list[dict[str, Any]]]:
-        """The states after the whole corpus: shards are added up in their order, so that the sum is always the same.
+        """The states after the whole corpus: shards are added up in their order, so that the sum is
+        always the same.
 
-        An analysis that fails in a shard is out from there on, and has no state in the end. A shard that ends every
-        worker that tries it is a failure itself: the states are then those of the others.
-        """
+        An analysis that fails in a shard is out from there on, and has no state in the end. A shard
+        that ends every worker that tries it is a failure itself: the states are then those of the
+        others."""
         rows, shape = part.rows, part.shape
         states: dict[str, State] = {}
         for analysis in analyses:
@@ -301,10 +359,16 @@ class Run:
                 continue
             if not facts:
                 size = sum(array.nbytes for array in piece.arrays.values())
-                check_space(store.folder, size * (plan.shards - 1), f"The other {plan.shards - 1} shards of this run")
+                check_space(
+                    store.folder,
+                    size * (plan.shards - 1),
+                    f"The other {plan.shards - 1} shards of this run",
+                )
             facts.append(piece.facts)
             for failure in piece.facts["failed"]:
-                if failure["what"] in states:  # a shard that was made at the same time may have failed too
+                if (
+                    failure["what"] in states
+                ):  # a shard that was made at the same time may have failed too
                     self._fail(Failure(**failure))
                     del states[failure["what"]]
             for analysis in [a for a in plan.active(shard) if a.name in states]:
@@ -319,9 +383,9 @@ class Run:
     ) -> tuple[dict[str, xr.Dataset], dict[str, dict[str, str]]]:
         """The labelled arrays of every analysis, and what was left out.
 
-        One that finds only now that it cannot be done is left out with its reason, unless it is the only one; one that
-        fails unexpectedly is among the failures, and is not tried again when the run goes on.
-        """
+        One that finds only now that it cannot be done is left out with its reason, unless it is the
+        only one; one that fails unexpectedly is among the failures, and is not tried again when the
+        run goes on."""
         datasets = {}
         left_out = {name: dict(items) for name, items in self.plan.dropped.items()}
         for number, (name, make) in enumerate(makers.items()):
@@ -362,6 +426,7 @@ def run_analyses(
     options: RunOptions = RunOptions(),  # noqa: B008  (frozen)
     listener: Listener = Listener(),  # noqa: B008  (frozen)
 ) -> Atlas:
-    """Run analyses over a corpus and return the atlas; see `Run`. What is finished stays in the folder."""
+    """Run analyses over a corpus and return the atlas; see `Run`. What is finished stays in the
+    folder."""
     with Run(Source(model, corpus), analyses, folder, options, listener) as run:
         return run.atlas()

@@ -29,7 +29,8 @@ class ShardUnit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardJob:
-    """Makes the states of shards; it needs nothing but itself and the unit, so it may be done anywhere."""
+    """Makes the states of shards; it needs nothing but itself and the unit, so it may be done
+    anywhere."""
 
     model: HeadModel
     shape: Shape
@@ -37,7 +38,8 @@ class ShardJob:
     batch_tokens: int
 
     def __call__(self, unit: ShardUnit) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """The states of one shard, from scratch; smaller batches are tried where memory does not suffice."""
+        """The states of one shard, from scratch; smaller batches are tried where memory does not
+        suffice."""
         model, batch_tokens = self.model, self.batch_tokens
         rows = unit.block.encoded(model.encoder)
         active = [a for a in self.analyses if a.name in unit.active]
@@ -64,20 +66,29 @@ class ShardJob:
 
 def packed(states: Mapping[str, State]) -> dict[str, np.ndarray]:
     """The states of analyses as the arrays of one piece."""
-    return {f"{name}/{key}": array for name, state in states.items() for key, array in state.arrays().items()}
+    return {
+        f"{name}/{key}": array
+        for name, state in states.items()
+        for key, array in state.arrays().items()
+    }
 
 
-def add_piece(state: State, analysis: Observer, shape: Shape, arrays: Mapping[str, np.ndarray]) -> None:
+def add_piece(
+    state: State, analysis: Observer, shape: Shape, arrays: Mapping[str, np.ndarray]
+) -> None:
     """Add what a piece holds of an analysis to its state."""
     prefix = f"{analysis.name}/"
     own = analysis.start(shape)
-    own.load({key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)})
+    own.load(
+        {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+    )
     state.merge(own)
 
 
 @contextmanager
 def guarded(threads: int, device: torch.device) -> Iterator[None]:
-    """So many threads for torch; they and torch's generator, from which new modules draw, come back as found."""
+    """So many threads for torch; they and torch's generator, from which new modules draw, come back
+    as found."""
     before = torch.get_num_threads()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.set_num_threads(threads)

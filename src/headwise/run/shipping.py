@@ -1,9 +1,8 @@
 """How work travels to a worker: a job is pickled, the models it speaks of are opened there again.
 
-A model that was opened by name is opened by that name on the worker, and refused there where its weights are others; a
-module that was given travels whole. Either way a worker opens it once, and whatever a job holds of it (the model, its
-module, its tokenizer) is that of the worker's.
-"""
+A model that was opened by name is opened by that name on the worker, and refused there where its
+weights are others; a module that was given travels whole. Either way a worker opens it once, and
+whatever a job holds of it (the model, its module, its tokenizer) is that of the worker's."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ PARTS = ("module", "sites", "tokenizer", "encoder_part")  # what else of a model
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What a worker needs to open a model: `reopens` by name, or the pickled `module` and `tokenizer`."""
+    """What a worker needs to open a model: `reopens` by name, or the pickled `module` and
+    `tokenizer`."""
 
     name: str
     stack: str
@@ -54,7 +54,8 @@ class Parcel:
 
 
 class Packer:
-    """Packs one job and its units: models that are open now, and all their modules and weights, travel as names."""
+    """Packs one job and its units: models that are open now, and all their modules and weights,
+    travel as names."""
 
     def __init__(self) -> None:
         self._parts: defaultdict[int, list[tuple[HeadModel, str]]] = defaultdict(list)
@@ -66,7 +67,10 @@ class Packer:
     def _know(self, model: HeadModel) -> None:
         for name in PARTS:
             self._parts[id(getattr(model, name))].append((model, name))
-        for kind, found in (("module", model.module.named_modules()), ("weight", model.module.named_parameters())):
+        for kind, found in (
+            ("module", model.module.named_modules()),
+            ("weight", model.module.named_parameters()),
+        ):
             for name, part in found:
                 self._parts[id(part)].append((model, f"{kind}:{name}"))
         self._parts.pop(id(None), None)
@@ -77,10 +81,13 @@ class Packer:
         for _, model in needed:
             self._know(model)  # one with another limit is not among those that are open
         self._job = {id(model.module) for _, model in needed}
-        return Parcel(content, {shipment.key: _loaded(shipment, model) for shipment, model in needed})
+        return Parcel(
+            content, {shipment.key: _loaded(shipment, model) for shipment, model in needed}
+        )
 
     def pack_unit(self, unit: object) -> bytes:
-        """One unit of the job, which is packed before, as it travels; the models it speaks of are the job's."""
+        """One unit of the job, which is packed before, as it travels; the models it speaks of are
+        the job's."""
         return self._pickled(unit)[0]
 
     def _pickled(self, thing: object) -> tuple[bytes, list[tuple[Shipment, HeadModel]]]:
@@ -95,11 +102,17 @@ class Packer:
         return file.getvalue(), list(pickler.needed.values())
 
     def name_of(self, thing: object) -> tuple[HeadModel, tuple[Any, ...]] | None:
-        """The model that something belongs to, and what it is called; None where it travels itself."""
+        """The model that something belongs to, and what it is called; None where it travels
+        itself."""
         if isinstance(thing, HeadModel):
-            limit = () if thing.tokenizer is None else (thing.encoder.max_length, thing.encoder.overlong)
+            limit = (
+                ()
+                if thing.tokenizer is None
+                else (thing.encoder.max_length, thing.encoder.overlong)
+            )
             return thing, ("", *limit)
-        # Models may share a tokenizer: of a unit's, only the one whose model the workers have is a name there.
+        # Models may share a tokenizer: of a unit's, only the one whose model the workers have is a
+        # name there.
         for model, name in self._parts.get(id(thing), ()):
             if self._job is None or id(model.module) in self._job:
                 return model, (name,)
@@ -125,7 +138,7 @@ def unpack_unit(content: bytes) -> Any:
     return _Unpickler(io.BytesIO(content), {}).load()
 
 
-# --- the driver's side ------------------------------------------------------------------------------------------------
+# --- the driver's side ----------------------------------------------------------------------------
 
 
 @cache
@@ -157,7 +170,8 @@ def _shipment(model: HeadModel) -> Shipment:
     if reopens is not None and reopens["model"] is not None:
         folder = Path(reopens["model"]).expanduser()
         reopens["model"] = str(folder.resolve()) if folder.is_dir() else reopens["model"]
-    # A worker's GPU is the first that it sees. The weights may have been changed since their hash was last asked for.
+    # A worker's GPU is the first that it sees. The weights may have been changed since their hash
+    # was last asked for.
     device = "cuda" if model.device.type == "cuda" else str(model.device)
     weights = weight_hash(model.module)
     assert weights is not None
@@ -190,7 +204,7 @@ def _untapped(model: HeadModel) -> Iterator[None]:
         model._undo += select_tap(model.module)  # in place: models that `limited` gave share it
 
 
-# --- the worker's side ------------------------------------------------------------------------------------------------
+# --- the worker's side ----------------------------------------------------------------------------
 
 _opened: dict[str, HeadModel] = {}
 _limited: dict[tuple[Any, ...], HeadModel] = {}
@@ -208,7 +222,11 @@ class _Unpickler(pickle.Unpickler):
         model = _opened[key]
         kind, colon, path = part.partition(":")
         if colon:
-            return model.module.get_submodule(path) if kind == "module" else model.module.get_parameter(path)
+            return (
+                model.module.get_submodule(path)
+                if kind == "module"
+                else model.module.get_parameter(path)
+            )
         if part:
             return getattr(model, part)
         if not limit:
@@ -220,7 +238,9 @@ class _Unpickler(pickle.Unpickler):
 
 def _open(shipment: Shipment) -> HeadModel:
     if shipment.reopens is None:
-        module, tokenizer = pickle.loads(shipment.content)  # from the driver of this very run, never from a file
+        module, tokenizer = pickle.loads(
+            shipment.content
+        )  # from the driver of this very run, never from a file
         assert isinstance(module, nn.Module)
         model = HeadModel.open(module, tokenizer=tokenizer, stack=shipment.stack)
     else:

@@ -23,7 +23,8 @@ from headwise.text import Corpus, Spec
 
 
 class AtlasOptions(TypedDict, total=False):
-    """The options of `make_atlas`: those of `RunOptions` and those of `Source`, which has their meaning."""
+    """The options of `make_atlas`: those of `RunOptions` and those of `Source`, which has their
+    meaning."""
 
     limit: int | None
     full: bool
@@ -78,13 +79,15 @@ def make_atlas(
     parameters : mapping, optional
         `{"offsets": {"reach": 20}}`: parameters by analysis.
     folder : str or Path, optional
-        Where finished pieces are kept, so that a killed call can be repeated; None for a temporary folder.
+        Where finished pieces are kept, so that a killed call can be repeated; None for a temporary
+        folder.
     progress : bool or callable, default False
-        True for bars in a notebook or a terminal, or what is told how far it is: `progress(what, done, total)`.
+        True for bars in a notebook or a terminal, or what is told how far it is: `progress(what,
+        done, total)`.
     **options
-        `limit`, `full` (False here: each analysis keeps to its budget), `seed`, `shard_size`, `batch_tokens`,
-        `overwrite` as in `RunOptions`; `device`, `stack`, `dtype`, `device_map`, `max_length`, `overlong`, `parser` as
-        in `Source`.
+        `limit`, `full` (False here: each analysis keeps to its budget), `seed`, `shard_size`,
+        `batch_tokens`, `overwrite` as in `RunOptions`; `device`, `stack`, `dtype`, `device_map`,
+        `max_length`, `overlong`, `parser` as in `Source`.
 
     Examples
     --------
@@ -96,12 +99,16 @@ def make_atlas(
     chosen = choose_analyses(analyses, parameters)
     with Bars() if progress is True else nullcontext(progress or None) as report:
         listener = Listener() if report is None else Listener(report)
-        with tempfile.TemporaryDirectory() as temporary, Run(source, chosen, folder or temporary, how, listener) as run:
+        with (
+            tempfile.TemporaryDirectory() as temporary,
+            Run(source, chosen, folder or temporary, how, listener) as run,
+        ):
             return run.atlas()
 
 
 class Bars:
-    """A bar for each thing that is counted, in a notebook or a terminal; told `(what, done, total)`."""
+    """A bar for each thing that is counted, in a notebook or a terminal; told `(what, done,
+    total)`."""
 
     def __init__(self) -> None:
         self._bars: dict[str, Any] = {}

@@ -1,4 +1,5 @@
-"""States that merge (associative and commutative up to rounding): moments, ratios, sums, saved as named arrays."""
+"""States that merge (associative and commutative up to rounding): moments, ratios, sums, saved as
+named arrays."""
 
 from __future__ import annotations
 
@@ -16,13 +17,16 @@ from headwise.stats.units import Accumulator, Ratio, UnitSums, most_units, unit_
 
 
 class Parts(Accumulator):
-    """Named tensors in float64, and where every example belongs to a document, sums for each document beside them.
+    """Named tensors in float64, and where every example belongs to a document, sums for each
+    document beside them.
 
-    What a GPU gives stays there until it is read: waiting for every number of every batch would halve its speed.
-    """
+    What a GPU gives stays there until it is read: waiting for every number of every batch would
+    halve its speed."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
-        self._parts = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+        self._parts = {
+            name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()
+        }
         self._units: dict[str, UnitSums] = {}
 
     @property
@@ -59,7 +63,9 @@ class Parts(Accumulator):
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._parts = {name: torch.from_numpy(np.array(arrays[name])) for name in self._parts}
-        self._units = {name: sums for name, sums in self._unit_sums().items() if f"{name}.units" in arrays}
+        self._units = {
+            name: sums for name, sums in self._unit_sums().items() if f"{name}.units" in arrays
+        }
         for name, sums in self._units.items():
             sums.load({part: arrays[f"{name}.{part}"] for part in sums.arrays()})
 
@@ -67,9 +73,9 @@ class Parts(Accumulator):
 class Moments(Parts):
     """Count, mean and sum of squared deviations over examples, elementwise.
 
-    Chan et al.'s pairwise update: equal values keep a variance of exactly zero. Where every example belongs to a
-    document, the sum and the number of each document's values are kept too, and the variance is that over documents.
-    """
+    Chan et al.'s pairwise update: equal values keep a variance of exactly zero. Where every example
+    belongs to a document, the sum and the number of each document's values are kept too, and the
+    variance is that over documents."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__(count=shape, mean=shape, squares=shape)
@@ -97,7 +103,8 @@ class Moments(Parts):
         return self.parts["squares"]
 
     def add(self, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-        """Take in `values[example, ...]`; NaN means: this example has no such value and is left out.
+        """Take in `values[example, ...]`; NaN means: this example has no such value and is left
+        out.
 
         `where` selects the part of the shape the values are for.
         """
@@ -105,7 +112,8 @@ class Moments(Parts):
         present = ~values.isnan()
         count = present.sum(0).double()
         clean = torch.where(present, values, 0.0)
-        # The first present value is the pivot: sums of deviations from it are exactly zero when all values are equal.
+        # The first present value is the pivot: sums of deviations from it are exactly zero when all
+        # values are equal.
         first = present.double().argmax(0, keepdim=True)
         pivot = clean.gather(0, first)
         deviations = torch.where(present, clean - pivot, 0.0)
@@ -119,24 +127,33 @@ class Moments(Parts):
             self._units["unit"].add(units, clean.cpu(), (0, *where))
             self._units["unit"].add(units, present.cpu(), (1, *where))
 
-    def add_sums(self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-        """Take in per-example means given as totals and counts; examples whose count is zero are left out."""
+    def add_sums(
+        self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()
+    ) -> None:
+        """Take in per-example means given as totals and counts; examples whose count is zero are
+        left out."""
         self.add(torch.where(denominator > 0, numerator / denominator, torch.nan), where)
 
     def merge(self, other: Self) -> None:
         self._combine((), other.count, other.mean, other.squares)
         self._merge_units(other)
 
-    def _combine(self, where: tuple[int | slice, ...], count: Tensor, mean: Tensor, squares: Tensor) -> None:
+    def _combine(
+        self, where: tuple[int | slice, ...], count: Tensor, mean: Tensor, squares: Tensor
+    ) -> None:
         self._parts = {name: own.to(count.device) for name, own in self._parts.items()}
         own_count, own_mean, own_squares = (own[where] for own in self._parts.values())
         total = own_count + count
         safe = total.clamp(min=1)
         delta = torch.where(own_count > 0, mean - own_mean, mean)
         delta = torch.where(count > 0, delta, 0.0)
-        new_mean = torch.where(own_count > 0, own_mean + delta * (count / safe), torch.where(count > 0, mean, 0.0))
+        new_mean = torch.where(
+            own_count > 0, own_mean + delta * (count / safe), torch.where(count > 0, mean, 0.0)
+        )
         new_squares = (
-            own_squares + squares + torch.where((own_count > 0) & (count > 0), delta**2 * own_count * count / safe, 0.0)
+            own_squares
+            + squares
+            + torch.where((own_count > 0) & (count > 0), delta**2 * own_count * count / safe, 0.0)
         )
         for own, new in zip(self._parts.values(), (total, new_mean, new_squares), strict=True):
             own[where] = new
@@ -153,8 +170,9 @@ class Moments(Parts):
         return unit_ratio(total - mean * number, number)
 
     def variance(self) -> np.ndarray:
-        """Variance with ddof 1; NaN below two examples. Over documents where there are any: the number of examples
-        times the variance of their mean, so that whoever divides by that number gets the right one."""
+        """Variance with ddof 1; NaN below two examples. Over documents where there are any: the
+        number of examples times the variance of their mean, so that whoever divides by that number
+        gets the right one."""
         count = self.count.numpy()
         clustered = self.over_units()
         if clustered is not None:
@@ -162,7 +180,8 @@ class Moments(Parts):
         return share(self.squares.numpy(), count - 1)
 
     def summary(self) -> dict[str, np.ndarray]:
-        """`mean`, `n`, `units` (documents, or examples), `low`, `high` (95 %, Student's t over units).
+        """`mean`, `n`, `units` (documents, or examples), `low`, `high` (95 %, Student's t over
+        units).
 
         NaN where nothing was seen, the interval below two units too.
         """
@@ -171,11 +190,13 @@ class Moments(Parts):
         return _summary(mean, self.count.numpy(), units, low, high)
 
     def p_above(self, threshold: float = 0.0) -> np.ndarray:
-        """p-values of `H0: mean ≤ threshold`, by Student's t over units; 0 or 1 where the values do not vary."""
+        """p-values of `H0: mean ≤ threshold`, by Student's t over units; 0 or 1 where the values do
+        not vary."""
         return z_test(*self._of_units(), threshold, student=True).p_value
 
     def _of_units(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The mean, the variance of one unit (document, or example), and how many units there are."""
+        """The mean, the variance of one unit (document, or example), and how many units there
+        are."""
         count = self.count.numpy()
         mean = np.where(count > 0, self.mean.numpy(), np.nan)
         clustered = self.over_units()
@@ -189,8 +210,8 @@ class Ratios(Parts):
 
     Every token (or pair) weighs alike, examples are the sampling unit.
 
-    The variance is the delta method's `n/(n−1) · Σ(y − R·w)² / (Σw)²`, which needs sums only, so states merge by
-    addition. `w` may be broadcast over `y`."""
+    The variance is the delta method's `n/(n−1) · Σ(y − R·w)² / (Σw)²`, which needs sums only, so
+    states merge by addition. `w` may be broadcast over `y`."""
 
     def __init__(self, *shape: int, weight_shape: tuple[int, ...] | None = None) -> None:
         of = shape if weight_shape is None else weight_shape
@@ -199,13 +220,17 @@ class Ratios(Parts):
     def _unit_sums(self) -> dict[str, UnitSums]:
         """As many units for the weights as for the totals, which have more numbers."""
         most = most_units(*self.shape)
-        return {f"unit_{name}": UnitSums(*self._parts[name].shape, most=most) for name in ("y", "w")}
+        return {
+            f"unit_{name}": UnitSums(*self._parts[name].shape, most=most) for name in ("y", "w")
+        }
 
     @property
     def shape(self) -> torch.Size:
         return self._parts["y"].shape
 
-    def add_sums(self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()) -> None:
+    def add_sums(
+        self, numerator: Tensor, denominator: Tensor, where: tuple[int | slice, ...] = ()
+    ) -> None:
         """Take in per-example totals `y[example, ...]` and weights `w[example, ...]`.
 
         Examples of weight zero are left out.
@@ -226,7 +251,9 @@ class Ratios(Parts):
         if not self._units:
             return None
         y, w = (self._units[name].totals for name in ("unit_y", "unit_w"))
-        return unit_ratio(y, w) if np.allclose(w.sum(0), self.parts["w"].numpy(), rtol=1e-4) else None
+        return (
+            unit_ratio(y, w) if np.allclose(w.sum(0), self.parts["w"].numpy(), rtol=1e-4) else None
+        )
 
     def summary(self) -> dict[str, np.ndarray]:
         """`mean` (the ratio), `n`, `units` (documents, or examples), `low`, `high`."""
@@ -234,8 +261,8 @@ class Ratios(Parts):
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = p["y"] / p["w"]
             residual = np.maximum(p["yy"] - 2 * ratio * p["yw"] + ratio**2 * p["ww"], 0)
-            # mean_interval divides by the count once more, hence the factor that makes this the variance of one
-            # "effective" example.
+            # mean_interval divides by the count once more, hence the factor that makes this the
+            # variance of one "effective" example.
             variance = residual / (p["count"] - 1) / (p["w"] / p["count"]) ** 2
         count = np.broadcast_to(p["count"], ratio.shape)
         clustered = self.over_units()
@@ -248,7 +275,13 @@ class Ratios(Parts):
 def _summary(
     mean: np.ndarray, count: np.ndarray, units: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> dict[str, np.ndarray]:
-    return {"mean": mean, "n": count.astype(np.int64), "units": units.astype(np.int64), "low": low, "high": high}
+    return {
+        "mean": mean,
+        "n": count.astype(np.int64),
+        "units": units.astype(np.int64),
+        "low": low,
+        "high": high,
+    }
 
 
 class Sums(Parts):
@@ -272,7 +305,10 @@ class SparseSums(Sums):
     def arrays(self) -> dict[str, np.ndarray]:
         flat = self.total.numpy().ravel()
         place = np.flatnonzero(flat)
-        return {"place": place.astype(np.int32 if flat.size < 2**31 else np.int64), "value": flat[place]}
+        return {
+            "place": place.astype(np.int32 if flat.size < 2**31 else np.int64),
+            "value": flat[place],
+        }
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         flat = np.zeros(self.total.numel())
@@ -281,21 +317,26 @@ class SparseSums(Sums):
 
 
 def means(weighting: str, *shape: int) -> Moments | Ratios:
-    """What averages over examples: each example alike (`examples`), or each token alike (`tokens`)."""
+    """What averages over examples: each example alike (`examples`), or each token alike
+    (`tokens`)."""
     return Ratios(*shape) if weighting == "tokens" else Moments(*shape)
 
 
 class State(dict[str, "Moments | Ratios | Sums | Records | UnitSums"]):
-    """What an analysis knows so far: named accumulators. Merging merges each; saving gives `name/part` arrays."""
+    """What an analysis knows so far: named accumulators. Merging merges each; saving gives
+    `name/part` arrays."""
 
     def of(self, units: Sequence[int] | None) -> None:
-        """Say which units (documents) the examples belong to that are about to be added; None where one has none."""
+        """Say which units (documents) the examples belong to that are about to be added; None where
+        one has none."""
         for accumulator in self.values():
             accumulator.batch_units = units
 
     def merge(self, other: State) -> None:
         if self.keys() != other.keys():
-            raise ValueError(f"states of different analyses cannot merge: {sorted(self)} and {sorted(other)}")
+            raise ValueError(
+                f"states of different analyses cannot merge: {sorted(self)} and {sorted(other)}"
+            )
         for name, accumulator in self.items():
             accumulator.merge(other[name])  # type: ignore[arg-type]
 
@@ -309,7 +350,11 @@ class State(dict[str, "Moments | Ratios | Sums | Records | UnitSums"]):
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         for name, accumulator in self.items():
             accumulator.load(
-                {key.split("/", 1)[1]: array for key, array in arrays.items() if key.split("/", 1)[0] == name}
+                {
+                    key.split("/", 1)[1]: array
+                    for key, array in arrays.items()
+                    if key.split("/", 1)[0] == name
+                }
             )
 
     def moments(self, name: str) -> Moments:

@@ -14,10 +14,11 @@ from headwise.stats.intervals import share
 
 @dataclass(frozen=True, slots=True)
 class Kappa:
-    """Cohen's kappa with its bootstrap interval, the share of equal labels, and the share expected by chance.
+    """Cohen's kappa with its bootstrap interval, the share of equal labels, and the share expected
+    by chance.
 
-    NaN where it is not defined: nothing labelled twice, or both labellers gave one and the same label throughout.
-    """
+    NaN where it is not defined: nothing labelled twice, or both labellers gave one and the same
+    label throughout."""
 
     kappa: float
     low: float
@@ -35,11 +36,14 @@ class Kappa:
         return f"Cohen's kappa {self.kappa:.3f} ({interval}), n = {self.n}, equal labels {self.observed:.0%}"
 
 
-def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], repeats: int = REPEATS, seed: int = 0) -> Kappa:
+def cohen_kappa(
+    first: Sequence[Hashable], second: Sequence[Hashable], repeats: int = REPEATS, seed: int = 0
+) -> Kappa:
     """Cohen's kappa of two labellers, with the percentile bootstrap over what they labelled.
 
-    `(p_o − p_e) / (1 − p_e)` with p_o the share of equal labels and p_e that expected from both labellers' label shares
-    (Cohen 1960). Written out, since scikit-learn's takes one table at a time and there are 2000 resamples.
+    `(p_o − p_e) / (1 − p_e)` with p_o the share of equal labels and p_e that expected from both
+    labellers' label shares (Cohen 1960). Written out, since scikit-learn's takes one table at a
+    time and there are 2000 resamples.
 
     >>> cohen_kappa("aabb", "aaba").kappa
     0.5
@@ -54,9 +58,13 @@ def cohen_kappa(first: Sequence[Hashable], second: Sequence[Hashable], repeats: 
     table = np.zeros((len(place), len(place)))
     np.add.at(table, ([place[name] for name in first], [place[name] for name in second]), 1)
     kappa, observed, expected = _kappa(table)
-    drawn = resamples(len(first), repeats, seed, table.ravel() / len(first)).reshape(repeats, *table.shape)
+    drawn = resamples(len(first), repeats, seed, table.ravel() / len(first)).reshape(
+        repeats, *table.shape
+    )
     low, high = percentile_interval(_kappa(drawn)[0])
-    return Kappa(float(kappa), float(low), float(high), len(first), float(observed), float(expected))
+    return Kappa(
+        float(kappa), float(low), float(high), len(first), float(observed), float(expected)
+    )
 
 
 def _kappa(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,4 +1,5 @@
-"""The one bootstrap: resamples as counts, percentile intervals, metrics of resamples, a test of many skewed means."""
+"""The one bootstrap: resamples as counts, percentile intervals, metrics of resamples, a test of
+many skewed means."""
 
 from __future__ import annotations
 
@@ -15,12 +16,17 @@ COLUMNS = 4096  # so many columns are resampled at a time
 
 
 def resamples(
-    count: int, repeats: int = REPEATS, seed: int | np.random.Generator = 0, shares: np.ndarray | None = None
+    count: int,
+    repeats: int = REPEATS,
+    seed: int | np.random.Generator = 0,
+    shares: np.ndarray | None = None,
 ) -> np.ndarray:
-    """How often each example is drawn in each resample of `count` draws, float64 `[resample, example]`.
+    """How often each example is drawn in each resample of `count` draws, float64 `[resample,
+    example]`.
 
-    Sums over a resample are then products with this matrix, and the same resamples serve every column. `shares` are the
-    probabilities of what is drawn (cells of a table, say), where they are not alike.
+    Sums over a resample are then products with this matrix, and the same resamples serve every
+    column. `shares` are the probabilities of what is drawn (cells of a table, say), where they are
+    not alike.
 
     >>> resamples(4, repeats=3).sum(1)
     array([4., 4., 4.])
@@ -29,8 +35,11 @@ def resamples(
     return np.random.default_rng(seed).multinomial(count, shares, size=repeats).astype(float)
 
 
-def percentile_interval(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """The middle `level` of what resamples `[resample, ...]` gave; NaN is left out, a column of nothing else is NaN."""
+def percentile_interval(
+    resampled: np.ndarray, level: float = LEVEL
+) -> tuple[np.ndarray, np.ndarray]:
+    """The middle `level` of what resamples `[resample, ...]` gave; NaN is left out, a column of
+    nothing else is NaN."""
     tails = [50 * (1 - level), 50 * (1 + level)]
     missing = np.isnan(resampled)
     if not missing.any():
@@ -56,8 +65,11 @@ def bootstrap_interval(
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 
-def resampled_metric(metric: str, draws: np.ndarray, truth: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """A metric of `values[condition, example]` on each resample, `[resample, condition]`, from weighted sums.
+def resampled_metric(
+    metric: str, draws: np.ndarray, truth: np.ndarray, values: np.ndarray
+) -> np.ndarray:
+    """A metric of `values[condition, example]` on each resample, `[resample, condition]`, from
+    weighted sums.
 
     For Spearman's correlation the ranks of the whole sample stand for those of each resample.
     """
@@ -67,7 +79,9 @@ def resampled_metric(metric: str, draws: np.ndarray, truth: np.ndarray, values: 
         return np.asarray(draws @ (values == truth).T.astype(float) / n)
     if metric == "f1":
         hits = draws @ ((values == 1) & (truth == 1)).T.astype(float)
-        total = draws @ (values == 1).T.astype(float) + (draws @ (truth == 1).astype(float))[:, None]
+        total = (
+            draws @ (values == 1).T.astype(float) + (draws @ (truth == 1).astype(float))[:, None]
+        )
         return np.where(total > 0, 2 * hits / np.maximum(total, 1e-300), 0.0)
     if metric == "spearman":
         truth, values = scipy_stats.rankdata(truth), scipy_stats.rankdata(values, axis=1)
@@ -87,22 +101,28 @@ class FamilyTest(NamedTuple):
 
 
 def bootstrap_family_test(
-    values: np.ndarray, threshold: float, repeats: int = 1000, seed: int = 0, units: np.ndarray | None = None
+    values: np.ndarray,
+    threshold: float,
+    repeats: int = 1000,
+    seed: int = 0,
+    units: np.ndarray | None = None,
 ) -> FamilyTest:
-    """p-values of `H0: mean ≤ threshold` for each column of `values[example, ...]`, by the studentized bootstrap.
+    """p-values of `H0: mean ≤ threshold` for each column of `values[example, ...]`, by the
+    studentized bootstrap.
 
-    With `t = (m − threshold) / (s/√n)` and, for each resample, `t* = (m* − m) / (s*/√n)`, p is the share of `t* ≥ t`
-    (the given sample counts as one). Unlike z it follows the skew of the scores (Hall 1992). The same resamples serve
-    every column; NaN entries are left out; p is NaN below two values, and 0 or 1 (as in the z-test) where the values do
-    not vary.
+    With `t = (m − threshold) / (s/√n)` and, for each resample, `t* = (m* − m) / (s*/√n)`, p is the
+    share of `t* ≥ t` (the given sample counts as one). Unlike z it follows the skew of the scores
+    (Hall 1992). The same resamples serve every column; NaN entries are left out; p is NaN below two
+    values, and 0 or 1 (as in the z-test) where the values do not vary.
 
-    The adjusted p is the share of resamples whose largest `t*` over all columns is at least `t` (Westfall and Young:
-    family-wise error, however the columns hang together). Multiplying p by the number of columns would not do: p cannot
-    be less than `1 / (repeats + 1)`. Columns of fewer than 30 values (or than the longest column has, if that is less)
-    get 1 and have no part in the others': their `t*` has no bounds to speak of.
+    The adjusted p is the share of resamples whose largest `t*` over all columns is at least `t`
+    (Westfall and Young: family-wise error, however the columns hang together). Multiplying p by the
+    number of columns would not do: p cannot be less than `1 / (repeats + 1)`. Columns of fewer than
+    30 values (or than the longest column has, if that is less) get 1 and have no part in the
+    others': their `t*` has no bounds to speak of.
 
-    `units` (a number for each example: its document, see `Records.units`) makes whole units the sample: they are drawn,
-    and the error of a mean is that over units."""
+    `units` (a number for each example: its document, see `Records.units`) makes whole units the
+    sample: they are drawn, and the error of a mean is that over units."""
     values = np.asarray(values)
     shape = values.shape[1:]
     flat = values.reshape(len(values), int(np.prod(shape)))  # of no example too
@@ -138,18 +158,21 @@ def _by_unit(values: np.ndarray, place: np.ndarray) -> np.ndarray:
 def _studentized(
     total: np.ndarray, number: np.ndarray, threshold: float, draws: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p and t of each column (t is not finite where the values do not vary), and t* `[resample, column]`, from the
-    total and the number of the values of each unit (an example has one or none).
+    """p and t of each column (t is not finite where the values do not vary), and t* `[resample,
+    column]`, from the total and the number of the values of each unit (an example has one or none).
 
-    With D = total − mean · number, the error of the mean m is `sqrt(G/(G−1) · ΣD²) / Σnumber` over G units, and in a
-    resample `m* − m = ΣD/Σnumber`, both sums over what was drawn."""
+    With D = total − mean · number, the error of the mean m is `sqrt(G/(G−1) · ΣD²) / Σnumber` over
+    G units, and in a resample `m* − m = ΣD/Σnumber`, both sums over what was drawn."""
     present = number > 0
     count = present.sum(0)
     own = np.divide(total, number, out=np.zeros_like(total), where=present)
     lowest = np.where(count > 0, np.where(present, own, np.inf).min(0), 0.0)
     varies = np.where(present, own, -np.inf).max(0) > lowest
-    # The mean of equal values may be off by rounding, which would pass for a spread, and its t* for the largest of all.
-    mean = np.where(varies, np.where(present, total, 0.0).sum(0) / np.maximum(number.sum(0), 1), lowest)
+    # The mean of equal values may be off by rounding, which would pass for a spread, and its t* for
+    # the largest of all.
+    mean = np.where(
+        varies, np.where(present, total, 0.0).sum(0) / np.maximum(number.sum(0), 1), lowest
+    )
     deviations = np.where(present & varies, total - mean * number, 0.0)
     scale = np.sqrt((deviations**2).sum(0) / np.maximum(count - 1, 1))
     # Deviations in units of their own spread: squares stay near one, which float32 holds well.
@@ -157,7 +180,11 @@ def _studentized(
     weight = number.astype(np.float32)
     single = bool((number <= 1).all())
     full = single and bool(present.all())
-    drawn = np.full((len(draws), 1), len(total), np.float32) if full else draws @ present.astype(np.float32)
+    drawn = (
+        np.full((len(draws), 1), len(total), np.float32)
+        if full
+        else draws @ present.astype(np.float32)
+    )
     weights = drawn if single else draws @ weight
     with np.errstate(divide="ignore", invalid="ignore"):
         sums = draws @ unit
@@ -172,4 +199,8 @@ def _studentized(
     resampled = np.where(error > 0, resampled, np.where(shift > 0, np.inf, -np.inf))
     p = (1 + (resampled >= observed).sum(0)) / (1 + len(draws))
     p = np.where(scale > 0, p, np.where(mean > threshold, 0.0, 1.0))
-    return np.where(count > 1, p, np.nan), np.where((count > 1) & (scale > 0), observed, np.nan), resampled
+    return (
+        np.where(count > 1, p, np.nan),
+        np.where((count > 1) & (scale > 0), observed, np.nan),
+        resampled,
+    )

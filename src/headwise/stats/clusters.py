@@ -1,4 +1,5 @@
-"""Families from distances: Ward's trees, cut where the groups stand apart best. Pure functions on arrays."""
+"""Families from distances: Ward's trees, cut where the groups stand apart best. Pure functions on
+arrays."""
 
 from __future__ import annotations
 
@@ -23,14 +24,17 @@ def linkage(distance: np.ndarray) -> np.ndarray:
 def leaf_order(tree: np.ndarray, items: int) -> np.ndarray:
     """The items in the order of the tree's leaves, the tighter branch first."""
     return (
-        hierarchy.dendrogram(tree, no_plot=True, count_sort=False, distance_sort="ascending")["leaves"]
+        hierarchy.dendrogram(tree, no_plot=True, count_sort=False, distance_sort="ascending")[
+            "leaves"
+        ]
         if len(tree)
         else np.arange(items)
     )
 
 
 def cut(tree: np.ndarray, items: int, count: int) -> np.ndarray:
-    """A label 0.. for each item, for at most `count` groups; labels are numbered by the first item that has them."""
+    """A label 0.. for each item, for at most `count` groups; labels are numbered by the first item
+    that has them."""
     if items < 2:
         return np.zeros(items, dtype=np.int64)
     raw = hierarchy.fcluster(tree, count, criterion="maxclust")
@@ -39,7 +43,8 @@ def cut(tree: np.ndarray, items: int, count: int) -> np.ndarray:
 
 
 def silhouette(distance: np.ndarray, labels: np.ndarray) -> float:
-    """The mean of `(b − a) / max(a, b)` over items: a, mean distance to its own group, b, to the nearest other one.
+    """The mean of `(b − a) / max(a, b)` over items: a, mean distance to its own group, b, to the
+    nearest other one.
 
     0 for an item alone in its group, NaN for a single group.
     """
@@ -51,10 +56,13 @@ def silhouette(distance: np.ndarray, labels: np.ndarray) -> float:
 
 
 def best_cut(distance: np.ndarray, tree: np.ndarray, most: int = 12) -> np.ndarray:
-    """The labels of the cut into 2 to `most` groups with the largest silhouette (the fewest groups among equals)."""
+    """The labels of the cut into 2 to `most` groups with the largest silhouette (the fewest groups
+    among equals)."""
     items = len(distance)
     tried = [cut(tree, items, count) for count in range(2, min(most, items - 1) + 1)]
-    scored = [(silhouette(distance, labels), labels) for labels in tried if len(np.unique(labels)) > 1]
+    scored = [
+        (silhouette(distance, labels), labels) for labels in tried if len(np.unique(labels)) > 1
+    ]
     if not scored:
         return np.zeros(items, dtype=np.int64)
     return max(scored, key=lambda pair: pair[0])[1]  # max keeps the first of equals

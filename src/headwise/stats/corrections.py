@@ -1,4 +1,5 @@
-"""p-values corrected for many tests at once, over arrays of any shape; NaN means no test and does not count as one."""
+"""p-values corrected for many tests at once, over arrays of any shape; NaN means no test and does
+not count as one."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from headwise.core.checks import one_of
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Holm's step-down adjustment (family-wise error): `p_(k) · (m − k)` for k = 0.., made monotone and cut at 1.
+    """Holm's step-down adjustment (family-wise error): `p_(k) · (m − k)` for k = 0.., made monotone
+    and cut at 1.
 
     >>> holm(np.array([0.01, np.nan, 0.04]))
     array([0.02,  nan, 0.04])
@@ -20,7 +22,8 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def _holm(present: np.ndarray) -> np.ndarray:
-    # Not statsmodels' multipletests, whose every call collects garbage for half a second; tests hold it to that.
+    # Not statsmodels' multipletests, whose every call collects garbage for half a second; tests
+    # hold it to that.
     order = np.argsort(present, kind="stable")
     stepped = np.maximum.accumulate(present[order] * np.arange(len(order), 0, -1))
     adjusted = np.empty_like(present)
@@ -29,7 +32,8 @@ def _holm(present: np.ndarray) -> np.ndarray:
 
 
 def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
-    """Benjamini and Hochberg's adjustment (false discovery rate): `p_(k) · m / (k + 1)`, made monotone and cut at 1."""
+    """Benjamini and Hochberg's adjustment (false discovery rate): `p_(k) · m / (k + 1)`, made
+    monotone and cut at 1."""
     return _over_present(p, false_discovery_control)
 
 
@@ -57,10 +61,12 @@ def _over_present(p: np.ndarray, adjust: Callable[[np.ndarray], np.ndarray]) -> 
 
 
 def correct_families(p: np.ndarray, method: str = "holm") -> np.ndarray:
-    """p-values that are corrected within families already, `[..., family]`, corrected over the families too.
+    """p-values that are corrected within families already, `[..., family]`, corrected over the
+    families too.
 
-    The smallest of each family is corrected over the families by `method`: whether anything in the family is. All
-    others are multiplied by the number of families, which is right whatever is true of the smallest ones.
+    The smallest of each family is corrected over the families by `method`: whether anything in the
+    family is. All others are multiplied by the number of families, which is right whatever is true
+    of the smallest ones.
 
     >>> correct_families(np.array([[0.01, 0.03], [0.02, 0.5]]))
     array([[0.02, 0.03],

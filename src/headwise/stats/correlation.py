@@ -1,4 +1,5 @@
-"""The one correlation, Pearson's and Spearman's: of arrays with interval and p-value, of tensors on any device."""
+"""The one correlation, Pearson's and Spearman's: of arrays with interval and p-value, of tensors on
+any device."""
 
 from __future__ import annotations
 
@@ -16,12 +17,16 @@ from headwise.stats.intervals import LEVEL
 
 METHODS = ("pearson", "spearman")
 FEWEST = 3  # tokens in a row; any two points lie on a line
-SINGLE, DOUBLE = 1e-7, 1e-15  # spreads below this share of the mean are rounding, in numbers of that precision
+SINGLE, DOUBLE = (
+    1e-7,
+    1e-15,
+)  # spreads below this share of the mean are rounding, in numbers of that precision
 
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """Correlations with intervals (Fisher's z), two-sided p-values and the number of pairs, elementwise."""
+    """Correlations with intervals (Fisher's z), two-sided p-values and the number of pairs,
+    elementwise."""
 
     r: np.ndarray
     low: np.ndarray
@@ -30,7 +35,9 @@ class Correlation:
     count: np.ndarray
 
 
-def correlation(first: np.ndarray, second: np.ndarray, method: str = "pearson", level: float = LEVEL) -> Correlation:
+def correlation(
+    first: np.ndarray, second: np.ndarray, method: str = "pearson", level: float = LEVEL
+) -> Correlation:
     """Pearson's or Spearman's correlation along the last axis; a pair with a NaN is left out.
 
     Intervals as in `fisher_interval`; everything is NaN where one side does not vary.
@@ -58,26 +65,35 @@ def fisher_interval(
     """
     r, count = np.asarray(r, dtype=float), np.asarray(count)
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.sqrt((1 + r**2 / 2 if method == "spearman" else 1.0) / np.where(count > 3, count - 3, np.nan))
+        error = np.sqrt(
+            (1 + r**2 / 2 if method == "spearman" else 1.0) / np.where(count > 3, count - 3, np.nan)
+        )
         half = scipy_stats.norm.ppf(0.5 + level / 2) * error
         return np.tanh(np.arctanh(r) - half), np.tanh(np.arctanh(r) + half)
 
 
-def correlation_p(r: np.ndarray, count: np.ndarray | int, alternative: str = "two-sided") -> np.ndarray:
-    """The p-value of `r = 0` (`two-sided`) or `r ≤ 0` (`greater`) by Student's t; NaN below three pairs."""
+def correlation_p(
+    r: np.ndarray, count: np.ndarray | int, alternative: str = "two-sided"
+) -> np.ndarray:
+    """The p-value of `r = 0` (`two-sided`) or `r ≤ 0` (`greater`) by Student's t; NaN below three
+    pairs."""
     r, count = np.asarray(r, dtype=float), np.asarray(count)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = r * np.sqrt((count - 2) / (1 - r**2))
     freedom = np.where(count > 2, count - 2, np.nan)
-    p = scipy_stats.t.sf(t, freedom) if alternative == "greater" else 2 * scipy_stats.t.sf(np.abs(t), freedom)
+    p = (
+        scipy_stats.t.sf(t, freedom)
+        if alternative == "greater"
+        else 2 * scipy_stats.t.sf(np.abs(t), freedom)
+    )
     return np.asarray(p)
 
 
 def pearson(a: Tensor, b: Tensor, seen: Tensor | None = None, rounding: float = SINGLE) -> Tensor:
     """Pearson's correlation over the last axis in float64, of the entries where `seen` holds.
 
-    NaN where one side does not vary: where its spread is no more than `rounding` leaves of equal numbers.
-    """
+    NaN where one side does not vary: where its spread is no more than `rounding` leaves of equal
+    numbers."""
     shape = torch.Size(np.broadcast_shapes(a.shape, b.shape))
     a, b = a.double().expand(shape), b.double().expand(shape)
     seen = torch.ones_like(a, dtype=torch.bool) if seen is None else seen.expand(shape)
@@ -88,7 +104,9 @@ def pearson(a: Tensor, b: Tensor, seen: Tensor | None = None, rounding: float = 
         middle = x.sum(-1, keepdim=True) / count
         x = torch.where(seen, x - middle, 0.0)
         size = x.square().sum(-1)
-        return x, torch.where(size > count[..., 0] * (rounding * middle[..., 0].abs()) ** 2, size, 0.0)
+        return x, torch.where(
+            size > count[..., 0] * (rounding * middle[..., 0].abs()) ** 2, size, 0.0
+        )
 
     (x, xx), (y, yy) = centred(a), centred(b)
     varies = (xx > 0) & (yy > 0)
@@ -97,7 +115,8 @@ def pearson(a: Tensor, b: Tensor, seen: Tensor | None = None, rounding: float = 
 
 
 def ranks(values: Tensor, seen: Tensor) -> Tensor:
-    """Ranks from 1 along the last axis among the entries seen, ties at their mean; those not seen hold no meaning."""
+    """Ranks from 1 along the last axis among the entries seen, ties at their mean; those not seen
+    hold no meaning."""
     values = torch.where(seen, values, torch.inf).contiguous()
     ordered = values.sort(dim=-1).values
     below = torch.searchsorted(ordered, values, right=False)
@@ -108,8 +127,8 @@ def ranks(values: Tensor, seen: Tensor) -> Tensor:
 def row_correlations(a: Tensor, b: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Pearson's and Spearman's correlation of two maps, row by row, over the tokens seen.
 
-    NaN where there is nothing to correlate: fewer than three tokens, or one side the same for all of them.
-    """
+    NaN where there is nothing to correlate: fewer than three tokens, or one side the same for all
+    of them."""
     shape = torch.Size(np.broadcast_shapes(a.shape, b.shape))
     a, b, seen = a.double().expand(shape), b.double().expand(shape), seen.expand(shape)
     enough = seen.sum(-1) >= FEWEST
@@ -117,9 +136,11 @@ def row_correlations(a: Tensor, b: Tensor, seen: Tensor) -> tuple[Tensor, Tensor
     return torch.where(enough, linear, torch.nan), torch.where(enough, by_rank, torch.nan)
 
 
-def rank_correlations(maps: Mapping[str, Tensor], seen: Tensor) -> Iterator[tuple[str, str, Tensor]]:
-    """Spearman's correlation of every two of these maps, row by row: both names, and `[..., row]` as in
-    `row_correlations`."""
+def rank_correlations(
+    maps: Mapping[str, Tensor], seen: Tensor
+) -> Iterator[tuple[str, str, Tensor]]:
+    """Spearman's correlation of every two of these maps, row by row: both names, and `[..., row]`
+    as in `row_correlations`."""
     shape = torch.Size(np.broadcast_shapes(seen.shape, *(values.shape for values in maps.values())))
     seen = seen.expand(shape)
     enough = seen.sum(-1) >= FEWEST

@@ -1,4 +1,5 @@
-"""Jensen-Shannon divergences between all pairs of heads on one example, in blocks that stay in cache."""
+"""Jensen-Shannon divergences between all pairs of heads on one example, in blocks that stay in
+cache."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ AT_ONCE = 1 << 15  # entries of all heads that are turned round for the kernel
 
 
 def smooth(maps: Tensor, visible: Tensor, amount: float) -> Tensor:
-    """Mix each row with the uniform row: `(1 − amount) · A[i, j] + amount / |V(i)|` on V(i), zero elsewhere.
+    """Mix each row with the uniform row: `(1 − amount) · A[i, j] + amount / |V(i)|` on V(i), zero
+    elsewhere.
 
     The amount is 0.001 in Clark et al.'s code.
 
@@ -41,28 +43,32 @@ def pairwise_js(maps: Tensor, threads: int | None = None) -> Tensor:
 
     `JS = H(m) − (H(p) + H(q)) / 2` with `m = (p + q) / 2`.
 
-    Divergences are summed over rows, so rows need not be told apart: every head is one long vector, and entries that
-    are zero for all heads (keys no row may see) are dropped before any work: a causal map costs half.
+    Divergences are summed over rows, so rows need not be told apart: every head is one long vector,
+    and entries that are zero for all heads (keys no row may see) are dropped before any work: a
+    causal map costs half.
 
     Parameters
     ----------
     maps : Tensor
-        `[head, query, key]` (or `[head, anything]`), every row a distribution over its keys, zero outside V(i) and on
-        padding.
+        `[head, query, key]` (or `[head, anything]`), every row a distribution over its keys, zero
+        outside V(i) and on padding.
     threads : int, optional
-        How many threads share the pairs on a CPU (torch's number where None). The result does not depend on it.
+        How many threads share the pairs on a CPU (torch's number where None). The result does not
+        depend on it.
 
     Returns
     -------
     Tensor
-        float64 `[head, head]`, symmetric, zero on the diagonal, never negative. Logarithms float32, sums of
-        blocks float64.
+        float64 `[head, head]`, symmetric, zero on the diagonal, never negative. Logarithms float32,
+        sums of blocks float64.
     """
     if maps.shape[0] == 0 or maps[0].numel() == 0:
         return torch.zeros(maps.shape[0], maps.shape[0], dtype=torch.float64)
     flat = maps.detach().reshape(maps.shape[0], -1).float()
     if flat.device.type == "cpu":
-        upper = torch.from_numpy(_products_cpu(_halved(flat).numpy(), threads or torch.get_num_threads()))
+        upper = torch.from_numpy(
+            _products_cpu(_halved(flat).numpy(), threads or torch.get_num_threads())
+        )
     else:
         products = _products_kernel if flat.is_cuda and has_kernels() else _products_device
         heads = len(flat)
@@ -71,7 +77,8 @@ def pairwise_js(maps: Tensor, threads: int | None = None) -> Tensor:
             products(_halved(flat[:, start : start + AT_ONCE]), total)
         upper = total.triu()
     own = upper.diagonal()
-    # `upper` holds Σ m log2 m; identical heads go through identical operations, so their difference is exactly zero.
+    # `upper` holds Σ m log2 m; identical heads go through identical operations, so their difference
+    # is exactly zero.
     js = ((own[:, None] + own[None, :]) / 2 - upper).triu(1).mul_(float(np.log(2))).clamp_(min=0.0)
     return js + js.T
 
@@ -93,7 +100,8 @@ def _products_cpu(half: np.ndarray, threads: int) -> np.ndarray:
             for i in mine:
                 for j in range(i, heads, rows):
                     count = min(rows, heads - j)
-                    # Buffers keep their stride in a last, narrower block: the operations do not care.
+                    # Buffers keep their stride in a last, narrower block: the operations do not
+                    # care.
                     m, log = middle[:count, :width], logs[:count, :width]
                     np.add(block[j : j + count], block[i], out=m)
                     _log2(m, log)
@@ -116,7 +124,8 @@ def _halved(flat: Tensor) -> Tensor:
 
 
 def _products_device(half: Tensor, total: Tensor) -> None:
-    """The same by blocks of heads and columns with torch, on whatever device the maps are; added to `total`."""
+    """The same by blocks of heads and columns with torch, on whatever device the maps are; added to
+    `total`."""
     heads, columns = half.shape
     step = max(1, DEVICE_ELEMENTS // (heads * max(columns, 1)))
     for i in range(0, heads, step):
@@ -132,10 +141,11 @@ def _products_kernel(half: Tensor, total: Tensor) -> None:
 
 @cache
 def _numpy_log2_is_fast() -> bool:
-    """Whether numpy's float32 log2 is vectorised for this processor: with AVX-512 it is four times as fast as torch's.
+    """Whether numpy's float32 log2 is vectorised for this processor: with AVX-512 it is four times
+    as fast as torch's.
 
-    Told by numpy, not by timing, so that the same machine always takes the same way and runs repeat to the last bit.
-    """
+    Told by numpy, not by timing, so that the same machine always takes the same way and runs repeat
+    to the last bit."""
     try:
         from numpy.lib.introspect import opt_func_info
 

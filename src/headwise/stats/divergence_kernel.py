@@ -1,4 +1,5 @@
-"""Sums of `m log2 m` over the middles of all pairs of heads, with Triton. Only imported where there is a GPU."""
+"""Sums of `m log2 m` over the middles of all pairs of heads, with Triton. Only imported where there
+is a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def _products(
     X, FIRST, SECOND, OUT, columns, heads, each,
     T: tl.constexpr,
 ):  # fmt: skip
-    """`OUT[part, i, j] = Σ m log2 m` with `m = x_i + x_j`, over the columns of a part, for one tile of pairs."""
+    """`OUT[part, i, j] = Σ m log2 m` with `m = x_i + x_j`, over the columns of a part, for one tile
+    of pairs."""
     tile, part = tl.program_id(0), tl.program_id(1)
     i = tl.load(FIRST + tile) * T + tl.arange(0, T)
     j = tl.load(SECOND + tile) * T + tl.arange(0, T)
@@ -29,7 +31,9 @@ def _products(
         other = tl.load(base + j, mask=j < heads, other=0.5)
         m = one[:, None] + other[None]
         # The hardware's own logarithm: right to 2^-22, several times as fast as the library's.
-        log = tl.inline_asm_elementwise("lg2.approx.f32 $0, $1;", "=f,f", [m], dtype=tl.float32, is_pure=True, pack=1)
+        log = tl.inline_asm_elementwise(
+            "lg2.approx.f32 $0, $1;", "=f,f", [m], dtype=tl.float32, is_pure=True, pack=1
+        )
         total += m * log
     place = part.to(tl.int64) * heads * heads + i[:, None].to(tl.int64) * heads + j[None]
     tl.store(OUT + place, total, mask=(i[:, None] < heads) & (j[None] < heads))
@@ -49,7 +53,15 @@ def pair_products(half: Tensor) -> Tensor:
     parts = max(1, min(PARTS, triton.cdiv(columns, 256)))
     out = torch.zeros(parts, heads, heads, dtype=torch.float32, device=half.device)
     _products[(len(first), parts)](
-        half, first, second, out, columns, heads, triton.cdiv(max(columns, 1), parts), T=TILE, num_warps=4
+        half,
+        first,
+        second,
+        out,
+        columns,
+        heads,
+        triton.cdiv(max(columns, 1), parts),
+        T=TILE,
+        num_warps=4,
     )
     # Part after part in float64: the same sum at every run.
     return out.sum(0, dtype=torch.float64)

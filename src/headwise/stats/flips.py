@@ -1,4 +1,5 @@
-"""Whether one way is better than another on the same units: the sign-flip test, for many columns at once (max-T)."""
+"""Whether one way is better than another on the same units: the sign-flip test, for many columns at
+once (max-T)."""
 
 from __future__ import annotations
 
@@ -11,18 +12,19 @@ AT_ONCE = 2**24  # signs and statistics held at once
 
 
 def sign_flip_test(differences: np.ndarray, repeats: int = FLIPS, seed: int = 0) -> FamilyTest:
-    """p-values of `H0: mean difference ≤ 0` for each column of `differences[unit, ...]`, and over all columns.
+    """p-values of `H0: mean difference ≤ 0` for each column of `differences[unit, ...]`, and over
+    all columns.
 
-    What the one way gets right more than the other is summed for each unit (a document, a sentence). Were both alike,
-    each unit's difference could as well have the other sign: t = Σd / sqrt(Σd²) is held against its values under
-    `repeats` random sets of signs, the same for all columns (the given signs count as one). With units of one item this
-    is McNemar's test; with larger ones it allows for items of one unit that hang together. A column of zeros gets p =
-    1.
+    What the one way gets right more than the other is summed for each unit (a document, a
+    sentence). Were both alike, each unit's difference could as well have the other sign: t = Σd /
+    sqrt(Σd²) is held against its values under `repeats` random sets of signs, the same for all
+    columns (the given signs count as one). With units of one item this is McNemar's test; with
+    larger ones it allows for items of one unit that hang together. A column of zeros gets p = 1.
 
-    The adjusted p is the share of sets of signs whose largest t over the columns is at least t (Westfall and Young's
-    max-T: family-wise error, however the columns hang together). Columns surely worse, with t below
-    `−sqrt(2 ln ln units)`, have no part in the largest (Hansen 2005): a hundred heads far below the bar must not hide
-    the one above it.
+    The adjusted p is the share of sets of signs whose largest t over the columns is at least t
+    (Westfall and Young's max-T: family-wise error, however the columns hang together). Columns
+    surely worse, with t below `−sqrt(2 ln ln units)`, have no part in the largest (Hansen 2005): a
+    hundred heads far below the bar must not hide the one above it.
 
     Examples
     --------
@@ -43,7 +45,10 @@ def sign_flip_test(differences: np.ndarray, repeats: int = FLIPS, seed: int = 0)
     step = max(1, AT_ONCE // max(len(flat) + flat.shape[1], 1))
     for start in range(0, repeats if len(flat) else 0, step):
         count = min(step, repeats - start)
-        signs = generator.integers(0, 2, size=(count, len(flat)), dtype=np.int8).astype(np.float32) * 2 - 1
+        signs = (
+            generator.integers(0, 2, size=(count, len(flat)), dtype=np.int8).astype(np.float32) * 2
+            - 1
+        )
         reached += (signs @ unit >= observed - slack).sum(0)
         largest = np.sort((signs @ rivals).max(1, initial=-np.inf))
         family += count - np.searchsorted(largest, observed - slack, side="left")
@@ -51,4 +56,6 @@ def sign_flip_test(differences: np.ndarray, repeats: int = FLIPS, seed: int = 0)
     p = (1 + reached) / (1 + repeats)
     adjusted = np.maximum((1 + family) / (1 + repeats), p)
     shape = np.asarray(differences).shape[1:]
-    return FamilyTest(np.where(none, 1.0, p).reshape(shape), np.where(none, 1.0, adjusted).reshape(shape))
+    return FamilyTest(
+        np.where(none, 1.0, p).reshape(shape), np.where(none, 1.0, adjusted).reshape(shape)
+    )

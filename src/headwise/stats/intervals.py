@@ -1,4 +1,5 @@
-"""Shares, and intervals: Student's t for means, Wilson's for proportions, order statistics for medians."""
+"""Shares, and intervals: Student's t for means, Wilson's for proportions, order statistics for
+medians."""
 
 from __future__ import annotations
 
@@ -22,11 +23,15 @@ def mean_interval(
     """The interval of a mean by Student's t; NaN where fewer than two values were seen."""
     count = np.asarray(count, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        half = scipy_stats.t.ppf(0.5 + level / 2, np.where(count > 1, count - 1, np.nan)) * np.sqrt(variance / count)
+        half = scipy_stats.t.ppf(0.5 + level / 2, np.where(count > 1, count - 1, np.nan)) * np.sqrt(
+            variance / count
+        )
     return mean - half, mean + half
 
 
-def wilson_interval(successes: np.ndarray, count: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+def wilson_interval(
+    successes: np.ndarray, count: np.ndarray, level: float = LEVEL
+) -> tuple[np.ndarray, np.ndarray]:
     """Wilson's score interval of a proportion; NaN where nothing was counted."""
     from statsmodels.stats.proportion import proportion_confint
 
@@ -37,11 +42,13 @@ def wilson_interval(successes: np.ndarray, count: np.ndarray, level: float = LEV
 
 
 def median_interval(values: Sequence[float], level: float = LEVEL) -> dict[str, float]:
-    """The median with an interval by order statistics, which needs no assumption on how values are spread.
+    """The median with an interval by order statistics, which needs no assumption on how values are
+    spread.
 
-    The interval from the k-th lowest to the k-th highest of n values holds the true median with probability
-    `1 − 2 P(Binomial(n, 1/2) < k)`; the narrowest that reaches the level is taken, or the whole range with its smaller
-    `coverage` where n is too small for that (five values: 93.75 %).
+    The interval from the k-th lowest to the k-th highest of n values holds the true median with
+    probability `1 − 2 P(Binomial(n, 1/2) < k)`; the narrowest that reaches the level is taken, or
+    the whole range with its smaller `coverage` where n is too small for that (five values: 93.75
+    %).
 
     >>> median_interval([3.0, 1.0, 2.0, 5.0, 4.0])
     {'median': 3.0, 'low': 1.0, 'high': 5.0, 'coverage': 0.9375, 'n': 5}
@@ -53,4 +60,10 @@ def median_interval(values: Sequence[float], level: float = LEVEL) -> dict[str, 
         k += 1
     coverage = max(0.0, float(1 - 2 * scipy_stats.binom.cdf(k - 1, n, 0.5)))
     low, high = float(ordered[k - 1]), float(ordered[n - k])
-    return {"median": float(np.median(ordered)), "low": low, "high": high, "coverage": coverage, "n": n}
+    return {
+        "median": float(np.median(ordered)),
+        "low": low,
+        "high": high,
+        "coverage": coverage,
+        "n": n,
+    }

@@ -1,4 +1,5 @@
-"""Scores of predictions as GLUE defines them, on arrays; each lies between 0 and 1 (correlations between −1 and 1)."""
+"""Scores of predictions as GLUE defines them, on arrays; each lies between 0 and 1 (correlations
+between −1 and 1)."""
 
 from __future__ import annotations
 

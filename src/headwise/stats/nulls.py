@@ -1,4 +1,5 @@
-"""What heads of random-weights models reach by chance: a bound that none of many new ones passes, at a stated level."""
+"""What heads of random-weights models reach by chance: a bound that none of many new ones passes,
+at a stated level."""
 
 from __future__ import annotations
 
@@ -12,12 +13,15 @@ TAIL = 0.1  # the share of the largest values that an exponential tail is drawn 
 TAIL_LEAST = 10  # but never fewer than so many
 
 
-def chance_bound(values: np.ndarray, tests: int, level: float = 0.05, tail: str = "exponential") -> np.ndarray:
+def chance_bound(
+    values: np.ndarray, tests: int, level: float = 0.05, tail: str = "exponential"
+) -> np.ndarray:
     """The value that, at this level, none of `tests` further values of each column passes.
 
-    Both tails allow for the error of their estimate, and both are taken at `level / tests` (Bonferroni over the tests,
-    which are all heads and items). NaN is left out; a column of fewer than twelve values has no bound (NaN). How well
-    this holds on random-weights models is measured in `docs/random-weights.md`.
+    Both tails allow for the error of their estimate, and both are taken at `level / tests`
+    (Bonferroni over the tests, which are all heads and items). NaN is left out; a column of fewer
+    than twelve values has no bound (NaN). How well this holds on random-weights models is measured
+    in `docs/random-weights.md`.
 
     Parameters
     ----------
@@ -28,11 +32,11 @@ def chance_bound(values: np.ndarray, tests: int, level: float = 0.05, tail: str 
     level : float, default 0.05
         The chance that any of them passes.
     tail : str, default "exponential"
-        `normal`: the upper half of a column is that of a normal distribution around the median m, with `s² = mean (x −
-        m)²` over the k values above m: a further value is `m + s t`, t with k − 1 degrees of freedom. `exponential`:
-        beyond the threshold u over which the largest tenth lies (ten values at least), with k excesses of mean b,
-        `P(x > u + y) = share · (1 + y / (k b))^(−k)`. It is heavier: for what tokens receive, which one may have most
-        of.
+        `normal`: the upper half of a column is that of a normal distribution around the median m,
+        with `s² = mean (x − m)²` over the k values above m: a further value is `m + s t`, t with k
+        − 1 degrees of freedom. `exponential`: beyond the threshold u over which the largest tenth
+        lies (ten values at least), with k excesses of mean b, `P(x > u + y) = share · (1 + y / (k
+        b))^(−k)`. It is heavier: for what tokens receive, which one may have most of.
 
     Examples
     --------

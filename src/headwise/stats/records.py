@@ -27,24 +27,32 @@ class Records(Accumulator):
 
     Kept in the shard's file and sorted by example at the end.
 
-    Rows are filled layer by layer: `add(indices, values, where)` sets `values[example, ...]` in the part `where` of the
-    rows of these examples.
+    Rows are filled layer by layer: `add(indices, values, where)` sets `values[example, ...]` in the
+    part `where` of the rows of these examples.
 
-    With `at_most` only so many examples are kept, a sample that depends on their places in the corpus alone: memory
-    does not grow with the corpus, and no order of merging changes the sample."""
+    With `at_most` only so many examples are kept, a sample that depends on their places in the
+    corpus alone: memory does not grow with the corpus, and no order of merging changes the
+    sample."""
 
-    def __init__(self, *shape: int, dtype: torch.dtype = torch.float32, at_most: int | None = None) -> None:
+    def __init__(
+        self, *shape: int, dtype: torch.dtype = torch.float32, at_most: int | None = None
+    ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.at_most = at_most
         self._rows: dict[int, Tensor] = {}
         self._units: dict[int, int] = {}  # of examples that belong to a document
-        self._drawn: list[tuple[int, int]] = []  # a heap of (minus its lot, example): of those kept, the largest lot
+        self._drawn: list[
+            tuple[int, int]
+        ] = []  # a heap of (minus its lot, example): of those kept, the largest lot
         self._barred: int | None = None  # the smallest lot that was left out
-        self._waiting: list[tuple[list[int], Tensor, tuple[int | slice, ...], list[int]]] = []  # on a GPU
+        self._waiting: list[
+            tuple[list[int], Tensor, tuple[int | slice, ...], list[int]]
+        ] = []  # on a GPU
 
     def _keeps(self, index: int) -> bool:
-        """Whether an example is in the sample; one that is new puts out the one with the largest lot."""
+        """Whether an example is in the sample; one that is new puts out the one with the largest
+        lot."""
         if self.at_most is None or index in self._rows:
             return True
         lot = _lot(index)
@@ -59,8 +67,11 @@ class Records(Accumulator):
             return out != index
         return True
 
-    def add(self, indices: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-        """Set the rows of these examples; what a GPU gives stays there until it is read, or there is much of it."""
+    def add(
+        self, indices: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()
+    ) -> None:
+        """Set the rows of these examples; what a GPU gives stays there until it is read, or there
+        is much of it."""
         units = list(self._units_of(values) or ())
         values = values.detach().to(self.dtype)
         if not values.is_cuda:
@@ -76,7 +87,11 @@ class Records(Accumulator):
             self._set(indices, values.cpu(), where, units)
 
     def _set(
-        self, indices: Sequence[int], values: Tensor, where: tuple[int | slice, ...], of_units: Sequence[int]
+        self,
+        indices: Sequence[int],
+        values: Tensor,
+        where: tuple[int | slice, ...],
+        of_units: Sequence[int],
     ) -> None:
         for index, value in zip(indices, values, strict=True):
             if not self._keeps(index):

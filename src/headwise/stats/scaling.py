@@ -1,4 +1,5 @@
-"""Points in few dimensions with nearly the given distances: classical scaling and SMACOF, signs and order fixed."""
+"""Points in few dimensions with nearly the given distances: classical scaling and SMACOF, signs and
+order fixed."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from scipy.spatial.distance import cdist
 
 
 def classical_mds(distance: np.ndarray, axes: int = 2) -> tuple[np.ndarray, np.ndarray]:
-    """Torgerson's scaling: eigenvectors of `B = −½ J D² J` (J centres), scaled by the root of their eigenvalues.
+    """Torgerson's scaling: eigenvectors of `B = −½ J D² J` (J centres), scaled by the root of their
+    eigenvalues.
 
     Parameters
     ----------
@@ -38,12 +40,15 @@ def classical_mds(distance: np.ndarray, axes: int = 2) -> tuple[np.ndarray, np.n
     return fix_signs(points), share
 
 
-def smacof_mds(distance: np.ndarray, axes: int = 2, steps: int = 1000, tolerance: float = 1e-9) -> np.ndarray:
-    """Metric scaling by stress majorisation (de Leeuw): Guttman transforms until the stress no longer falls.
+def smacof_mds(
+    distance: np.ndarray, axes: int = 2, steps: int = 1000, tolerance: float = 1e-9
+) -> np.ndarray:
+    """Metric scaling by stress majorisation (de Leeuw): Guttman transforms until the stress no
+    longer falls.
 
-    It starts from the classical solution, not at random, and has a rule of its own when to stop (scikit-learn's changes
-    from release to release), so the answer is one and the same; it is turned to its principal axes and signed as in
-    `fix_signs`."""
+    It starts from the classical solution, not at random, and has a rule of its own when to stop
+    (scikit-learn's changes from release to release), so the answer is one and the same; it is
+    turned to its principal axes and signed as in `fix_signs`."""
     distance = np.asarray(distance, dtype=float)
     points = classical_mds(distance, axes)[0]
     n = len(points)
@@ -73,13 +78,15 @@ def stress(distance: np.ndarray, points: np.ndarray) -> float:
 
 
 def principal_axes(points: np.ndarray) -> np.ndarray:
-    """The same points centred and turned so that the first axis has the largest spread, then the second."""
+    """The same points centred and turned so that the first axis has the largest spread, then the
+    second."""
     centred = points - points.mean(0)
     return np.asarray(centred @ np.linalg.svd(centred, full_matrices=False)[2].T)
 
 
 def fix_signs(points: np.ndarray) -> np.ndarray:
-    """Mirror each axis so that its point farthest from zero (the first, up to rounding) lies on the positive side."""
+    """Mirror each axis so that its point farthest from zero (the first, up to rounding) lies on the
+    positive side."""
     if not len(points):
         return points
     size = np.abs(points)

@@ -1,5 +1,5 @@
-"""Tests of hypotheses, as pure functions on arrays: z, McNemar's exact one, groups among distances, overlaps of
-sets."""
+"""Tests of hypotheses, as pure functions on arrays: z, McNemar's exact one, groups among distances,
+overlaps of sets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from headwise.stats.intervals import share
 
 @dataclass(frozen=True, slots=True)
 class ZTest:
-    """One-tailed z-tests, elementwise: the statistic, its p-value, and whether fewer than 30 values stand behind it."""
+    """One-tailed z-tests, elementwise: the statistic, its p-value, and whether fewer than 30 values
+    stand behind it."""
 
     z: np.ndarray
     p_value: np.ndarray
@@ -23,9 +24,15 @@ class ZTest:
 
 
 def z_test(
-    mean: np.ndarray, variance: np.ndarray, count: np.ndarray, threshold: np.ndarray | float, *, student: bool = False
+    mean: np.ndarray,
+    variance: np.ndarray,
+    count: np.ndarray,
+    threshold: np.ndarray | float,
+    *,
+    student: bool = False,
 ) -> ZTest:
-    """Test `H0: mean ≤ threshold` against `mean > threshold` with `z = (mean − threshold) / sqrt(variance / count)`.
+    """Test `H0: mean ≤ threshold` against `mean > threshold` with `z = (mean − threshold) /
+    sqrt(variance / count)`.
 
     Parameters
     ----------
@@ -34,12 +41,14 @@ def z_test(
     threshold : ndarray or float
         The largest mean the null hypothesis allows.
     student : bool, default False
-        The p-value from Student's distribution with `count − 1` degrees of freedom instead of the normal one.
+        The p-value from Student's distribution with `count − 1` degrees of freedom instead of the
+        normal one.
 
     Returns
     -------
     ZTest
-        Zero variance gives p = 0 above the threshold and p = 1 at or below it; fewer than two values give NaN.
+        Zero variance gives p = 0 above the threshold and p = 1 at or below it; fewer than two
+        values give NaN.
     """
     mean, variance, count, threshold = np.broadcast_arrays(
         *(np.asarray(x, dtype=float) for x in (mean, variance, count, threshold))
@@ -54,7 +63,8 @@ def z_test(
 
 
 def mean_above(values: np.ndarray, threshold: np.ndarray | float = 0.0) -> np.ndarray:
-    """p-values of `H0: mean ≤ threshold` over axis 0, by Student's t; p = 0 or 1 where the values do not vary.
+    """p-values of `H0: mean ≤ threshold` over axis 0, by Student's t; p = 0 or 1 where the values
+    do not vary.
 
     >>> mean_above(np.array([[1.0, 0.5], [1.0, -0.5], [1.0, 0.3]])).round(3).tolist()
     [0.0, 0.387]
@@ -71,8 +81,8 @@ def mean_above(values: np.ndarray, threshold: np.ndarray | float = 0.0) -> np.nd
 
 
 def outlying(value: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """p-values of `H0: the value is one of the others`, against being larger: Student's prediction interval, the others
-    on axis 0.
+    """p-values of `H0: the value is one of the others`, against being larger: Student's prediction
+    interval, the others on axis 0.
 
     >>> float(outlying(np.array(5.0), np.array([1.0, 2.0, 3.0, 2.0])).round(3))
     0.023
@@ -87,12 +97,16 @@ def outlying(value: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.where(spread > 0, p, np.where(distance > 0, 0.0, 1.0))
 
 
-def mcnemar_exact(only_first: np.ndarray, only_second: np.ndarray, alternative: str = "greater") -> np.ndarray:
-    """McNemar's exact test of two predictors on the same items, from the items that only one of them gets right.
+def mcnemar_exact(
+    only_first: np.ndarray, only_second: np.ndarray, alternative: str = "greater"
+) -> np.ndarray:
+    """McNemar's exact test of two predictors on the same items, from the items that only one of
+    them gets right.
 
-    Under the null hypothesis each such item is as likely to be the first's as the second's: binomial with chance 1/2.
-    `greater` is the chance that the first gets so many or more, `less` so many or fewer, `two-sided` twice the smaller
-    of both, at most 1. Where the two never differ there is nothing to tell them apart: p = 1.
+    Under the null hypothesis each such item is as likely to be the first's as the second's:
+    binomial with chance 1/2. `greater` is the chance that the first gets so many or more, `less` so
+    many or fewer, `two-sided` twice the smaller of both, at most 1. Where the two never differ
+    there is nothing to tell them apart: p = 1.
 
     >>> mcnemar_exact(np.array([10, 0]), np.array([0, 0])).tolist()
     [0.0009765625, 1.0]
@@ -107,7 +121,8 @@ def mcnemar_exact(only_first: np.ndarray, only_second: np.ndarray, alternative: 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Mean distance of pairs within and between groups, their difference (between − within) and its p-value."""
+    """Mean distance of pairs within and between groups, their difference (between − within) and its
+    p-value."""
 
     within: float
     between: float
@@ -115,12 +130,15 @@ class Grouping:
     p_value: float
 
 
-def group_distance_test(distance: np.ndarray, groups: np.ndarray, repeats: int = 1999, seed: int = 0) -> Grouping:
-    """Whether members of a group are nearer to each other than to others: a permutation test on symmetric distances.
+def group_distance_test(
+    distance: np.ndarray, groups: np.ndarray, repeats: int = 1999, seed: int = 0
+) -> Grouping:
+    """Whether members of a group are nearer to each other than to others: a permutation test on
+    symmetric distances.
 
-    The statistic is the mean distance between groups minus the mean within; the null distribution comes from handing
-    the group labels round at random among the items (pairs are not independent, items are exchangeable). One-tailed:
-    small p, groups hold together."""
+    The statistic is the mean distance between groups minus the mean within; the null distribution
+    comes from handing the group labels round at random among the items (pairs are not independent,
+    items are exchangeable). One-tailed: small p, groups hold together."""
     distance = np.asarray(distance, dtype=float)
     labels = np.unique(np.asarray(groups), return_inverse=True)[1]
     n = len(labels)
@@ -142,23 +160,31 @@ def group_distance_test(distance: np.ndarray, groups: np.ndarray, repeats: int =
 
     observed_sum = within_sums(labels[None])
     generator = np.random.default_rng(seed)
-    chunk = max(1, 2_000_000 // (n * len(sizes)))  # one-hot labels of so many permutations fit a few caches
+    chunk = max(
+        1, 2_000_000 // (n * len(sizes))
+    )  # one-hot labels of so many permutations fit a few caches
     sums = np.concatenate(
         [
-            within_sums(np.stack([generator.permutation(labels) for _ in range(min(chunk, repeats - start))]))
+            within_sums(
+                np.stack(
+                    [generator.permutation(labels) for _ in range(min(chunk, repeats - start))]
+                )
+            )
             for start in range(0, repeats, chunk)
         ]
     )
     observed = float(difference(observed_sum)[0])
     drawn = difference(sums)
     slack = 1e-12 * max(abs(observed), np.abs(drawn).max(initial=0.0))
-    p = float(1 + (drawn >= observed - slack).sum()) / (1 + repeats)  # the given labels count as a draw
+    p = float(1 + (drawn >= observed - slack).sum()) / (
+        1 + repeats
+    )  # the given labels count as a draw
     within = float(observed_sum[0]) / within_pairs
     between = (total - float(observed_sum[0])) / between_pairs
     return Grouping(within, between, between - within, p)
 
 
-# --- overlaps of sets of heads: exact, over all heads or within each layer --------------------------------------------
+# --- overlaps of sets of heads: exact, over all heads or within each layer ------------------------
 
 
 def overlap_counts(members: np.ndarray) -> np.ndarray:
@@ -177,10 +203,11 @@ def jaccard(counts: np.ndarray) -> np.ndarray:
 
 
 def overlap_test(members: np.ndarray) -> np.ndarray:
-    """`P(overlap ≥ the one found)` for each two sets drawn at random with their sizes: the hypergeometric tail.
+    """`P(overlap ≥ the one found)` for each two sets drawn at random with their sizes: the
+    hypergeometric tail.
 
-    `members[..., set]` is bool. The diagonal and pairs with an empty set are NaN: there is nothing to test.
-    """
+    `members[..., set]` is bool. The diagonal and pairs with an empty set are NaN: there is nothing
+    to test."""
     flat = np.asarray(members, dtype=bool).reshape(1, -1, members.shape[-1])
     return stratified_overlap_test(flat)
 
@@ -190,8 +217,8 @@ def stratified_overlap_test(members: np.ndarray) -> np.ndarray:
 
     Sets that merely share layers do not count as overlapping.
 
-    The overlap is then a sum of independent hypergeometric counts, one for each stratum; its distribution is their
-    convolution, so the test is exact."""
+    The overlap is then a sum of independent hypergeometric counts, one for each stratum; its
+    distribution is their convolution, so the test is exact."""
     members = np.asarray(members, dtype=bool)
     strata, items, sets = members.shape
     sizes = members.sum(1)
@@ -204,7 +231,9 @@ def stratified_overlap_test(members: np.ndarray) -> np.ndarray:
             chances = np.ones(1)
             for stratum in range(strata):
                 most = int(min(sizes[stratum, a], sizes[stratum, b]))
-                here = scipy_stats.hypergeom.pmf(np.arange(most + 1), items, sizes[stratum, a], sizes[stratum, b])
+                here = scipy_stats.hypergeom.pmf(
+                    np.arange(most + 1), items, sizes[stratum, a], sizes[stratum, b]
+                )
                 chances = np.convolve(chances, here)
             out[a, b] = out[b, a] = min(1.0, float(chances[counts[a, b] :].sum()))
     return out

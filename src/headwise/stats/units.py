@@ -1,5 +1,5 @@
-"""The unit of sampling: examples of one document are not independent, so sums are kept by document, and ratios of sums
-get their spread over documents."""
+"""The unit of sampling: examples of one document are not independent, so sums are kept by document,
+and ratios of sums get their spread over documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ CELLS = 1 << 24  # numbers kept in all, which decides how many units are kept ap
 
 
 def unit_key(document: str | None, index: int) -> int:
-    """A number for the unit of an example: below zero for a document, by its name; else the example's own place.
+    """A number for the unit of an example: below zero for a document, by its name; else the
+    example's own place.
 
     >>> unit_key(None, 7), unit_key("a", 0) == unit_key("a", 5) < 0
     (7, True)
@@ -30,14 +31,19 @@ def unit_key(document: str | None, index: int) -> int:
 
 
 class Accumulator:
-    """What a state is made of. `batch_units` are those of the examples about to be added, in their order, where every
-    example belongs to a document (see `State.of`)."""
+    """What a state is made of. `batch_units` are those of the examples about to be added, in their
+    order, where every example belongs to a document (see `State.of`)."""
 
     batch_units: Sequence[int] | None = None
 
     def _units_of(self, values: Tensor) -> Sequence[int] | None:
-        """The units of these values; None where an analysis hands in other examples than those of the batch."""
-        return self.batch_units if self.batch_units is not None and len(self.batch_units) == len(values) else None
+        """The units of these values; None where an analysis hands in other examples than those of
+        the batch."""
+        return (
+            self.batch_units
+            if self.batch_units is not None and len(self.batch_units) == len(values)
+            else None
+        )
 
 
 def most_units(*shape: int) -> int:
@@ -48,8 +54,9 @@ def most_units(*shape: int) -> int:
 class UnitSums(Accumulator):
     """Sums for each unit of sampling, elementwise; they merge, whatever the cuts.
 
-    Where there are more units than can be kept apart, units are put together by chance (by the remainder of their
-    number): sums of independent units are independent too, so tests and intervals stay right.
+    Where there are more units than can be kept apart, units are put together by chance (by the
+    remainder of their number): sums of independent units are independent too, so tests and
+    intervals stay right.
 
     Parameters
     ----------
@@ -61,17 +68,24 @@ class UnitSums(Accumulator):
         Units kept apart; by default as many as memory allows.
     """
 
-    def __init__(self, *shape: int, dtype: torch.dtype = torch.float32, most: int | None = None) -> None:
+    def __init__(
+        self, *shape: int, dtype: torch.dtype = torch.float32, most: int | None = None
+    ) -> None:
         self.shape = shape
         self.most = most or most_units(*shape)
         self._places: dict[int, int] = {}
         self._held = torch.zeros(0, *shape, dtype=dtype)
         self._folded = False
 
-    def add(self, units: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-        """Add `values[example, ...]` to the sums of each example's unit, in the part `where` of the shape."""
+    def add(
+        self, units: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()
+    ) -> None:
+        """Add `values[example, ...]` to the sums of each example's unit, in the part `where` of the
+        shape."""
         places = self._take(units)
-        self._held[(slice(None), *where)].index_add_(0, places, values.detach().to("cpu", self._held.dtype))
+        self._held[(slice(None), *where)].index_add_(
+            0, places, values.detach().to("cpu", self._held.dtype)
+        )
 
     def merge(self, other: UnitSums) -> None:
         if other._folded:
@@ -126,8 +140,15 @@ class UnitSums(Accumulator):
 
     @property
     def unit_name(self) -> str:
-        """What the units are: `documents`, `examples`, or `groups` of either where there were too many to keep."""
-        return "groups" if self._folded else "documents" if any(key < 0 for key in self._places) else "examples"
+        """What the units are: `documents`, `examples`, or `groups` of either where there were too
+        many to keep."""
+        return (
+            "groups"
+            if self._folded
+            else "documents"
+            if any(key < 0 for key in self._places)
+            else "examples"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,8 +167,9 @@ class Ratio:
 def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     """A ratio of sums over units, `Σy / Σw`, with units as what was sampled.
 
-    The variance is the delta method's `G/(G−1) · Σ(y − R·w)² / (Σw)²` over the G units of weight above zero: the
-    cluster-robust one. Of means over examples y is the sum and w the number of a unit's values.
+    The variance is the delta method's `G/(G−1) · Σ(y − R·w)² / (Σw)²` over the G units of weight
+    above zero: the cluster-robust one. Of means over examples y is the sum and w the number of a
+    unit's values.
 
     Parameters
     ----------
@@ -169,12 +191,16 @@ def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     return Ratio(ratio, variance, units)
 
 
-def share_interval(hits: np.ndarray, tries: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """The interval of a share of `tries[unit, ...]`, of which `hits` are right, with units as what was sampled.
+def share_interval(
+    hits: np.ndarray, tries: np.ndarray, level: float = LEVEL
+) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of a share of `tries[unit, ...]`, of which `hits` are right, with units as what
+    was sampled.
 
-    Wilson's with the effective number of tries, `n / design effect`, where the design effect is the variance over units
-    against that of independent tries (at least 1; the number of units where all or none are right), and with the
-    quantile of Student's t for the number of units (Korn and Graubard 1998). NaN where nothing was tried.
+    Wilson's with the effective number of tries, `n / design effect`, where the design effect is the
+    variance over units against that of independent tries (at least 1; the number of units where all
+    or none are right), and with the quantile of Student's t for the number of units (Korn and
+    Graubard 1998). NaN where nothing was tried.
 
     >>> [float(end.round(2)) for end in share_interval(np.array([1, 0, 1, 1]), np.ones(4))]
     [0.13, 0.98]
@@ -188,6 +214,8 @@ def share_interval(hits: np.ndarray, tries: np.ndarray, level: float = LEVEL) ->
         effect = np.maximum(np.where(found.units > 1, effect, count), 1.0)
         # t in place of the normal quantile: as many fewer tries as its square is larger.
         freedom = np.maximum(found.units - 1, 1)
-        wider = (scipy_stats.t.ppf(0.5 + level / 2, freedom) / scipy_stats.norm.ppf(0.5 + level / 2)) ** 2
+        wider = (
+            scipy_stats.t.ppf(0.5 + level / 2, freedom) / scipy_stats.norm.ppf(0.5 + level / 2)
+        ) ** 2
         effective = count / effect / wider
     return wilson_interval(np.nan_to_num(found.value) * effective, effective, level)

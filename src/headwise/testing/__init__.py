@@ -1,4 +1,5 @@
-"""Models with planted heads, slow independent computations, and the battery of checks that every analysis must pass."""
+"""Models with planted heads, slow independent computations, and the battery of checks that every
+analysis must pass."""
 
 from headwise.testing.behaviours import RULES
 from headwise.testing.contributions import contributions

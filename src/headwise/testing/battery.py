@@ -1,8 +1,8 @@
-"""The common battery: what DESIGN.md's contract asks of every analysis, as checks that need to know nothing about it.
+"""The common battery: what DESIGN.md's contract asks of every analysis, as checks that need to know
+nothing about it.
 
-`check_analysis(make, ...)` runs all; `CHECKS` names them one by one for a test's parameters. Each raises an
-AssertionError that says which variable broke what.
-"""
+`check_analysis(make, ...)` runs all; `CHECKS` names them one by one for a test's parameters. Each
+raises an AssertionError that says which variable broke what."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "induction": {"length": 8, "sequences": 4, "disable": 1, "draws": 2, "confirm": 2},
     "retrieval": {"lengths": (44,), "depths": 2, "needles": 1},
     "roles": {"bootstrap": 50},
-    "tree_probe": {"epochs": 1, "learning_rate": 0.01},  # the search of a rate is what takes the time
+    "tree_probe": {
+        "epochs": 1,
+        "learning_rate": 0.01,
+    },  # the search of a rate is what takes the time
 }
 
 
@@ -68,10 +71,12 @@ class Bed:
     causal : bool, default False
         On a decoder instead of an encoder.
     examples : sequence of Example, optional
-        The corpus; by default eleven examples with every kind of annotation (five times as many for experiments).
+        The corpus; by default eleven examples with every kind of annotation (five times as many for
+        experiments).
     order_dependent : frozenset of str, optional
-        Variables that depend on the order of heads by convention (numbers of clusters, random permutations) and are not
-        compared under a permutation; added to the analysis's own `order_dependent`, where it has one.
+        Variables that depend on the order of heads by convention (numbers of clusters, random
+        permutations) and are not compared under a permutation; added to the analysis's own
+        `order_dependent`, where it has one.
     """
 
     analysis: Analysis
@@ -81,7 +86,9 @@ class Bed:
 
     def __post_init__(self) -> None:
         self.analysis = self.whole = self.analysis.seeded(0)
-        if isinstance(self.analysis, RandomNull):  # invariances are the model's own; the whole way has a random one too
+        if isinstance(
+            self.analysis, RandomNull
+        ):  # invariances are the model's own; the whole way has a random one too
             self.analysis = replace(self.analysis, random_models=0)  # type: ignore[type-var]
             self.whole = replace(self.analysis, random_models=1)  # type: ignore[type-var]
         self.module, self.tokenizer = random_model(causal=self.causal)
@@ -89,15 +96,26 @@ class Bed:
         copies = 1 if self.streams else EXPERIMENT_COPIES
         given = battery_examples(copies) if self.examples is None else list(self.examples)
         self.corpus = Corpus.from_examples(given, "battery")
-        self.shape: Shape = model_shape(self.model, EncodedCorpus(self.corpus, self.model.encoder).scan)
-        self.analysis, self.whole = self.analysis.planned(self.shape), self.whole.planned(self.shape)
-        self.rows: list[Encoded] = [self.model.encode(example, index) for index, example in enumerate(given)]
+        self.shape: Shape = model_shape(
+            self.model, EncodedCorpus(self.corpus, self.model.encoder).scan
+        )
+        self.analysis, self.whole = (
+            self.analysis.planned(self.shape),
+            self.whole.planned(self.shape),
+        )
+        self.rows: list[Encoded] = [
+            self.model.encode(example, index) for index, example in enumerate(given)
+        ]
 
     @property
     def refusal(self) -> str | None:
         """Why this analysis cannot run here, or None."""
         lacking = sorted(self.analysis.requires - self.shape.annotations)
-        return f"the corpus has no {', '.join(lacking)}" if lacking else self.analysis.refusal(self.shape)
+        return (
+            f"the corpus has no {', '.join(lacking)}"
+            if lacking
+            else self.analysis.refusal(self.shape)
+        )
 
     @property
     def observer(self) -> Observer:
@@ -108,30 +126,45 @@ class Bed:
     def streams(self) -> bool:
         return isinstance(self.analysis, Observer)
 
-    def batches(self, rows: Sequence[Encoded] | None = None, max_tokens: int = MAX_TOKENS) -> list[Batch]:
-        return batches(self.rows if rows is None else rows, max_tokens, self.model.pad_id, self.model.device)
+    def batches(
+        self, rows: Sequence[Encoded] | None = None, max_tokens: int = MAX_TOKENS
+    ) -> list[Batch]:
+        return batches(
+            self.rows if rows is None else rows, max_tokens, self.model.pad_id, self.model.device
+        )
 
-    def observe(self, given: Iterable[Batch], block_rows: int | None = None, model: HeadModel | None = None) -> State:
+    def observe(
+        self, given: Iterable[Batch], block_rows: int | None = None, model: HeadModel | None = None
+    ) -> State:
         states = {self.analysis.name: self.observer.start(self.shape)}
-        return observe_batches(model or self.model, given, [self.observer], states, block_rows=block_rows)[
-            self.analysis.name
-        ]
+        return observe_batches(
+            model or self.model, given, [self.observer], states, block_rows=block_rows
+        )[self.analysis.name]
 
     def result(self, state: State) -> xr.Dataset:
         return self.observer.result(state, self.shape)
 
-    def run(self, model: HeadModel | None = None, analysis: Analysis | None = None, **options: Any) -> xr.Dataset:
+    def run(
+        self, model: HeadModel | None = None, analysis: Analysis | None = None, **options: Any
+    ) -> xr.Dataset:
         """The whole way: plan, shards, merge, labels."""
         asked = analysis or self.analysis
         with tempfile.TemporaryDirectory() as folder:
-            return run_analyses(model or self.model, self.corpus, [asked], folder, RunOptions(**options))[asked.name]
+            return run_analyses(
+                model or self.model, self.corpus, [asked], folder, RunOptions(**options)
+            )[asked.name]
 
     @cached_property
     def reference(self) -> xr.Dataset:
-        """The result everything else is compared with: for observers, from rows one by one, without any padding."""
+        """The result everything else is compared with: for observers, from rows one by one, without
+        any padding."""
         if not self.streams:
             return self.run()
-        return self.result(self.observe([collate([row], self.model.pad_id, self.model.device) for row in self.rows]))
+        return self.result(
+            self.observe(
+                [collate([row], self.model.pad_id, self.model.device) for row in self.rows]
+            )
+        )
 
     @cached_property
     def observed(self) -> State:
@@ -142,37 +175,49 @@ class Bed:
     def parts(self) -> tuple[State, State, State]:
         """Two examples, one, and the rest; whoever merges them takes copies."""
         first, second, third = (
-            self.observe(self.batches(rows)) for rows in (self.rows[:2], self.rows[2:3], self.rows[3:])
+            self.observe(self.batches(rows))
+            for rows in (self.rows[:2], self.rows[2:3], self.rows[3:])
         )
         return first, second, third
 
     @cached_property
     def labelled(self) -> xr.Dataset:
-        same = not self.streams and self.whole == self.analysis  # the reference came the whole way too
+        same = (
+            not self.streams and self.whole == self.analysis
+        )  # the reference came the whole way too
         return self.reference if same else self.run(analysis=self.whole)
 
 
-# --- invariances ------------------------------------------------------------------------------------------------------
+# --- invariances ----------------------------------------------------------------------------------
 
 
 def check_batching(bed: Bed) -> None:
     """Batches of any size give the same numbers (those of one row are the reference)."""
     assert_same(bed.result(bed.observed), bed.reference, f"batches of {MAX_TOKENS} tokens")
     for size in (40, WHOLE):
-        assert_same(bed.result(bed.observe(bed.batches(max_tokens=size))), bed.reference, f"batches of {size} tokens")
+        assert_same(
+            bed.result(bed.observe(bed.batches(max_tokens=size))),
+            bed.reference,
+            f"batches of {size} tokens",
+        )
 
 
 def check_padding(bed: Bed) -> None:
     """Padding, also far more than needed, gives the same numbers."""
     width = min(bed.model.max_length, max(map(len, bed.rows)) + 9)
     whole = collate(bed.rows, bed.model.pad_id, bed.model.device, pad_to=width)
-    assert_same(bed.result(bed.observe([whole])), bed.reference, f"all examples padded to {width} tokens")
+    assert_same(
+        bed.result(bed.observe([whole])), bed.reference, f"all examples padded to {width} tokens"
+    )
 
 
 def check_order(bed: Bed) -> None:
     """The order in which examples come by does not matter, neither of batches nor within them."""
     shuffled = [bed.rows[i] for i in np.random.default_rng(3).permutation(len(bed.rows))]
-    mixed = [collate(shuffled[i : i + 3], bed.model.pad_id, bed.model.device) for i in range(0, len(shuffled), 3)]
+    mixed = [
+        collate(shuffled[i : i + 3], bed.model.pad_id, bed.model.device)
+        for i in range(0, len(shuffled), 3)
+    ]
     assert_same(bed.result(bed.observe(mixed)), bed.reference, "another order of examples")
 
 
@@ -180,13 +225,19 @@ def check_row_blocks(bed: Bed) -> None:
     """Weights shown a few query rows at a time give the same numbers."""
     whole = bed.batches(max_tokens=WHOLE)
     for size in (1, 5):
-        assert_same(bed.result(bed.observe(whole, block_rows=size)), bed.reference, f"blocks of {size} rows")
+        assert_same(
+            bed.result(bed.observe(whole, block_rows=size)), bed.reference, f"blocks of {size} rows"
+        )
 
 
 def check_sharding(bed: Bed) -> None:
     """A run cut into many shards is the run in one."""
     # Of eleven examples the last stands alone: shards of one and of several in one run.
-    assert_same(bed.run(shard_size=SHARD, batch_tokens=MAX_TOKENS), bed.reference, f"shards of {SHARD} examples")
+    assert_same(
+        bed.run(shard_size=SHARD, batch_tokens=MAX_TOKENS),
+        bed.reference,
+        f"shards of {SHARD} examples",
+    )
     one = bed.labelled if bed.whole == bed.analysis else bed.run()
     assert_same(one, bed.reference, "one shard")
 
@@ -197,7 +248,9 @@ def check_merge(bed: Bed) -> None:
     nothing = bed.observer.start(bed.shape)
 
     def merged(*states: State) -> State:
-        first, *rest = (deepcopy(state) for state in states)  # merging changes them, and they are needed again
+        first, *rest = (
+            deepcopy(state) for state in states
+        )  # merging changes them, and they are needed again
         for other in rest:
             first.merge(other)
         return first
@@ -210,16 +263,21 @@ def check_merge(bed: Bed) -> None:
 
 
 def check_saving(bed: Bed) -> None:
-    """A state saved and loaded is the same state, to the last bit: alone, and when more is merged into it."""
+    """A state saved and loaded is the same state, to the last bit: alone, and when more is merged
+    into it."""
     second, _, first = (deepcopy(part) for part in bed.parts)
     loaded = bed.observer.start(bed.shape)
     saved = {name: np.array(array) for name, array in first.arrays().items()}
     loaded.load(saved)
     again = loaded.arrays()
-    assert saved.keys() == again.keys(), f"arrays change by saving: {sorted(saved.keys() ^ again.keys())}"
+    assert saved.keys() == again.keys(), (
+        f"arrays change by saving: {sorted(saved.keys() ^ again.keys())}"
+    )
     for name, array in saved.items():
         assert isinstance(array, np.ndarray), f"{name} is saved as no array"
-        assert array.dtype.kind in "biuf", f"{name} is saved as {array.dtype}, which no plain file holds"
+        assert array.dtype.kind in "biuf", (
+            f"{name} is saved as {array.dtype}, which no plain file holds"
+        )
         assert array.dtype == again[name].dtype, f"{name} changes its type by saving"
         np.testing.assert_array_equal(array, again[name], err_msg=name)
     xr.testing.assert_identical(bed.result(loaded), bed.result(first))
@@ -259,26 +317,36 @@ def check_repetition(bed: Bed) -> None:
     xr.testing.assert_identical(bed.run(analysis=bed.whole), bed.labelled)
 
 
-# --- what a result looks like -----------------------------------------------------------------------------------------
+# --- what a result looks like ---------------------------------------------------------------------
 
 
 def check_result(bed: Bed) -> None:
-    """Dims from the one vocabulary, counts and intervals beside means, promised names, where the method comes from."""
+    """Dims from the one vocabulary, counts and intervals beside means, promised names, where the
+    method comes from."""
     check_names(bed.analysis.name, bed.labelled)
     for name in ("title", "paper", "section", "citation"):
         assert bed.labelled.attrs.get(name), f"attribute `{name}` is missing"
-    assert json.loads(bed.labelled.attrs["parameters"]) == json.loads(json.dumps(describe(bed.whole.parameters)))
+    assert json.loads(bed.labelled.attrs["parameters"]) == json.loads(
+        json.dumps(describe(bed.whole.parameters))
+    )
     for name, value in bed.labelled.attrs.items():
         assert isinstance(value, str | int | float | np.number), (
             f"attribute `{name}` is {type(value).__name__}; a file holds strings and numbers"
         )
     if not bed.analysis.missing(bed.shape):
-        empty = [name for name in VARIABLES.get(bed.analysis.name, {}) if not bed.labelled[name].notnull().any()]
-        assert not empty, f"{', '.join(empty)}: nothing but NaN, though nothing is said to be missing"
+        empty = [
+            name
+            for name in VARIABLES.get(bed.analysis.name, {})
+            if not bed.labelled[name].notnull().any()
+        ]
+        assert not empty, (
+            f"{', '.join(empty)}: nothing but NaN, though nothing is said to be missing"
+        )
 
 
 def check_parameters(bed: Bed) -> None:
-    """Parameters are stored untouched, cannot be changed, can be written down; unknown ones are refused."""
+    """Parameters are stored untouched, cannot be changed, can be written down; unknown ones are
+    refused."""
     name, given = bed.analysis.name, bed.analysis.parameters
     for parameter, value in given.items():
         again = make_analysis(name, {parameter: value})
@@ -335,7 +403,7 @@ def check_analysis(
     return list(run)
 
 
-# --- comparing --------------------------------------------------------------------------------------------------------
+# --- comparing ------------------------------------------------------------------------------------
 
 
 def assert_same(found: xr.Dataset, expected: xr.Dataset, what: str) -> None:
@@ -348,7 +416,9 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset, what: str) -> None:
         assert a.dims == b.dims, f"{what}: {name} has dims {a.dims}, not {b.dims}"
         assert a.shape == b.shape, f"{what}: {name} has shape {a.shape}, not {b.shape}"
         if a.dtype.kind == "f":
-            np.testing.assert_allclose(a.values, b.values, rtol=RELATIVE, atol=ABSOLUTE, err_msg=f"{what}: {name}")
+            np.testing.assert_allclose(
+                a.values, b.values, rtol=RELATIVE, atol=ABSOLUTE, err_msg=f"{what}: {name}"
+            )
         else:
             np.testing.assert_array_equal(a.values, b.values, err_msg=f"{what}: {name}")
     for name in found.coords:
@@ -359,8 +429,8 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset, what: str) -> None:
 def permuted(dataset: xr.Dataset, order: Sequence[Sequence[int]]) -> xr.Dataset:
     """A result with its heads in another order.
 
-    `[layer, head]` by layer, `head` alone as the last layer's, `head_a` and `head_b` as layer · heads + head.
-    """
+    `[layer, head]` by layer, `head` alone as the last layer's, `head_a` and `head_b` as layer ·
+    heads + head."""
     heads = len(order[0])
     flat = [layer * heads + h for layer, new in enumerate(order) for h in new]
     out = dataset.copy(deep=True)
@@ -377,9 +447,16 @@ def permuted(dataset: xr.Dataset, order: Sequence[Sequence[int]]) -> xr.Dataset:
                 values = np.moveaxis(moved, (0, 1), (array.dims.index("layer"), axis))
             else:
                 values = np.take(values, list(order[-1]), axis=axis)
-        out[name].values = values  # in place: assigning a variable named like its dim would make it a coordinate
+        out[
+            name
+        ].values = (
+            values  # in place: assigning a variable named like its dim would make it a coordinate
+        )
     return out
 
 
 def _stem(name: str) -> str:
-    return next((name.removesuffix(suffix) for suffix in ("_n", "_low", "_high") if name.endswith(suffix)), name)
+    return next(
+        (name.removesuffix(suffix) for suffix in ("_n", "_low", "_high") if name.endswith(suffix)),
+        name,
+    )

@@ -1,4 +1,5 @@
-"""What a planted head can be made to do: each behaviour as a plain rule (the oracle) and as query and key matrices."""
+"""What a planted head can be made to do: each behaviour as a plain rule (the oracle) and as query
+and key matrices."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ GAP = 25.0  # in units of the logit: what is not attended to keeps exp(-25) of t
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One planted behaviour, taken apart: its kind (`offset`, `sep`, `to`, ...) and its argument."""
+    """One planted behaviour, taken apart: its kind (`offset`, `sep`, `to`, ...) and its
+    argument."""
 
     kind: str
     offset: int = 0
@@ -48,7 +50,15 @@ def parse_behaviour(name: str, causal: bool, vocabulary: Vocabulary) -> Behaviou
     kind, _, argument = name.partition(":")
     if name in NEAR or (kind == "offset" and argument.lstrip("+-").isdigit()):
         found = Behaviour("offset", NEAR[name] if name in NEAR else int(argument))
-    elif name in ("first", "cls", "sep", "block", "uniform", "same_word", "same_word_other_segment"):
+    elif name in (
+        "first",
+        "cls",
+        "sep",
+        "block",
+        "uniform",
+        "same_word",
+        "same_word_other_segment",
+    ):
         found = Behaviour(name)
     elif kind == "tree":
         found = Behaviour("to", table="tree", relation=argument)
@@ -58,8 +68,14 @@ def parse_behaviour(name: str, causal: bool, vocabulary: Vocabulary) -> Behaviou
         found = Behaviour(kind, table=argument)
     else:
         raise ParameterError(unknown("behaviour", name, RULES))
-    if causal and (found.offset > 0 or found.relation or found.kind in ("sep", "block", "same_word_other_segment")):
-        raise ParameterError(f"A causal model cannot be made to do '{name}'; possible are {CAUSAL}.")
+    if causal and (
+        found.offset > 0
+        or found.relation
+        or found.kind in ("sep", "block", "same_word_other_segment")
+    ):
+        raise ParameterError(
+            f"A causal model cannot be made to do '{name}'; possible are {CAUSAL}."
+        )
     if found.table and found.table not in vocabulary.tables:
         raise ParameterError(
             f"'{name}' needs the table '{found.table}'; `tables` has {', '.join(vocabulary.tables) or 'none'}."
@@ -67,11 +83,15 @@ def parse_behaviour(name: str, causal: bool, vocabulary: Vocabulary) -> Behaviou
     return found
 
 
-# --- the oracle: plain rules on token ids, positions and token types --------------------------------------------------
+# --- the oracle: plain rules on token ids, positions and token types ------------------------------
 
 
 def expected_weights(
-    behaviour: Behaviour, ids: Sequence[int], types: Sequence[int], vocabulary: Vocabulary, causal: bool
+    behaviour: Behaviour,
+    ids: Sequence[int],
+    types: Sequence[int],
+    vocabulary: Vocabulary,
+    causal: bool,
 ) -> np.ndarray:
     """The map [query, key] this behaviour has on one row of tokens, by its rule alone."""
     n = len(ids)
@@ -86,7 +106,12 @@ def expected_weights(
 
 
 def _is_target(
-    behaviour: Behaviour, i: int, j: int, ids: Sequence[int], types: Sequence[int], vocabulary: Vocabulary
+    behaviour: Behaviour,
+    i: int,
+    j: int,
+    ids: Sequence[int],
+    types: Sequence[int],
+    vocabulary: Vocabulary,
 ) -> bool:
     kind = vocabulary.kind
     match behaviour.kind:
@@ -108,7 +133,9 @@ def _is_target(
             return ids[i] == ids[j] and types[i] != types[j]
         case "to" | "from":
             own, other = vocabulary.word_of.get(ids[i]), vocabulary.word_of.get(ids[j])
-            if behaviour.relation and (own is None or vocabulary.relation.get(own) != behaviour.relation):
+            if behaviour.relation and (
+                own is None or vocabulary.relation.get(own) != behaviour.relation
+            ):
                 return i == j if kind[ids[i]] == "sep" else kind[ids[j]] == "sep"
             table = vocabulary.tables[behaviour.table]
             return (
@@ -119,12 +146,13 @@ def _is_target(
     raise AssertionError(behaviour)
 
 
-# --- the same as bilinear forms of one-hot codes ----------------------------------------------------------------------
+# --- the same as bilinear forms of one-hot codes --------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A score `(query · code of query_block at i) · (key · code of key_block at j)` in units of GAP; block "" is 1."""
+    """A score `(query · code of query_block at i) · (key · code of key_block at j)` in units of
+    GAP; block "" is 1."""
 
     query_block: str
     query: np.ndarray  # [rank, size of the block]
@@ -133,7 +161,8 @@ class Term:
 
 
 def terms(behaviour: Behaviour, sizes: Mapping[str, int], relations: Sequence[str]) -> list[Term]:
-    """Terms whose sum prefers the targets of the rule by at least one GAP to everything else, and all of them alike."""
+    """Terms whose sum prefers the targets of the rule by at least one GAP to everything else, and
+    all of them alike."""
 
     def match(query_block: str, key_block: str, weight: float, skip: int = 0) -> Term:
         picked = np.eye(sizes[query_block])[skip:]
@@ -145,7 +174,8 @@ def terms(behaviour: Behaviour, sizes: Mapping[str, int], relations: Sequence[st
     itself = match("position", "position", 1.0)
     match behaviour.kind:
         case "offset":
-            # Row p asks for p + offset twice as loudly as for p itself, which remains where there is no such token.
+            # Row p asks for p + offset twice as loudly as for p itself, which remains where there
+            # is no such token.
             asks = 2 * np.eye(sizes["position"], k=-behaviour.offset) + np.eye(sizes["position"])
             return [Term("position", asks, "position", np.eye(sizes["position"]))]
         case "first":
@@ -161,13 +191,21 @@ def terms(behaviour: Behaviour, sizes: Mapping[str, int], relations: Sequence[st
             return [match("token", "token", 1.0)]
         case "same_word_other_segment":
             other = np.array([[0.0, 1.0], [1.0, 0.0]])
-            return [match("token", "token", 2.0), Term("segment", 2 * other, "segment", np.eye(2)), itself]
+            return [
+                match("token", "token", 2.0),
+                Term("segment", 2 * other, "segment", np.eye(2)),
+                itself,
+            ]
         case "to" | "from":
             blocks = (f"table:{behaviour.table}", "word")
             query_block, key_block = blocks if behaviour.kind == "to" else blocks[::-1]
             out = [match(query_block, key_block, 2.0, skip=1), itself]
             if behaviour.relation:
-                elsewhere = np.array([[0.0 if name == behaviour.relation else 4.0 for name in relations]])
-                out.append(Term("relation", elsewhere, "kind", np.eye(sizes["kind"])[[KINDS.index("sep")]]))
+                elsewhere = np.array(
+                    [[0.0 if name == behaviour.relation else 4.0 for name in relations]]
+                )
+                out.append(
+                    Term("relation", elsewhere, "kind", np.eye(sizes["kind"])[[KINDS.index("sep")]])
+                )
             return out
     raise AssertionError(behaviour)

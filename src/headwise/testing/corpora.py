@@ -25,11 +25,22 @@ _SENTENCES = (
 _MENTIONS = {
     0: (Mention(0, 3, "teacher", 2), Mention(4, 6, "cat", 5)),
     1: (Mention(0, 1, "teacher", 0), Mention(2, 3, "cat", 2)),
-    5: (Mention(0, 2, "child", 1), Mention(3, 5, "bird", 4), Mention(6, 8, "bird", 7), Mention(10, 12, "child", 11)),
+    5: (
+        Mention(0, 2, "child", 1),
+        Mention(3, 5, "bird", 4),
+        Mention(6, 8, "bird", 7),
+        Mention(10, 12, "child", 11),
+    ),
 }
 _FRAMES = {
-    0: (FrameLink("Perception", "Phenomenon", (3, 4), (4, 6)), FrameLink("Perception", "Perceiver", (3, 4), (0, 3))),
-    5: (FrameLink("Perception", "Perceiver", (2, 3), (0, 2)), FrameLink("Sound", "Place", (8, 9), (9, 12), core=False)),
+    0: (
+        FrameLink("Perception", "Phenomenon", (3, 4), (4, 6)),
+        FrameLink("Perception", "Perceiver", (3, 4), (0, 3)),
+    ),
+    5: (
+        FrameLink("Perception", "Perceiver", (2, 3), (0, 2)),
+        FrameLink("Sound", "Place", (8, 9), (9, 12), core=False),
+    ),
     3: (FrameLink("Motion", "Place", (3, 4), (4, 7)),),
 }
 _KIN = (
@@ -47,9 +58,8 @@ def battery_examples(copies: int = 1) -> list[Example]:
 
     Most with mentions, some with frames.
 
-    Words are those of `DEFAULT_WORDS`. Further copies have other nouns, verbs and adjectives in the same trees. The
-    label says whether a dog or a cat comes up.
-    """
+    Words are those of `DEFAULT_WORDS`. Further copies have other nouns, verbs and adjectives in the
+    same trees. The label says whether a dog or a cat comes up."""
     out: list[Example] = []
     for copy in range(copies):
         single = [_sentence(number, copy) for number in range(len(_SENTENCES))]
@@ -57,7 +67,11 @@ def battery_examples(copies: int = 1) -> list[Example]:
         couples = zip(single, [*pairs, None], strict=True)
         out += [example for couple in couples for example in couple if example is not None]
     return [
-        replace(example, label="pet" if {"dog", "cat"} & set(example.all_words) else "none", origin=f"battery:{i + 1}")
+        replace(
+            example,
+            label="pet" if {"dog", "cat"} & set(example.all_words) else "none",
+            origin=f"battery:{i + 1}",
+        )
         for i, example in enumerate(out)
     ]
 
@@ -91,7 +105,10 @@ def _joined(first: Example, second: Example) -> Example:
         return span[0] + shift, span[1] + shift
 
     mentions = [mention.moved(shift) for mention in second.mentions or ()]
-    frames = [replace(link, target=moved(link.target), span=moved(link.span)) for link in second.frames or ()]
+    frames = [
+        replace(link, target=moved(link.target), span=moved(link.span))
+        for link in second.frames or ()
+    ]
     return replace(
         first,
         words_pair=second.words,

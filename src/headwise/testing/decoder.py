@@ -1,11 +1,11 @@
-"""A two-layer decoder without feed-forward layers whose weights are set: the oracle of the questions asked of decoders.
+"""A two-layer decoder without feed-forward layers whose weights are set: the oracle of the
+questions asked of decoders.
 
-Every token's embedding is a row of one-hot codes (position, token), as in `planted`; two more blocks are empty at
-first: `before`, into which the previous-token head writes the code of the token before, and `said`, which the output
-matrix
-reads. The induction head of the second layer looks for its own token in `before`, which the previous-token head wrote:
-that is K-composition, and the only one there is.
-"""
+Every token's embedding is a row of one-hot codes (position, token), as in `planted`; two more
+blocks are empty at first: `before`, into which the previous-token head writes the code of the token
+before, and `said`, which the output matrix reads. The induction head of the second layer looks for
+its own token in `before`, which the previous-token head wrote: that is K-composition, and the only
+one there is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ LOUD = 2.0  # what the induction head writes, in units of what the copying head 
 class PlantedDecoder:
     """The planted decoder with all that is known of it.
 
-    `model` is a `GPT2LMHeadModel`, in eval mode with eager attention. Its heads, by layer and head, are `HEADS`:
+    `model` is a `GPT2LMHeadModel`, in eval mode with eager attention. Its heads, by layer and head,
+    are `HEADS`:
 
     - `previous` attends to the token before (the first to itself), and writes its code into `before`;
     - `duplicate` to earlier tokens with its own id alike, the first token where there is none;
@@ -41,8 +42,8 @@ class PlantedDecoder:
     - `copying` to itself, and writes what it sees into `said`;
     - `idle` to all visible tokens alike.
 
-    `loudness` is what an output of the copying head adds to the logit of its token, less the mean over the vocabulary.
-    """
+    `loudness` is what an output of the copying head adds to the logit of its token, less the mean
+    over the vocabulary."""
 
     model: nn.Module
     tokenizer: PreTrainedTokenizerFast
@@ -55,7 +56,8 @@ class PlantedDecoder:
         return next((layer, row.index(name)) for layer, row in enumerate(HEADS) if name in row)
 
     def expected_map(self, ids: Sequence[int]) -> np.ndarray:
-        """What every head must do on one row of token ids, by plain rules: float64 [layer, head, query, key]."""
+        """What every head must do on one row of token ids, by plain rules: float64 [layer, head,
+        query, key]."""
         n = len(ids)
         out = np.zeros((len(HEADS), len(HEADS[0]), n, n))
         for i in range(n):
@@ -73,7 +75,9 @@ class PlantedDecoder:
         return out
 
 
-def planted_decoder(*, words: int = 40, max_length: int = 48, loudness: float = 4.0, seed: int = 0) -> PlantedDecoder:
+def planted_decoder(
+    *, words: int = 40, max_length: int = 48, loudness: float = 4.0, seed: int = 0
+) -> PlantedDecoder:
     """The planted decoder: previous-token, induction, duplicate-token, sink and copying heads.
 
     Parameters
@@ -83,7 +87,8 @@ def planted_decoder(*, words: int = 40, max_length: int = 48, loudness: float = 
     max_length : int, default 48
         The longest input in tokens, the beginning-of-sequence token included.
     loudness : float, default 4.0
-        What the copying head adds to the logit of the token it sees; the induction head adds twice that.
+        What the copying head adds to the logit of the token it sees; the induction head adds twice
+        that.
     seed : int, default 0
         For what the other heads write where nobody reads.
 
@@ -105,7 +110,8 @@ def planted_decoder(*, words: int = 40, max_length: int = 48, loudness: float = 
         for table, block in ((model.transformer.wte, "token"), (model.transformer.wpe, "position")):
             codes = [layout.onehot(block, i) for i in range(sizes[block])]
             table.weight.copy_(torch.from_numpy(np.array(codes)))
-        # The output matrix reads `said`, whose codes are centred: the mean over the vocabulary is zero.
+        # The output matrix reads `said`, whose codes are centred: the mean over the vocabulary is
+        # zero.
         model.lm_head.weight.zero_()
         said = slice(starts["said"], starts["said"] + tokens)
         model.lm_head.weight[:, said] = loudness / (1 - 1 / tokens) * torch.eye(tokens)
@@ -113,7 +119,9 @@ def planted_decoder(*, words: int = 40, max_length: int = 48, loudness: float = 
         opening = layout.onehot("token", vocabulary.tokenizer.bos_token_id)
         for layer, row in enumerate(HEADS):
             scores = query_key([_terms(name, layout) for name in row], layout)
-            values, outputs = zip(*(_moves(name, layout, random, opening) for name in row), strict=True)
+            values, outputs = zip(
+                *(_moves(name, layout, random, opening) for name in row), strict=True
+            )
             set_layer(model, layer, scores, np.array(values), np.array(outputs))
     return PlantedDecoder(model, vocabulary.tokenizer, max_length, loudness, vocabulary)
 
@@ -121,7 +129,9 @@ def planted_decoder(*, words: int = 40, max_length: int = 48, loudness: float = 
 def _terms(name: str, layout: Layout) -> list[Term]:
     """What the scores of a head are made of."""
     positions, tokens = np.eye(layout.sizes["position"]), np.eye(layout.sizes["token"])
-    first = Term("", np.ones((1, 1)), "position", positions[:1])  # the first token, which is what is left
+    first = Term(
+        "", np.ones((1, 1)), "position", positions[:1]
+    )  # the first token, which is what is left
     before = 2 * np.eye(len(positions), k=1) + positions
     return {
         "previous": [Term("position", before, "position", positions)],
@@ -141,14 +151,19 @@ def _moves(
     name: str, layout: Layout, random: np.random.Generator, opening: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Value weight `[d_head, hidden]` and output weight `[hidden, d_head]` of a head."""
-    value, output = np.zeros((layout.d_head, layout.hidden)), np.zeros((layout.hidden, layout.d_head))
+    value, output = (
+        np.zeros((layout.d_head, layout.hidden)),
+        np.zeros((layout.hidden, layout.d_head)),
+    )
     tokens = layout.sizes["token"]
     block = slice(layout.starts["token"], layout.starts["token"] + tokens)
     target = {"previous": "before", "induction": "said", "copying": "said"}.get(name)
     if target is not None:
         value[:tokens, block] = np.eye(tokens)
         start = layout.starts[target]
-        output[start : start + tokens, :tokens] = np.eye(tokens) * (LOUD if name == "induction" else 1.0)
+        output[start : start + tokens, :tokens] = np.eye(tokens) * (
+            LOUD if name == "induction" else 1.0
+        )
         return value, output
     value[:, block] = random.normal(size=(layout.d_head, tokens)) / np.sqrt(tokens)
     if name == "sink":

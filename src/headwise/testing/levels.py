@@ -1,4 +1,5 @@
-"""The random model as a standing check: whatever an analysis calls a head must vanish on random weights."""
+"""The random model as a standing check: whatever an analysis calls a head must vanish on random
+weights."""
 
 from __future__ import annotations
 
@@ -25,8 +26,15 @@ from headwise.text.demo import demo_examples
 from headwise.text.example import Example
 
 TESTED = ("roles", "frames", "token_pairs", "features", "dependency", "coreference", "patterns")
-OF_DECODERS = ("induction", "sinks", "circuits", "logits")  # `retrieval` says nothing of a model that fails its task
-PARAMETERS = {"frames": {"exclude": "links"}}  # few sentences of the built-in corpus have no other link
+OF_DECODERS = (
+    "induction",
+    "sinks",
+    "circuits",
+    "logits",
+)  # `retrieval` says nothing of a model that fails its task
+PARAMETERS = {
+    "frames": {"exclude": "links"}
+}  # few sentences of the built-in corpus have no other link
 UNLUCKY = 0.01  # so rarely may a test that holds its level be refused
 
 
@@ -39,8 +47,8 @@ class RandomRuns:
     seeds : sequence of int, default (0, 1, 2)
         A model each.
     gains : sequence of float, default (1, 6)
-        What query and key weights are multiplied by: 1 as transformers draws them, where attention is near uniform; 6,
-        where it is far from that.
+        What query and key weights are multiplied by: 1 as transformers draws them, where attention
+        is near uniform; 6, where it is far from that.
     causal : bool, default False
         GPT-2 instead of BERT.
     layers, heads, d_head : int, default 3, 4, 32
@@ -65,7 +73,8 @@ def random_calls(
     Parameters
     ----------
     analyses : sequence of str or Analysis, optional
-        By name or made; those of headwise that test heads (of a decoder, those for decoders too) by default.
+        By name or made; those of headwise that test heads (of a decoder, those for decoders too) by
+        default.
     examples : sequence of Example, optional
         The corpus; by default the first 40 of the built-in one and its short sentences with frames.
     runs : RandomRuns, optional
@@ -74,14 +83,16 @@ def random_calls(
     Returns
     -------
     DataFrame
-        One row for each analysis and run: `analysis`, `gain`, `seed`, `heads`, `called` (how many heads are called
-        anything after correction) and `what`, the first of it.
+        One row for each analysis and run: `analysis`, `gain`, `seed`, `heads`, `called` (how many
+        heads are called anything after correction) and `what`, the first of it.
     """
     if analyses is None:
         analyses = (*TESTED, *(OF_DECODERS if runs.causal else ()))
     made = [make_analysis(a, PARAMETERS.get(a, {})) if isinstance(a, str) else a for a in analyses]
     given = level_examples() if examples is None else list(examples)
-    vocabulary = make_vocabulary(sorted({w for e in given for w in e.all_words}), None, {}, {}, runs.causal)
+    vocabulary = make_vocabulary(
+        sorted({w for e in given for w in e.all_words}), None, {}, {}, runs.causal
+    )
     longest = 2 * max(len(e.all_words) for e in given) + 8
     width = runs.heads * runs.d_head
     size = Size(runs.layers, runs.heads, width, 2 * width, longest)
@@ -96,14 +107,29 @@ def random_calls(
                 quiet = Listener(note=lambda _: None)
                 atlas = run_analyses(model, corpus, made, folder, options, quiet)
             for analysis in made:
-                if analysis.name in atlas and (called := analysis.called(atlas[analysis.name])) is not None:
-                    of_heads = called.any([dim for dim in called.dims if dim not in ("layer", "head")])
-                    rows.append((analysis.name, gain, seed, of_heads.size, int(of_heads.sum()), _first(called)))
+                if (
+                    analysis.name in atlas
+                    and (called := analysis.called(atlas[analysis.name])) is not None
+                ):
+                    of_heads = called.any(
+                        [dim for dim in called.dims if dim not in ("layer", "head")]
+                    )
+                    rows.append(
+                        (
+                            analysis.name,
+                            gain,
+                            seed,
+                            of_heads.size,
+                            int(of_heads.sum()),
+                            _first(called),
+                        )
+                    )
     return pd.DataFrame(rows, columns=["analysis", "gain", "seed", "heads", "called", "what"])
 
 
 def level_examples() -> list[Example]:
-    """Examples of the built-in corpus on which every analysis that tests heads has 30 inputs or more."""
+    """Examples of the built-in corpus on which every analysis that tests heads has 30 inputs or
+    more."""
     everything = demo_examples()
     wanted = make_analysis("frames", PARAMETERS["frames"])
     assert isinstance(wanted, Frames)
@@ -112,8 +138,8 @@ def level_examples() -> list[Example]:
 
 
 def check_random_models(calls: pd.DataFrame, level: float = 0.05) -> None:
-    """Refuse calls (see `random_calls`) in which an analysis calls a random head anything in more runs than its level
-    allows, given how many there were.
+    """Refuse calls (see `random_calls`) in which an analysis calls a random head anything in more
+    runs than its level allows, given how many there were.
 
     Raises AssertionError that says which, and what it called them.
     """
@@ -121,7 +147,9 @@ def check_random_models(calls: pd.DataFrame, level: float = 0.05) -> None:
         said = int((own["called"] > 0).sum())
         chance = float(scipy_stats.binom.sf(said - 1, len(own), level))
         told = "; ".join(own.loc[own["called"] > 0, "what"].head(3))
-        assert chance >= UNLUCKY, f"{name} calls heads of {said} of {len(own)} random-weights models something: {told}"
+        assert chance >= UNLUCKY, (
+            f"{name} calls heads of {said} of {len(own)} random-weights models something: {told}"
+        )
 
 
 def sharpen_weights(module: Any, gain: float) -> None:
@@ -140,5 +168,9 @@ def _first(called: Any) -> str:
     if at is None:
         return ""
     place = dict(zip(called.dims, map(int, at), strict=True))
-    items = [str(called[dim].values[where]) for dim, where in place.items() if dim not in ("layer", "head")]
+    items = [
+        str(called[dim].values[where])
+        for dim, where in place.items()
+        if dim not in ("layer", "head")
+    ]
     return " ".join([head_name(place["layer"], place["head"]), *items])

@@ -1,9 +1,9 @@
-"""Heads that follow the gold annotation of any corpus: its words are renamed so that each names what it points at.
+"""Heads that follow the gold annotation of any corpus: its words are renamed so that each names
+what it points at.
 
-No weights can compute a syntactic head in general, but a table can hold it: every word of the corpus gets a form of its
-own, so that the tree, the antecedents and the frame links become functions of the word, and an embedding can carry
-them.
-"""
+No weights can compute a syntactic head in general, but a table can hold it: every word of the
+corpus gets a form of its own, so that the tree, the antecedents and the frame links become
+functions of the word, and an embedding can carry them."""
 
 from __future__ import annotations
 
@@ -28,24 +28,26 @@ def planted_annotations(
     max_length: int = 64,
     seed: int = 0,
 ) -> tuple[Planted, list[Example]]:
-    """A model whose heads follow the gold annotation of these examples, and the examples with renamed words.
+    """A model whose heads follow the gold annotation of these examples, and the examples with
+    renamed words.
 
     Parameters
     ----------
     examples
         Examples with words; at least one with dependencies, coreference or frames.
     behaviours
-        As in `planted_model`. Tables: `tree` (a word points at its syntactic head), `antecedent` (the head word of a
-        mention at the head word of the nearest earlier mention of its entity), `frame` (the first word of a target at
-        the first word of its first element). `tree:RELATION` works too.
+        As in `planted_model`. Tables: `tree` (a word points at its syntactic head), `antecedent`
+        (the head word of a mention at the head word of the nearest earlier mention of its entity),
+        `frame` (the first word of a target at the first word of its first element). `tree:RELATION`
+        works too.
     several_pieces_every
         Every so many words one has two pieces; 0 for none.
 
     Returns
     -------
     tuple
-        The planted model, and the examples: same annotations, words renamed (`dog` becomes `dog_3_1`, with two pieces
-        `dog_3_1+3_1`).
+        The planted model, and the examples: same annotations, words renamed (`dog` becomes
+        `dog_3_1`, with two pieces `dog_3_1+3_1`).
     """
     tables: dict[str, dict[str, str]] = {"tree": {}, "antecedent": {}, "frame": {}}
     relation: dict[str, str] = {}
@@ -54,15 +56,29 @@ def planted_annotations(
     for number, example in enumerate(examples):
         if example.words is None:
             raise MissingAnnotationError(f"{example.where}: planted annotations need `words`.")
-        forms = [_form(word, number, index, several_pieces_every) for index, word in enumerate(example.all_words)]
+        forms = [
+            _form(word, number, index, several_pieces_every)
+            for index, word in enumerate(example.all_words)
+        ]
         marked.extend(forms)
         plain = [form.replace(PIECE_BREAK, "") for form in forms]
         first = len(example.words)
         pair = tuple(plain[first:]) if example.words_pair is not None else None
-        renamed.append(replace(example, text=None, pair=None, spans=None, words=tuple(plain[:first]), words_pair=pair))
+        renamed.append(
+            replace(
+                example,
+                text=None,
+                pair=None,
+                spans=None,
+                words=tuple(plain[:first]),
+                words_pair=pair,
+            )
+        )
         if example.heads is not None:
             tables["tree"] |= {
-                word: plain[head] for word, head in zip(plain, example.heads, strict=True) if head != ROOT
+                word: plain[head]
+                for word, head in zip(plain, example.heads, strict=True)
+                if head != ROOT
             }
         if example.relations is not None:
             relation |= dict(zip(plain, example.relations, strict=True))
@@ -92,7 +108,8 @@ def _form(word: str, number: int, index: int, several_pieces_every: int) -> str:
 
 
 def _antecedents(example: Example) -> dict[int, int]:
-    """The head word of each mention and that of the nearest earlier mention of the same entity, where they differ."""
+    """The head word of each mention and that of the nearest earlier mention of the same entity,
+    where they differ."""
     last: dict[str, int] = {}
     out: dict[int, int] = {}
     for mention in sorted(example.mentions or (), key=lambda m: (m.start, -m.end)):

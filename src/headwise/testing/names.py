@@ -93,8 +93,17 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "loss": ("half",),
     },
     "opening_token": {"first_with": _HEADS, "first_without": _HEADS, "change": _HEADS},
-    "sinks": {"first": _HEADS, "rate": _HEADS, "first_p_adjusted": _HEADS, "value_norm_ratio": _HEADS},
-    "circuits": {"ov_copying": _HEADS, "qk_matching": _HEADS, "composition": ("side", "head_a", "head_b")},
+    "sinks": {
+        "first": _HEADS,
+        "rate": _HEADS,
+        "first_p_adjusted": _HEADS,
+        "value_norm_ratio": _HEADS,
+    },
+    "circuits": {
+        "ov_copying": _HEADS,
+        "qk_matching": _HEADS,
+        "composition": ("side", "head_a", "head_b"),
+    },
     "logits": {"direct": _HEADS, "specific": _HEADS, "direct_other": ("layer",)},
     "examples": {"sharp_weight": (*_HEADS, "rank"), "sharp_text": (*_HEADS, "rank")},
     "retrieval": {"emitted": ("length", "depth")},
@@ -120,7 +129,8 @@ MEANS: dict[str, tuple[str, ...]] = {
 
 
 def check_names(group: str, dataset: xr.Dataset) -> None:
-    """Refuse dims outside the vocabulary, a missing variable, and a mean without its count or interval."""
+    """Refuse dims outside the vocabulary, a missing variable, and a mean without its count or
+    interval."""
     for name, array in dataset.variables.items():
         strange = [dim for dim in array.dims if dim not in DIMS and dim not in EXTRA_DIMS]
         assert not strange, (
@@ -129,8 +139,12 @@ def check_names(group: str, dataset: xr.Dataset) -> None:
         )
     for name, dims in VARIABLES.get(group, {}).items():
         assert name in dataset.data_vars, f"{group} lacks the variable `{name}`"
-        assert dataset[name].dims == dims, f"{group}.{name} has dims {dataset[name].dims}, not {dims}"
-    stems = {str(name).removesuffix("_low") for name in dataset.data_vars if str(name).endswith("_low")}
+        assert dataset[name].dims == dims, (
+            f"{group}.{name} has dims {dataset[name].dims}, not {dims}"
+        )
+    stems = {
+        str(name).removesuffix("_low") for name in dataset.data_vars if str(name).endswith("_low")
+    }
     for name in sorted(stems | set(MEANS.get(group, ()))):
         _check_mean(group, name, dataset)
     for name in map(str, dataset.data_vars):
@@ -149,13 +163,21 @@ def _check_mean(group: str, name: str, dataset: xr.Dataset) -> None:
         assert dataset[part].dims == dataset[name].dims, (
             f"{group}.{part} has dims {dataset[part].dims}, not {dataset[name].dims}"
         )
-    mean, low, high = (dataset[part].values.astype(float) for part in (name, f"{name}_low", f"{name}_high"))
+    mean, low, high = (
+        dataset[part].values.astype(float) for part in (name, f"{name}_low", f"{name}_high")
+    )
     inside = (low <= mean + 1e-5) & (mean <= high + 1e-5)
-    assert (inside | np.isnan(low) | np.isnan(high)).all(), f"{group}.{name} lies outside its interval"
+    assert (inside | np.isnan(low) | np.isnan(high)).all(), (
+        f"{group}.{name} lies outside its interval"
+    )
     if name in MEANS.get(group, ()) or f"{name}_n" in dataset:
         assert f"{name}_n" in dataset.data_vars, f"{group} has a mean `{name}` but no `{name}_n`"
         count = np.broadcast_to(dataset[f"{name}_n"].values, mean.shape)
         assert count.dtype.kind in "iu", f"{group}.{name}_n is no count: {count.dtype}"
         assert (count >= 0).all(), f"{group}.{name}_n is negative"
-        assert np.isnan(mean[count == 0]).all(), f"{group}.{name} has a number where nothing was counted"
-        assert not np.isnan(mean[count > 0]).any(), f"{group}.{name} is NaN where something was counted"
+        assert np.isnan(mean[count == 0]).all(), (
+            f"{group}.{name} has a number where nothing was counted"
+        )
+        assert not np.isnan(mean[count > 0]).any(), (
+            f"{group}.{name} is NaN where something was counted"
+        )

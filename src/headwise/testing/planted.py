@@ -1,13 +1,14 @@
-"""Small real transformers models whose heads are made to do known things, by setting weights: the oracle of all tests.
+"""Small real transformers models whose heads are made to do known things, by setting weights: the
+oracle of all tests.
 
-How it works. Every token's embedding is a row of one-hot codes (position, segment, kind of token, token, word, ...),
-each code centred so that its mean is zero. Layer norms get a huge epsilon and a weight of its square root, which makes
-them plain centring: they leave the codes as they are, exactly. Queries and keys read the codes (their biases put back
-what centring took) and prefer a head's targets to all else by at least `GAP` in the logit. Values are random; output
-projections write only into a few *payload* dimensions that no query or key reads, and feed-forward layers write
-nothing. So every layer sees the same codes, every map is known, and yet head outputs, hidden states and gradients are
-not trivial: they are linear, with closed forms (`contributions`).
-"""
+How it works. Every token's embedding is a row of one-hot codes (position, segment, kind of token,
+token, word, ...), each code centred so that its mean is zero. Layer norms get a huge epsilon and a
+weight of its square root, which makes them plain centring: they leave the codes as they are,
+exactly. Queries and keys read the codes (their biases put back what centring took) and prefer a
+head's targets to all else by at least `GAP` in the logit. Values are random; output projections
+write only into a few *payload* dimensions that no query or key reads, and feed-forward layers write
+nothing. So every layer sees the same codes, every map is known, and yet head outputs, hidden states
+and gradients are not trivial: they are linear, with closed forms (`contributions`)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from headwise.core.errors import ParameterError
-from headwise.testing.behaviours import GAP, Behaviour, Term, expected_weights, parse_behaviour, terms
+from headwise.testing.behaviours import (
+    GAP,
+    Behaviour,
+    Term,
+    expected_weights,
+    parse_behaviour,
+    terms,
+)
 from headwise.testing.models import Size, blank_model
 from headwise.testing.vocabulary import KINDS, Vocabulary, make_vocabulary
 from headwise.text.encode import Encoded, Encoder
@@ -36,10 +44,9 @@ TABLE = "table:"
 class Planted:
     """A planted model with all that is known of it.
 
-    `model` is a `BertForMaskedLM` or, for causal models, a `GPT2LMHeadModel`, in eval mode with eager attention.
-    `values[layer, head, d_head, hidden]` and `outputs[layer, head, hidden, d_head]` are its value and output
-    projections.
-    """
+    `model` is a `BertForMaskedLM` or, for causal models, a `GPT2LMHeadModel`, in eval mode with
+    eager attention. `values[layer, head, d_head, hidden]` and `outputs[layer, head, hidden,
+    d_head]` are its value and output projections."""
 
     model: nn.Module
     tokenizer: PreTrainedTokenizerFast
@@ -78,7 +85,9 @@ class Planted:
         rows = [encoder.encode(example, index) for index, example in enumerate(made)]
         return [row for row in rows if row is not None]
 
-    def expected_map(self, row: Encoded | Sequence[int], types: Sequence[int] | None = None) -> np.ndarray:
+    def expected_map(
+        self, row: Encoded | Sequence[int], types: Sequence[int] | None = None
+    ) -> np.ndarray:
         """What every head must do on one row of tokens.
 
         Float64 [layer, head, query, key], by plain rules on ids, positions and token types.
@@ -92,7 +101,11 @@ class Planted:
         known: dict[str, np.ndarray] = {}
         for name in {name for layer in self.behaviours for name in layer}:
             known[name] = expected_weights(
-                parse_behaviour(name, self.causal, self.vocabulary), ids, types, self.vocabulary, self.causal
+                parse_behaviour(name, self.causal, self.vocabulary),
+                ids,
+                types,
+                self.vocabulary,
+                self.causal,
             )
         return np.array([[known[name] for name in layer] for layer in self.behaviours])
 
@@ -126,10 +139,11 @@ def planted_model(
     causal
         A GPT-2 with a beginning-of-sequence token, instead of a BERT with `[CLS] a [SEP] b [SEP]`.
     words
-        The words the tokenizer knows; `play|ing` has the pieces `play` and `##ing`. All others are `[UNK]`.
+        The words the tokenizer knows; `play|ing` has the pieces `play` and `##ing`. All others are
+        `[UNK]`.
     examples
-        Instead of `words`: the corpus the model is for, whose words become the vocabulary. What never stands together
-        there shares its code.
+        Instead of `words`: the corpus the model is for, whose words become the vocabulary. What
+        never stands together there shares its code.
     tables
         For `tree`, `children`, `to:TABLE`, `from:TABLE`: which word each word points at.
     relation
@@ -144,17 +158,29 @@ def planted_model(
     Planted
         `expected_map(row)` equals the model's attention to 1e-5.
     """
-    if not behaviours or not behaviours[0] or any(len(row) != len(behaviours[0]) for row in behaviours):
-        raise ParameterError("`behaviours` needs at least one head, and the same number of heads in every layer.")
+    if (
+        not behaviours
+        or not behaviours[0]
+        or any(len(row) != len(behaviours[0]) for row in behaviours)
+    ):
+        raise ParameterError(
+            "`behaviours` needs at least one head, and the same number of heads in every layer."
+        )
     vocabulary = make_vocabulary(words, examples, tables or {}, relation or {}, causal)
     parsed = [[parse_behaviour(name, causal, vocabulary) for name in row] for row in behaviours]
     layout = _layout(parsed, vocabulary, causal, max_length)
     layers, heads = len(parsed), len(parsed[0])
     generator = np.random.default_rng(seed)
-    values = generator.normal(size=(layers, heads, layout.d_head, layout.hidden)) / np.sqrt(layout.hidden)
+    values = generator.normal(size=(layers, heads, layout.d_head, layout.hidden)) / np.sqrt(
+        layout.hidden
+    )
     outputs = np.zeros((layers, heads, layout.hidden, layout.d_head))
-    payload = generator.normal(size=(layers, heads, PAYLOAD, layout.d_head)) / np.sqrt(layout.d_head)
-    outputs[:, :, -PAYLOAD:] = payload - payload.mean(2, keepdims=True)  # zero mean: layer norms leave it alone too
+    payload = generator.normal(size=(layers, heads, PAYLOAD, layout.d_head)) / np.sqrt(
+        layout.d_head
+    )
+    outputs[:, :, -PAYLOAD:] = payload - payload.mean(
+        2, keepdims=True
+    )  # zero mean: layer norms leave it alone too
     model = empty_model(vocabulary, Size(layers, heads, layout.hidden, 4, max_length), causal, seed)
     with torch.no_grad():
         _set_embeddings(model, vocabulary, layout, causal, max_length)
@@ -162,10 +188,12 @@ def planted_model(
             asked = [terms(behaviour, layout.sizes, layout.relations) for behaviour in row]
             set_layer(model, layer, query_key(asked, layout), values[layer], outputs[layer])
     named = tuple(tuple(row) for row in behaviours)
-    return Planted(model, vocabulary.tokenizer, named, causal, max_length, seed, vocabulary, values, outputs)
+    return Planted(
+        model, vocabulary.tokenizer, named, causal, max_length, seed, vocabulary, values, outputs
+    )
 
 
-# --- building ---------------------------------------------------------------------------------------------------------
+# --- building -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +214,8 @@ class Layout:
         return out
 
     def reader(self, block: str, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weight and bias that give `matrix · onehot` from a hidden vector with the centred code."""
+        """Weight and bias that give `matrix · onehot` from a hidden vector with the centred
+        code."""
         weight = np.zeros((len(matrix), self.hidden))
         if not block:
             return weight, matrix[:, 0]
@@ -195,7 +224,9 @@ class Layout:
         return weight, matrix.sum(1) / size
 
 
-def _layout(parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causal: bool, max_length: int) -> Layout:
+def _layout(
+    parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causal: bool, max_length: int
+) -> Layout:
     relations = ("", *sorted(set(vocabulary.relation.values())))
     sizes = {"position": max_length, "kind": len(KINDS), "token": max(vocabulary.token_colour) + 1}
     if not causal:
@@ -206,7 +237,9 @@ def _layout(parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causa
     if vocabulary.relation:
         sizes["relation"] = len(relations)
     starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
-    needed = max(sum(len(term.query) for term in terms(b, sizes, relations)) for row in parsed for b in row)
+    needed = max(
+        sum(len(term.query) for term in terms(b, sizes, relations)) for row in parsed for b in row
+    )
     heads = len(parsed[0])
     d_head = max(needed, -(-(sum(sizes.values()) + PAYLOAD) // heads), 2)
     return Layout(sizes, starts, relations, d_head * heads, d_head)
@@ -228,7 +261,9 @@ def empty_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int) -> 
     return model
 
 
-def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: Layout, causal: bool, max_length: int) -> None:
+def _set_embeddings(
+    model: Any, vocabulary: Vocabulary, layout: Layout, causal: bool, max_length: int
+) -> None:
     colours = {name: colour + 1 for name, colour in vocabulary.word_colour.items()}  # 0: no word
     words = np.array([_token_code(i, colours, vocabulary, layout) for i in range(len(vocabulary))])
     positions = np.array([layout.onehot("position", p) for p in range(max_length)])
@@ -246,7 +281,9 @@ def _set_embeddings(model: Any, vocabulary: Vocabulary, layout: Layout, causal: 
         embedding.weight.copy_(torch.from_numpy(table))
 
 
-def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, layout: Layout) -> np.ndarray:
+def _token_code(
+    token: int, colours: Mapping[str, int], vocabulary: Vocabulary, layout: Layout
+) -> np.ndarray:
     out = layout.onehot("kind", KINDS.index(vocabulary.kind[token]))
     out += layout.onehot("token", vocabulary.token_colour[token])
     word = vocabulary.word_of.get(token)
@@ -255,12 +292,15 @@ def _token_code(token: int, colours: Mapping[str, int], vocabulary: Vocabulary, 
         for name, table in vocabulary.tables.items():
             out += layout.onehot(f"{TABLE}{name}", colours.get(table.get(word or "", ""), 0))
     if vocabulary.relation:
-        out += layout.onehot("relation", layout.relations.index(vocabulary.relation.get(word or "", "")))
+        out += layout.onehot(
+            "relation", layout.relations.index(vocabulary.relation.get(word or "", ""))
+        )
     return out
 
 
 def query_key(row: Sequence[Sequence[Term]], layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [side, head · d_head, hidden] and biases [side, head · d_head] of queries and keys with these terms."""
+    """Weights [side, head · d_head, hidden] and biases [side, head · d_head] of queries and keys
+    with these terms."""
     weights = np.zeros((2, len(row), layout.d_head, layout.hidden))
     biases = np.zeros((2, len(row), layout.d_head))
     loudness = GAP * np.sqrt(layout.d_head)  # attention divides the scores by that root
@@ -270,25 +310,40 @@ def query_key(row: Sequence[Sequence[Term]], layout: Layout) -> tuple[np.ndarray
             stop = start + len(term.query)
             sides = (term.query_block, loudness * term.query), (term.key_block, term.key)
             for side, (block, matrix) in enumerate(sides):
-                weights[side, head, start:stop], biases[side, head, start:stop] = layout.reader(block, matrix)
+                weights[side, head, start:stop], biases[side, head, start:stop] = layout.reader(
+                    block, matrix
+                )
             start = stop
     return weights.reshape(2, -1, layout.hidden), biases.reshape(2, -1)
 
 
 def set_layer(
-    model: Any, index: int, scores: tuple[np.ndarray, np.ndarray], values: np.ndarray, outputs: np.ndarray
+    model: Any,
+    index: int,
+    scores: tuple[np.ndarray, np.ndarray],
+    values: np.ndarray,
+    outputs: np.ndarray,
 ) -> None:
-    """Set a layer to what `query_key` gives, `values` [head, d_head, hidden] and `outputs` [head, hidden, d_head]; its
-    feed-forward layers write nothing."""
+    """Set a layer to what `query_key` gives, `values` [head, d_head, hidden] and `outputs` [head,
+    hidden, d_head]; its feed-forward layers write nothing."""
     hidden = values.shape[-1]
     query, key, value, output, query_bias, key_bias = (
         torch.from_numpy(part).float()
-        for part in (*scores[0], values.reshape(-1, hidden), outputs.transpose(1, 0, 2).reshape(hidden, -1), *scores[1])
+        for part in (
+            *scores[0],
+            values.reshape(-1, hidden),
+            outputs.transpose(1, 0, 2).reshape(hidden, -1),
+            *scores[1],
+        )
     )
     if hasattr(model, "bert"):
         layer = model.bert.encoder.layer[index]
         own, dense, last = layer.attention.self, layer.attention.output.dense, layer.output.dense
-        linears = ((own.query, query, query_bias), (own.key, key, key_bias), (own.value, value, None))
+        linears = (
+            (own.query, query, query_bias),
+            (own.key, key, key_bias),
+            (own.value, value, None),
+        )
         for linear, weight, bias in (*linears, (dense, output, None)):
             linear.weight.copy_(weight)
             linear.bias.copy_(torch.zeros(len(weight)) if bias is None else bias)

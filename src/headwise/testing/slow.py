@@ -1,4 +1,5 @@
-"""Plain, slow and independent ways to the same numbers: eager attention, one sentence at a time, no padding, no tap."""
+"""Plain, slow and independent ways to the same numbers: eager attention, one sentence at a time, no
+padding, no tap."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from headwise.text.encode import Encoded
 
 @contextmanager
 def eager(model: Any) -> Iterator[Any]:
-    """The module (of a HeadModel too) with transformers' own eager attention and in eval mode, within the context."""
+    """The module (of a HeadModel too) with transformers' own eager attention and in eval mode,
+    within the context."""
     module = model.module if isinstance(model, HeadModel) else model
     before = module.config._attn_implementation
     training = module.training
@@ -38,12 +40,14 @@ def model_inputs(module: Any, row: Encoded) -> dict[str, torch.Tensor]:
 
 
 def eager_maps(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
-    """The attention [layer, head, query, key] of each row, float64, through transformers' eager path, unpadded."""
+    """The attention [layer, head, query, key] of each row, float64, through transformers' eager
+    path, unpadded."""
     return _by_layer(model, rows, "attentions")
 
 
 def eager_hidden(model: Any, rows: Sequence[Encoded]) -> list[np.ndarray]:
-    """What enters each layer, and last what leaves the model: float64 [layer + 1, token, width] of each row."""
+    """What enters each layer, and last what leaves the model: float64 [layer + 1, token, width] of
+    each row."""
     return _by_layer(model, rows, "hidden_states")
 
 

@@ -33,10 +33,9 @@ _SPLIT = pre_tokenizers.Sequence(
 class Vocabulary:
     """Token ids of a planted model and what its heads can know of each.
 
-    `token_colour[id]` and `word_colour[word]` are small numbers, different for any two that stand in one example: a
-    code of few dimensions tells them apart there. `word_of[id]` is the word a piece belongs to, for pieces of one word
-    only.
-    """
+    `token_colour[id]` and `word_colour[word]` are small numbers, different for any two that stand
+    in one example: a code of few dimensions tells them apart there. `word_of[id]` is the word a
+    piece belongs to, for pieces of one word only."""
 
     tokenizer: PreTrainedTokenizerFast
     kind: tuple[str, ...]  # of each id
@@ -57,14 +56,16 @@ def make_vocabulary(
     relation: Mapping[str, str],
     causal: bool,
 ) -> Vocabulary:
-    """The tokenizer and colours for these words (`|` marks where one breaks into pieces) and those of these examples.
+    """The tokenizer and colours for these words (`|` marks where one breaks into pieces) and those
+    of these examples.
 
-    Without examples, any two words may stand together; with them, only what stands together in one gets different
-    colours, so that large corpora need few dimensions.
-    """
+    Without examples, any two words may stand together; with them, only what stands together in one
+    gets different colours, so that large corpora need few dimensions."""
     specials = CAUSAL_SPECIALS if causal else BIDIRECTIONAL_SPECIALS
     seen = [_words_of(example) for example in examples or ()]
-    marked = list(dict.fromkeys(words or (w for group in seen for w in group))) or list(DEFAULT_WORDS)
+    marked = list(dict.fromkeys(words or (w for group in seen for w in group))) or list(
+        DEFAULT_WORDS
+    )
     pieces = {word.replace(PIECE_BREAK, ""): _pieces(word) for word in marked}
     for word in (w for group in seen for w in group):
         pieces.setdefault(word, _pieces(word))
@@ -81,15 +82,24 @@ def make_vocabulary(
     for table in tables.values():
         for word in (*table, *table.values()):
             if word not in pieces:
-                raise ParameterError(f"`tables` names the word '{word}', which is not among the words.")
+                raise ParameterError(
+                    f"`tables` names the word '{word}', which is not among the words."
+                )
             if table.get(word) == word:
-                raise ParameterError(f"`tables`: '{word}' points at itself; leave it out, and it attends to itself.")
+                raise ParameterError(
+                    f"`tables`: '{word}' points at itself; leave it out, and it attends to itself."
+                )
 
     placed = {word for group in seen for word in group}
     groups = [*seen, [word for word in pieces if word not in placed]] if seen else [list(pieces)]
-    # What a word points at counts as standing beside it, so that nothing else there is taken for it.
-    word_groups = [[*group, *(t[w] for t in tables.values() for w in group if w in t)] for group in groups]
-    token_groups = [[*range(len(specials)), *(ids[p] for w in group for p in pieces[w])] for group in groups]
+    # What a word points at counts as standing beside it, so that nothing else there is taken for
+    # it.
+    word_groups = [
+        [*group, *(t[w] for t in tables.values() for w in group if w in t)] for group in groups
+    ]
+    token_groups = [
+        [*range(len(specials)), *(ids[p] for w in group for p in pieces[w])] for group in groups
+    ]
     token_colours = _colours(token_groups)
     word_of: dict[int, str] = {}
     shared: set[int] = set()
@@ -123,7 +133,9 @@ def make_vocabulary(
 def _words_of(example: Example) -> list[str]:
     """The words of an example as the tokenizer will see them: cut at spaces and punctuation."""
     texts = [text for text in (example.text, example.pair) if text is not None]
-    return [piece for part in texts or example.all_words for piece, _ in _SPLIT.pre_tokenize_str(part)]
+    return [
+        piece for part in texts or example.all_words for piece, _ in _SPLIT.pre_tokenize_str(part)
+    ]
 
 
 def _pieces(word: str) -> tuple[str, ...]:
@@ -132,7 +144,8 @@ def _pieces(word: str) -> tuple[str, ...]:
 
 
 def _colours(groups: Sequence[Sequence[T]]) -> dict[T, int]:
-    """Greedy colouring: members of one group get different numbers; the most frequent are served first."""
+    """Greedy colouring: members of one group get different numbers; the most frequent are served
+    first."""
     neighbours: dict[T, set[T]] = {}
     for group in groups:
         members = set(group)
@@ -146,11 +159,17 @@ def _colours(groups: Sequence[Sequence[T]]) -> dict[T, int]:
 
 
 def _tokenizer(ids: Mapping[str, int], causal: bool) -> PreTrainedTokenizerFast:
-    inner = Tokenizer(models.WordPiece(vocab=dict(ids), unk_token="[UNK]", max_input_chars_per_word=1000))
+    inner = Tokenizer(
+        models.WordPiece(vocab=dict(ids), unk_token="[UNK]", max_input_chars_per_word=1000)
+    )
     inner.pre_tokenizer = _SPLIT
-    single, pair = ("[BOS] $A", "[BOS] $A $B") if causal else ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+    single, pair = (
+        ("[BOS] $A", "[BOS] $A $B") if causal else ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+    )
     used = [(token, ids[token]) for token in (("[BOS]",) if causal else ("[CLS]", "[SEP]"))]
-    inner.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)
+    inner.post_processor = processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=used
+    )
     names = ("pad", "unk", "bos", "eos") if causal else ("pad", "unk", "cls", "sep", "mask")
     made: PreTrainedTokenizerFast = PreTrainedTokenizerFast(
         tokenizer_object=inner,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headwise.text.cutting import NO_SEGMENT
 from headwise.text.example import Example
+from headwise.text.truncation import NO_SEGMENT
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding
@@ -19,7 +19,8 @@ NO_WORD = -1
 def aligned_words(
     example: Example, row: BatchEncoding, keep: np.ndarray, segment: np.ndarray, splits_words: bool
 ) -> tuple[np.ndarray, bool]:
-    """The word of each kept token (NO_WORD where there is none), and whether the words are all there.
+    """The word of each kept token (NO_WORD where there is none), and whether the words are all
+    there.
 
     Parameters
     ----------
@@ -63,10 +64,9 @@ def by_offsets(
 ) -> np.ndarray:
     """Fill in the word of each piece by the characters it covers; gives the words that are covered.
 
-    A piece on several words (`."` is often one piece, where a parser sees two words) is a piece of the one that most of
-    its characters are of, the first of equals. The other then has no piece of its own, like a word behind a cut, and
-    whatever is asked about it is left out.
-    """
+    A piece on several words (`."` is often one piece, where a parser sees two words) is a piece of
+    the one that most of its characters are of, the first of equals. The other then has no piece of
+    its own, like a word behind a cut, and whatever is asked about it is left out."""
     covered: set[int] = set()
     for part, base, own in ((0, 0, spans[:first]), (1, first, spans[first:])):
         starts, ends = np.array(own, dtype=np.int64).reshape(-1, 2).T
@@ -89,7 +89,8 @@ def _joined_spans(words: Sequence[str]) -> tuple[tuple[int, int], ...]:
 
 
 def _no_holes(seen: np.ndarray, first: int, total: int) -> bool:
-    """Whether the words present are the beginnings of their segments (a cut takes words from the ends only)."""
+    """Whether the words present are the beginnings of their segments (a cut takes words from the
+    ends only)."""
     for low, high in ((0, first), (first, total)):
         part = seen[(seen >= low) & (seen < high)]
         if len(part) and (part[0] != low or part[-1] - part[0] + 1 != len(part)):

@@ -1,4 +1,5 @@
-"""Words, trees and parts of speech for plain text, by a spaCy pipeline, kept in a cache: a text is parsed once."""
+"""Words, trees and parts of speech for plain text, by a spaCy pipeline, kept in a cache: a text is
+parsed once."""
 
 from __future__ import annotations
 
@@ -33,15 +34,20 @@ ALREADY = "examples with a tree of their own, left as they are"
 
 
 def annotate(
-    corpus: Corpus, pipeline: str | Path | Language, *, batch_size: int = 64, cache: str | Path | None = None
+    corpus: Corpus,
+    pipeline: str | Path | Language,
+    *,
+    batch_size: int = 64,
+    cache: str | Path | None = None,
 ) -> Corpus:
-    """The same corpus with words, spans, heads, relations, UPOS, lemmas, features and sentence numbers from a spaCy
-    pipeline.
+    """The same corpus with words, spans, heads, relations, UPOS, lemmas, features and sentence
+    numbers from a spaCy pipeline.
 
-    Examples of plain text get the pipeline's words as places in the text; examples with words keep them and get a tree
-    over them; examples that have a tree are left as they are and counted. The scheme of the relations is `stanford` for
-    pipelines with `dobj` and `pobj` (spaCy's English ones), `ud` otherwise. The result is kept as JSON lines in the
-    cache folder, named after the corpus's and the pipeline's fingerprints, and is complete or absent.
+    Examples of plain text get the pipeline's words as places in the text; examples with words keep
+    them and get a tree over them; examples that have a tree are left as they are and counted. The
+    scheme of the relations is `stanford` for pipelines with `dobj` and `pobj` (spaCy's English
+    ones), `ud` otherwise. The result is kept as JSON lines in the cache folder, named after the
+    corpus's and the pipeline's fingerprints, and is complete or absent.
 
     Parameters
     ----------
@@ -59,7 +65,9 @@ def annotate(
     scheme = "stanford" if _labels(nlp) >= STANFORD else "ud"
 
     def stream(notes: Notes) -> Iterator[Example]:
-        key = hashlib.sha256(f"{CACHE_VERSION} {corpus.fingerprint()} {identity(nlp)}".encode()).hexdigest()
+        key = hashlib.sha256(
+            f"{CACHE_VERSION} {corpus.fingerprint()} {identity(nlp)}".encode()
+        ).hexdigest()
         path = folder / f"{key[:40]}.jsonl.gz"
         if path.is_file():
             return _from_cache(path, corpus, notes)
@@ -95,7 +103,8 @@ def load_pipeline(pipeline: str | Path | Language) -> Language:
 
 
 def _path_of(pipeline: str | Path) -> str | Path:
-    """A pipeline's name or folder; a package that holds a pipeline as data says where by `model_path()`."""
+    """A pipeline's name or folder; a package that holds a pipeline as data says where by
+    `model_path()`."""
     if isinstance(pipeline, Path) or Path(pipeline).exists() or not pipeline.isidentifier():
         return pipeline
     try:
@@ -106,11 +115,16 @@ def _path_of(pipeline: str | Path) -> str | Path:
 
 
 def identity(nlp: Language) -> str:
-    """What tells one pipeline from another: its name and version, spaCy's version, its components and their labels."""
+    """What tells one pipeline from another: its name and version, spaCy's version, its components
+    and their labels."""
     import spacy
 
     own = {key: nlp.meta.get(key) for key in ("lang", "name", "version")}
-    made = {"spacy": spacy.__version__, "pipes": list(nlp.pipe_names), "labels": sorted(_labels(nlp))}
+    made = {
+        "spacy": spacy.__version__,
+        "pipes": list(nlp.pipe_names),
+        "labels": sorted(_labels(nlp)),
+    }
     return json.dumps({**own, **made}, sort_keys=True)
 
 
@@ -125,9 +139,15 @@ def _labels(nlp: Language) -> set[str]:
 def _parsed(
     examples: Iterator[Example], nlp: Language, scheme: str, batch_size: int, notes: Notes
 ) -> Iterator[Example]:
-    """The examples with their trees; the segments of some of them are parsed in one batch and put together again."""
+    """The examples with their trees; the segments of some of them are parsed in one batch and put
+    together again."""
     while held := list(islice(examples, batch_size)):
-        segments = [segment for example in held if example.heads is None for segment in _segments(example, nlp)]
+        segments = [
+            segment
+            for example in held
+            if example.heads is None
+            for segment in _segments(example, nlp)
+        ]
         with reading(f"{held[0].where} and what follows", "the spaCy pipeline cannot parse it"):
             docs = iter(list(nlp.pipe(segments, batch_size=batch_size)))
         for example in held:
@@ -150,7 +170,9 @@ def _segments(example: Example, nlp: Language) -> list[str | Doc]:
         spaces = [True] * len(words)
         if example.spans is not None:
             own = example.spans[start : start + len(words)]
-            spaces = [after[0] > before[1] for before, after in pairwise((*own, (0, 0)))]  # none after the last
+            spaces = [
+                after[0] > before[1] for before, after in pairwise((*own, (0, 0)))
+            ]  # none after the last
         segments.append(Doc(nlp.vocab, words=list(words), spaces=spaces))
         start += len(words)
     return segments
@@ -172,21 +194,29 @@ def _annotated(example: Example, docs: list[Doc], scheme: str) -> Example:
                 sentence, fresh = sentence + fresh, False
                 sentences.append(sentence)
     if not words[0]:
-        raise InputError(f"{example.where}: the spaCy pipeline finds no words in the text; remove the row.")
+        raise InputError(
+            f"{example.where}: the spaCy pipeline finds no words in the text; remove the row."
+        )
     tokens = [token for own in words for token in own]
     upos, lemmas = [token.pos_ for token in tokens], [token.lemma_ for token in tokens]
     features = [token.morph.to_dict() for token in tokens]
     if not known:
         forms = [tuple(token.text for token in own) for own in words]
         spans = tuple((token.idx, token.idx + len(token.text)) for token in tokens)
-        example = replace(example, words=forms[0], words_pair=forms[1] if len(forms) > 1 else None, spans=spans)
+        example = replace(
+            example, words=forms[0], words_pair=forms[1] if len(forms) > 1 else None, spans=spans
+        )
     return replace(
         example,
         heads=tuple(heads),
-        relations=tuple("root" if token.dep_ == "ROOT" else token.dep_ for token in tokens),  # as both schemes write it
+        relations=tuple(
+            "root" if token.dep_ == "ROOT" else token.dep_ for token in tokens
+        ),  # as both schemes write it
         upos=tuple(upos) if example.upos is None and any(upos) else example.upos,
         lemmas=tuple(lemmas) if example.lemmas is None and any(lemmas) else example.lemmas,
-        features=tuple(features) if example.features is None and any(features) else example.features,
+        features=tuple(features)
+        if example.features is None and any(features)
+        else example.features,
         sentences=tuple(sentences) if example.sentences is None else example.sentences,
         scheme=scheme,
     )
@@ -201,7 +231,9 @@ def _head(token: Token, place: dict[int, int]) -> int:
 
 
 def _from_cache(path: Path, corpus: Corpus, notes: Notes) -> Iterator[Example]:
-    for (where, row), given in zip(json_rows(on_disk(path, Walk(Limits.none()))), corpus.walk(notes), strict=True):
+    for (where, row), given in zip(
+        json_rows(on_disk(path, Walk(Limits.none()))), corpus.walk(notes), strict=True
+    ):
         if given.heads is not None:
             notes[ALREADY] += 1
             yield given
@@ -212,8 +244,8 @@ def _from_cache(path: Path, corpus: Corpus, notes: Notes) -> Iterator[Example]:
 
 
 def _to_cache(path: Path, examples: Iterable[Example]) -> Iterator[Example]:
-    """The examples, written to a file as they pass; it appears whole or not at all. One that cannot be written is done
-    without."""
+    """The examples, written to a file as they pass; it appears whole or not at all. One that cannot
+    be written is done without."""
     part = path.with_name(f"{path.name}.{uuid4().hex}.part")
     out: IO[str] | None = None
     full = False  # the disk

@@ -1,4 +1,5 @@
-"""Putting two annotations of the same documents together: coreference from one corpus, trees from another."""
+"""Putting two annotations of the same documents together: coreference from one corpus, trees from
+another."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from headwise.text.readers.entities import TreeHeads
 
 MARK = ", document "
 LOST = "_"  # a token that a file lost
-KEPT = ("pair", "words_pair", "frames", "label", "origin")  # what an example keeps; all else is its tree's
+KEPT = (
+    "pair",
+    "words_pair",
+    "frames",
+    "label",
+    "origin",
+)  # what an example keeps; all else is its tree's
 
 
 def document_name(example: Example) -> str:
@@ -21,12 +28,13 @@ def document_name(example: Example) -> str:
 
 
 def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
-    """The documents of `corpus` with the trees, parts of speech, lemmas, features and sentences that `trees` has for
-    them.
+    """The documents of `corpus` with the trees, parts of speech, lemmas, features and sentences
+    that `trees` has for them.
 
-    Documents are matched by name, and their words must be equal (a lost token, `_`, takes the tree's word). A mention's
-    head becomes the word of the tree whose own head lies outside the mention. Documents without partner, or with other
-    words, are given as they are and counted. The trees are read once and kept.
+    Documents are matched by name, and their words must be equal (a lost token, `_`, takes the
+    tree's word). A mention's head becomes the word of the tree whose own head lies outside the
+    mention. Documents without partner, or with other words, are given as they are and counted. The
+    trees are read once and kept.
 
     Parameters
     ----------
@@ -41,9 +49,13 @@ def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
         if not known:
             known.update((document_name(example), example) for example in trees)
         if "" in known:
-            raise InputError(f"{trees.name} holds sentences, not documents; open it as gum:path or documents=True.")
+            raise InputError(
+                f"{trees.name} holds sentences, not documents; open it as gum:path or documents=True."
+            )
         if all(example.heads is None for example in known.values()):
-            raise InputError(f"{trees.name} has no trees to attach; give a treebank, for instance gum:path.")
+            raise InputError(
+                f"{trees.name} has no trees to attach; give a treebank, for instance gum:path."
+            )
         for example in corpus.walk(notes):
             partner = known.get(document_name(example))
             if partner is None:
@@ -59,7 +71,9 @@ def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
 
 
 def _same_words(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
-    return len(ours) == len(theirs) and all(a in (b, LOST) for a, b in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        a in (b, LOST) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def _joined(example: Example, tree: Example) -> Example:

@@ -1,4 +1,5 @@
-"""Conversations: rendered by a tokenizer's chat template, with the role that every character has in them."""
+"""Conversations: rendered by a tokenizer's chat template, with the role that every character has in
+them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ MARKED = re.compile("\ue000(\\d+)\ue001")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where a message's text lies in a rendered conversation, and where it begins in the example's plain text."""
+    """Where a message's text lies in a rendered conversation, and where it begins in the example's
+    plain text."""
 
     role: int  # a place in ROLES
     start: int
@@ -36,8 +38,8 @@ class Rendered:
     parts: tuple[Part, ...]
 
     def roles(self, offsets: Sequence[tuple[int, int]], special: np.ndarray) -> np.ndarray:
-        """The role of each token, as a place in ROLES: that of the message its characters are of; else the template's,
-        as special tokens' always."""
+        """The role of each token, as a place in ROLES: that of the message its characters are of;
+        else the template's, as special tokens' always."""
         out = np.full(len(offsets), TEMPLATE, dtype=np.int64)
         for token, (start, end) in enumerate(offsets):
             for part in self.parts if not special[token] else ():
@@ -47,23 +49,28 @@ class Rendered:
         return out
 
     def placed(self, example: Example) -> Example:
-        """The example with its words' places in the rendered text; words of what the template leaves out or changes
-        have none."""
+        """The example with its words' places in the rendered text; words of what the template
+        leaves out or changes have none."""
         if example.spans is None:
             return example
         spans = []
         for start, end in example.spans:
-            part = next((p for p in self.parts if p.plain <= start and end <= p.plain + p.length), None)
-            spans.append((0, 0) if part is None else (start - part.plain + part.start, end - part.plain + part.start))
+            part = next(
+                (p for p in self.parts if p.plain <= start and end <= p.plain + p.length), None
+            )
+            spans.append(
+                (0, 0)
+                if part is None
+                else (start - part.plain + part.start, end - part.plain + part.start)
+            )
         return replace(example, spans=tuple(spans))
 
 
 def render(tokenizer: Any, example: Example) -> Rendered:
     """The conversation of an example, by the tokenizer's template.
 
-    The template is rendered twice, with the messages and with marks in their place: what lies between the marks is the
-    template's own text, wherever the same words stand in a message.
-    """
+    The template is rendered twice, with the messages and with marks in their place: what lies
+    between the marks is the template's own text, wherever the same words stand in a message."""
     messages = example.messages or ()
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
@@ -76,14 +83,20 @@ def render(tokenizer: Any, example: Example) -> Rendered:
     order = [int(place) for place in pieces[1::2]]
     plain = np.cumsum([0, *(len(content) + 1 for _, content in messages)]).tolist()
     pattern = "(.*?)".join(re.escape(piece) for piece in pieces[::2])
-    found = re.fullmatch(_exact(pieces, order, messages), text, re.DOTALL) or re.fullmatch(pattern, text, re.DOTALL)
+    found = re.fullmatch(_exact(pieces, order, messages), text, re.DOTALL) or re.fullmatch(
+        pattern, text, re.DOTALL
+    )
     if found is None:
-        raise InputError(f"{example.where}: the chat template changes with what the messages say; it is not served.")
+        raise InputError(
+            f"{example.where}: the chat template changes with what the messages say; it is not served."
+        )
     parts = []
     for group, place in enumerate(order, start=1):
         role, content = messages[place]
         start, end = found.span(group)
-        shift = content.find(found[group]) if end > start else -1  # most templates take spaces off the ends
+        shift = (
+            content.find(found[group]) if end > start else -1
+        )  # most templates take spaces off the ends
         if shift < 0:
             parts.append(Part(ROLES.index(role), start, end, -1, 0))
         else:
@@ -92,7 +105,8 @@ def render(tokenizer: Any, example: Example) -> Rendered:
 
 
 def _exact(pieces: Sequence[str], order: Sequence[int], messages: Sequence[tuple[str, str]]) -> str:
-    """A pattern of the template's text with the messages as they are, or without the spaces at their ends."""
+    """A pattern of the template's text with the messages as they are, or without the spaces at
+    their ends."""
     said = [messages[place][1] for place in order]
     groups = [f"({re.escape(text)}|{re.escape(text.strip())})" for text in said]
     literal = [re.escape(piece) for piece in pieces[::2]]
@@ -101,10 +115,15 @@ def _exact(pieces: Sequence[str], order: Sequence[int], messages: Sequence[tuple
 
 def _applied(tokenizer: Any, example: Example, contents: Sequence[str]) -> str:
     messages = [
-        {"role": role, "content": content} for (role, _), content in zip(example.messages or (), contents, strict=True)
+        {"role": role, "content": content}
+        for (role, _), content in zip(example.messages or (), contents, strict=True)
     ]
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False))
-    except Exception as error:  # templates raise what they like: roles that do not alternate, no system message
+    except (
+        Exception
+    ) as error:  # templates raise what they like: roles that do not alternate, no system message
         said = " ".join(str(error).split())[:200]
-        raise InputError(f"{example.where}: the chat template refuses the conversation: {said}") from error
+        raise InputError(
+            f"{example.where}: the chat template refuses the conversation: {said}"
+        ) from error

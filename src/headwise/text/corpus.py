@@ -1,4 +1,5 @@
-"""A stream of examples with a name, a licence and a fingerprint, that can be walked through any number of times."""
+"""A stream of examples with a name, a licence and a fingerprint, that can be walked through any
+number of times."""
 
 from __future__ import annotations
 
@@ -28,9 +29,8 @@ PEEK = 256  # examples looked at to tell which annotations a corpus has
 class Survey:
     """What one walk through a whole corpus tells.
 
-    `annotations` and `relations` are those that some example has; `examples_with` counts, for each annotation, the
-    examples that have it; `notes` is what was left out on the way, with counts.
-    """
+    `annotations` and `relations` are those that some example has; `examples_with` counts, for each
+    annotation, the examples that have it; `notes` is what was left out on the way, with counts."""
 
     count: int
     fingerprint: str
@@ -42,18 +42,21 @@ class Survey:
 
 
 class Corpus:
-    """Examples in a fixed order, read anew at every walk, so that a large file is never held in memory.
+    """Examples in a fixed order, read anew at every walk, so that a large file is never held in
+    memory.
 
     Parameters
     ----------
     name : str
         A short name for figures and provenance.
     stream : callable
-        Called with an empty counter at the start of every walk; gives the examples, and counts what it leaves out.
+        Called with an empty counter at the start of every walk; gives the examples, and counts what
+        it leaves out.
     licence, description : str, optional
         For the provenance of a run.
     parts : sequence of Corpus, optional
-        Further corpora that come with it, each for the questions that the ones before it have no annotations for.
+        Further corpora that come with it, each for the questions that the ones before it have no
+        annotations for.
 
     Examples
     --------
@@ -63,7 +66,13 @@ class Corpus:
     """
 
     def __init__(
-        self, name: str, stream: Stream, *, licence: str = "", description: str = "", parts: Sequence[Corpus] = ()
+        self,
+        name: str,
+        stream: Stream,
+        *,
+        licence: str = "",
+        description: str = "",
+        parts: Sequence[Corpus] = (),
     ) -> None:
         self.name = name
         self.licence = licence
@@ -76,7 +85,12 @@ class Corpus:
 
     @classmethod
     def from_examples(
-        cls, examples: Sequence[Example], name: str = "examples", *, licence: str = "", description: str = ""
+        cls,
+        examples: Sequence[Example],
+        name: str = "examples",
+        *,
+        licence: str = "",
+        description: str = "",
     ) -> Corpus:
         """A corpus of examples at hand."""
         held = tuple(examples)
@@ -84,7 +98,12 @@ class Corpus:
 
     @classmethod
     def from_texts(
-        cls, texts: Sequence[str | tuple[str, str]], name: str = "texts", *, licence: str = "", description: str = ""
+        cls,
+        texts: Sequence[str | tuple[str, str]],
+        name: str = "texts",
+        *,
+        licence: str = "",
+        description: str = "",
     ) -> Corpus:
         """A corpus of plain texts, or of pairs of texts."""
         if isinstance(texts, str):
@@ -103,11 +122,18 @@ class Corpus:
             empty = False
             yield example
         if empty:
-            left_out = f" ({'; '.join(f'{what}: {count}' for what, count in notes.items())})" if notes else ""
-            raise InputError(f"{self.name} holds no examples{left_out}; give a corpus with at least one.")
+            left_out = (
+                f" ({'; '.join(f'{what}: {count}' for what, count in notes.items())})"
+                if notes
+                else ""
+            )
+            raise InputError(
+                f"{self.name} holds no examples{left_out}; give a corpus with at least one."
+            )
 
     def walk(self, notes: Notes) -> Iterator[Example]:
-        """The examples, counting what is left out in the counter of another corpus that is made from this one."""
+        """The examples, counting what is left out in the counter of another corpus that is made
+        from this one."""
         return iter(self._stream(notes))
 
     def __repr__(self) -> str:
@@ -124,7 +150,9 @@ class Corpus:
         if self._annotations is None:
             if self._survey is not None:
                 return self._survey.annotations
-            self._annotations = frozenset().union(*(example.annotations for example in self.peek(PEEK)))
+            self._annotations = frozenset().union(
+                *(example.annotations for example in self.peek(PEEK))
+            )
         return self._annotations
 
     def peek(self, count: int = 1) -> list[Example]:
@@ -140,12 +168,13 @@ class Corpus:
         return self.derive(lambda notes: islice(self.walk(notes), count))
 
     def sample(self, count: int | None, seed: int = 0, pool: int = POOL) -> Corpus:
-        """At most `count` examples drawn by a seed, in the order of the corpus (all of them for None); of its parts as
-        many each.
+        """At most `count` examples drawn by a seed, in the order of the corpus (all of them for
+        None); of its parts as many each.
 
-        Documents are drawn, and of each drawn document one example, then of each a second, until there are enough: so
-        few examples come from as many documents as there are. Without documents examples are drawn. Of a corpus longer
-        than `pool` (or twenty times `count`) only the beginning of that length is drawn from, which a note says.
+        Documents are drawn, and of each drawn document one example, then of each a second, until
+        there are enough: so few examples come from as many documents as there are. Without
+        documents examples are drawn. Of a corpus longer than `pool` (or twenty times `count`) only
+        the beginning of that length is drawn from, which a note says.
 
         Parameters
         ----------
@@ -171,7 +200,8 @@ class Corpus:
         return sampled
 
     def having(self, annotations: frozenset[str]) -> Corpus:
-        """This corpus, or the first of its parts that has all these annotations; this one where none has."""
+        """This corpus, or the first of its parts that has all these annotations; this one where
+        none has."""
         return next((one for one in (self, *self.parts) if annotations <= one.annotations), self)
 
     def alone(self) -> Corpus:
@@ -182,7 +212,9 @@ class Corpus:
 
     def derive(self, stream: Stream) -> Corpus:
         """A corpus made from this one, with its name, licence and parts."""
-        return Corpus(self.name, stream, licence=self.licence, description=self.description, parts=self.parts)
+        return Corpus(
+            self.name, stream, licence=self.licence, description=self.description, parts=self.parts
+        )
 
     def survey(self) -> Survey:
         """Walk through the whole corpus once and keep what it tells."""
@@ -214,18 +246,21 @@ class Corpus:
         return self._survey
 
     def fingerprint(self) -> str:
-        """sha256, in hex, over the fingerprints of the examples in their order: the same whatever the file is called
-        and however it is packed."""
+        """sha256, in hex, over the fingerprints of the examples in their order: the same whatever
+        the file is called and however it is packed."""
         return self.survey().fingerprint
 
 
 class _Draw:
-    """Examples of a corpus that are drawn by a seed at the first walk, and kept where they are few."""
+    """Examples of a corpus that are drawn by a seed at the first walk, and kept where they are
+    few."""
 
     def __init__(self, corpus: Corpus, count: int, seed: int, longest: int) -> None:
         self.corpus, self.count, self.seed, self.longest = corpus, count, seed, longest
         self.chosen: list[int] | None = None  # places in the corpus
-        self.cut: Notes = Counter()  # what is said where the corpus is longer than what was drawn from
+        self.cut: Notes = (
+            Counter()
+        )  # what is said where the corpus is longer than what was drawn from
         self.held: list[Example] | None = None
         self.notes: Notes = Counter()  # of a walk to the last of those that are held
 
@@ -251,7 +286,8 @@ class _Draw:
             self.held, self.notes = held, notes - before
 
     def _draw(self) -> list[int]:
-        """Read as much of the corpus as is drawn from; kept meanwhile while it is little, so that it is read once."""
+        """Read as much of the corpus as is drawn from; kept meanwhile while it is little, so that
+        it is read once."""
         notes: Notes = Counter()
         documents, size = list[str | None](), 0
         kept: list[tuple[Example, Notes]] = []  # each with the notes so far
@@ -281,7 +317,8 @@ def _size(example: Example) -> int:
 
 
 def drawn(documents: Sequence[str | None], count: int, seed: int) -> list[int]:
-    """The places of `count` examples, drawn so that they come from as many documents as there are; in order.
+    """The places of `count` examples, drawn so that they come from as many documents as there are;
+    in order.
 
     >>> drawn(["a", "a", "a", "b", None], 3, seed=0)
     [2, 3, 4]
@@ -292,5 +329,9 @@ def drawn(documents: Sequence[str | None], count: int, seed: int) -> list[int]:
     for place in sorted(range(len(documents)), key=keys.__getitem__):
         own = documents[place]
         of_document.setdefault(place if own is None else own, []).append(place)
-    order = [(turn, number, place) for number, own in enumerate(of_document.values()) for turn, place in enumerate(own)]
+    order = [
+        (turn, number, place)
+        for number, own in enumerate(of_document.values())
+        for turn, place in enumerate(own)
+    ]
     return sorted(place for _, _, place in sorted(order)[:count])

@@ -1,5 +1,6 @@
-"""The built-in corpus, shipped as data: English that people wrote, with gold trees, and the examples of a small grammar
-for what those have no annotations for. `tools/demo_corpus` of the source tree writes both."""
+"""The built-in corpus, shipped as data: English that people wrote, with gold trees, and the
+examples of a small grammar for what those have no annotations for. `tools/demo_corpus` of the
+source tree writes both."""
 
 from __future__ import annotations
 
@@ -22,18 +23,20 @@ REAL = "UD English EWT"  # its name in provenance and figures
 
 
 def builtin_corpus(prose: bool = False) -> Corpus:
-    """The built-in corpus: 500 sentences of UD English EWT, four consecutive ones of each of 125 documents, with gold
-    trees, parts of speech, lemmas and features; its one part, the demo corpus, has what it lacks (coreference, frames,
-    labels).
+    """The built-in corpus: 500 sentences of UD English EWT, four consecutive ones of each of 125
+    documents, with gold trees, parts of speech, lemmas and features; its one part, the demo corpus,
+    has what it lacks (coreference, frames, labels).
 
-    Of the 375 examples, every third is two consecutive sentences, the others are one each. The text has the spacing of
-    the original; words are places in it. Licence: CC BY-SA 4.0, see `data/LICENSE.md`.
+    Of the 375 examples, every third is two consecutive sentences, the others are one each. The text
+    has the spacing of the original; words are places in it. Licence: CC BY-SA 4.0, see
+    `data/LICENSE.md`.
 
     Parameters
     ----------
     prose : bool, default False
-        Two sentences are two segments, as BERT was trained on; with True they are running text, as suits a causal
-        model. The same goes for the demo corpus, whose words are then joined as one writes.
+        Two sentences are two segments, as BERT was trained on; with True they are running text, as
+        suits a causal model. The same goes for the demo corpus, whose words are then joined as one
+        writes.
 
     Examples
     --------
@@ -43,10 +46,16 @@ def builtin_corpus(prose: bool = False) -> Corpus:
     >>> [part.name for part in builtin_corpus().parts]
     ['demo']
     """
-    description = "English that people wrote on the web, with gold trees, parts of speech and lemmas."
+    description = (
+        "English that people wrote on the web, with gold trees, parts of speech and lemmas."
+    )
     grammar = demo_corpus()
     real = Corpus(
-        REAL, partial(_read, "ewt"), licence="CC BY-SA 4.0", description=description, parts=[_prose(grammar, prose)]
+        REAL,
+        partial(_read, "ewt"),
+        licence="CC BY-SA 4.0",
+        description=description,
+        parts=[_prose(grammar, prose)],
     )
     return _prose(real, prose)
 
@@ -75,7 +84,9 @@ def as_prose(example: Example) -> Example:
         start = len(text) + (1 if text else 0)
         text = f"{text} {written}" if text else written
         spans += [(a + start, b + start) for a, b in places]
-    return replace(example, text=text, pair=None, words=example.all_words, words_pair=None, spans=tuple(spans))
+    return replace(
+        example, text=text, pair=None, words=example.all_words, words_pair=None, spans=tuple(spans)
+    )
 
 
 def _joined(words: tuple[str, ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
@@ -91,11 +102,12 @@ def _joined(words: tuple[str, ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
 def demo_corpus(size: int = SIZE) -> Corpus:
     """The demo corpus: English examples whose annotations are true by construction.
 
-    Of ten examples, five are pairs of consecutive sentences (two segments, always joined by coreference), four are
-    single sentences and one is a passage of three to five sentences: any beginning is a fair mixture. Every word has
-    its head, UD relation, UPOS, lemma and features; mentions of entities that occur at least twice are given with their
-    head words (as OntoNotes does: no singletons); frame links name the frames and elements of FrameNet. The label is
-    the tense of all main clauses, `past` or `present`.
+    Of ten examples, five are pairs of consecutive sentences (two segments, always joined by
+    coreference), four are single sentences and one is a passage of three to five sentences: any
+    beginning is a fair mixture. Every word has its head, UD relation, UPOS, lemma and features;
+    mentions of entities that occur at least twice are given with their head words (as OntoNotes
+    does: no singletons); frame links name the frames and elements of FrameNet. The label is the
+    tense of all main clauses, `past` or `present`.
 
     Parameters
     ----------
@@ -109,7 +121,9 @@ def demo_corpus(size: int = SIZE) -> Corpus:
     """
     at_least("size", size, 1)
     if size > SIZE:
-        raise ParameterError(f"`size` must be at most {SIZE}; it is {size}. `tools/demo_corpus` makes larger corpora.")
+        raise ParameterError(
+            f"`size` must be at most {SIZE}; it is {size}. `tools/demo_corpus` makes larger corpora."
+        )
     description = (
         "English sentences, pairs and short passages made by the headwise demo grammar, "
         "with true trees, coreference and frames."
@@ -129,10 +143,13 @@ def _read(name: str, notes: Notes) -> Iterator[Example]:
 
 @cache
 def _examples(name: str) -> tuple[Example, ...]:
-    """All of them, read once: they never change, and a run walks through its corpus several times."""
+    """All of them, read once: they never change, and a run walks through its corpus several
+    times."""
     file = TextFile(name, partial(_open, name))
     return tuple(example_of_row(row, where) for where, row in json_rows(file))
 
 
 def _open(name: str) -> IO[bytes]:
-    return bz2.open(resources.files("headwise.text").joinpath("data", f"{name}.jsonl.bz2").open("rb"))
+    return bz2.open(
+        resources.files("headwise.text").joinpath("data", f"{name}.jsonl.bz2").open("rb")
+    )

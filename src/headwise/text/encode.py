@@ -17,15 +17,15 @@ from headwise.core.errors import InputError, ModelError
 from headwise.stats.units import unit_key
 from headwise.text.alignment import NO_WORD, aligned_words
 from headwise.text.chat import render
-from headwise.text.cutting import NO_SEGMENT, beginning_of, kept_places
 from headwise.text.example import ROLES, Example
 from headwise.text.pieces import Pieces
 from headwise.text.readers.limits import reading
+from headwise.text.truncation import NO_SEGMENT, beginning_of, kept_places
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-OVERLONG = ("truncate", "skip")
+TOO_LONG_RULES = ("truncate", "skip")
 FAR = 100  # characters a token of a text that is read only to be cut; see `Encoder.encode`
 Made = TypeVar("Made")
 
@@ -34,11 +34,11 @@ Made = TypeVar("Made")
 class Encoded:
     """An example as one row of token ids.
 
-    `word[t]` is the index of token t's word (NO_WORD for special tokens, and everywhere where no words are known),
-    `segment[t]` 0 or 1 (NO_SEGMENT for special tokens). `aligned` is False where no words are known, or some word's
-    characters are in no token: word-level analyses leave such an example out and count it. A token on two words is of
-    the one that most of its characters are of; the other may have none (`every_word`).
-    """
+    `word[t]` is the index of token t's word (NO_WORD for special tokens, and everywhere where no
+    words are known), `segment[t]` 0 or 1 (NO_SEGMENT for special tokens). `aligned` is False where
+    no words are known, or some word's characters are in no token: word-level analyses leave such an
+    example out and count it. A token on two words is of the one that most of its characters are of;
+    the other may have none (`every_word`)."""
 
     index: int
     example: Example
@@ -52,36 +52,45 @@ class Encoded:
     punct: np.ndarray  # bool [token]
     truncated: bool
     aligned: bool
-    pieces: tuple[str, ...] = ()  # the text of each token, without the marks that say where it stands in a word
+    pieces: tuple[
+        str, ...
+    ] = ()  # the text of each token, without the marks that say where it stands in a word
     source: Encoded | None = None  # what the encoder reads, where this is what its decoder reads
     cross: bool = False  # whether the tokens of `source` are the keys
     spell: Callable[[int], str] = str  # what a token id says
-    roles: np.ndarray | None = None  # int64 [token], places in ROLES; None where it is no conversation
+    roles: np.ndarray | None = (
+        None  # int64 [token], places in ROLES; None where it is no conversation
+    )
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def tokens(self) -> list[str]:
-        """What each token says, with the space before it where the tokenizer has it so; its id where no tokenizer is
-        known."""
+        """What each token says, with the space before it where the tokenizer has it so; its id
+        where no tokenizer is known."""
         return [self.spell(int(token)) for token in self.ids]
 
     def role(self, name: str) -> np.ndarray:
-        """Bool [token]: the tokens of a role (`user`, `template`); none where it is no conversation."""
-        found: np.ndarray = np.zeros(len(self), bool) if self.roles is None else self.roles == ROLES.index(name)
+        """Bool [token]: the tokens of a role (`user`, `template`); none where it is no
+        conversation."""
+        found: np.ndarray = (
+            np.zeros(len(self), bool) if self.roles is None else self.roles == ROLES.index(name)
+        )
         return found
 
     @property
     def word_count(self) -> int:
-        """One more than the largest word index here. In a cut pair the words cut off the first segment lie below it and
-        have no token."""
+        """One more than the largest word index here. In a cut pair the words cut off the first
+        segment lie below it and have no token."""
         return int(self.word.max(initial=-1)) + 1
 
     @property
     def every_word(self) -> bool:
         """Whether every word of the example has a token of its own."""
-        return self.aligned and len(np.unique(self.word[self.word != NO_WORD])) == len(self.example.all_words)
+        return self.aligned and len(np.unique(self.word[self.word != NO_WORD])) == len(
+            self.example.all_words
+        )
 
 
 class Encoder:
@@ -94,15 +103,22 @@ class Encoder:
     max_length : int
         The longest row the model takes; special tokens count.
     overlong : {"truncate", "skip"}, default "truncate"
-        What happens to longer rows: they are cut at the end, of the longer segment first, or left out.
+        What happens to longer rows: they are cut at the end, of the longer segment first, or left
+        out.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, overlong: str = "truncate") -> None:
-        one_of("overlong", overlong, OVERLONG)
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int, overlong: str = "truncate"
+    ) -> None:
+        one_of("overlong", overlong, TOO_LONG_RULES)
         if not getattr(tokenizer, "is_fast", False):
             name = type(tokenizer).__name__
-            raise ModelError(f"{name} gives no word ids or offsets; use the model's fast tokenizer.")
-        if getattr(tokenizer, "truncation_side", "right") != "right":  # words are lost at the end, as the policy says
+            raise ModelError(
+                f"{name} gives no word ids or offsets; use the model's fast tokenizer."
+            )
+        if (
+            getattr(tokenizer, "truncation_side", "right") != "right"
+        ):  # words are lost at the end, as the policy says
             tokenizer = copy.deepcopy(tokenizer)
             tokenizer.truncation_side = "right"
         self.tokenizer = tokenizer
@@ -111,7 +127,8 @@ class Encoder:
         self._pieces = Pieces(tokenizer)
 
     def limited(self, max_length: int, overlong: str | None = None) -> Encoder:
-        """An encoder with the same tokenizer and another limit (never above this one's); this one stays as it is.
+        """An encoder with the same tokenizer and another limit (never above this one's); this one
+        stays as it is.
 
         Parameters
         ----------
@@ -129,24 +146,32 @@ class Encoder:
 
     @cached_property
     def sep_id(self) -> int | None:
-        """The id of the token that closes a segment: sep, or end of sequence; None where it opens inputs too
-        (GPT-2)."""
+        """The id of the token that closes a segment: sep, or end of sequence; None where it opens
+        inputs too (GPT-2)."""
         found = _first(self.tokenizer.sep_token_id, self.tokenizer.eos_token_id)
         return None if found == self.cls_id else found
 
     @cached_property
     def token_types(self) -> tuple[str, ...]:
         """The token types this tokenizer really has."""
-        has = {"cls": self.cls_id is not None, "sep": self.sep_id is not None, "punct": True, "other": True}
+        has = {
+            "cls": self.cls_id is not None,
+            "sep": self.sep_id is not None,
+            "punct": True,
+            "other": True,
+        }
         return tuple(name for name, present in has.items() if present)
 
     @cached_property
     def splits_words(self) -> bool:
-        """Whether words given apart come out as they do in a text with spaces. Byte-level tokenizers (GPT-2, RoBERTa)
-        would glue them together: for those the words are joined by spaces and aligned by offsets."""
+        """Whether words given apart come out as they do in a text with spaces. Byte-level
+        tokenizers (GPT-2, RoBERTa) would glue them together: for those the words are joined by
+        spaces and aligned by offsets."""
         probe = ["ab", "cd", "ef"]
         try:
-            apart = self.tokenizer(probe, is_split_into_words=True, add_special_tokens=False, verbose=False)
+            apart = self.tokenizer(
+                probe, is_split_into_words=True, add_special_tokens=False, verbose=False
+            )
         except Exception:  # some refuse words altogether
             return False
         together = self.tokenizer(" ".join(probe), add_special_tokens=False, verbose=False)
@@ -171,19 +196,22 @@ class Encoder:
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
         """The example as a row of tokens; None where it is too long and the policy is `skip`.
 
-        Of a text far longer than the model takes only a beginning is tokenized, twice what is kept at least: a book on
-        one line would take half a minute and a gigabyte, to be thrown away.
-        """
+        Of a text far longer than the model takes only a beginning is tokenized, twice what is kept
+        at least: a book on one line would take half a minute and a gigabyte, to be thrown away."""
         chat = None if example.messages is None else render(self.tokenizer, example)
         if chat is not None:
-            row = self.tokenizer(chat.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+            row = self.tokenizer(
+                chat.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            )
         else:
             row = self._tokenize(example, FAR * self.max_length) or self._tokenize(example)
         assert row is not None  # of a whole text
         ids = np.asarray(row["input_ids"], dtype=np.int64)
         if ids.size == 0:
             raise InputError(f"{example.where}: the text has no tokens; remove the empty row.")
-        segment = np.array([NO_SEGMENT if s is None else s for s in row.sequence_ids(0)], dtype=np.int64)
+        segment = np.array(
+            [NO_SEGMENT if s is None else s for s in row.sequence_ids(0)], dtype=np.int64
+        )
         if chat is not None:
             segment = np.where(np.isin(ids, self.tokenizer.all_special_ids), NO_SEGMENT, segment)
         truncated = len(ids) > self.max_length
@@ -199,12 +227,18 @@ class Encoder:
             types = np.asarray(row["token_type_ids"], dtype=np.int64)[keep]
         cls, sep, punct, pieces = self.kinds(ids)
         kinds = (special, cls, sep, punct, truncated, aligned, pieces)
-        roles = None if chat is None else chat.roles([row["offset_mapping"][place] for place in keep.tolist()], special)
-        return Encoded(index, example, ids, types, word, segment, *kinds, spell=self.token_text, roles=roles)
+        roles = (
+            None
+            if chat is None
+            else chat.roles([row["offset_mapping"][place] for place in keep.tolist()], special)
+        )
+        return Encoded(
+            index, example, ids, types, word, segment, *kinds, spell=self.token_text, roles=roles
+        )
 
     def _tokenize(self, example: Example, beginning: int = 0) -> BatchEncoding | None:
-        """The tokens of an example, or of the beginnings of its segments of so many characters; None where these give
-        too few tokens to stand for the whole."""
+        """The tokens of an example, or of the beginnings of its segments of so many characters;
+        None where these give too few tokens to stand for the whole."""
         apart = example.text is None and self.splits_words
         first: Any
         second: Any
@@ -219,7 +253,9 @@ class Encoder:
         whole = first, second
         if beginning:
             first, second = beginning_of(first, beginning), beginning_of(second, beginning)
-        with reading(example.where, "the tokenizer cannot read it"):  # tokenizers raise bare exceptions of many kinds
+        with reading(
+            example.where, "the tokenizer cannot read it"
+        ):  # tokenizers raise bare exceptions of many kinds
             row: BatchEncoding = self.tokenizer(
                 first,
                 second if example.has_pair else None,
@@ -228,12 +264,14 @@ class Encoder:
                 return_token_type_ids="token_type_ids" in self.tokenizer.model_input_names,
                 verbose=False,
             )
-        return row if self._stands_for(row, (first is not whole[0], second is not whole[1])) else None
+        return (
+            row if self._stands_for(row, (first is not whole[0], second is not whole[1])) else None
+        )
 
     def _stands_for(self, row: BatchEncoding, cut: tuple[bool, bool]) -> bool:
-        """Whether what is kept of a row whose segments were cut is what would be kept of the whole: enough tokens must
-        lie between the last that is kept and the cut, and the longer segment, which is shortened first, must be the
-        same."""
+        """Whether what is kept of a row whose segments were cut is what would be kept of the whole:
+        enough tokens must lie between the last that is kept and the cut, and the longer segment,
+        which is shortened first, must be the same."""
         if not any(cut):
             return True
         count = [row.sequence_ids(0).count(part) for part in (0, 1)]
@@ -247,8 +285,8 @@ def _first(*values: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Rows of similar length, padded on the right, on the model's device. Padding is False in `real` and in every kind,
-    and NO_WORD and NO_SEGMENT."""
+    """Rows of similar length, padded on the right, on the model's device. Padding is False in
+    `real` and in every kind, and NO_WORD and NO_SEGMENT."""
 
     rows: tuple[Encoded, ...]
     ids: Tensor  # int64 [example, token]
@@ -268,14 +306,16 @@ class Batch:
         return len(self.rows)
 
     def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made once for this batch: what is the same in every layer. It dies with the batch."""
+        """What `make` gives, made once for this batch: what is the same in every layer. It dies
+        with the batch."""
         if key not in self._memo:
             self._memo[key] = make()
         made: Made = self._memo[key]
         return made
 
     def forget(self) -> None:
-        """Drop what was remembered, once the batch has been seen: a list of batches must not keep it all."""
+        """Drop what was remembered, once the batch has been seen: a list of batches must not keep
+        it all."""
         self._memo.clear()
 
     @property
@@ -299,8 +339,9 @@ class Batch:
         return self.ids.device
 
     def kind(self, name: str) -> Tensor:
-        """Bool [example, token]: tokens of a type (`cls`, `sep`, `punct`, `other`), or the `first`, whatever it is;
-        of a role in a conversation (`system`, `user`, `assistant`, `tool`, `template`)."""
+        """Bool [example, token]: tokens of a type (`cls`, `sep`, `punct`, `other`), or the `first`,
+        whatever it is; of a role in a conversation (`system`, `user`, `assistant`, `tool`,
+        `template`)."""
         if name in ROLES:
             return self.remember(("role", name), lambda: self._of_role(name))
         if name == "first":
@@ -319,14 +360,17 @@ class Batch:
 
     def select(self, keep: Sequence[int]) -> Batch:
         """Only these examples, with the same padding."""
-        chosen = torch.as_tensor(list(keep), dtype=torch.long, device=self.device)  # none is possible too
+        chosen = torch.as_tensor(
+            list(keep), dtype=torch.long, device=self.device
+        )  # none is possible too
         tensors = {name: getattr(self, name)[chosen] for name in _TENSORS}
         source = None if self.source is None else self.source.select(keep)
         return replace(self, rows=tuple(self.rows[i] for i in keep), source=source, **tensors)
 
 
 def units_of(rows: Sequence[Encoded]) -> list[int]:
-    """The unit of sampling that each example is of: its document, or the example itself where it has none."""
+    """The unit of sampling that each example is of: its document, or the example itself where it
+    has none."""
     return [unit_key(row.example.document, row.index) for row in rows]
 
 
@@ -348,7 +392,9 @@ PADDING = {
 _TENSORS = ("ids", "real", "lengths", *PADDING)
 
 
-def collate(rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str = "cpu", pad_to: int = 0) -> Batch:
+def collate(
+    rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str = "cpu", pad_to: int = 0
+) -> Batch:
     """Pad rows to the longest of them (or to `pad_to`)."""
     width = max(pad_to, max(len(row) for row in rows))
     lengths = torch.tensor([len(row) for row in rows])
@@ -360,16 +406,26 @@ def collate(rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str
         tensors[name] = torch.from_numpy(padded)
     given = [row.source for row in rows if row.source is not None]
     source = collate(given, pad_id, device) if given else None
-    return Batch(rows=tuple(rows), source=source, **{name: tensor.to(device) for name, tensor in tensors.items()})
+    return Batch(
+        rows=tuple(rows),
+        source=source,
+        **{name: tensor.to(device) for name, tensor in tensors.items()},
+    )
 
 
 def batches(
-    rows: Sequence[Encoded], max_tokens: int, pad_id: int = 0, device: torch.device | str = "cpu", *, alike: float = 0.0
+    rows: Sequence[Encoded],
+    max_tokens: int,
+    pad_id: int = 0,
+    device: torch.device | str = "cpu",
+    *,
+    alike: float = 0.0,
 ) -> list[Batch]:
-    """Rows sorted by length and cut into batches of at most `max_tokens` padded tokens (at least one row each).
+    """Rows sorted by length and cut into batches of at most `max_tokens` padded tokens (at least
+    one row each).
 
-    With `alike` no row is shorter than that share of the longest beside it, for work that padding makes much dearer.
-    """
+    With `alike` no row is shorter than that share of the longest beside it, for work that padding
+    makes much dearer."""
     out: list[Batch] = []
     group: list[Encoded] = []
     for row in sorted(rows, key=lambda row: (len(row), row.index)):

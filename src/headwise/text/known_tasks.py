@@ -1,4 +1,5 @@
-"""The one table of tasks that are known by name: GLUE's with the columns of their files, and SentEval's."""
+"""The one table of tasks that are known by name: GLUE's with the columns of their files, and
+SentEval's."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KnownTask:
-    """Which columns of a task's file are text, second text and label; how it is scored; which files train and score it.
+    """Which columns of a task's file are text, second text and label; how it is scored; which files
+    train and score it.
 
-    A file without header has a number of `columns`, which are numbered. `metrics[0]` is the one that decides. GLUE's
-    own test files have no labels (except MRPC's), so that the dev file scores.
+    A file without header has a number of `columns`, which are numbered. `metrics[0]` is the one
+    that decides. GLUE's own test files have no labels (except MRPC's), so that the dev file scores.
     """
 
     name: str
@@ -38,7 +40,10 @@ class KnownTask:
 
 NUMBERS = ("pearson", "spearman")
 _PLAIN = ("train.tsv",), ("dev.tsv",)
-_MRPC = ("msr_paraphrase_train.txt", "train.tsv"), ("msr_paraphrase_test.txt", "test.tsv", "dev.tsv")
+_MRPC = (
+    ("msr_paraphrase_train.txt", "train.tsv"),
+    ("msr_paraphrase_test.txt", "test.tsv", "dev.tsv"),
+)
 _STSB = ("glue-train.tsv", "train.tsv"), ("glue-dev.tsv", "dev.tsv")
 _MNLI = ("train.tsv",), ("dev_matched.tsv", "dev.tsv")
 # The order matters: the first task whose columns a header has is taken.
@@ -77,7 +82,8 @@ def known_task(name: str) -> KnownTask | None:
     return NAMED.get(_ALSO.get(plain, plain))
 
 
-# SentEval's probing files: what Jo & Myaeng 2020 call each, and its group (Table 2; Fig 5 leaves `surface` out).
+# SentEval's probing files: what Jo & Myaeng 2020 call each, and its group (Table 2; Fig 5 leaves
+# `surface` out).
 SENTEVAL: dict[str, tuple[str, str]] = {
     "sentence_length": ("Length", "surface"),
     "word_content": ("WordContent", "surface"),

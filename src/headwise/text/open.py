@@ -32,7 +32,8 @@ HOW = (
 
 @dataclass(frozen=True)
 class Spec:
-    """The name of a corpus together with options of its reader: wherever a corpus may be named, it may be named so.
+    """The name of a corpus together with options of its reader: wherever a corpus may be named, it
+    may be named so.
 
     >>> Spec("stories.txt", {"split": "lines"}).name
     'stories.txt'
@@ -57,9 +58,10 @@ def open_corpus(
     Parameters
     ----------
     spec : str, Path, Spec or Corpus, optional
-        A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, `.csv`, each also
-        compressed or in a tar), `format:path`, `glue:TASK:path`, `hf:dataset/config:split`, one of them with options
-        (`Spec`), a corpus; by default the built-in one (`headwise.text.demo.builtin_corpus`).
+        A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, `.csv`,
+        each also compressed or in a tar), `format:path`, `glue:TASK:path`,
+        `hf:dataset/config:split`, one of them with options (`Spec`), a corpus; by default the
+        built-in one (`headwise.text.demo.builtin_corpus`).
     limit : int, optional
         Only so many examples, drawn at random (see `Corpus.sample`).
     seed : int, default 0
@@ -71,11 +73,12 @@ def open_corpus(
     max_tokens : int, default 128
         For pairs of paragraphs: the longest pair in tokens.
     options
-        `name` and `licence` for provenance (by default the file's name and nothing); `trees`: another corpus that has
-        the trees of the same documents (`trees="gum:FILE"` for OntoGUM's).
-        Options of the format's reader, for instance `text_field="body"` (jsonl, csv, tsv, hf), `split="lines"` (txt),
-        `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"` (tsv); and, for every format, the limits of
-        `headwise.text.readers.limits.Limits` by their names, for instance `max_line=10_000_000`.
+        `name` and `licence` for provenance (by default the file's name and nothing); `trees`:
+        another corpus that has the trees of the same documents (`trees="gum:FILE"` for OntoGUM's).
+        Options of the format's reader, for instance `text_field="body"` (jsonl, csv, tsv, hf),
+        `split="lines"` (txt), `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"`
+        (tsv); and, for every format, the limits of `headwise.text.readers.limits.Limits` by their
+        names, for instance `max_line=10_000_000`.
 
     The first example is read at once, so that a file that cannot be read fails here.
 
@@ -104,20 +107,27 @@ def open_corpus(
             corpus = _open_path(spec, common, options, limits)
     if trees is not None:
         corpus = attach_trees(corpus, open_corpus(trees))
-    corpus.name, corpus.licence = named.get("name", corpus.name), named.get("licence", corpus.licence)
+    corpus.name, corpus.licence = (
+        named.get("name", corpus.name),
+        named.get("licence", corpus.licence),
+    )
     corpus = corpus.sample(limit, seed)
     corpus.peek()
     return corpus
 
 
-def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any], limits: Limits) -> Corpus:
+def _open_path(
+    spec: str | Path, common: dict[str, Any], options: dict[str, Any], limits: Limits
+) -> Corpus:
     format_name, path = parse_spec(spec, options)
     if not path.exists():
         raise InputError(f"There is no file '{path}'; check the path.")
     if format_name is None:
         if path.is_dir():
             known = ", ".join(FORMATS)
-            raise InputError(f"'{path}' is a folder; name a file, or give format:folder with one of {known}.")
+            raise InputError(
+                f"'{path}' is a folder; name a file, or give format:folder with one of {known}."
+            )
         format_name = format_by_ending(path)
     chosen = SNIFFED_TXT if format_name == "txt" else FORMATS[format_name]
     own = {key: value for key, value in common.items() if key in chosen.options}
@@ -125,14 +135,16 @@ def _open_path(spec: str | Path, common: dict[str, Any], options: dict[str, Any]
 
     def stream(notes: Notes) -> Iterator[Example]:
         walk = Walk(limits, notes)
-        return guarded(chosen.read(Files(path, chosen.members, walk), notes, **own), walk, chosen.about)
+        return guarded(
+            chosen.read(Files(path, chosen.members, walk), notes, **own), walk, chosen.about
+        )
 
     return Corpus(plain_name(path.name), stream, description=chosen.about)
 
 
 def parse_spec(spec: str | Path, options: dict[str, Any] | None = None) -> tuple[str | None, Path]:
-    """The format a spec names (None where the ending must tell) and its path; `glue:TASK:path` puts the task into the
-    options."""
+    """The format a spec names (None where the ending must tell) and its path; `glue:TASK:path` puts
+    the task into the options."""
     if isinstance(spec, Path):
         return None, spec
     if not spec.strip():

@@ -24,22 +24,27 @@ class Pieces:
         self.tokenizer = tokenizer
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         decoder = getattr(backend, "decoder", None)
-        # WordPiece and </w> say where a piece stands by marks that its decoder would turn to spaces: they are kept.
-        self._decoder = None if type(decoder).__name__ in ("NoneType", "WordPiece", "BPEDecoder") else decoder
+        # WordPiece and </w> say where a piece stands by marks that its decoder would turn to
+        # spaces: they are kept.
+        self._decoder = (
+            None if type(decoder).__name__ in ("NoneType", "WordPiece", "BPEDecoder") else decoder
+        )
         self._special = frozenset(tokenizer.all_special_ids)
         self._bare: dict[int, str] = {}
         self._texts: dict[int, str] = {}
 
     def bare(self, token: int) -> str:
-        """The text of a token, without the marks that say where it stands in a word, and without spaces."""
+        """The text of a token, without the marks that say where it stands in a word, and without
+        spaces."""
         if token not in self._bare:
             piece = self._piece(token)
             self._bare[token] = piece.removeprefix("##").lstrip("▁ĠĊ ").removesuffix("</w>").strip()
         return self._bare[token]
 
     def text(self, token: int) -> str:
-        """The text of a token as it stands in a text, with the space before it; a piece that alone is no character (a
-        byte of several), and pieces that are marked in another way (`##ing`), as the tokenizer writes them."""
+        """The text of a token as it stands in a text, with the space before it; a piece that alone
+        is no character (a byte of several), and pieces that are marked in another way (`##ing`), as
+        the tokenizer writes them."""
         if token not in self._texts:
             piece = self._piece(token)
             if self._decoder is not None and token not in self._special:

@@ -1,4 +1,5 @@
-"""Rows of a decoder that reads a source: the target shifted by one, as the model does it, with the source beside it."""
+"""Rows of a decoder that reads a source: the target shifted by one, as the model does it, with the
+source beside it."""
 
 from __future__ import annotations
 
@@ -18,10 +19,11 @@ COLUMNS = ("spans", "relations", "upos", "lemmas", "features", "sentences")
 
 
 class TargetEncoder(Encoder):
-    """Encodes pairs for the decoder of an encoder-decoder: the first text is the source, the second the target.
+    """Encodes pairs for the decoder of an encoder-decoder: the first text is the source, the second
+    the target.
 
-    The row is what the decoder reads: the target's tokens moved one place to the right behind the token it starts from,
-    the last one left out. `row.source` is the row that the encoder reads.
+    The row is what the decoder reads: the target's tokens moved one place to the right behind the
+    token it starts from, the last one left out. `row.source` is the row that the encoder reads.
 
     Parameters
     ----------
@@ -56,9 +58,15 @@ class TargetEncoder(Encoder):
     def _shifted(self, target: Encoded, source: Encoded) -> Encoded:
         ids = self.shift(target.ids)
         first = int(ids[0])
-        opening = PADDING | {"special": True, "cls": first == self.cls_id, "sep": first == self.sep_id}
+        opening = PADDING | {
+            "special": True,
+            "cls": first == self.cls_id,
+            "sep": first == self.sep_id,
+        }
         moved: dict[str, Any] = {
-            name: np.concatenate([np.array([value], getattr(target, name).dtype), getattr(target, name)[:-1]])
+            name: np.concatenate(
+                [np.array([value], getattr(target, name).dtype), getattr(target, name)[:-1]]
+            )
             for name, value in opening.items()
         }
         return replace(
@@ -100,7 +108,9 @@ def half(example: Example, *, second: bool) -> Example:
 @contextmanager
 def _as_target(tokenizer: Any) -> Iterator[None]:
     """The tokenizer as it treats targets, where it treats them apart (Marian, mBART)."""
-    there, back = (getattr(tokenizer, f"_switch_to_{mode}_mode", None) for mode in ("target", "input"))
+    there, back = (
+        getattr(tokenizer, f"_switch_to_{mode}_mode", None) for mode in ("target", "input")
+    )
     if there is None or back is None:
         yield
         return

@@ -1,4 +1,5 @@
-"""The figures of `attribution`: drawn from made-up numbers, saying what they must, refusing what cannot be drawn."""
+"""The figures of `attribution`: drawn from made-up numbers, saying what they must, refusing what
+cannot be drawn."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from matplotlib.text import Text
 
 from headwise import plots
 from headwise.analyses.attribution.figures import contribution_centre, correlation, special_tokens
-from headwise.analyses.attribution.map_figures import five_patterns, head_maps, map_pairs, sample_word, word_mix
+from headwise.analyses.attribution.map_figures import (
+    five_patterns,
+    head_maps,
+    map_pairs,
+    sample_word,
+    word_mix,
+)
 from headwise.core.errors import ParameterError
 from headwise.plots import style
 
@@ -51,17 +58,27 @@ def made(layers: int = 3, heads: int = 4, n: int = 12, seed: int = 0) -> xr.Data
         values = rng.random((layers, heads, n, n))
         variables[f"sample_{name}"] = (maps, values / values.sum(-1, keepdims=True))
     values = rng.random((layers, n, n))
-    variables["sample_layer"] = (("layer", "token", "source_token"), values / values.sum(-1, keepdims=True))
+    variables["sample_layer"] = (
+        ("layer", "token", "source_token"),
+        values / values.sum(-1, keepdims=True),
+    )
     texts = ["[CLS]", *(f"word{chr(97 + i)}" for i in range(n - 2)), "[SEP]"]
     coords = {
         "source": SOURCES,
         "source_b": SOURCES,
-        **{key: [one for one in SOURCES if one != "previous_layer"] for key in ("layer_source", "layer_source_b")},
+        **{
+            key: [one for one in SOURCES if one != "previous_layer"]
+            for key in ("layer_source", "layer_source_b")
+        },
         "layer": np.arange(layers),
         "head": np.arange(heads),
         "receiver": ["all", "cls", "sep", "other"],
     }
-    coords |= {"token_type": ["cls", "sep", "punct", "other"], "pattern": PATTERNS, "token_text": ("token", texts)}
+    coords |= {
+        "token_type": ["cls", "sep", "punct", "other"],
+        "pattern": PATTERNS,
+        "token_text": ("token", texts),
+    }
     attrs = {
         "model": "tiny-bert",
         "corpus": "made-up sentences",
@@ -73,16 +90,33 @@ def made(layers: int = 3, heads: int = 4, n: int = 12, seed: int = 0) -> xr.Data
 
 
 def texts(figure: Figure) -> str:
-    return "\n".join(text.get_text() for text in figure.findobj(Text) if text.get_visible()).replace("\n", " ")
+    return "\n".join(
+        text.get_text() for text in figure.findobj(Text) if text.get_visible()
+    ).replace("\n", " ")
 
 
-@pytest.mark.parametrize(("layers", "heads"), [(3, 4), (1, 1), pytest.param(24, 16, marks=pytest.mark.slow)])
-def test_every_figure_is_drawn_and_says_what_it_shows(layers: int, heads: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("layers", "heads"), [(3, 4), (1, 1), pytest.param(24, 16, marks=pytest.mark.slow)]
+)
+def test_every_figure_is_drawn_and_says_what_it_shows(
+    layers: int, heads: int, request: pytest.FixtureRequest
+) -> None:
     if layers != 3:  # that everything has room is seen of one shape
         request.getfixturevalue("not_laid_out")
     dataset = made(layers, heads)
     specs = plots.figures_for("attribution")
-    names = ["correlation", "centre", "special", "patterns", "maps", "five", "head", "word", "mixing", "between"]
+    names = [
+        "correlation",
+        "centre",
+        "special",
+        "patterns",
+        "maps",
+        "five",
+        "head",
+        "word",
+        "mixing",
+        "between",
+    ]
     assert [spec.name for spec in specs] == names
     for spec in specs:
         (drawn,) = spec.draw(dataset)
@@ -94,7 +128,11 @@ def test_every_figure_is_drawn_and_says_what_it_shows(layers: int, heads: int, r
         width, height = drawn.figure.get_size_inches()
         assert width <= style.PAGE + 1e-6
         assert height <= 9.5, spec.name
-        sizes = [text.get_fontsize() for text in drawn.figure.findobj(Text) if text.get_visible() and text.get_text()]
+        sizes = [
+            text.get_fontsize()
+            for text in drawn.figure.findobj(Text)
+            if text.get_visible() and text.get_text()
+        ]
         assert min(sizes) >= style.SMALL, spec.name
         assert drawn.caption
         assert "Pascual" in drawn.paper or spec.name == "mixing"
@@ -116,7 +154,9 @@ def test_medians_and_points_are_the_numbers() -> None:
 def test_kinds_of_token_that_no_text_has_are_not_named() -> None:
     dataset = made()
     assert {"cls", "sep"} <= set(texts(special_tokens(dataset)).split())
-    gone = dataset.assign(share=dataset["share"].where(~dataset["token_type"].isin(["cls", "sep"]), 0.0))
+    gone = dataset.assign(
+        share=dataset["share"].where(~dataset["token_type"].isin(["cls", "sep"]), 0.0)
+    )
     said = texts(special_tokens(gone)).split()
     assert not {"cls", "sep"} & set(said)
     assert {"punct", "other"} <= set(said)
@@ -125,7 +165,9 @@ def test_kinds_of_token_that_no_text_has_are_not_named() -> None:
 @pytest.mark.usefixtures("not_laid_out")
 def test_no_point_lies_below_its_panel() -> None:
     dataset = made()
-    dataset["pearson"].loc[{"source": "input", "layer": 2, "head": 1}] = -0.6  # in a panel that is not the last
+    dataset["pearson"].loc[
+        {"source": "input", "layer": 2, "head": 1}
+    ] = -0.6  # in a panel that is not the last
     dataset["pearson_low"].loc[{"source": "input", "layer": 2, "head": 1}] = -0.7
     for ax in correlation(dataset).axes:
         assert ax.get_ylim()[0] < -0.7
@@ -138,7 +180,9 @@ def test_a_legend_is_no_wider_than_its_figure() -> None:
     style.annotate_figure(figure, "Title", ["A note"], handles, columns=4)
     (legend,) = figure.legends
     assert legend.get_window_extent().width <= figure.bbox.width
-    assert [text.get_text() for text in legend.get_texts()] == [handle.get_label() for handle in handles]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        handle.get_label() for handle in handles
+    ]
 
 
 @pytest.mark.usefixtures("not_laid_out")
@@ -154,7 +198,9 @@ def test_maps_stand_above_each_other() -> None:
     assert np.allclose(part.axes[0].images[0].get_array()[:6, :6], attention[1, 0])
     for wrong in ({"tokens": ["a"]}, {"layers": [7]}):
         with pytest.raises(ParameterError):
-            map_pairs(attention, deep, **({"tokens": dataset["token_text"].values.tolist()} | wrong))
+            map_pairs(
+                attention, deep, **({"tokens": dataset["token_text"].values.tolist()} | wrong)
+            )
 
 
 @pytest.mark.usefixtures("not_laid_out")
@@ -185,7 +231,11 @@ def test_several_models_side_by_side() -> None:
 def test_one_head_shows_where_it_looks_and_both_contributions() -> None:
     dataset = made()
     with style.context():
-        figure, several, five = head_maps(dataset), head_maps(dataset, heads=["L0H1", "L2H3"]), five_patterns(dataset)
+        figure, several, five = (
+            head_maps(dataset),
+            head_maps(dataset, heads=["L0H1", "L2H3"]),
+            five_patterns(dataset),
+        )
     told = dataset["pearson"].sel(source="input").values
     layer, head = np.unravel_index(told.argmin(), told.shape)
     shown = [np.asarray(ax.images[0].get_array()) for ax in figure.axes if ax.images]
@@ -195,7 +245,10 @@ def test_one_head_shows_where_it_looks_and_both_contributions() -> None:
         for one, name in zip(shown[:3], names, strict=True)
     )
     assert f"L{layer}H{head}, attention" in texts(figure)
-    assert sum(bool(ax.images) for ax in several.axes) - 1 in (5, 6)  # the scale may count as an image
+    assert sum(bool(ax.images) for ax in several.axes) - 1 in (
+        5,
+        6,
+    )  # the scale may count as an image
     assert "of the previous layer" in texts(five)
     with pytest.raises(ParameterError, match="L9H0"):
         head_maps(dataset, heads=["L9H0"])

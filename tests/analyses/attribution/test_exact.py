@@ -1,4 +1,5 @@
-"""Contributions by forward mode equal reverse mode on many architectures, and the closed form of planted heads."""
+"""Contributions by forward mode equal reverse mode on many architectures, and the closed form of
+planted heads."""
 
 from __future__ import annotations
 
@@ -27,7 +28,20 @@ from headwise.testing import planted_model
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
 from tiny_models import SEQ2SEQ, SERVED, build, ids_batch, word_tokenizer
 
-FEW = ("bert", "electra", "gpt2", "llama", "albert", "gemma2", "gpt-oss", "xlnet", "deberta", "bloom", "t5", "fsmt")
+FEW = (
+    "bert",
+    "electra",
+    "gpt2",
+    "llama",
+    "albert",
+    "gemma2",
+    "gpt-oss",
+    "xlnet",
+    "deberta",
+    "bloom",
+    "t5",
+    "fsmt",
+)
 ALL = SERVED | SEQ2SEQ
 # By dual numbers a layer's own contributions go one tangent at a time, tokens × width of them.
 NARROW = {"deepseek-v3": {"hidden_size": 8}}
@@ -47,16 +61,25 @@ def opened(name: str) -> HeadModel:
 
 def windowed(name: str) -> bool:
     """Whether some layers see only tokens nearby: then it takes more than four to see that."""
-    return any(word in key for key in ALL[name][2] for word in ("window", "local_attention", "attention_types"))
+    return any(
+        word in key
+        for key in ALL[name][2]
+        for word in ("window", "local_attention", "attention_types")
+    )
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """Norms of blocks, each to 1e-4 of itself (or of a millionth of the largest: rounding of what should be zero)."""
+    """Norms of blocks, each to 1e-4 of itself (or of a millionth of the largest: rounding of what
+    should be zero)."""
     a, b = found.double().sqrt(), expected.double().sqrt()
-    assert ((a - b).abs() <= 1e-4 * b + 1e-5 * b.max()).all(), float(((a - b).abs() / (b + 1e-3 * b.max())).max())
+    assert ((a - b).abs() <= 1e-4 * b + 1e-5 * b.max()).all(), float(
+        ((a - b).abs() / (b + 1e-3 * b.max())).max()
+    )
 
 
-@pytest.mark.parametrize("name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in ALL])
+@pytest.mark.parametrize(
+    "name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in ALL]
+)
 def test_exact_and_local_equal_reverse_with_padding(name: str) -> None:
     config, kind, arguments = ALL[name]
     model = HeadModel.open(build(config, kind, arguments | NARROW.get(name, {})))
@@ -68,7 +91,10 @@ def test_exact_and_local_equal_reverse_with_padding(name: str) -> None:
     assert slow.layers is not None
     assert fast.layers is not None
     same(fast.layers, slow.layers)
-    same(local_module.local_squares(model, batch), reverse_squares(model, batch, source="previous_layer").heads)
+    same(
+        local_module.local_squares(model, batch),
+        reverse_squares(model, batch, source="previous_layer").heads,
+    )
     real = int(batch.real[1].sum())
     assert (fast.heads[1, ..., real:] == 0).all()
     assert (fast.heads[1, ..., real:, :] == 0).all()
@@ -78,10 +104,13 @@ def test_exact_and_local_equal_reverse_with_padding(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_reverse_is_the_jacobian(name: str) -> None:
-    """The reference itself, against torch's own jacobian of the same pass with the input replaced."""
+    """The reference itself, against torch's own jacobian of the same pass with the input
+    replaced."""
     model = opened(name)
     alone = ids_batch((4,))
-    batch = alone.select([0] * 2 * model.hidden)  # each input number moved up and down, all in one batch
+    batch = alone.select(
+        [0] * 2 * model.hidden
+    )  # each input number moved up and down, all in one batch
     leaves: dict[str, torch.Tensor] = {}
     entry = model.sites.entries[0]
 
@@ -95,7 +124,9 @@ def test_reverse_is_the_jacobian(name: str) -> None:
 
     def outputs(value: torch.Tensor) -> torch.Tensor:
         def swap(m, args, kwargs):
-            return ((value, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": value})
+            return (
+                ((value, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": value})
+            )
 
         inner = entry.register_forward_pre_hook(swap, with_kwargs=True)
         try:
@@ -132,7 +163,9 @@ def test_closed_form_of_planted_heads(causal: bool) -> None:
         n = len(row)
         expected = closed_form(planted, row)
         np.testing.assert_allclose(deep.heads[e, :, :, :n, :n], expected["input"], atol=1e-4)
-        np.testing.assert_allclose(local.heads[e, :, :, :n, :n], expected["previous_layer"], atol=1e-4)
+        np.testing.assert_allclose(
+            local.heads[e, :, :, :n, :n], expected["previous_layer"], atol=1e-4
+        )
         np.testing.assert_allclose(deep.layers[e, :, :n, :n], expected["layer_input"], atol=1e-4)
     model.close()
 
@@ -143,7 +176,9 @@ def test_both_ways_to_push_agree_and_most_models_take_the_fast_one() -> None:
     tangents = torch.randn(3, 2, 6, model.hidden)
     seen: list[dict[int, torch.Tensor]] = [{}, {}]
     push(model, batch, tangents, lambda layer, moved: seen[0].__setitem__(layer, moved))
-    push_dual(model, batch, tangents, lambda layer, moved: seen[1].__setitem__(layer, moved.clone()))
+    push_dual(
+        model, batch, tangents, lambda layer, moved: seen[1].__setitem__(layer, moved.clone())
+    )
     for layer in range(model.layers):
         assert torch.allclose(seen[0][layer][:, 0], seen[1][layer][:, 0], atol=1e-4)
     assert way(opened("deepseek-v3"), batch) == "dual"
@@ -153,7 +188,11 @@ def test_the_fast_way_is_not_taken_where_it_is_wrong(monkeypatch: pytest.MonkeyP
     from headwise.analyses.attribution import rules
 
     wrong = rules.RULES["gelu"]
-    monkeypatch.setitem(rules.RULES, "gelu", lambda f, a, k: Bundle((out := wrong(f, a, k)).primal, out.tangent * 1.1))
+    monkeypatch.setitem(
+        rules.RULES,
+        "gelu",
+        lambda f, a, k: Bundle((out := wrong(f, a, k)).primal, out.tangent * 1.1),
+    )
     model, batch = opened("bert"), ids_batch((5,))
     assert way(model, batch) == "dual"
     same(exact_squares(model, batch).heads, reverse_squares(model, batch).heads)
@@ -163,11 +202,17 @@ def test_memory_decides_how_many_tangents_travel_and_nothing_else() -> None:
     model, batch = opened("bert"), ids_batch((2, 1))
     whole = exact_squares(model, batch, layer_output=True)
     local = local_module.local_squares(model, batch)
-    assert tangents_at_once(model, batch, 0.01) < tangents_at_once(model, batch, 1) < tangents_at_once(model, batch, 64)
+    assert (
+        tangents_at_once(model, batch, 0.01)
+        < tangents_at_once(model, batch, 1)
+        < tangents_at_once(model, batch, 64)
+    )
     for memory in (0.01, 0.3):
         part = exact_squares(model, batch, layer_output=True, memory=memory)
         assert torch.allclose(part.heads, whole.heads, rtol=1e-4)
-        assert torch.allclose(local_module.local_squares(model, batch, memory=memory), local, rtol=1e-4)
+        assert torch.allclose(
+            local_module.local_squares(model, batch, memory=memory), local, rtol=1e-4
+        )
 
 
 class Living(TorchDispatchMode):
@@ -196,24 +241,41 @@ class Living(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "xlnet", "deepseek-v3"])
 def test_peak_memory_stays_below_the_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lives at once while tangents travel is within the parameter, whatever the length of the input."""
-    for module in (forward_module, local_module):  # three chunks show the peak as well as all of them
+    """What lives at once while tangents travel is within the parameter, whatever the length of the
+    input."""
+    for module in (
+        forward_module,
+        local_module,
+    ):  # three chunks show the peak as well as all of them
         monkeypatch.setattr(
-            module, "in_chunks", lambda some, total, count, model: in_chunks(some, min(total, 3 * count), count, model)
+            module,
+            "in_chunks",
+            lambda some, total, count, model: in_chunks(some, min(total, 3 * count), count, model),
         )
     model, memory = opened(name), 1.0
     for tokens in (8, 16):
         batch = ids_batch((tokens,))
         way(model, batch)
-        assert tangents_at_once(model, batch, memory) < tokens * model.hidden  # or nothing is bounded here
+        assert (
+            tangents_at_once(model, batch, memory) < tokens * model.hidden
+        )  # or nothing is bounded here
         results = (
             3 * 8 * model.layers * model.heads * tokens**2
         )  # float64: sums of squares, and two copies on their way out
-        # By dual numbers a layer's own contributions go one tangent at a time: no memory, but too long for a test.
-        for work in (exact_squares, local_module.local_squares) if way(model, batch) == "bundle" else (exact_squares,):
+        # By dual numbers a layer's own contributions go one tangent at a time: no memory, but too
+        # long for a test.
+        for work in (
+            (exact_squares, local_module.local_squares)
+            if way(model, batch) == "bundle"
+            else (exact_squares,)
+        ):
             with Living() as living:
                 work(model, batch, memory=memory)
-            assert living.peak <= memory * 2**20 + results, (tokens, work.__name__, living.peak / 2**20)
+            assert living.peak <= memory * 2**20 + results, (
+                tokens,
+                work.__name__,
+                living.peak / 2**20,
+            )
 
 
 def test_the_products_of_a_long_input_are_formed_for_a_few_heads_at_a_time() -> None:
@@ -229,7 +291,8 @@ def test_the_products_of_a_long_input_are_formed_for_a_few_heads_at_a_time() -> 
 
 
 def test_a_finished_pass_is_let_go_even_if_its_exception_is_kept() -> None:
-    """Tangents of a chunk die with it: a wrapper around a layer that notes the exception must not keep them."""
+    """Tangents of a chunk die with it: a wrapper around a layer that notes the exception must not
+    keep them."""
     model, batch = opened("bert"), ids_batch((5,))
     way(model, batch)
     layer, kept, refs = model.sites.entries[-1], [], []
@@ -271,14 +334,18 @@ def test_a_chunk_too_large_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward, "push", small)
     assert torch.allclose(exact_squares(model, batch).heads, whole, rtol=1e-4)
     assert max(sizes) > 20
-    monkeypatch.setattr(forward, "push", lambda *a: (_ for _ in ()).throw(torch.OutOfMemoryError("no")))
+    monkeypatch.setattr(
+        forward, "push", lambda *a: (_ for _ in ()).throw(torch.OutOfMemoryError("no"))
+    )
     with pytest.raises(ModelError, match="One tangent"):
         exact_squares(model, batch)
 
 
 def test_half_precision_is_computed_in_float32() -> None:
     module = build(*SERVED["bert"])
-    exact = contributions(HeadModel.open(build(*SERVED["bert"]).to(torch.bfloat16).float()), ids_batch((5,))).heads
+    exact = contributions(
+        HeadModel.open(build(*SERVED["bert"]).to(torch.bfloat16).float()), ids_batch((5,))
+    ).heads
     model = HeadModel.open(module.to(torch.bfloat16))
     found = contributions(model, ids_batch((5,)))
     assert torch.allclose(found.heads, exact, atol=1e-6)
@@ -293,7 +360,9 @@ def test_weights_that_cannot_be_turned_are_refused(monkeypatch: pytest.MonkeyPat
         raise ValueError("`.to` is not supported for 8-bit models")
 
     monkeypatch.setattr(type(model.module), "to", quantised)
-    with pytest.raises(ModelError, match=r"cannot be turned into float32 .* give an unquantised model"):
+    with pytest.raises(
+        ModelError, match=r"cannot be turned into float32 .* give an unquantised model"
+    ):
         contributions(model, ids_batch((5,)))
     assert model.trace(ids_batch((5,))).attention is not None  # the tap is still there
 
@@ -304,13 +373,17 @@ def test_one_token_is_all_there_is() -> None:
     assert found.layers is not None
     assert torch.allclose(found.layers, torch.ones_like(found.layers))
     assert torch.allclose(
-        contributions(opened("gpt2"), ids_batch((1,)), "previous_layer").heads, torch.ones(1, dtype=torch.float64)
+        contributions(opened("gpt2"), ids_batch((1,)), "previous_layer").heads,
+        torch.ones(1, dtype=torch.float64),
     )
 
 
 def test_what_cannot_be_asked_for() -> None:
     model, batch = opened("bert"), ids_batch((4,))
-    for wrong, words in (({"source": "output"}, "source"), ({"method": "magic"}, "exact, sketch, reverse")):
+    for wrong, words in (
+        ({"source": "output"}, "source"),
+        ({"method": "magic"}, "exact, sketch, reverse"),
+    ):
         with pytest.raises(ParameterError, match=words):
             contributions(model, batch, **wrong)
     for wrong, words in (
@@ -328,7 +401,9 @@ def test_what_cannot_be_asked_for() -> None:
 def test_texts_are_taken_too() -> None:
     model = HeadModel.open(build(*SERVED["bert"]), tokenizer=word_tokenizer())
     assert contributions(model, "w1 w2 w3").heads.shape == (1, 3, 4, 5, 5)
-    assert torch.allclose(contributions(model, ["w1 w2", "w3"]).heads.sum(-1)[0], torch.ones(1, dtype=torch.float64))
+    assert torch.allclose(
+        contributions(model, ["w1 w2", "w3"]).heads.sum(-1)[0], torch.ones(1, dtype=torch.float64)
+    )
 
 
 def test_functions_a_bundle_knows() -> None:
@@ -373,7 +448,8 @@ def test_functions_a_bundle_knows() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "bloom"])
 def test_half_precision_stays_close(name: str) -> None:
-    """Contributions with tangents in half precision: no row is further than a thousandth in total variation."""
+    """Contributions with tangents in half precision: no row is further than a thousandth in total
+    variation."""
     model, batch = opened(name), ids_batch((6, 4))
     true = contributions(model, batch, layer_output=True)
     found = contributions(model, batch, layer_output=True, options=Options(products="half"))
@@ -384,7 +460,9 @@ def test_half_precision_stays_close(name: str) -> None:
         apart = (ours - theirs).nan_to_num().abs().sum(-1) / 2
         assert 0 < apart.max() < 1e-3
     near = contributions(model, batch, "previous_layer", options=Options(products="half"))
-    torch.testing.assert_close(near.heads, contributions(model, batch, "previous_layer").heads, equal_nan=True)
+    torch.testing.assert_close(
+        near.heads, contributions(model, batch, "previous_layer").heads, equal_nan=True
+    )
 
 
 def test_tangents_too_large_for_half_precision_go_in_single() -> None:

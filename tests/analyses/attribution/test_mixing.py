@@ -1,5 +1,5 @@
-"""Other readings of mixing, each against a slow computation of its own: plain loops, networkx, hooks on the weights'
-own modules, and autograd through transformers' eager attention."""
+"""Other readings of mixing, each against a slow computation of its own: plain loops, networkx,
+hooks on the weights' own modules, and autograd through transformers' eager attention."""
 
 from __future__ import annotations
 
@@ -30,14 +30,22 @@ from tiny_models import SEQ2SEQ, SERVED, build, ids_batch
 LENGTHS = (6, 4)
 # Where the parts of a layer are, in the words of its own file.
 VALUE = {"bert": "attention.self.value", "llama": "self_attn.v_proj", "gemma2": "self_attn.v_proj"}
-PROJECTION = {"bert": "attention.output.dense", "llama": "self_attn.o_proj", "gemma2": "self_attn.o_proj"}
+PROJECTION = {
+    "bert": "attention.output.dense",
+    "llama": "self_attn.o_proj",
+    "gemma2": "self_attn.o_proj",
+}
 
 
 def opened(name: str, ending: str | None = None) -> HeadModel:
     config, model_class, arguments = (SERVED | SEQ2SEQ)[name]
-    module = build(config, model_class.replace("Model", ending) if ending else model_class, arguments)
+    module = build(
+        config, model_class.replace("Model", ending) if ending else model_class, arguments
+    )
     torch.manual_seed(1)
-    with torch.no_grad():  # gains and biases that are not one and zero, and attention that is not even
+    with (
+        torch.no_grad()
+    ):  # gains and biases that are not one and zero, and attention that is not even
         for parameter in module.parameters():
             parameter.add_(torch.randn_like(parameter) * (0.3 if parameter.ndim == 1 else 0.15))
     return HeadModel.open(module)
@@ -53,7 +61,7 @@ def maps_of(model: HeadModel) -> Tensor:
     return found.double()
 
 
-# --- rollout and flow -------------------------------------------------------------------------------------------------
+# --- rollout and flow -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
@@ -74,22 +82,30 @@ def test_rollout_and_flow_by_hand(name: str) -> None:
                 for j in range(n):
                     whole = graph.copy()
                     whole.add_weighted_edges_from(
-                        [((layer, i), "sink", last[j, i]) for i in range(n) if last[j, i] > 0], weight="capacity"
+                        [((layer, i), "sink", last[j, i]) for i in range(n) if last[j, i] > 0],
+                        weight="capacity",
                     )
                     for i in range(n):
                         if whole.has_node((0, i)) and nx.has_path(whole, (0, i), "sink"):
                             raw[which, j, i] = nx.maximum_flow_value(whole, (0, i), "sink")
             np.testing.assert_allclose(flowed.layers[e, layer, :n, :n], rows_of(raw[0]), atol=1e-6)
-            np.testing.assert_allclose(flowed.heads[e, layer, :, :n, :n], rows_of(raw[1:]), atol=1e-6)
+            np.testing.assert_allclose(
+                flowed.heads[e, layer, :, :n, :n], rows_of(raw[1:]), atol=1e-6
+            )
             so_far = step @ so_far
             np.testing.assert_allclose(rolled.layers[e, layer, :n, :n], so_far, atol=1e-6)
             graph.add_weighted_edges_from(
-                [((layer, i), (layer + 1, j), step[j, i]) for i in range(n) for j in range(n) if step[j, i] > 0],
+                [
+                    ((layer, i), (layer + 1, j), step[j, i])
+                    for i in range(n)
+                    for j in range(n)
+                    if step[j, i] > 0
+                ],
                 weight="capacity",
             )
 
 
-# --- norms ------------------------------------------------------------------------------------------------------------
+# --- norms ----------------------------------------------------------------------------------------
 
 
 # What gives the output of the attention block: a norm of the sum, or what is added to what entered.
@@ -124,7 +140,10 @@ def test_parts_of_an_attention_block_sum_to_what_leaves_it(name: str) -> None:
     summed = name in ("bert", "gpt1", "bart", "albert")
     if summed:
         scale = (taken.var(-1, unbiased=False, keepdim=True) + where.eps).sqrt()
-        bias = where.weight.detach().double() * (bias - bias.mean()) / scale + where.bias.detach().double()
+        bias = (
+            where.weight.detach().double() * (bias - bias.mean()) / scale
+            + where.bias.detach().double()
+        )
     else:
         left = left + inputs.hidden
     assert (block.summed is not None) == summed
@@ -134,14 +153,19 @@ def test_parts_of_an_attention_block_sum_to_what_leaves_it(name: str) -> None:
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_norms_with_residual_and_norm_by_hand(name: str) -> None:
     model, batch = opened(name), ids_batch(LENGTHS)
-    attention, hidden = maps_of(model).numpy(), model.trace(batch, {"hidden"}).hidden.double().numpy()
+    attention, hidden = (
+        maps_of(model).numpy(),
+        model.trace(batch, {"hidden"}).hidden.double().numpy(),
+    )
     found = mixing(model, batch, "norm").layers.numpy()
     groups = model.heads // model.kv_heads
     for layer, entry in enumerate(model.sites.entries):
         module, size = entry.get_submodule(PROJECTION[name]), model.d_head
         matrix = module.weight.detach().double().numpy()
         values: list[Tensor] = []
-        hook = entry.get_submodule(VALUE[name]).register_forward_hook(lambda m, a, out, to=values: to.append(out))
+        hook = entry.get_submodule(VALUE[name]).register_forward_hook(
+            lambda m, a, out, to=values: to.append(out)
+        )
         model.forward(batch)
         hook.remove()
         value = values[0].detach().double().numpy()
@@ -152,13 +176,17 @@ def test_norms_with_residual_and_norm_by_hand(name: str) -> None:
                 for i in range(n):
                     for h in range(model.heads):
                         v = value[e, i, (h // groups) * size : (h // groups + 1) * size]
-                        parts[i] += attention[e, layer, h, j, i] * (matrix[:, h * size : (h + 1) * size] @ v)
+                        parts[i] += attention[e, layer, h, j, i] * (
+                            matrix[:, h * size : (h + 1) * size] @ v
+                        )
                 parts[j] += hidden[e, layer, j]
                 if name == "bert":
                     norm = entry.attention.output.LayerNorm
                     whole = parts.sum(0) + module.bias.detach().double().numpy()
                     parts = (
-                        norm.weight.detach().double().numpy() * (parts - parts.mean(-1, keepdims=True)) / whole.std()
+                        norm.weight.detach().double().numpy()
+                        * (parts - parts.mean(-1, keepdims=True))
+                        / whole.std()
                     )
                 raw[j] = np.sqrt((parts**2).sum(-1))
             np.testing.assert_allclose(found[e, layer, :n, :n], rows_of(raw), atol=1e-5)
@@ -171,13 +199,13 @@ def test_a_block_that_is_not_known_has_no_norms_by_layer() -> None:
     assert found.heads is not None
 
 
-# --- value zeroing ----------------------------------------------------------------------------------------------------
+# --- value zeroing --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2"])
 def test_value_zeroing_by_hooks(name: str) -> None:
-    """Only hooks on the model's own linear maps: values zeroed where they are made, or, of one head, taken out of what
-    the output projection gets."""
+    """Only hooks on the model's own linear maps: values zeroed where they are made, or, of one
+    head, taken out of what the output projection gets."""
     model = opened(name)
     attention = maps_of(model)
     found = mixing(model, ids_batch(LENGTHS), "value_zeroing")
@@ -186,7 +214,10 @@ def test_value_zeroing_by_hooks(name: str) -> None:
         batch = ids_batch(LENGTHS).select([e])
         for layer in (0, model.layers - 1):
             entry = model.sites.entries[layer]
-            value, projection = entry.get_submodule(VALUE[name]), entry.get_submodule(PROJECTION[name])
+            value, projection = (
+                entry.get_submodule(VALUE[name]),
+                entry.get_submodule(PROJECTION[name]),
+            )
 
             def output(entry=entry, batch=batch) -> np.ndarray:
                 kept: list[Tensor] = []
@@ -198,7 +229,9 @@ def test_value_zeroing_by_hooks(name: str) -> None:
                 return kept[0][0].double().numpy()
 
             values: list[Tensor] = []
-            hook = value.register_forward_hook(lambda m, a, out, to=values: to.append(out[0].clone()))
+            hook = value.register_forward_hook(
+                lambda m, a, out, to=values: to.append(out[0].clone())
+            )
             clean = output()
             hook.remove()
             raw, raw_head = np.zeros((n, n)), np.zeros((n, n))
@@ -227,10 +260,12 @@ def test_value_zeroing_by_hooks(name: str) -> None:
                         kept[j, i] = cosine(moved[j], clean[j])
             assert raw.max() > 1e-4
             np.testing.assert_allclose(found.layers[e, layer, :n, :n], rows_of(raw), atol=2e-4)
-            np.testing.assert_allclose(found.heads[e, layer, 2, :n, :n], rows_of(raw_head), atol=2e-3)
+            np.testing.assert_allclose(
+                found.heads[e, layer, 2, :n, :n], rows_of(raw_head), atol=2e-3
+            )
 
 
-# --- gradient-weighted attention ------------------------------------------------------------------------------------
+# --- gradient-weighted attention ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("name", "ending"), [("bert", "ForMaskedLM"), ("llama", "ForCausalLM")])
@@ -247,12 +282,20 @@ def test_gradient_weighted_attention_by_autograd(name: str, ending: str) -> None
             relevance = np.eye(n)
             for layer in range(layers):
                 maps = output.attentions[layer][0].detach().double().numpy()
-                gradient = np.zeros_like(maps) if gradients[layer] is None else gradients[layer][0].double().numpy()
+                gradient = (
+                    np.zeros_like(maps)
+                    if gradients[layer] is None
+                    else gradients[layer][0].double().numpy()
+                )
                 weighted = np.maximum(maps * gradient, 0)
                 rows = np.stack([weighted[h] @ relevance for h in range(heads)])[:, t]
                 relevance = relevance + weighted.mean(0) @ relevance
-                np.testing.assert_allclose(found.heads[e, layer, :, t, :n], rows_of(rows), atol=1e-4)
-                np.testing.assert_allclose(found.layers[e, layer, t, :n], rows_of(relevance[t]), atol=1e-5)
+                np.testing.assert_allclose(
+                    found.heads[e, layer, :, t, :n], rows_of(rows), atol=1e-4
+                )
+                np.testing.assert_allclose(
+                    found.layers[e, layer, t, :n], rows_of(relevance[t]), atol=1e-5
+                )
 
 
 def test_a_classifier_has_one_target_and_a_bare_model_none() -> None:
@@ -265,14 +308,16 @@ def test_a_classifier_has_one_target_and_a_bare_model_none() -> None:
     gradients = torch.autograd.grad(output.logits.max(), output.attentions)
     relevance = np.eye(4)
     for layer in range(layers):
-        weighted = (output.attentions[layer] * gradients[layer])[0].detach().double().clamp(min=0).numpy()
+        weighted = (
+            (output.attentions[layer] * gradients[layer])[0].detach().double().clamp(min=0).numpy()
+        )
         relevance = relevance + weighted.mean(0) @ relevance
         np.testing.assert_allclose(found.layers[1, layer, :4, :4], rows_of(relevance), atol=1e-5)
     with opened("bert") as bare, pytest.raises(ModelError, match="no scores"):
         mixing(bare, ids_batch(LENGTHS), "chefer")
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -317,18 +362,21 @@ def test_other_architectures(name: str) -> None:
         for maps in (found.heads, found.layers):
             if maps is not None:
                 sums = maps.sum(-1)[
-                    ids_batch(LENGTHS).real.view(2, *(1,) * (maps.ndim - 3), -1).expand(maps.shape[:-1])
+                    ids_batch(LENGTHS)
+                    .real.view(2, *(1,) * (maps.ndim - 3), -1)
+                    .expand(maps.shape[:-1])
                 ]
                 assert (sums < 1e-6).logical_or((sums - 1).abs() < 1e-6).all()
 
 
-# --- in the analysis --------------------------------------------------------------------------------------------------
+# --- in the analysis ------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("not_laid_out")
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_analysis_sets_readings_side_by_side(causal: bool, tmp_path: Path) -> None:
-    """Distances, what stays, and rank correlations of every two readings, by plain loops over the texts."""
+    """Distances, what stays, and rank correlations of every two readings, by plain loops over the
+    texts."""
     texts = ["the old teacher saw a cat", "a dog saw the small house", "she sleeps ."]
     module, tokenizer = random_model(causal=causal, layers=2, heads=2, d_head=10)
     model = HeadModel.open(module, tokenizer=tokenizer)
@@ -346,29 +394,44 @@ def test_the_analysis_sets_readings_side_by_side(causal: bool, tmp_path: Path) -
         away = np.abs(np.arange(n)[:, None] - np.arange(n))
         for name in READINGS:
             kept.setdefault(f"{name} distance", []).append((layers[name] * away).sum(-1).mean(-1))
-            kept.setdefault(f"{name} own", []).append(np.diagonal(layers[name], axis1=1, axis2=2).mean(-1))
-            kept.setdefault(f"{name} mixed", []).append(_ranked(layers[name], layers["input"], causal).mean(-1))
+            kept.setdefault(f"{name} own", []).append(
+                np.diagonal(layers[name], axis1=1, axis2=2).mean(-1)
+            )
+            kept.setdefault(f"{name} mixed", []).append(
+                _ranked(layers[name], layers["input"], causal).mean(-1)
+            )
         flat = _ranked(heads["flow"], heads["value_zeroing"], causal).reshape(2, -1)
         kept.setdefault("between", []).append(np.nanmean(flat, -1))
     for name in READINGS:
         of = found.sel(layer_source=name)
         for what in ("distance", "own"):
-            np.testing.assert_allclose(of[f"mixed_{what}"], np.mean(kept[f"{name} {what}"], 0), atol=1e-5)
+            np.testing.assert_allclose(
+                of[f"mixed_{what}"], np.mean(kept[f"{name} {what}"], 0), atol=1e-5
+            )
         np.testing.assert_allclose(
-            of["mixed_between"].sel(layer_source_b="input"), np.nanmean(kept[f"{name} mixed"], 0), atol=1e-4
+            of["mixed_between"].sel(layer_source_b="input"),
+            np.nanmean(kept[f"{name} mixed"], 0),
+            atol=1e-4,
         )
         assert (of["mixed_own_n"] == 3).all()
     pair = found["between"].sel(source="flow", source_b="value_zeroing")
     np.testing.assert_allclose(pair, np.mean(kept["between"], 0), atol=1e-4)
-    np.testing.assert_array_equal(pair, found["between"].sel(source="value_zeroing", source_b="flow"))
+    np.testing.assert_array_equal(
+        pair, found["between"].sel(source="value_zeroing", source_b="flow")
+    )
     assert found["between_low"].notnull().any()
     assert np.isfinite(found["mean_distance"]).all()
-    drawn = [spec for spec in figures_for("attribution") if spec.name in ("mixing", "between") and not causal]
+    drawn = [
+        spec
+        for spec in figures_for("attribution")
+        if spec.name in ("mixing", "between") and not causal
+    ]
     assert all(spec.draw(found) for spec in drawn)
 
 
 def _ranked(a: np.ndarray, b: np.ndarray, causal: bool) -> np.ndarray:
-    """Spearman's correlation of rows of at least three visible tokens, NaN where a row is constant or shorter."""
+    """Spearman's correlation of rows of at least three visible tokens, NaN where a row is constant
+    or shorter."""
     rows = a.shape[-1]
     out = np.full(a.shape[:-1], np.nan)
     for place in np.ndindex(*a.shape[:-2]):
@@ -381,10 +444,12 @@ def _ranked(a: np.ndarray, b: np.ndarray, causal: bool) -> np.ndarray:
 
 
 def test_a_long_input_has_no_flow_by_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.analyses.attribution.gathered.MOST_FLOWS", 10)
+    monkeypatch.setattr("headwise.analyses.attribution.state.MOST_FLOWS", 10)
     module, tokenizer = random_model(layers=1, heads=2)
     model = HeadModel.open(module, tokenizer=tokenizer)
-    corpus = Corpus.from_examples([Example(text="the cat saw"), Example(text="she sleeps .")], "few")
+    corpus = Corpus.from_examples(
+        [Example(text="the cat saw"), Example(text="she sleeps .")], "few"
+    )
     asked = Attribution(method="exact", patterns=0, readings=("flow",))
     found = run_analyses(model, corpus, [asked], tmp_path, RunOptions())["attribution"]
     assert found["own"].sel(source="flow").isnull().all()

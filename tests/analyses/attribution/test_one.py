@@ -1,4 +1,5 @@
-"""One row of one head is the row that all heads at once have, also while other heads are disabled."""
+"""One row of one head is the row that all heads at once have, also while other heads are
+disabled."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def test_it_is_the_row_of_the_whole(causal: bool, source: str) -> None:
         whole = contributions(model, TEXT, source).heads[0]
         for layer, head, token in ((1, 0, 3), (1, 1, 1), (0, 1, 2)):
             row = head_contributions(model, TEXT, (layer, head), token, source)
-            torch.testing.assert_close(row, whole[layer, head, token].double(), atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(
+                row, whole[layer, head, token].double(), atol=1e-5, rtol=1e-4
+            )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -32,7 +35,9 @@ def test_disabled_heads_change_what_later_heads_gather(causal: bool, how: str) -
     module, tokenizer = random_model(causal=causal, d_head=4)
     with HeadModel.open(module, tokenizer=tokenizer) as model:
         off = {"L0H0": how, "L0H1": how}
-        graph = reverse_graph(model, model.batch(TEXT), plan=plan_interventions(off, 2, model.heads, model.d_head))
+        graph = reverse_graph(
+            model, model.batch(TEXT), plan=plan_interventions(off, 2, model.heads, model.d_head)
+        )
         told = model.trace(TEXT, {"outputs"}, interventions=off).outputs
         assert told is not None
         torch.testing.assert_close(graph.outputs[1], told[:, 1], atol=1e-5, rtol=1e-4)
@@ -64,7 +69,9 @@ def test_of_a_disabled_head_it_tells_what_it_would_give() -> None:
     module, tokenizer = random_model()
     with HeadModel.open(module, tokenizer=tokenizer) as model:
         plain = head_contributions(model, TEXT, "L0H1", 2)
-        torch.testing.assert_close(head_contributions(model, TEXT, "L0H1", 2, interventions={"L0H1": "zero"}), plain)
+        torch.testing.assert_close(
+            head_contributions(model, TEXT, "L0H1", 2, interventions={"L0H1": "zero"}), plain
+        )
 
 
 def test_wrong_questions_are_named() -> None:

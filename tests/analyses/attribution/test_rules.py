@@ -10,7 +10,10 @@ from headwise.analyses.attribution.rules import _plain_norm, norm_tangent
 
 def test_both_ways_through_a_layer_norm_are_its_derivative() -> None:
     torch.manual_seed(0)
-    x, tangents = torch.randn(2, 5, 16, dtype=torch.float64), torch.randn(7, 2, 5, 16, dtype=torch.float64)
+    x, tangents = (
+        torch.randn(2, 5, 16, dtype=torch.float64),
+        torch.randn(7, 2, 5, 16, dtype=torch.float64),
+    )
     weight = torch.randn(16, dtype=torch.float64)
 
     def norm(values: torch.Tensor) -> torch.Tensor:
@@ -20,4 +23,6 @@ def test_both_ways_through_a_layer_norm_are_its_derivative() -> None:
     deviation = (x.var(-1, unbiased=False, keepdim=True) + 1e-12).sqrt()
     normed = (x - x.mean(-1, keepdim=True)) / deviation
     for way in (norm_tangent, _plain_norm):  # the second is what `compiled` compiles
-        torch.testing.assert_close(way(tangents, normed, 1 / deviation) * weight, true, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(
+            way(tangents, normed, 1 / deviation) * weight, true, rtol=1e-9, atol=1e-9
+        )

@@ -1,4 +1,5 @@
-"""Random tangents: unbiased, with errors that hold what they promise, the same whatever an example is batched with."""
+"""Random tangents: unbiased, with errors that hold what they promise, the same whatever an example
+is batched with."""
 
 from __future__ import annotations
 
@@ -29,17 +30,27 @@ def test_squares_are_unbiased() -> None:
     exact = contributions(model, batch).heads
     found = sketch(model, batch, Options(tangents=600)).heads
     assert total_variation(found, exact).max() < 0.03
-    few = torch.stack([sketch(model, batch, Options(tangents=4, seed=seed)).heads for seed in range(40)])
+    few = torch.stack(
+        [sketch(model, batch, Options(tangents=4, seed=seed)).heads for seed in range(40)]
+    )
     assert total_variation(few.mean(0), exact).median() < 0.02
     assert total_variation(few[0], exact).median() > 0.02  # or the tests above say nothing
 
 
 def test_what_is_promised_is_held() -> None:
-    """Intervals cover the truth, standard errors are the spread over seeds, the wanted error is reached."""
+    """Intervals cover the truth, standard errors are the spread over seeds, the wanted error is
+    reached."""
     model, batch = HeadModel.open(build(*SERVED["gpt2"])), ids_batch((9, 6))
     exact = contributions(model, batch).heads
-    real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact) & (exact > 0) & (exact < 1)
-    runs = [contributions(model, batch, method="sketch", options=Options(tangents=8, seed=seed)) for seed in range(25)]
+    real = (
+        (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact)
+        & (exact > 0)
+        & (exact < 1)
+    )
+    runs = [
+        contributions(model, batch, method="sketch", options=Options(tangents=8, seed=seed))
+        for seed in range(25)
+    ]
     inside = torch.stack([(run.low <= exact) & (exact <= run.high) for run in runs])[:, real]
     assert inside.double().mean() >= 0.92
     assert inside.double().mean() < 0.995  # not by being useless
@@ -49,9 +60,12 @@ def test_what_is_promised_is_held() -> None:
     rows = batch.real[:, None, None].expand(*exact.shape[:-1])
     for wanted in (0.1, 0.04):
         found = [
-            contributions(model, batch, method="sketch", options=Options(error=wanted, seed=seed)) for seed in range(8)
+            contributions(model, batch, method="sketch", options=Options(error=wanted, seed=seed))
+            for seed in range(8)
         ]
-        assert torch.cat([total_variation(run.heads, exact)[rows] for run in found]).median() <= wanted
+        assert (
+            torch.cat([total_variation(run.heads, exact)[rows] for run in found]).median() <= wanted
+        )
         assert all((run.total_variation <= wanted).all() for run in found)
 
 
@@ -85,7 +99,8 @@ def test_an_example_does_not_depend_on_its_company() -> None:
 
 
 def test_intervals_of_numbers_known_by_hand() -> None:
-    """Equal squares without spread: no error. All spread in one token: its own interval is the widest."""
+    """Equal squares without spread: no error. All spread in one token: its own interval is the
+    widest."""
     mean = torch.ones(1, 1, 1, 1, 4, dtype=torch.float64)
     real, k = torch.ones_like(mean, dtype=torch.bool), torch.tensor([8.0], dtype=torch.float64)
     shares, errors, low, high = intervals(mean, torch.zeros_like(mean), k, real)
@@ -100,8 +115,9 @@ def test_intervals_of_numbers_known_by_hand() -> None:
 
 @pytest.mark.real
 def test_tangents_through_wiki_bert_are_those_of_reverse_mode(wiki_model: HeadModel) -> None:
-    """Two sentences in one padded batch, some random directions: every number of random heads and tokens, with its
-    sign. (That squares are summed over all directions is seen on smaller models: here it would take a minute.)"""
+    """Two sentences in one padded batch, some random directions: every number of random heads and
+    tokens, with its sign. (That squares are summed over all directions is seen on smaller models:
+    here it would take a minute.)"""
     model = wiki_model
     batch = model.batch(["Some birds sang.", "Nobody."])
     generator = torch.Generator().manual_seed(0)
@@ -110,10 +126,14 @@ def test_tangents_through_wiki_bert_are_those_of_reverse_mode(wiki_model: HeadMo
     push(model, batch, tangents, lambda layer, found: moved.__setitem__(layer, found.clone()))
     graph = reverse_graph(model, batch)
     for _ in range(10):
-        layer, head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (12, 12, 5))
+        layer, head, token = (
+            int(torch.randint(0, size, (), generator=generator)) for size in (12, 12, 5)
+        )
         output = graph.outputs[layer][:, head, token]
         size = output.shape[-1]
-        each = gradients(output, torch.eye(size)[:, None].expand(size, *output.shape), graph.leaves_in[0])
+        each = gradients(
+            output, torch.eye(size)[:, None].expand(size, *output.shape), graph.leaves_in[0]
+        )
         slow = torch.einsum("denh,kenh->ked", each, tangents)
         fast = moved[layer][:, :, head, token]
         assert ((slow - fast).abs() <= 1e-4 * slow.abs().amax()).all()
@@ -121,24 +141,33 @@ def test_tangents_through_wiki_bert_are_those_of_reverse_mode(wiki_model: HeadMo
 
 @pytest.mark.real
 def test_of_stories_exact_equals_reverse_and_sketches_hold(stories: Path) -> None:
-    """Two sentences in one padded batch: exact against reverse on random rows; coverage over seeds; the error."""
+    """Two sentences in one padded batch: exact against reverse on random rows; coverage over seeds;
+    the error."""
     model = HeadModel.open(stories)
     batch = model.batch(["Once there was", "She ran"])
     squares = exact_squares(model, batch).heads
     graph = reverse_graph(model, batch)
     generator = torch.Generator().manual_seed(0)
     for _ in range(10):
-        layer, head, token = (int(torch.randint(0, size, (), generator=generator)) for size in (6, 6, 3))
+        layer, head, token = (
+            int(torch.randint(0, size, (), generator=generator)) for size in (6, 6, 3)
+        )
         slow = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()
         fast = squares[:, layer, head, token].sqrt()
         assert ((slow - fast).abs() <= 1e-4 * slow.max(-1, keepdim=True).values).all()
     exact = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True).clamp(min=1e-30)
-    real = (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact) & (exact > 0) & (exact < 1)
+    real = (
+        (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact)
+        & (exact > 0)
+        & (exact < 1)
+    )
     covered, rows = [], []
     for seed in range(10):
         found = contributions(model, batch, method="sketch", options=Options(error=0.05, seed=seed))
         covered.append(((found.low <= exact) & (exact <= found.high))[real].double().mean())
-        rows.append(total_variation(found.heads, exact)[batch.real[:, None, None].expand(*exact.shape[:-1])])
+        rows.append(
+            total_variation(found.heads, exact)[batch.real[:, None, None].expand(*exact.shape[:-1])]
+        )
     assert int(real.sum()) >= 500
     assert float(torch.stack(covered).mean()) >= 0.92, covered
     assert float(torch.cat(rows).median()) <= 0.05

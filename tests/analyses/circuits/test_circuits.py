@@ -1,4 +1,5 @@
-"""Circuits: the planted composition is found, numbers are those of dense matrices, random weights are nothing."""
+"""Circuits: the planted composition is found, numbers are those of dense matrices, random weights
+are nothing."""
 
 from __future__ import annotations
 
@@ -40,12 +41,17 @@ def test_planted_circuits(made, found) -> None:
 
 def test_the_planted_composition_is_the_strongest(made, found) -> None:
     first = found.isel(rank=0)
-    told = (str(first["pair_from"].values), str(first["pair_to"].values), str(first["pair_side"].values))
+    told = (
+        str(first["pair_from"].values),
+        str(first["pair_to"].values),
+        str(first["pair_side"].values),
+    )
     assert told == ("L0H0", "L1H0", "key")
     assert float(first["pair_p_adjusted"]) < 1e-6
     others = found["composition_p_adjusted"].values.copy()
     assert np.nansum(others < 0.05) == 1
-    # W_QK is the identity between two blocks of V, W_OV a projector of rank V − 1: 1/√V, but for the centring.
+    # W_QK is the identity between two blocks of V, W_OV a projector of rank V − 1: 1/√V, but for
+    # the centring.
     tokens = len(made.vocabulary)
     ratio = float(first["pair_composition"]) + float(turned_expected(found))
     assert ratio == pytest.approx(1 / np.sqrt(tokens), rel=0.05)
@@ -69,18 +75,27 @@ def test_dense_matrices_agree() -> None:
     tokenizer = random_model(causal=True)[1]
     with HeadModel.open(module, tokenizer=tokenizer) as model:
         found = make_atlas(model, CORPUS, ["circuits"])["circuits"]
-    e, u = (w.detach().double().numpy() for w in (module.model.embed_tokens.weight, module.lm_head.weight))
+    e, u = (
+        w.detach().double().numpy()
+        for w in (module.model.embed_tokens.weight, module.lm_head.weight)
+    )
     u = u * module.model.norm.weight.detach().double().numpy()
     parts = []
     for layer in module.model.layers:
         gain = layer.input_layernorm.weight.detach().double().numpy()
         q, k, v, o = (
-            getattr(layer.self_attn, f"{n}_proj").weight.detach().double().numpy() for n in ("q", "k", "v", "o")
+            getattr(layer.self_attn, f"{n}_proj").weight.detach().double().numpy()
+            for n in ("q", "k", "v", "o")
         )
         for head in range(4):
             own, group = slice(6 * head, 6 * head + 6), slice(6 * (head // 2), 6 * (head // 2) + 6)
             parts.append(
-                (gain[:, None] * q[own].T, gain[:, None] * k[group].T, gain[:, None] * v[group].T, o[:, own].T)
+                (
+                    gain[:, None] * q[own].T,
+                    gain[:, None] * k[group].T,
+                    gain[:, None] * v[group].T,
+                    o[:, own].T,
+                )
             )
     for place, (q, k, v, o) in enumerate(parts):
         at = divmod(place, 4)
@@ -96,8 +111,13 @@ def test_dense_matrices_agree() -> None:
             q, k, v, o = parts[b]
             for side, m in (("query", (q @ k.T).T), ("key", q @ k.T), ("value", (v @ o).T)):
                 ratio = np.linalg.norm(m @ ov.T) / np.linalg.norm(m) / np.linalg.norm(ov)
-                spread = [np.sum(np.linalg.svd(x)[1] ** 4) / np.sum(np.linalg.svd(x)[1] ** 2) ** 2 for x in (ov, m)]
-                expected = ratio - turned_overlap(np.array(0.1), *map(np.array, spread), 24).expected
+                spread = [
+                    np.sum(np.linalg.svd(x)[1] ** 4) / np.sum(np.linalg.svd(x)[1] ** 2) ** 2
+                    for x in (ov, m)
+                ]
+                expected = (
+                    ratio - turned_overlap(np.array(0.1), *map(np.array, spread), 24).expected
+                )
                 assert composition[sides.index(side), a, b] == pytest.approx(expected, abs=1e-4)
     assert np.isnan(composition[:, 4:, :4]).all()
 
@@ -118,8 +138,12 @@ def test_the_null_is_that_of_random_turns() -> None:
     width, a, b = 20, random.normal(size=(3, 20)) * [[3], [1], [1]], random.normal(size=(20, 4))
     turns = [np.linalg.qr(random.normal(size=(width, width)))[0] for _ in range(4000)]
     turns = [q * np.sign(random.normal(size=width)) for q in turns]
-    norms = np.array([np.linalg.norm(a @ q @ b) for q in turns]) / np.linalg.norm(a) / np.linalg.norm(b)
-    spread = [np.sum(np.linalg.svd(x)[1] ** 4) / np.sum(np.linalg.svd(x)[1] ** 2) ** 2 for x in (a, b)]
+    norms = (
+        np.array([np.linalg.norm(a @ q @ b) for q in turns]) / np.linalg.norm(a) / np.linalg.norm(b)
+    )
+    spread = [
+        np.sum(np.linalg.svd(x)[1] ** 4) / np.sum(np.linalg.svd(x)[1] ** 2) ** 2 for x in (a, b)
+    ]
     for share in (0.5, 0.9, 0.99):
         cut = np.quantile(norms, share)
         found = turned_overlap(np.array(cut**2), *map(np.array, spread), width)

@@ -1,4 +1,5 @@
-"""`coreference`: planted heads are right every time, and a plain loop over mentions gives every number."""
+"""`coreference`: planted heads are right every time, and a plain loop over mentions gives every
+number."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ def word_level(full: np.ndarray, row: Encoded) -> np.ndarray:
 def slow(
     maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, words: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Right, tried [layer, head, kind] and the nearest-mention baseline's hits [kind], mention by mention, from whole
-    maps of one example at a time."""
+    """Right, tried [layer, head, kind] and the nearest-mention baseline's hits [kind], mention by
+    mention, from whole maps of one example at a time."""
     layers, heads = maps[0].shape[:2]
     right, tried, nearest = np.zeros((layers, heads, 4)), np.zeros((layers, heads, 4)), np.zeros(4)
     for full, row in zip(maps, rows, strict=True):
@@ -69,7 +70,11 @@ def slow(
             kinds = [0, 1 if tag == "PRON" else 2 if tag == "PROPN" else 3]
             last = max(before, key=lambda o: (o.start, -o.end))
             nearest[kinds] += last.head in antecedents
-            options = [w for w in range(level.shape[-1]) if w != m.head] if words else [o.head for o in before]
+            options = (
+                [w for w in range(level.shape[-1]) if w != m.head]
+                if words
+                else [o.head for o in before]
+            )
             if causal:
                 options = [w for w in options if w < m.head]
                 if not any(w in options for w in antecedents):
@@ -77,19 +82,25 @@ def slow(
             options = sorted(set(options))
             for layer in range(layers):
                 for head in range(heads):
-                    best = max(options, key=lambda w: level[layer, head, m.head, w])  # the first of equals
+                    best = max(
+                        options, key=lambda w: level[layer, head, m.head, w]
+                    )  # the first of equals
                     right[layer, head, kinds] += best in antecedents
                     tried[layer, head, kinds] += 1
     return right, tried, nearest
 
 
-def assert_equal_to_slow(found: xr.Dataset, right: np.ndarray, tried: np.ndarray, nearest: np.ndarray) -> None:
+def assert_equal_to_slow(
+    found: xr.Dataset, right: np.ndarray, tried: np.ndarray, nearest: np.ndarray
+) -> None:
     assert set(found.dims) <= set(found.coords)  # every dim can be selected by label
     np.testing.assert_array_equal(found["accuracy_n"], tried)
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(found["accuracy"], right / tried, atol=1e-6)
         np.testing.assert_allclose(
-            found["baseline_accuracy"].sel(baseline="nearest"), nearest / found["count"].values, atol=1e-12
+            found["baseline_accuracy"].sel(baseline="nearest"),
+            nearest / found["count"].values,
+            atol=1e-12,
         )
 
 
@@ -99,9 +110,9 @@ def test_equal_to_a_plain_loop(candidates: str, causal: bool) -> None:
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_examples([e for e in battery_examples(3) if not causal or not e.has_pair])
-    found = make_atlas(model, corpus, ["coreference"], parameters={"coreference": {"candidates": candidates}})[
-        "coreference"
-    ]
+    found = make_atlas(
+        model, corpus, ["coreference"], parameters={"coreference": {"candidates": candidates}}
+    )["coreference"]
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]
     assert_equal_to_slow(found, *slow(eager_maps(model, rows), rows, causal, candidates == "words"))
     assert found["accuracy"].min() > 0 or found["accuracy"].max() <= 1
@@ -109,7 +120,9 @@ def test_equal_to_a_plain_loop(candidates: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_planted_head_finds_every_antecedent(causal: bool) -> None:
-    examples = [e for e in demo_corpus(size=60) if e.mentions and len(e.all_words) < 40 and not e.has_pair][:25]
+    examples = [
+        e for e in demo_corpus(size=60) if e.mentions and len(e.all_words) < 40 and not e.has_pair
+    ][:25]
     planted, renamed = planted_annotations(
         examples, [["to:antecedent", "uniform"], ["self", "to:antecedent"]], causal=causal
     )
@@ -126,10 +139,17 @@ def test_a_planted_head_finds_every_antecedent(causal: bool) -> None:
         assert accuracy[0, 0] == accuracy[1, 1] == 1.0
         assert accuracy[0, 1] < 1.0
         assert float(found["best_accuracy"].sel(mention_type="all")) == 1.0
-        assert int(found["best_layer"].sel(mention_type="all")) == int(found["best_head"].sel(mention_type="all")) == 0
+        assert (
+            int(found["best_layer"].sel(mention_type="all"))
+            == int(found["best_head"].sel(mention_type="all"))
+            == 0
+        )
         scored = found["count"].values > 0
         assert (found["accuracy"].values[0, 0][scored] == 1.0).all()
-        assert found.attrs["mentions"] == found.attrs["mentions_scored"] + found.attrs["mentions_without_antecedent"]
+        assert (
+            found.attrs["mentions"]
+            == found.attrs["mentions_scored"] + found.attrs["mentions_without_antecedent"]
+        )
 
 
 def test_tests_and_intervals() -> None:
@@ -138,19 +158,27 @@ def test_tests_and_intervals() -> None:
     corpus = Corpus.from_examples(battery_examples(4))
     found = make_atlas(model, corpus, ["coreference"])["coreference"]
     # One document at a time: what an interval over documents, and a test over them, are made of.
-    alone = [make_atlas(model, Corpus.from_examples([e]), ["coreference"])["coreference"] for e in corpus if e.mentions]
+    alone = [
+        make_atlas(model, Corpus.from_examples([e]), ["coreference"])["coreference"]
+        for e in corpus
+        if e.mentions
+    ]
     assert sum(int(d["count"][0]) for d in alone) == int(found["count"][0])
     tries = np.stack([d["accuracy_n"] for d in alone])
     hits = np.rint(np.nan_to_num(np.stack([d["accuracy"] for d in alone])) * tries)
     for end, expected in zip(("low", "high"), share_interval(hits, tries), strict=True):
         np.testing.assert_allclose(found[f"accuracy_{end}"], expected, atol=1e-6)
     for baseline in found["baseline"].values:
-        simple = np.stack([d["baseline_accuracy"].sel(baseline=baseline).fillna(0) * d["count"] for d in alone])
+        simple = np.stack(
+            [d["baseline_accuracy"].sel(baseline=baseline).fillna(0) * d["count"] for d in alone]
+        )
         p = sign_flip_test(hits[..., 0] - simple[:, None, None, 0])
         own = found.sel(baseline=baseline, mention_type="all")
         np.testing.assert_allclose(own["p_value"], p.p_value, atol=1e-9)
         np.testing.assert_allclose(own["p_family"], p.p_adjusted, atol=1e-9)
-    assert found["accuracy"].sel(mention_type="proper").isnull().all()  # there is no name in the corpus
+    assert (
+        found["accuracy"].sel(mention_type="proper").isnull().all()
+    )  # there is no name in the corpus
     tested = found.sel(mention_type=["all", "pronoun", "nominal"])
     assert (tested["p_adjusted"] >= tested["p_value"] - 1e-12).all()
 
@@ -165,37 +193,55 @@ def test_head_and_baseline_are_compared_on_the_same_mentions() -> None:
     for number in range(24):
         first, second = nouns[number % 8], nouns[(number * 3 + 1) % 8]
         words = ("the", first, "saw", "the", second, "and", "it", "heard", "a", "cat")
-        same, other = "ab" if number % 2 else "ba"  # both are mentioned twice, so both are candidates
-        mentions = (Mention(0, 2, "a", 1), Mention(3, 5, "b", 4), Mention(6, 7, same, 6), Mention(8, 10, other, 9))
+        same, other = (
+            "ab" if number % 2 else "ba"
+        )  # both are mentioned twice, so both are candidates
+        mentions = (
+            Mention(0, 2, "a", 1),
+            Mention(3, 5, "b", 4),
+            Mention(6, 7, same, 6),
+            Mention(8, 10, other, 9),
+        )
         examples.append(Example(words=words, upos=tags, mentions=mentions))
     only_head = only_baseline = 0
     for example in examples:
-        one = make_atlas(model, Corpus.from_examples([example]), ["coreference"])["coreference"].sel(
-            mention_type="pronoun", layer=0, head=1
-        )
+        one = make_atlas(model, Corpus.from_examples([example]), ["coreference"])[
+            "coreference"
+        ].sel(mention_type="pronoun", layer=0, head=1)
         if int(one["accuracy_n"]):
-            own, other = float(one["accuracy"]), float(one["baseline_accuracy"].sel(baseline="nearest"))
+            own, other = (
+                float(one["accuracy"]),
+                float(one["baseline_accuracy"].sel(baseline="nearest")),
+            )
             only_head += own > other
             only_baseline += other > own
     found = make_atlas(model, Corpus.from_examples(examples), ["coreference"])["coreference"]
-    expected = stats.binomtest(only_head, only_head + only_baseline, 0.5, alternative="greater").pvalue
+    expected = stats.binomtest(
+        only_head, only_head + only_baseline, 0.5, alternative="greater"
+    ).pvalue
     assert only_head + only_baseline > 3
-    assert float(found["p_value"].sel(baseline="nearest", layer=0, head=1, mention_type="pronoun")) == pytest.approx(
-        expected, abs=0.015
-    )
+    assert float(
+        found["p_value"].sel(baseline="nearest", layer=0, head=1, mention_type="pronoun")
+    ) == pytest.approx(expected, abs=0.015)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_sink_and_an_even_head_are_baselines(causal: bool) -> None:
-    """A head with all its attention on the first token finds the first candidate, an even one the longest: neither may
-    pass for a head that finds antecedents."""
-    examples = [e for e in demo_corpus(size=60) if e.mentions and len(e.all_words) < 40 and not e.has_pair][:25]
-    planted, renamed = planted_annotations(examples, [["first", "uniform"], ["first", "to:antecedent"]], causal=causal)
+    """A head with all its attention on the first token finds the first candidate, an even one the
+    longest: neither may pass for a head that finds antecedents."""
+    examples = [
+        e for e in demo_corpus(size=60) if e.mentions and len(e.all_words) < 40 and not e.has_pair
+    ][:25]
+    planted, renamed = planted_annotations(
+        examples, [["first", "uniform"], ["first", "to:antecedent"]], causal=causal
+    )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     found = make_atlas(model, Corpus.from_examples(renamed), ["coreference"])["coreference"]
     own = found.sel(mention_type="all")
     rest = own.sel(layer=0, head=0)
-    assert float(rest["accuracy"]) == pytest.approx(float(own["baseline_accuracy"].sel(baseline="first")), abs=0.02)
+    assert float(rest["accuracy"]) == pytest.approx(
+        float(own["baseline_accuracy"].sel(baseline="first")), abs=0.02
+    )
     assert float(rest["p_value"].sel(baseline="first")) > 0.5
     assert float(own["p_value"].sel(baseline="uniform", layer=0, head=1)) > 0.2
     assert float(own["bar"]) >= float(rest["accuracy"]) - 0.02
@@ -211,8 +257,14 @@ def test_heads_found_elsewhere_and_the_headline() -> None:
         for part in (examples[::2], examples[1::2])
     )
     heads = found_heads(first)
-    given = make_atlas(model, Corpus.from_examples(examples[1::2]), [Coreference(heads=heads)])["coreference"]
-    at = {"layer": int(first["best_layer"][0]), "head": int(first["best_head"][0]), "mention_type": "all"}
+    given = make_atlas(model, Corpus.from_examples(examples[1::2]), [Coreference(heads=heads)])[
+        "coreference"
+    ]
+    at = {
+        "layer": int(first["best_layer"][0]),
+        "head": int(first["best_head"][0]),
+        "mention_type": "all",
+    }
     assert float(given["given_accuracy"][0]) == pytest.approx(float(second["accuracy"].sel(at)))
     np.testing.assert_allclose(given["given_p_value"][:, 0], second["p_value"].sel(at))
     lines = Coreference().headline(given)
@@ -253,14 +305,22 @@ def test_long_documents_are_cut_or_run_in_windows(documents: str, tmp_path: Path
     module, tokenizer = random_model(max_length=64)
     model = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_examples([long_document(), *battery_examples()])
-    analysis = make_analysis("coreference", {"documents": documents, "max_tokens": 32, "overlap": 12})
-    atlas = run_analyses(model, corpus, [make_analysis("surface"), analysis], tmp_path, RunOptions())
+    analysis = make_analysis(
+        "coreference", {"documents": documents, "max_tokens": 32, "overlap": 12}
+    )
+    atlas = run_analyses(
+        model, corpus, [make_analysis("surface"), analysis], tmp_path, RunOptions()
+    )
     found = atlas["coreference"]
     view = windows(corpus, tokenizer, 32, 12 if documents == "windows" else None)
     rows = [model.encode(example, i) for i, example in enumerate(view)]
     assert max(map(len, rows)) <= 32
     assert_equal_to_slow(found, *slow(eager_maps(model, rows), rows, False, False))
-    total = found.attrs["mentions_scored"] + found.attrs["mentions_without_antecedent"] + found.attrs["mentions_cut"]
+    total = (
+        found.attrs["mentions_scored"]
+        + found.attrs["mentions_without_antecedent"]
+        + found.attrs["mentions_cut"]
+    )
     assert total == found.attrs["mentions"]
     assert found.attrs["mentions_cut"] == (
         0 if documents == "windows" else 36 - 9
@@ -293,7 +353,9 @@ def test_words_without_pieces_are_counted_not_guessed() -> None:
     module, tokenizer = random_model()
     model = HeadModel.open(module, tokenizer=tokenizer)
     good = battery_examples()[-1]
-    bad = Example(words=("the", " ", "cat", "saw", "it"), mentions=(Mention(0, 3, "a"), Mention(4, 5, "a")))
+    bad = Example(
+        words=("the", " ", "cat", "saw", "it"), mentions=(Mention(0, 3, "a"), Mention(4, 5, "a"))
+    )
     found = make_atlas(model, Corpus.from_examples([good, bad]), ["coreference"])["coreference"]
     assert found.attrs["examples_unaligned"] == 1
     assert found.attrs["examples"] == 1
@@ -325,7 +387,9 @@ def ontogum(shared: Path) -> Corpus:
     count = 50 if os.environ.get("HEADWISE_FULL") else 4
     folder = shared / "data" / "coreference"
     some = open_corpus(f"ontogum:{folder / 'ontogum_conll.tar.xz'}").limit(count)
-    joined = list(attach_trees(some, open_corpus(f"gum:{folder / 'gum_conllu.tar.xz'}").limit(count)))
+    joined = list(
+        attach_trees(some, open_corpus(f"gum:{folder / 'gum_conllu.tar.xz'}").limit(count))
+    )
     assert all(example.heads is not None for example in joined)
     assert len(joined) == count
     return Corpus.from_examples(joined, some.name)
@@ -333,14 +397,21 @@ def ontogum(shared: Path) -> Corpus:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["wiki_bert", "stories"])
-def test_equal_to_a_plain_loop_on_real_models(name: str, ontogum: Corpus, request: pytest.FixtureRequest) -> None:
+def test_equal_to_a_plain_loop_on_real_models(
+    name: str, ontogum: Corpus, request: pytest.FixtureRequest
+) -> None:
     model = HeadModel.open(request.getfixturevalue(name))
     found = make_atlas(model, ontogum, ["coreference"], full=True)["coreference"]
-    rows = [model.encode(example, i) for i, example in enumerate(windows(ontogum, model.tokenizer, 128))]
+    rows = [
+        model.encode(example, i) for i, example in enumerate(windows(ontogum, model.tokenizer, 128))
+    ]
     assert len(rows) == len(list(ontogum))
     right, tried, nearest = slow(eager_maps(model, rows), rows, model.causal, False)
     np.testing.assert_array_equal(found["accuracy_n"], tried)
-    # Where two words get all but the same weight, rounding decides: at most one mention of a head may differ.
+    # Where two words get all but the same weight, rounding decides: at most one mention of a head
+    # may differ.
     assert np.abs(found["accuracy"] * found["accuracy_n"] - right).max() <= 1.01
     assert (np.abs(found["accuracy"] * found["accuracy_n"] - right) > 0.01).mean() < 0.01
-    np.testing.assert_allclose(found["baseline_accuracy"].sel(baseline="nearest"), nearest / found["count"].values)
+    np.testing.assert_allclose(
+        found["baseline_accuracy"].sel(baseline="nearest"), nearest / found["count"].values
+    )

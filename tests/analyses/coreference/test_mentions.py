@@ -16,10 +16,52 @@ from headwise.text import Corpus
 from headwise.text.example import ROOT, Example, Mention
 
 #          0    1      2      3   4    5      6    7   8     9    10   11  12
-STORY = ["Anna", "Smith", "bought", "a", "dog", "and", "some", "cats", ".", "She", "fed", "them", "."]
-UPOS = ("PROPN", "PROPN", "VERB", "DET", "NOUN", "CCONJ", "DET", "NOUN", "PUNCT", "PRON", "VERB", "PRON", "PUNCT")
+STORY = [
+    "Anna",
+    "Smith",
+    "bought",
+    "a",
+    "dog",
+    "and",
+    "some",
+    "cats",
+    ".",
+    "She",
+    "fed",
+    "them",
+    ".",
+]
+UPOS = (
+    "PROPN",
+    "PROPN",
+    "VERB",
+    "DET",
+    "NOUN",
+    "CCONJ",
+    "DET",
+    "NOUN",
+    "PUNCT",
+    "PRON",
+    "VERB",
+    "PRON",
+    "PUNCT",
+)
 HEADS = (2, 0, ROOT, 4, 2, 7, 7, 4, 2, 10, ROOT, 10, 10)
-RELATIONS = ("nsubj", "flat", "root", "det", "obj", "cc", "det", "conj", "punct", "nsubj", "root", "obj", "punct")
+RELATIONS = (
+    "nsubj",
+    "flat",
+    "root",
+    "det",
+    "obj",
+    "cc",
+    "det",
+    "conj",
+    "punct",
+    "nsubj",
+    "root",
+    "obj",
+    "punct",
+)
 MENTIONS = (
     Mention(0, 2, "anna"),
     Mention(3, 8, "pets"),
@@ -30,7 +72,13 @@ MENTIONS = (
 
 
 def story(**changes: object) -> Example:
-    given: dict = {"words": tuple(STORY), "upos": UPOS, "heads": HEADS, "relations": RELATIONS, "mentions": MENTIONS}
+    given: dict = {
+        "words": tuple(STORY),
+        "upos": UPOS,
+        "heads": HEADS,
+        "relations": RELATIONS,
+        "mentions": MENTIONS,
+    }
     return Example(**(given | changes))
 
 
@@ -54,7 +102,11 @@ def test_expressions_with_a_tree() -> None:
 
 def test_features_of_the_corpus_come_first() -> None:
     features = tuple({"Gender": "Fem", "Number": "Plur"} if word == "She" else {} for word in STORY)
-    assert expressions_of(story(features=features))[2].features == {"Gender": "Fem", "Number": "Plur", "Person": "3"}
+    assert expressions_of(story(features=features))[2].features == {
+        "Gender": "Fem",
+        "Number": "Plur",
+        "Person": "3",
+    }
 
 
 @pytest.mark.parametrize(
@@ -90,8 +142,8 @@ def picks(example: Example, mention: int) -> dict[str, int | None]:
 
 
 def test_baselines_pick_as_described() -> None:
-    """`She` (index 3 in reading order): the nearest is `a dog`, no head matches, `Anna Smith` and `a dog` agree and
-    `a dog` is nearer; `them` needs a plural."""
+    """`She` (index 3 in reading order): the nearest is `a dog`, no head matches, `Anna Smith` and
+    `a dog` agree and `a dog` is nearer; `them` needs a plural."""
     with_number = tuple({"Number": "Sing"} if tag in ("PROPN", "NOUN") else {} for tag in UPOS)
     example = story(features=with_number)
     assert picks(example, 3) == {"nearest": 3, "head_match": None, "rules": 3}
@@ -101,7 +153,23 @@ def test_baselines_pick_as_described() -> None:
         "rules": 3,
     }  # `a dog and some cats`, past `She` and `a dog`
     same = Example(
-        words=("the", "cat", "saw", "a", "dog", ".", "the", "old", "cat", "saw", "her", ".", "the", "cat", "ran"),
+        words=(
+            "the",
+            "cat",
+            "saw",
+            "a",
+            "dog",
+            ".",
+            "the",
+            "old",
+            "cat",
+            "saw",
+            "her",
+            ".",
+            "the",
+            "cat",
+            "ran",
+        ),
         upos=(
             "DET",
             "NOUN",
@@ -127,12 +195,16 @@ def test_baselines_pick_as_described() -> None:
             Mention(12, 14, "a"),
         ),
     )
-    assert picks(same, 4) == {"nearest": 10, "head_match": 6, "rules": 0}  # the full string beats the nearer head word
+    assert picks(same, 4) == {
+        "nearest": 10,
+        "head_match": 6,
+        "rules": 0,
+    }  # the full string beats the nearer head word
 
 
 def test_candidates_start_earlier_and_have_another_head() -> None:
-    """`[[Durham] University]` beside `[the [old] University]`: what starts at the same word is no candidate, nor what
-    has the same head."""
+    """`[[Durham] University]` beside `[the [old] University]`: what starts at the same word is no
+    candidate, nor what has the same head."""
     example = Example(
         words=("Rome", "and", "Durham", "University", "saw", "it"),
         mentions=(
@@ -171,7 +243,11 @@ def document(sentences: int) -> Example:
         mentions += [Mention(start, start + 2, "a"), Mention(start + 6, start + 7, "a")]
         if number in (0, sentences - 1):
             mentions.append(Mention(start + 3, start + 5, "b"))
-    return Example(words=tuple(words), mentions=tuple(mentions), sentences=tuple(i // 7 for i in range(len(words))))
+    return Example(
+        words=tuple(words),
+        mentions=tuple(mentions),
+        sentences=tuple(i // 7 for i in range(len(words))),
+    )
 
 
 def test_a_document_is_cut_to_its_beginning() -> None:
@@ -205,7 +281,11 @@ def test_windows_hold_every_mention_once() -> None:
         assert window.words[: window.first] == before.words[-window.first :]
     for start, window in zip(starts, found, strict=True):
         assert window.words == whole.words[start : start + len(window.words)]
-        counted += [(m.start + start, m.end + start, m.entity) for m in window.mentions if m.end > window.first]
+        counted += [
+            (m.start + start, m.end + start, m.entity)
+            for m in window.mentions
+            if m.end > window.first
+        ]
     assert sorted(counted) == sorted((m.start, m.end, m.entity) for m in whole.mentions)
     assert sum(w.cut for w in found) == 0
 
@@ -231,13 +311,19 @@ def test_text_is_cut_with_its_words() -> None:
     for word in words:
         spans.append((at, at + len(word)))
         at += len(word) + 1
-    example = Example(text=" ".join(words), words=words, spans=tuple(spans), mentions=document(4).mentions)
+    example = Example(
+        text=" ".join(words), words=words, spans=tuple(spans), mentions=document(4).mentions
+    )
     for window in windows(Corpus.from_examples([example]), tokenizer(), max_tokens=15, overlap=4):
         assert [window.text[a:b] for a, b in window.spans] == list(window.words)
 
 
 def test_what_fits_stays_as_it_is() -> None:
-    short = [document(1), Example(text="no words here"), Example(words=("a", "cat"), words_pair=("a", "dog"))]
+    short = [
+        document(1),
+        Example(text="no words here"),
+        Example(words=("a", "cat"), words_pair=("a", "dog")),
+    ]
     assert list(windows(Corpus.from_examples(short), tokenizer(), max_tokens=20)) == short
 
 
@@ -249,8 +335,16 @@ def test_trees_do_not_point_out_of_a_window() -> None:
 
 def test_bad_sizes_are_refused() -> None:
     corpus = Corpus.from_examples([document(3)])
-    for wrong in ({"max_tokens": 2}, {"max_tokens": 20, "overlap": 20}, {"max_tokens": 20, "overlap": -1}):
+    for wrong in (
+        {"max_tokens": 2},
+        {"max_tokens": 20, "overlap": 20},
+        {"max_tokens": 20, "overlap": -1},
+    ):
         with pytest.raises(ParameterError):
             windows(corpus, tokenizer(), **wrong)
     with pytest.raises(InputError, match="word 1 alone is longer than 4 tokens"):
-        list(windows(Corpus.from_examples([Example(words=("gardener",) * 5)]), tokenizer(), max_tokens=4))
+        list(
+            windows(
+                Corpus.from_examples([Example(words=("gardener",) * 5)]), tokenizer(), max_tokens=4
+            )
+        )

@@ -1,4 +1,5 @@
-"""Heads that follow syntax: against slow loops, on planted heads, and on input that is not as it should be."""
+"""Heads that follow syntax: against slow loops, on planted heads, and on input that is not as it
+should be."""
 
 from __future__ import annotations
 
@@ -30,13 +31,18 @@ from headwise.text.example import ROOT, Example
 from slow_dependency import Slow, differences, slow_dependency
 
 
-def measured(model: HeadModel, examples: list[Example], analysis: Dependency, max_tokens: int = 200) -> xr.Dataset:
+def measured(
+    model: HeadModel, examples: list[Example], analysis: Dependency, max_tokens: int = 200
+) -> xr.Dataset:
     corpus = Corpus.from_examples(examples, "test")
     shape = model_shape(model, EncodedCorpus(corpus, model.encoder).scan)
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     analysis.missing(shape)
     states = observe_batches(
-        model, batches(rows, max_tokens, model.pad_id), [analysis], {"dependency": analysis.start(shape)}
+        model,
+        batches(rows, max_tokens, model.pad_id),
+        [analysis],
+        {"dependency": analysis.start(shape)},
     )
     found = analysis.result(states["dependency"], shape)
     assert set(found.dims) <= set(found.coords)  # every dim can be selected by label
@@ -49,16 +55,25 @@ def with_odd_ones(examples: list[Example]) -> list[Example]:
     cells = [cell.split() for cell in rows.split("|")]
     words, heads, relations = zip(*cells, strict=True)
     given = Example(
-        words=words, heads=tuple(int(h) - 1 for h in heads), relations=relations, upos=("NOUN",) * len(words)
+        words=words,
+        heads=tuple(int(h) - 1 for h in heads),
+        relations=relations,
+        upos=("NOUN",) * len(words),
     )
-    # In a decoder nothing attends to the last word: its head, the first word, must not be found by a default.
-    last = Example(words=("sleeps", "."), heads=(ROOT, 0), relations=("root", "punct"), upos=("VERB", "PUNCT"))
+    # In a decoder nothing attends to the last word: its head, the first word, must not be found by
+    # a default.
+    last = Example(
+        words=("sleeps", "."), heads=(ROOT, 0), relations=("root", "punct"), upos=("VERB", "PUNCT")
+    )
     return [*examples, given, replace(given, upos=None), last]
 
 
 def assert_same(found: xr.Dataset, slow: Slow, sentences: int, reach: int = 10) -> None:
     """Every number of the dataset, from the slow counts."""
-    relations, tags = [str(r) for r in found["relation"].values], [str(t) for t in found["upos"].values]
+    relations, tags = (
+        [str(r) for r in found["relation"].values],
+        [str(t) for t in found["upos"].values],
+    )
     assert set(relations) - {"all"} == {label for label in slow.offsets if label != "all"}
     value = {str(name): found[name].values for name in found.data_vars}
     p_family = np.full(value["accuracy"].shape, np.nan)
@@ -92,9 +107,15 @@ def assert_same(found: xr.Dataset, slow: Slow, sentences: int, reach: int = 10) 
     np.testing.assert_allclose(value["p_family"], p_family)
     rare = (value["count"] < 30) & (value["count"] >= 30).any()
     expected = correct_families(np.where(rare, np.nan, p_family))
-    np.testing.assert_allclose(value["p_adjusted"], np.where(rare & ~np.isnan(p_family), 1.0, expected))
+    np.testing.assert_allclose(
+        value["p_adjusted"], np.where(rare & ~np.isnan(p_family), 1.0, expected)
+    )
     for r, relation in enumerate(relations):
-        place = (str(value["best_direction"][r]), int(value["best_layer"][r]), int(value["best_head"][r]))
+        place = (
+            str(value["best_direction"][r]),
+            int(value["best_layer"][r]),
+            int(value["best_head"][r]),
+        )
         own = {key: tried for key, tried in slow.tried.items() if key[3] == relation and tried}
         enough = min(30, max(own.values(), default=0))
         scores = {key[:3]: slow.found[key] / tried for key, tried in own.items() if tried >= enough}
@@ -126,15 +147,23 @@ def assert_same(found: xr.Dataset, slow: Slow, sentences: int, reach: int = 10) 
 def test_equals_the_slow_loops(causal: bool, given: dict, slow: dict) -> None:
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
-    examples = with_odd_ones([example for example in battery_examples() if not (causal and example.has_pair)])
+    examples = with_odd_ones(
+        [example for example in battery_examples() if not (causal and example.has_pair)]
+    )
     rows = [model.encode(example) for example in examples]
     target = "cls" if causal else "sep"  # where heads with nothing to do look
     expected = slow_dependency(eager_maps(model, rows), rows, causal=causal, target=target, **slow)
-    assert_same(measured(model, examples, Dependency(**given)), expected, len(examples), slow.get("reach", 10))
+    assert_same(
+        measured(model, examples, Dependency(**given)),
+        expected,
+        len(examples),
+        slow.get("reach", 10),
+    )
 
 
 def test_of_baselines_that_tie_the_bar_is_the_first_in_their_order() -> None:
-    """To a word that all attend to evenly, the first of them: also where one has three pieces, and thirds add up."""
+    """To a word that all attend to evenly, the first of them: also where one has three pieces, and
+    thirds add up."""
     words, heads = ("saw", "teacherer", "it", "a", "cat", "."), (ROOT, 0, 0, 4, 0, 0)
     relations = ("root", "obj", "obl", "det", "obl", "punct")
     example = Example(words=words, heads=heads, relations=relations, upos=("NOUN",) * len(words))
@@ -169,9 +198,11 @@ def test_planted_heads_find_what_they_should() -> None:
         for d, (h, r) in enumerate(zip(e.heads or (), e.relations or (), strict=True))
         if h != ROOT and r != "punct"
     ]
-    next_accuracy = float(accuracy.sel(direction="dependent_to_head", layer=1, head=1, relation="all"))
-    # The last word's next token is [SEP]: its other words get next to nothing, and the largest of that is no prediction
-    # of `next`.
+    next_accuracy = float(
+        accuracy.sel(direction="dependent_to_head", layer=1, head=1, relation="all")
+    )
+    # The last word's next token is [SEP]: its other words get next to nothing, and the largest of
+    # that is no prediction of `next`.
     assert next_accuracy == pytest.approx(pairs.count(1) / len(pairs), abs=0.03)
     assert float(accuracy.sel(direction="dependent_to_head", layer=1, head=2, relation="obj")) == 1
     assert (found["best_accuracy"] == 1).all()
@@ -187,7 +218,9 @@ def test_a_decoder_is_scored_on_what_it_can_see() -> None:
     planted, examples = planted_annotations(singles, (("tree", "children"),), causal=True)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     found = measured(model, examples, Dependency())
-    assert found.attrs["noop_target"] == "first"  # whether or not the tokenizer opens texts with a token of its own
+    assert (
+        found.attrs["noop_target"] == "first"
+    )  # whether or not the tokenizer opens texts with a token of its own
     arcs = [
         (d, h, r)
         for e in examples
@@ -195,7 +228,9 @@ def test_a_decoder_is_scored_on_what_it_can_see() -> None:
         if h != ROOT
     ]
     for relation in ("det", "obj", "nsubj"):
-        back, ahead = (sum(r == relation and (h < d) == first for d, h, r in arcs) for first in (True, False))
+        back, ahead = (
+            sum(r == relation and (h < d) == first for d, h, r in arcs) for first in (True, False)
+        )
         assert found["possible"].sel(relation=relation).values.tolist() == [back, ahead]
     accuracy = found["accuracy"]
     assert float(accuracy.sel(direction="dependent_to_head", layer=0, head=0, relation="obj")) == 1
@@ -219,7 +254,8 @@ def test_the_test_against_the_baseline_has_the_right_level() -> None:
 
 
 def test_heads_that_know_no_syntax_do_not_pass_for_syntactic() -> None:
-    """Even attention finds long words, attention on the first token the first word: both are baselines now."""
+    """Even attention finds long words, attention on the first token the first word: both are
+    baselines now."""
     singles = [example for example in battery_examples() if not example.has_pair]
     planted, examples = planted_annotations(singles, (("uniform", "tree"), ("uniform", "previous")))
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
@@ -232,7 +268,10 @@ def test_heads_that_know_no_syntax_do_not_pass_for_syntactic() -> None:
     assert found.attrs["units"] == "examples"
     in_documents = [replace(example, document=f"d{i // 3}") for i, example in enumerate(examples)]
     grouped = measured(model, in_documents, Dependency())
-    assert (grouped.attrs["units"], grouped.attrs["unit_count"]) == ("documents", -(-len(examples) // 3))
+    assert (grouped.attrs["units"], grouped.attrs["unit_count"]) == (
+        "documents",
+        -(-len(examples) // 3),
+    )
     xr.testing.assert_equal(grouped["accuracy"], found["accuracy"])
     tree = ("dependent_to_head", 0, 1, "all")
     place = dict(zip(("direction", "layer", "head", "relation"), tree, strict=True))
@@ -246,7 +285,10 @@ def test_heads_found_on_one_text_are_tested_on_another() -> None:
     there, here = examples[::2], examples[1::2]
     heads = found_heads(measured(model, there, Dependency()))
     assert len(heads) > 3
-    plain, found = measured(model, here, Dependency()), measured(model, here, Dependency(heads=heads))
+    plain, found = (
+        measured(model, here, Dependency()),
+        measured(model, here, Dependency(heads=heads)),
+    )
     tested = []
     for text in heads:
         relation, name, direction = text.split()
@@ -261,11 +303,16 @@ def test_heads_found_on_one_text_are_tested_on_another() -> None:
         )
         tested.append(float(own["p_value"]))
     # Nothing was picked here: corrected over the relations alone.
-    np.testing.assert_allclose(np.sort(found["given_p_adjusted"].dropna("relation")), np.sort(holm(np.array(tested))))
+    np.testing.assert_allclose(
+        np.sort(found["given_p_adjusted"].dropna("relation")), np.sort(holm(np.array(tested)))
+    )
     lines = Dependency(heads=heads).headline(found)
     assert "found elsewhere" in lines[0]
     assert any(heads[0].split()[1] in line for line in lines)
-    for wrong, said in (("obj L4H0", "something like"), ("obj L9H0 dependent_to_head", "2 layers of 3 heads")):
+    for wrong, said in (
+        ("obj L4H0", "something like"),
+        ("obj L9H0 dependent_to_head", "2 layers of 3 heads"),
+    ):
         with pytest.raises(ParameterError, match=said):
             measured(model, here, Dependency(heads=(wrong,)))
 
@@ -282,7 +329,7 @@ def test_the_headline_names_best_heads_and_baselines() -> None:
         assert f"{100 * float(one['best_baseline']):.1f} %" in line
 
 
-# --- input that is not as it should be ----------------------------------------------------------------------------
+# --- input that is not as it should be ------------------------------------------------------------
 
 
 @pytest.fixture
@@ -304,11 +351,15 @@ def test_chosen_relations_by_tuple_or_text(model: HeadModel) -> None:
     for given in (("obj", "nsubj"), "obj, nsubj"):
         found = measured(model, battery_examples(), Dependency(relations=given))
         assert list(found["relation"].values) == ["all", "obj", "nsubj"]
-        xr.testing.assert_allclose(found["accuracy"], every["accuracy"].sel(relation=["all", "obj", "nsubj"]))
+        xr.testing.assert_allclose(
+            found["accuracy"], every["accuracy"].sel(relation=["all", "obj", "nsubj"])
+        )
 
 
 def test_a_treebank_without_objects(model: HeadModel) -> None:
-    given = Example(words=("the", "dog", "runs"), heads=(1, 2, ROOT), relations=("det", "nsubj", "root"))
+    given = Example(
+        words=("the", "dog", "runs"), heads=(1, 2, ROOT), relations=("det", "nsubj", "root")
+    )
     found = measured(model, [given], Dependency())
     assert list(found["relation"].values) == ["all", "det", "nsubj"]
     assert int(found["count"].sel(relation="all")) == 2
@@ -321,7 +372,11 @@ def test_words_that_do_not_align_are_counted_not_guessed(model: HeadModel) -> No
     bare = replace(good, heads=None, relations=None)
     found = measured(model, [good, empty, bare], Dependency())
     alone = measured(model, [good], Dependency())
-    assert (found.attrs["examples"], found.attrs["examples_unaligned"], found.attrs["examples_without_tree"]) == (
+    assert (
+        found.attrs["examples"],
+        found.attrs["examples_unaligned"],
+        found.attrs["examples_without_tree"],
+    ) == (
         1,
         1,
         1,
@@ -336,7 +391,9 @@ def test_words_behind_a_cut_are_counted(model: HeadModel) -> None:
     model.encoder.max_length = 7  # five words of ten
     found = measured(model, [example], Dependency())
     kept = [h for h in example.heads[:5] if h < 5]
-    assert int(found["count"].sum() - found["count"].sel(relation="all")) == len([h for h in kept if h != ROOT])
+    assert int(found["count"].sum() - found["count"].sel(relation="all")) == len(
+        [h for h in kept if h != ROOT]
+    )
     assert found.attrs["words_cut"] == len(example.heads) - len(kept)
 
 
@@ -361,7 +418,7 @@ def test_parameters_are_checked(given: dict, message: str) -> None:
         Dependency(**given)
 
 
-# --- the real thing -----------------------------------------------------------------------------------------------
+# --- the real thing -------------------------------------------------------------------------------
 
 
 @pytest.mark.real
@@ -377,4 +434,7 @@ def test_some_sentences_of_wiki_bert(shared: Path, wiki_model: HeadModel) -> Non
     assert_same(measured(model, few, Dependency(), max_tokens=2048), slow, len(rows))
     found = measured(model, examples, Dependency(), max_tokens=2048)
     assert str(found["best_direction"].sel(relation="obj").values) == "dependent_to_head"
-    assert float(found["accuracy"].sel(relation="obj", direction="dependent_to_head", layer=4, head=0)) > 0.7
+    assert (
+        float(found["accuracy"].sel(relation="obj", direction="dependent_to_head", layer=4, head=0))
+        > 0.7
+    )

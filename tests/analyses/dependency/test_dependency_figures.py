@@ -1,4 +1,5 @@
-"""Figures of syntax and families: drawn for several shapes, saying what they must, from results with gaps too."""
+"""Figures of syntax and families: drawn for several shapes, saying what they must, from results
+with gaps too."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ SHAPES = [
 
 
 def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset:
-    """From made-up counts: `obj` is what the last head of the last layer does, `rare` is rare, `vocative` has none."""
+    """From made-up counts: `obj` is what the last head of the last layer does, `rare` is rare,
+    `vocative` has none."""
     rules = PairRules(LABELS, reach=3)
     generator = np.random.default_rng(0)
     pairs = generator.integers(20, 60, size=(len(LABELS), rules.bins)).astype(float)
@@ -44,13 +46,18 @@ def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset
     none = np.zeros((2, *pairs.shape[:1], 2))
     simple = np.concatenate([possible[:, 0, 0], none], -1)
     # As if each of ten documents had a tenth of the pairs.
-    shares = [part[None].repeat(10, 0) / 10 for part in (found.sum(-1), possible[:, :, 0].sum(-1), simple)]
+    shares = [
+        part[None].repeat(10, 0) / 10 for part in (found.sum(-1), possible[:, :, 0].sum(-1), simple)
+    ]
     dataset = accuracy_dataset(Counts(*shares, pairs), rules, "holm").assign_coords(
         layer=np.arange(layers), head=np.arange(heads)
     )
     for group in ("with", "without"):
         for suffix in ("", "_n", "_low", "_high"):
-            dataset[f"best_noop_{group}{suffix}"] = ("relation", np.full(len(LABELS), 137 if suffix == "_n" else 0.3))
+            dataset[f"best_noop_{group}{suffix}"] = (
+                "relation",
+                np.full(len(LABELS), 137 if suffix == "_n" else 0.3),
+            )
     return dataset.assign_attrs(examples=137, model="tiny-bert", corpus="made-up sentences")
 
 
@@ -67,13 +74,16 @@ def made_distance(layers: int, heads: int, behaviours: bool) -> xr.Dataset:
     if behaviours:
         found["behaviour"] = (
             "head_a",
-            ["other", "to sep", "obj", "previous token"] * (layers * heads // 4) + ["broad"] * (layers * heads % 4),
+            ["other", "to sep", "obj", "previous token"] * (layers * heads // 4)
+            + ["broad"] * (layers * heads % 4),
         )
     return found
 
 
 def texts(figure: Figure) -> str:
-    return "\n".join(text.get_text() for text in figure.findobj(Text) if text.get_visible()).replace("\n", " ")
+    return "\n".join(
+        text.get_text() for text in figure.findobj(Text) if text.get_visible()
+    ).replace("\n", " ")
 
 
 def check(figure: Figure) -> str:
@@ -83,7 +93,11 @@ def check(figure: Figure) -> str:
     assert width <= style.PAGE + 1e-6
     assert height <= 9.5
     assert (
-        min(text.get_fontsize() for text in figure.findobj(Text) if text.get_visible() and text.get_text())
+        min(
+            text.get_fontsize()
+            for text in figure.findobj(Text)
+            if text.get_visible() and text.get_text()
+        )
         >= style.SMALL
     )
     return said
@@ -91,11 +105,15 @@ def check(figure: Figure) -> str:
 
 @pytest.mark.parametrize(("layers", "heads"), SHAPES)
 @pytest.mark.parametrize("causal", [False, True])
-def test_figures_of_dependency(layers: int, heads: int, causal: bool, request: pytest.FixtureRequest) -> None:
+def test_figures_of_dependency(
+    layers: int, heads: int, causal: bool, request: pytest.FixtureRequest
+) -> None:
     if (layers, heads) != SHAPES[0]:  # that everything has room is seen of one shape
         request.getfixturevalue("not_laid_out")
     dataset = made_dependency(layers, heads, causal)
-    drawn = {one.name: one for spec in plots.figures_for("dependency") for one in spec.draw(dataset)}
+    drawn = {
+        one.name: one for spec in plots.figures_for("dependency") for one in spec.draw(dataset)
+    }
     assert {"table", "accuracy", "relations", "no-op"} <= set(drawn)
     for one in drawn.values():
         said = check(one.figure)
@@ -116,7 +134,11 @@ def test_the_table_is_the_datasets() -> None:
     assert "rare" not in list(table["relation"])
     assert "rare" in list(dependency_table(dataset, fewest=1)["relation"])
     row = table.set_index("relation").loc["obj"]
-    assert (row["head"], row["head_in_paper"], row["direction"]) == ("L2H3", "3-4", "dependent_to_head")
+    assert (row["head"], row["head_in_paper"], row["direction"]) == (
+        "L2H3",
+        "3-4",
+        "dependent_to_head",
+    )
     assert row["accuracy"] == pytest.approx(float(dataset["accuracy"].sel(relation="obj").max()))
     assert row["baseline"] == pytest.approx(float(dataset["baseline"].sel(relation="obj")))
     assert row["offset"] == int(dataset["baseline_offset"].sel(relation="obj"))
@@ -125,7 +147,9 @@ def test_the_table_is_the_datasets() -> None:
 
 @pytest.mark.parametrize(("layers", "heads"), SHAPES)
 @pytest.mark.parametrize("behaviours", [False, True])
-def test_figures_of_distance(layers: int, heads: int, behaviours: bool, request: pytest.FixtureRequest) -> None:
+def test_figures_of_distance(
+    layers: int, heads: int, behaviours: bool, request: pytest.FixtureRequest
+) -> None:
     if (layers, heads) != SHAPES[0]:
         request.getfixturevalue("not_laid_out")
     dataset = made_distance(layers, heads, behaviours)
@@ -142,10 +166,15 @@ def test_figures_of_distance(layers: int, heads: int, behaviours: bool, request:
 def test_nothing_to_draw() -> None:
     empty = made_dependency(2, 2)
     empty["best_accuracy"] = empty["best_accuracy"] * np.nan
-    assert not any(spec.draw(empty) for spec in plots.figures_for("dependency") if spec.name == "table")
+    assert not any(
+        spec.draw(empty) for spec in plots.figures_for("dependency") if spec.name == "table"
+    )
 
 
 @pytest.mark.parametrize("name", ["table", "accuracy"])
 def test_captions_name_the_baselines_that_heads_are_held_against(name: str) -> None:
     (spec,) = (spec for spec in plots.figures_for("dependency") if spec.name == name)
-    assert all(words in spec.caption for words in ("fixed offset", "even attention", "attention on the first token"))
+    assert all(
+        words in spec.caption
+        for words in ("fixed offset", "even attention", "attention on the first token")
+    )

@@ -14,7 +14,8 @@ LAYERS, HEADS = 2, 3
 
 @pytest.fixture
 def surface() -> xr.Dataset:
-    """Heads of the first layer look back, at [SEP] and everywhere; of the second, nowhere in particular."""
+    """Heads of the first layer look back, at [SEP] and everywhere; of the second, nowhere in
+    particular."""
     position, types = np.full((LAYERS, HEADS, 3), 0.1), np.full((LAYERS, HEADS, 4), 0.1)
     position[0, 0, 0], types[0, 1, 1] = 0.9, 0.8
     broadest = np.full((LAYERS, HEADS), 0.4)
@@ -31,13 +32,19 @@ def _surface(position: np.ndarray, types: np.ndarray, broadest: np.ndarray) -> x
         "entropy": (dims, 3 * (1 - broadest)),
         "entropy_uniform": ("layer", [3.0, 3.0]),
     }
-    coords = {"layer": [0, 1], "head": [0, 1, 2], "offset": [-1, 0, 1], "token_type": ["cls", "sep", "punct", "other"]}
+    coords = {
+        "layer": [0, 1],
+        "head": [0, 1, 2],
+        "offset": [-1, 0, 1],
+        "token_type": ["cls", "sep", "punct", "other"],
+    }
     return xr.Dataset(variables, coords=coords)
 
 
 @pytest.fixture
 def dependency() -> xr.Dataset:
-    """One head of the second layer is the best for `obj`, significantly; another for `det`, by chance."""
+    """One head of the second layer is the best for `obj`, significantly; another for `det`, by
+    chance."""
     accuracy = np.full((2, LAYERS, HEADS, 2), 0.3)
     accuracy[0, 1, 0, 0], accuracy[1, 1, 1, 1] = 0.9, 0.6
     p = np.ones(accuracy.shape)
@@ -50,13 +57,17 @@ def dependency() -> xr.Dataset:
         "baseline_possible": (("direction", "relation"), np.full((2, 2), 0.4)),
     }
     variables |= {f"best_{name}": ("relation", values) for name, values in best.items()}
-    return xr.Dataset(variables, coords={"relation": ["obj", "det"], "layer": [0, 1], "head": [0, 1, 2]})
+    return xr.Dataset(
+        variables, coords={"relation": ["obj", "det"], "layer": [0, 1], "head": [0, 1, 2]}
+    )
 
 
 @pytest.fixture
 def distance() -> xr.Dataset:
     """Two families: the layers."""
-    js = np.where(np.arange(6)[:, None] // 3 == np.arange(6)[None] // 3, 0.01, 0.5) * (1 - np.eye(6))
+    js = np.where(np.arange(6)[:, None] // 3 == np.arange(6)[None] // 3, 0.01, 0.5) * (
+        1 - np.eye(6)
+    )
     return distance_dataset(js, LAYERS, HEADS, Distance(permutations=9))
 
 
@@ -84,11 +95,15 @@ def test_scores(surface: xr.Dataset, dependency: xr.Dataset) -> None:
 def test_families_get_the_means_of_their_heads(
     surface: xr.Dataset, dependency: xr.Dataset, distance: xr.Dataset
 ) -> None:
-    found = with_behaviours({"surface": surface, "dependency": dependency, "distance": distance})["distance"]
+    found = with_behaviours({"surface": surface, "dependency": dependency, "distance": distance})[
+        "distance"
+    ]
     assert found["family_size"].values.tolist() == [3, 3]
     assert list(found["behaviour"].values[:4]) == ["previous token", "to sep", "broad", "obj"]
     means = found["family_behaviour"]
-    assert float(means.sel(family=0, behaviour_name="previous token")) == pytest.approx((0.9 + 0.1 + 0.1) / 3)
+    assert float(means.sel(family=0, behaviour_name="previous token")) == pytest.approx(
+        (0.9 + 0.1 + 0.1) / 3
+    )
     assert float(means.sel(family=1, behaviour_name="relation obj")) == pytest.approx(0.5 / 3)
 
 

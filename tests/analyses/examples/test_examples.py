@@ -1,4 +1,5 @@
-"""Examples and search: the best rows of planted heads, a state that merges, conditions that hold."""
+"""Examples and search: the best rows of planted heads, a state that merges, conditions that
+hold."""
 
 from __future__ import annotations
 
@@ -20,8 +21,15 @@ from headwise.testing.toy import toy_folder
 from headwise.text import Corpus
 from headwise.text.example import Example
 
-TEXTS = ["word1 word2 word3 word1", "word4 word5 word6 word7", "word4 word8 word9 word4", "word1 word1 word2"]
-CORPUS = Corpus.from_examples([Example(text=t, document=f"d{i % 3}") for i, t in enumerate(TEXTS)], "texts")
+TEXTS = [
+    "word1 word2 word3 word1",
+    "word4 word5 word6 word7",
+    "word4 word8 word9 word4",
+    "word1 word1 word2",
+]
+CORPUS = Corpus.from_examples(
+    [Example(text=t, document=f"d{i % 3}") for i, t in enumerate(TEXTS)], "texts"
+)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +63,12 @@ def test_the_state_merges_in_any_order() -> None:
     random = np.random.default_rng(0)
     values = random.integers(0, 6, (3, 20)).astype(float)
     places = np.stack(
-        [np.tile(np.arange(20), (3, 1)), random.integers(0, 8, (3, 20)), *random.integers(0, 9, (2, 3, 20))], -1
+        [
+            np.tile(np.arange(20), (3, 1)),
+            random.integers(0, 8, (3, 20)),
+            *random.integers(0, 9, (2, 3, 20)),
+        ],
+        -1,
     )
     whole = Best(3, 4)
     whole.add(values, places)
@@ -65,7 +78,9 @@ def test_the_state_merges_in_any_order() -> None:
             if places[cell, i, 1] not in seen:
                 seen.add(places[cell, i, 1])
                 expected.append((values[cell, i], i))
-        assert [(v, e) for v, e in zip(whole.values[cell], whole.places[cell, :, 0], strict=True)] == expected[:4]
+        assert [
+            (v, e) for v, e in zip(whole.values[cell], whole.places[cell, :, 0], strict=True)
+        ] == expected[:4]
     for cut in (1, 7, 13):
         first, second = Best(3, 4), Best(3, 4)
         first.add(values[:, :cut], places[:, :cut])
@@ -83,25 +98,37 @@ def test_search_finds_what_is_asked(model) -> None:
     only = list(find_rows(model, CORPUS, "L1H0", Condition(token="word8")))
     assert [hit.text for hit in only] == ["[BOS] word4 ⟦word8⟧ word9 «word4»"]
     assert not list(find_rows(model, CORPUS, "L0H2"))  # it rests
-    assert len(list(find_rows(model, CORPUS, "L0H2", Condition(sink=True)))) == sum(len(t.split()) + 1 for t in TEXTS)
-    assert all(hit.text.count("«⟦word9⟧»") for hit in find_rows(model, CORPUS, "L1H1", Condition(query="word9")))
+    assert len(list(find_rows(model, CORPUS, "L0H2", Condition(sink=True)))) == sum(
+        len(t.split()) + 1 for t in TEXTS
+    )
+    assert all(
+        hit.text.count("«⟦word9⟧»")
+        for hit in find_rows(model, CORPUS, "L1H1", Condition(query="word9"))
+    )
     with pytest.raises(ParameterError, match="There is no head"):
         next(find_rows(model, CORPUS, "L9H0"))
 
 
-def test_a_decoder_reads_the_built_in_corpus_as_running_text(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_reads_the_built_in_corpus_as_running_text(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[Example] = []
     monkeypatch.setattr(
-        "headwise.analyses.examples.find_rows", lambda model, corpus, *_: iter(read.extend(corpus) or ())
+        "headwise.analyses.examples.find_rows",
+        lambda model, corpus, *_: iter(read.extend(corpus) or ()),
     )
-    done = CliRunner().invoke(app, ["find", "L0H0", str(toy_folder(tmp_path, causal=True)), "--limit", "9"])
+    done = CliRunner().invoke(
+        app, ["find", "L0H0", str(toy_folder(tmp_path, causal=True)), "--limit", "9"]
+    )
     assert done.exit_code == 0, done.output
     assert len(read) == 9
     assert not any(example.has_pair for example in read)
 
 
 def test_command_figures_table_headline(found) -> None:
-    done = CliRunner().invoke(app, ["find", "L0H2", "--limit", "4", "--above", "0.3", "--hits", "2"])
+    done = CliRunner().invoke(
+        app, ["find", "L0H2", "--limit", "4", "--above", "0.3", "--hits", "2"]
+    )
     assert done.exit_code == 0, done.output
     assert len(done.output.strip().splitlines()) == 2
     assert [one.name for spec in figures_for("examples") for one in spec.draw(found)] == ["heads"]

@@ -1,5 +1,5 @@
-"""`frames`: equal to loops over links; planted heads stand out, heads that only know distances do not; FrameNet's own
-numbers."""
+"""`frames`: equal to loops over links; planted heads stand out, heads that only know distances do
+not; FrameNet's own numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.frames.figures import frame_scores
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
-from headwise.models.gathered import answered
+from headwise.models.statistics.reducer import compute_statistics
 from headwise.models.view import Layer, Rows
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import model_shape
@@ -39,8 +39,8 @@ def passes(link: FrameLink, filters: dict) -> bool:
 def slow(
     maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, filters: dict
 ) -> tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]]:
-    """Scores of each sentence `[layer, head]` in the three directions, and those by frame, from loops over words and
-    pieces."""
+    """Scores of each sentence `[layer, head]` in the three directions, and those by frame, from
+    loops over words and pieces."""
     out: dict[str, list[np.ndarray]] = {"score": [], "score_reverse": [], "score_both": []}
     by_frame: dict[str, list[np.ndarray]] = {}
     for full, row in zip(maps, rows, strict=True):
@@ -74,18 +74,28 @@ def slow(
 
 
 def compare(
-    dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, filters: dict
+    dataset: xr.Dataset,
+    maps: Sequence[np.ndarray],
+    rows: Sequence[Encoded],
+    causal: bool,
+    filters: dict,
 ) -> None:
     scores, by_frame = slow(maps, rows, causal, filters)
     for name, values in scores.items():
         assert (dataset[f"{name}_n"] == len(values)).all(), name
         np.testing.assert_allclose(dataset[name], np.mean(values, axis=0), atol=2e-6, err_msg=name)
-    seen = [name for name in dataset["frame"].values if (dataset["by_frame_n"].sel(frame=name) > 0).any()]
+    seen = [
+        name
+        for name in dataset["frame"].values
+        if (dataset["by_frame_n"].sel(frame=name) > 0).any()
+    ]
     assert set(seen) == set(by_frame)
     for frame, values in by_frame.items():
         one = dataset.sel(frame=frame)
         assert (one["by_frame_n"] == len(values)).all()
-        np.testing.assert_allclose(one["by_frame"], np.mean(values, axis=0), atol=2e-6, err_msg=frame)
+        np.testing.assert_allclose(
+            one["by_frame"], np.mean(values, axis=0), atol=2e-6, err_msg=frame
+        )
 
 
 def sentences(count: int, seed: int = 0) -> list[Example]:
@@ -109,7 +119,11 @@ def sentences(count: int, seed: int = 0) -> list[Example]:
             )
         links = [link for link in links if not link.span[0] <= link.target[0] < link.span[1]]
         out.append(
-            Example(words=tuple(f"w{number}x{i}" for i in range(length)), frames=tuple(links), origin=f"made:{number}")
+            Example(
+                words=tuple(f"w{number}x{i}" for i in range(length)),
+                frames=tuple(links),
+                origin=f"made:{number}",
+            )
         )
     return out
 
@@ -117,12 +131,20 @@ def sentences(count: int, seed: int = 0) -> list[Example]:
 @pytest.mark.parametrize("causal", [False, True])
 def test_equal_to_loops(causal: bool) -> None:
     planted, examples = planted_annotations(
-        sentences(24), [["to:frame", "uniform"], ["previous", "from:frame"]], causal=causal, several_pieces_every=3
+        sentences(24),
+        [["to:frame", "uniform"], ["previous", "from:frame"]],
+        causal=causal,
+        several_pieces_every=3,
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     maps = [planted.expected_map(row) for row in rows]
-    for filters in ({}, {"exclude": "links"}, LOOSE, {"max_words": 10, "min_distance": 3, "exclude": "links"}):
+    for filters in (
+        {},
+        {"exclude": "links"},
+        LOOSE,
+        {"max_words": 10, "min_distance": 3, "exclude": "links"},
+    ):
         dataset = make_atlas(
             model,
             Corpus.from_examples(examples),
@@ -130,25 +152,37 @@ def test_equal_to_loops(causal: bool) -> None:
             parameters={"frames": {**filters, "permutations": 20, "random_models": 0}},
         )["frames"]
         compare(dataset, maps, rows, causal, filters)
-        counted = ("sentences", "sentences_too_long", "sentences_without_link", "sentences_with_other_links")
+        counted = (
+            "sentences",
+            "sentences_too_long",
+            "sentences_without_link",
+            "sentences_with_other_links",
+        )
         assert sum(dataset.attrs[name] for name in counted) == len(examples)
 
 
 def test_nulls_tell_frames_from_distances_words_and_places() -> None:
     plain = []
     for number, example in enumerate(sentences(48, seed=1)):
-        # every element stands three words before its target: a head for that distance is no head for frames; and every
-        # element is the same word, which occurs nowhere else: a head for that word is none either
+        # every element stands three words before its target: a head for that distance is no head
+        # for frames; and every element is the same word, which occurs nowhere else: a head for that
+        # word is none either
         at = 4 + number % (len(example.words) - 5)
         words = [*example.words[: at - 3], "topic", *example.words[at - 2 :]]
         plain.append(
-            replace(example, words=tuple(words), frames=(FrameLink("F", "E", (at, at + 1), (at - 3, at - 2)),))
+            replace(
+                example,
+                words=tuple(words),
+                frames=(FrameLink("F", "E", (at, at + 1), (at - 3, at - 2)),),
+            )
         )
     heads = ["to:frame", "offset:-3", "uniform", "previous"]
     planted, examples = planted_annotations(plain, [heads], several_pieces_every=0)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     given = {"frames": {"permutations": 299}}
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["frames"], parameters=given)["frames"].sel(layer=0)
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["frames"], parameters=given)[
+        "frames"
+    ].sel(layer=0)
     assert dataset["score"].values[:2] == pytest.approx([1, 1], abs=1e-5)
     assert float(dataset["p_value"].sel(head=0)) == pytest.approx(1 / 300)
     assert float(dataset["p_adjusted"].sel(head=0)) < 0.05
@@ -188,7 +222,7 @@ def test_a_head_for_the_element_s_word_is_no_frame_head() -> None:
             weights[place, 0, :, element + 1] = 0.9  # a head for the word
             weights[place, 1, target + 1, element + 1] = 0.9  # a head for the link
         visible = torch.ones(len(batch), 1, n, n, dtype=torch.bool)
-        told = answered(analysis.ask(batch), Rows(0, 0, n, weights, visible))
+        told = compute_statistics(analysis.ask(batch), Rows(0, 0, n, weights, visible))
         analysis.observe(state, analysis.settle(told, batch), Layer(0), batch)
     found = analysis.result(state, shape).sel(layer=0)
     assert found["score"].values == pytest.approx([0.9, 0.9], abs=1e-6)
@@ -199,7 +233,9 @@ def test_a_head_for_the_element_s_word_is_no_frame_head() -> None:
 
 
 def test_few_sentences_are_said_and_nothing_is_tested() -> None:
-    planted, examples = planted_annotations(sentences(40, seed=1), [["to:frame", "uniform"]], several_pieces_every=0)
+    planted, examples = planted_annotations(
+        sentences(40, seed=1), [["to:frame", "uniform"]], several_pieces_every=0
+    )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     given = {"frames": {"permutations": 20, "random_models": 0, "exclude": "links"}}
     whole, few = (
@@ -209,7 +245,14 @@ def test_few_sentences_are_said_and_nothing_is_tested() -> None:
     analysis = make_analysis("frames")
     assert few.attrs["sentences"] < 30 <= whole.attrs["sentences"]
     assert whole["p_value"].notnull().all()
-    for name in ("p_value", "reverse_p_value", "both_p_value", "p_adjusted", "reverse_p_adjusted", "both_p_adjusted"):
+    for name in (
+        "p_value",
+        "reverse_p_value",
+        "both_p_value",
+        "p_adjusted",
+        "reverse_p_adjusted",
+        "both_p_adjusted",
+    ):
         assert few[name].isnull().all()
     assert not few["stands_out"].any()
     said, whole_said = (" ".join(analysis.headline(one)) for one in (few, whole))
@@ -219,15 +262,17 @@ def test_few_sentences_are_said_and_nothing_is_tested() -> None:
     assert "stand out" in whole_said
     assert "Only" not in whole_said
     for one, is_few in ((few, True), (whole, False)):
-        drawn = " ".join(text.get_text() for text in frame_scores(one).findobj(matplotlib.text.Text)).replace("\n", " ")
+        drawn = " ".join(
+            text.get_text() for text in frame_scores(one).findobj(matplotlib.text.Text)
+        ).replace("\n", " ")
         assert (sentence in drawn) == is_few
         assert ("fewer than 30: rough" in drawn) == is_few
         assert ("corrected" in drawn) != is_few
 
 
 def test_the_permutation_test_holds_its_level() -> None:
-    """Links at random places of sentences that a model with random heads reads: a test at 5 % rejects about 5 % of
-    heads."""
+    """Links at random places of sentences that a model with random heads reads: a test at 5 %
+    rejects about 5 % of heads."""
     from headwise.testing import random_model
 
     words = [f"v{i}" for i in range(60)]
@@ -235,8 +280,12 @@ def test_the_permutation_test_holds_its_level() -> None:
     small = 0
     heads = 0
     for seed in range(6):
-        examples = [replace(e, words=tuple(rng.choice(words, len(e.words)))) for e in sentences(70, seed=20 + seed)]
-        # where a link lies must not depend on the place in the sentence: it is moved at random, as under the null
+        examples = [
+            replace(e, words=tuple(rng.choice(words, len(e.words))))
+            for e in sentences(70, seed=20 + seed)
+        ]
+        # where a link lies must not depend on the place in the sentence: it is moved at random, as
+        # under the null
         examples = [
             replace(e, frames=tuple(_moved(link, len(e.words), rng) for link in e.frames[:1]))
             for e in examples
@@ -253,14 +302,18 @@ def test_the_permutation_test_holds_its_level() -> None:
         small += int((found["p_value"] <= 0.05).sum())
         heads += found["p_value"].size
         assert (found["p_adjusted"] >= found["p_value"] - 1e-9).all()
-    assert small / heads <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / heads) + 0.02  # heads of one model share sentences
+    assert (
+        small / heads <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / heads) + 0.02
+    )  # heads of one model share sentences
 
 
 def _moved(link: FrameLink, length: int, rng: np.random.Generator) -> FrameLink:
     low, high = min(link.target[0], link.span[0]), max(link.target[1], link.span[1])
     shift = int(rng.integers(-low, length - high + 1))
     return replace(
-        link, target=(link.target[0] + shift, link.target[1] + shift), span=(link.span[0] + shift, link.span[1] + shift)
+        link,
+        target=(link.target[0] + shift, link.target[1] + shift),
+        span=(link.span[0] + shift, link.span[1] + shift),
     )
 
 
@@ -272,7 +325,11 @@ def test_framenet_on_a_real_model(shared: Path, wiki_model: HeadModel) -> None:
     corpus = Corpus.from_examples(examples, "exemplars")
     given = {"exclude": "links", "permutations": 50, "random_models": 1}
     dataset = make_atlas(model, corpus, ["frames"], parameters={"frames": given})["frames"]
-    rows = [model.encode(example, i) for i, example in enumerate(examples) if len(example.all_words) <= 12][:8]
+    rows = [
+        model.encode(example, i)
+        for i, example in enumerate(examples)
+        if len(example.all_words) <= 12
+    ][:8]
     kept = Corpus.from_examples([row.example for row in rows])
     given = {"permutations": 0, "random_models": 0}
     part = make_atlas(model, kept, ["frames"], parameters={"frames": given})["frames"]
@@ -286,14 +343,22 @@ def test_bad_input() -> None:
         Example(words=("a", "b", "c", "d"), frames=(FrameLink("F", "E", (0, 1), (3, 9)),))
     planted = planted_model([["uniform"]], words=["a"])
     with pytest.raises(MissingAnnotationError, match="frames"):
-        make_atlas(HeadModel.open(planted.model, tokenizer=planted.tokenizer), Corpus.from_texts(["a"]), ["frames"])
+        make_atlas(
+            HeadModel.open(planted.model, tokenizer=planted.tokenizer),
+            Corpus.from_texts(["a"]),
+            ["frames"],
+        )
     near = Example(words=("a", "a", "a"), frames=(FrameLink("F", "E", (0, 1), (1, 2)),))
     with pytest.raises(
         ParameterError,
         match=r"passes the filters \(0 are longer than 12 words, 1 have no such link, 0 others beside it, 0 no frame.*"
         r"loosen `max_words`",
     ):
-        make_atlas(HeadModel.open(planted.model, tokenizer=planted.tokenizer), Corpus.from_examples([near]), ["frames"])
+        make_atlas(
+            HeadModel.open(planted.model, tokenizer=planted.tokenizer),
+            Corpus.from_examples([near]),
+            ["frames"],
+        )
     for parameters, said in (
         ({"max_words": 0}, "max_words"),
         ({"percentile": 100}, "percentile"),

@@ -1,5 +1,5 @@
-"""`gradient`: equal to plain autograd on the model's own attentions, one sentence at a time; what is masked depends on
-seed and place alone."""
+"""`gradient`: equal to plain autograd on the model's own attentions, one sentence at a time; what
+is masked depends on seed and place alone."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ TEXTS: list[str | tuple[str, str]] = [
 def slow(
     model: Any, rows: Sequence[Encoded], loss: str, mask_id: int | None, share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Importance [layer, head, type] and the paper's "other", one sentence at a time, with `retain_grad` on
-    transformers' eager attentions."""
+    """Importance [layer, head, type] and the paper's "other", one sentence at a time, with
+    `retain_grad` on transformers' eager attentions."""
     by_type: list[np.ndarray] = []
     paper: list[np.ndarray] = []
     with eager(model) as module, torch.enable_grad():
@@ -62,9 +62,13 @@ def slow(
             )
             for weights in output.attentions:
                 weights.retain_grad()
-            scores = (output.logits if hasattr(output, "logits") else output.prediction_logits)[0].double()
+            scores = (output.logits if hasattr(output, "logits") else output.prediction_logits)[
+                0
+            ].double()
             shift = 1 if loss == "causal" else 0
-            terms = [torch.logsumexp(scores[t - shift], 0) - scores[t - shift, ids[t]] for t in predicted]
+            terms = [
+                torch.logsumexp(scores[t - shift], 0) - scores[t - shift, ids[t]] for t in predicted
+            ]
             (sum(terms) / len(terms)).backward()
             gradient = np.stack([w.grad[0].abs().double().numpy() for w in output.attentions])
             module.zero_grad()
@@ -87,7 +91,11 @@ def slow(
                     if types[j] in ("cls", "other"):
                         pairs["paper"].append(gradient[:, :, i, j])
             nothing = np.full(gradient.shape[:2], np.nan)
-            by_type.append(np.stack([np.mean(pairs[kind], axis=0) if pairs[kind] else nothing for kind in TYPES], -1))
+            by_type.append(
+                np.stack(
+                    [np.mean(pairs[kind], axis=0) if pairs[kind] else nothing for kind in TYPES], -1
+                )
+            )
             paper.append(np.mean(pairs["paper"], axis=0))
     values = np.stack(by_type)
     total, count = np.nansum(values, 0), (~np.isnan(values)).sum(0)
@@ -114,7 +122,9 @@ def test_equal_to_plain_autograd(loss: str) -> None:
     close(found["importance_paper_other"], paper)
     assert found.attrs["loss"] == loss
     for i, kind in enumerate(TYPES):
-        assert bool(np.isnan(found["importance"].values[..., i]).all()) == bool(np.isnan(expected[..., i]).all()), kind
+        assert bool(np.isnan(found["importance"].values[..., i]).all()) == bool(
+            np.isnan(expected[..., i]).all()
+        ), kind
     punct = sum("." in str(e.text) or "," in str(e.text) for e in corpus)
     if loss != "masked":
         assert int(found["importance_n"].sel(token_type="punct")[0, 0]) <= punct + 1
@@ -126,14 +136,18 @@ def test_auto_is_the_loss_the_model_was_trained_for() -> None:
         model = HeadModel.open(module, tokenizer=tokenizer)
         corpus = Corpus.from_texts([text for text in TEXTS if isinstance(text, str)])
         auto = make_atlas(model, corpus, ["gradient"])["gradient"]
-        named = make_atlas(model, corpus, ["gradient"], parameters={"gradient": {"loss": kind}})["gradient"]
+        named = make_atlas(model, corpus, ["gradient"], parameters={"gradient": {"loss": kind}})[
+            "gradient"
+        ]
         np.testing.assert_array_equal(auto["importance"], named["importance"])
 
 
 def test_masks_depend_on_seed_and_place_alone() -> None:
     module, tokenizer = random_model()
     model = HeadModel.open(module, tokenizer=tokenizer)
-    rows = [model.encode("the cat saw a small dog under the old tree .", index) for index in range(40)]
+    rows = [
+        model.encode("the cat saw a small dog under the old tree .", index) for index in range(40)
+    ]
     chosen = [tuple(masked_tokens(row, 0.15, 0)) for row in rows]
     assert len(set(chosen)) > 10
     assert all(len(c) == 2 for c in chosen)
@@ -151,7 +165,9 @@ def test_many_examples_run_in_small_parts_give_the_same_numbers(
     whole = make_atlas(model, corpus, ["gradient"])["gradient"]
     monkeypatch.setattr("headwise.run.engine.GRADIENT_TOKENS", 1)
     close(
-        run_analyses(model, corpus, [make_analysis("gradient")], tmp_path, RunOptions())["gradient"]["importance"],
+        run_analyses(model, corpus, [make_analysis("gradient")], tmp_path, RunOptions())[
+            "gradient"
+        ]["importance"],
         whole["importance"].values,
     )
 
@@ -159,7 +175,9 @@ def test_many_examples_run_in_small_parts_give_the_same_numbers(
 def test_an_example_with_nothing_to_predict_is_left_out() -> None:
     module, tokenizer = random_model(causal=True)
     model = HeadModel.open(module, tokenizer=tokenizer)
-    with_empty = make_atlas(model, Corpus.from_texts(["the cat saw a dog .", " "]), ["gradient"])["gradient"]
+    with_empty = make_atlas(model, Corpus.from_texts(["the cat saw a dog .", " "]), ["gradient"])[
+        "gradient"
+    ]
     alone = make_atlas(model, Corpus.from_texts(["the cat saw a dog ."]), ["gradient"])["gradient"]
     assert int(with_empty["importance_n"].max()) == 1
     np.testing.assert_allclose(with_empty["importance"], alone["importance"], rtol=1e-5)
@@ -185,7 +203,13 @@ def test_what_cannot_be_is_refused() -> None:
             ["gradient"],
             parameters={"gradient": {"loss": "all"}},
         )
-    for wrong in ({"loss": "mlm"}, {"share": 0}, {"share": 1.5}, {"seed": -1}, {"weighting": "words"}):
+    for wrong in (
+        {"loss": "mlm"},
+        {"share": 0},
+        {"share": 1.5},
+        {"seed": -1},
+        {"weighting": "words"},
+    ):
         with pytest.raises(ParameterError):
             make_analysis("gradient", wrong)
 
@@ -198,10 +222,17 @@ def in_double(wiki_bert: Path) -> HeadModel:
 
 @pytest.mark.real
 @pytest.mark.parametrize("loss", ["masked", "all"])
-def test_equal_to_plain_autograd_on_wiki_bert(in_double: HeadModel, shared: Path, loss: str) -> None:
-    model, count = in_double, (50 if loss == "masked" else 20) if os.environ.get("HEADWISE_FULL") else 2
+def test_equal_to_plain_autograd_on_wiki_bert(
+    in_double: HeadModel, shared: Path, loss: str
+) -> None:
+    model, count = (
+        in_double,
+        (50 if loss == "masked" else 20) if os.environ.get("HEADWISE_FULL") else 2,
+    )
     trees = open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz").limit(count)
-    found = make_atlas(model, trees, ["gradient"], parameters={"gradient": {"loss": loss}}, full=True)["gradient"]
+    found = make_atlas(
+        model, trees, ["gradient"], parameters={"gradient": {"loss": loss}}, full=True
+    )["gradient"]
     rows = [model.encode(example, i) for i, example in enumerate(trees)]
     expected, paper = slow(model, rows, loss, model.tokenizer.mask_token_id, 0.15, 0)
     close(found["importance"], expected, 1e-6)
@@ -227,13 +258,17 @@ def test_equal_to_plain_autograd_on_a_decoder(stories: Path) -> None:
 
 def test_inputs_without_content_are_left_out_and_counted() -> None:
     module, tokenizer = random_model()
-    tokenizer.backend_tokenizer.normalizer = BertNormalizer()  # takes zero-width characters away, as BERT's does
+    tokenizer.backend_tokenizer.normalizer = (
+        BertNormalizer()
+    )  # takes zero-width characters away, as BERT's does
     model = HeadModel.open(module, tokenizer=tokenizer)
     empty = "\u200b\u200b"
     assert len(model.encode(empty)) == 2  # nothing but [CLS] and [SEP]
     alone = make_atlas(model, Corpus.from_texts(["the cat saw a dog ."]), ["gradient"])["gradient"]
     for texts in ([empty, "the cat saw a dog ."], ["the cat saw a dog .", empty, empty]):
-        atlas = make_atlas(model, Corpus.from_texts(texts), ["gradient"], parameters={"gradient": {"loss": "all"}})
+        atlas = make_atlas(
+            model, Corpus.from_texts(texts), ["gradient"], parameters={"gradient": {"loss": "all"}}
+        )
         found = atlas["gradient"]
         assert found.attrs["inputs_left_out"] == len(texts) - 1
         assert int(found["importance_n"].max()) == 1

@@ -1,4 +1,5 @@
-"""Induction: exact on the planted decoder, nothing on random weights, equal to a slow computation."""
+"""Induction: exact on the planted decoder, nothing on random weights, equal to a slow
+computation."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from headwise.plots import figures_for
 from headwise.testing import planted_decoder, random_model
 from headwise.text import Corpus
 from headwise.text.example import Example
-from headwise.text.made import word_ids
+from headwise.text.synthetic import word_ids
 
 CORPUS = Corpus.from_examples([Example(text="word1 word2 word3")], "one")
 SMALL = {"length": 16, "sequences": 6, "disable": 1, "draws": 2, "confirm": 3}
@@ -31,11 +32,14 @@ def made():
 @pytest.fixture(scope="module")
 def found(made):
     with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
-        return make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})["induction"]
+        return make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})[
+            "induction"
+        ]
 
 
 @pytest.mark.parametrize(
-    ("measure", "head"), [("prefix_matching", "induction"), ("duplicate", "duplicate"), ("previous", "previous")]
+    ("measure", "head"),
+    [("prefix_matching", "induction"), ("duplicate", "duplicate"), ("previous", "previous")],
 )
 def test_planted_heads_score_one_and_no_other_is_sure(made, found, measure, head) -> None:
     score, p = found[measure].values, found[f"{measure}_p_adjusted"].values
@@ -51,7 +55,9 @@ def test_planted_heads_score_one_and_no_other_is_sure(made, found, measure, head
 
 def test_copying_has_its_closed_form(made, found) -> None:
     assert found["copying"].values[made.where("copying")] == pytest.approx(made.loudness, rel=1e-4)
-    assert found["copying"].values[made.where("induction")] == pytest.approx(2 * made.loudness, rel=1e-4)
+    assert found["copying"].values[made.where("induction")] == pytest.approx(
+        2 * made.loudness, rel=1e-4
+    )
     assert found["copying"].values[made.where("previous")] == pytest.approx(0, abs=1e-5)
 
 
@@ -59,11 +65,13 @@ def test_the_second_half_is_easier_because_of_the_induction_head(made, found) ->
     tokens, loud = len(made.vocabulary), made.loudness
     assert found.attrs["induces"] == 1
     assert found.attrs["disabled"] == "L1H0"
-    # All others have the logit −L/(V−1) of copying and −2L/(V−1) of induction; the token itself L, the next 2L.
+    # All others have the logit −L/(V−1) of copying and −2L/(V−1) of induction; the token itself L,
+    # the next 2L.
     step = loud / (tokens - 1)
     logits = np.r_[2 * loud - step, loud - 2 * step, np.full(tokens - 2, -3 * step)]
     easy = np.log(np.exp(logits).sum()) - logits[0]
-    # The first token of the second half follows one seen once, where the induction head rests and copies the first.
+    # The first token of the second half follows one seen once, where the induction head rests and
+    # copies the first.
     hard = np.log(np.exp(logits).sum()) + 3 * step
     assert found["loss"].values[1] == pytest.approx((15 * easy + hard) / 16, rel=1e-3)
     assert found.attrs["disabled_effect"] > found["drawn_effect"].values.max() + 1
@@ -76,20 +84,27 @@ def test_random_weights_are_nothing() -> None:
             for parameter in module.parameters():  # sharper than at initialisation
                 parameter.mul_(3 if parameter.ndim > 1 else 1)
         with HeadModel.open(module, tokenizer=tokenizer) as model:
-            found = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})["induction"]
+            found = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})[
+                "induction"
+            ]
         for name in ("prefix_matching", "duplicate", "previous"):
             assert (found[f"{name}_p_adjusted"] > 0.05).all(), name
         assert "disabled_effect" not in found.attrs or not found.attrs["induces"]
 
 
 def test_a_taste_for_a_place_or_a_little_more_than_chance_is_not_sure() -> None:
-    """What random weights do: each of the three nulls stops one of these heads, and none the last."""
+    """What random weights do: each of the three nulls stops one of these heads, and none the
+    last."""
     random = np.random.default_rng(0)
     offsets = np.arange(30)
     uniform = 0.02
     little = np.where(offsets == 29, 1.2 * uniform, 0.9 * uniform)  # its own token, a little
-    hill = uniform * np.linspace(0.2, 5.4, 30)  # a smooth liking for a distance that happens to be this one
-    spiky = np.where(np.isin(offsets, (11, 29)), 4 * uniform, 0.2 * uniform)  # it likes another offset as well
+    hill = uniform * np.linspace(
+        0.2, 5.4, 30
+    )  # a smooth liking for a distance that happens to be this one
+    spiky = np.where(
+        np.isin(offsets, (11, 29)), 4 * uniform, 0.2 * uniform
+    )  # it likes another offset as well
     true = np.where(offsets == 29, 10 * uniform, 0.9 * uniform)
     profile = np.stack([np.append(one, one[27:29]) for one in (little, hill, spiky, true)])
     profile = profile[None, None] * random.normal(1, 0.02, (25, 1, 4, 32))
@@ -102,7 +117,9 @@ def test_a_taste_for_a_place_or_a_little_more_than_chance_is_not_sure() -> None:
 def test_a_slow_computation_agrees() -> None:
     module, tokenizer = random_model(causal=True, max_length=64)
     with HeadModel.open(module, tokenizer=tokenizer) as model:
-        found = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})["induction"]
+        found = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})[
+            "induction"
+        ]
         repeated = repeats(model, 6, 16, 0)
     module.set_attn_implementation("eager")
     scores = {"prefix_matching": [], "duplicate": [], "previous": []}
@@ -117,7 +134,12 @@ def test_a_slow_computation_agrees() -> None:
         for name, back in (("prefix_matching", 15), ("duplicate", 16), ("previous", 1)):
             scores[name].append(np.mean([maps[:, :, i, i - back] for i in range(17, 33)], axis=0))
         logp = output.logits[0].log_softmax(-1)
-        losses.append([-np.mean([logp[i - 1, ids[i]].item() for i in half]) for half in (range(1, 17), range(17, 33))])
+        losses.append(
+            [
+                -np.mean([logp[i - 1, ids[i]].item() for i in half])
+                for half in (range(1, 17), range(17, 33))
+            ]
+        )
     for name, values in scores.items():
         np.testing.assert_allclose(found[name].values, np.mean(values, 0), rtol=1e-4)
         np.testing.assert_allclose(
@@ -126,7 +148,9 @@ def test_a_slow_computation_agrees() -> None:
             rtol=1e-2, atol=1e-7,
         )  # fmt: skip
     np.testing.assert_allclose(found["loss"].values, np.mean(losses, 0), rtol=1e-4)
-    np.testing.assert_allclose(found["profile"].sel(offset=-18).values, np.mean(beyond, 0), rtol=1e-4)
+    np.testing.assert_allclose(
+        found["profile"].sel(offset=-18).values, np.mean(beyond, 0), rtol=1e-4
+    )
 
 
 def test_draws_are_from_the_same_layers_and_others() -> None:
@@ -148,7 +172,10 @@ def test_words_are_whole_words(made) -> None:
 
 def test_encoders_are_refused_and_figures_drawn(found) -> None:
     module, tokenizer = random_model(causal=False)
-    with HeadModel.open(module, tokenizer=tokenizer) as model, pytest.raises(Exception, match="decoders"):
+    with (
+        HeadModel.open(module, tokenizer=tokenizer) as model,
+        pytest.raises(Exception, match="decoders"),
+    ):
         make_atlas(model, CORPUS, ["induction"])
     drawn = [one.name for spec in figures_for("induction") for one in spec.draw(found)]
     assert drawn == ["heads", "copying", "profile", "disabled"]
@@ -169,7 +196,10 @@ def test_scores_are_compared_with_the_role_with_and_without_the_first_token() ->
     rest = scores + 0.3 * hidden
     dims = ("layer", "head")
     bias = np.stack([hidden, rare], -1)  # resting hides the role
-    of_roles = {"bias": ((*dims, "role"), bias), "bias_rest": ((*dims, "role"), np.stack([rest, rare], -1))}
+    of_roles = {
+        "bias": ((*dims, "role"), bias),
+        "bias_rest": ((*dims, "role"), np.stack([rest, rare], -1)),
+    }
     groups = {
         "induction": xr.Dataset({"prefix_matching": (dims, scores)}),
         "roles": xr.Dataset(of_roles, {"role": ["induction", "rare"]}),

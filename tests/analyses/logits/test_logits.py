@@ -1,4 +1,5 @@
-"""Direct contributions: they add up for every way a decoder is built, and are those of the planted heads."""
+"""Direct contributions: they add up for every way a decoder is built, and are those of the planted
+heads."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ from headwise.text.example import Example
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
 from tiny_models import SERVED, build, ids_batch
 
-TEXTS = ["word1 word2 word3 word1 word2", "word4 word5 word4 word5", "word7 word8 word9 word7 word2 word8"]
+TEXTS = [
+    "word1 word2 word3 word1 word2",
+    "word4 word5 word4 word5",
+    "word7 word8 word9 word7 word2 word8",
+]
 CORPUS = Corpus.from_examples([Example(text=text) for text in TEXTS], "words")
 ADD_UP = [
     "gpt2",
@@ -46,9 +51,12 @@ ADD_UP = [
 def test_parts_add_up(name: str) -> None:
     config, model_class, arguments = SERVED[name]
     names = [
-        model_class.replace("TextModel", "ForCausalLM").replace("Model", end) for end in ("ForCausalLM", "LMHeadModel")
+        model_class.replace("TextModel", "ForCausalLM").replace("Model", end)
+        for end in ("ForCausalLM", "LMHeadModel")
     ]
-    arguments = arguments | ({"residual_multiplier": 0.3, "logits_scaling": 4.0} if name == "granite" else {})
+    arguments = arguments | (
+        {"residual_multiplier": 0.3, "logits_scaling": 4.0} if name == "granite" else {}
+    )
     module = build(config, next(n for n in names if hasattr(transformers, n)), arguments)
     with torch.no_grad():
         for parameter in module.parameters():  # norms and biases that are not one and zero
@@ -98,7 +106,9 @@ def test_planted_heads(made, found) -> None:
         for name, factor in (("copying", 1), ("induction", 2)):
             own = []
             for i in range(len(ids) - 1):
-                share = sum(maps[made.where(name)][i, j] for j in range(len(ids)) if ids[j] == ids[i + 1])
+                share = sum(
+                    maps[made.where(name)][i, j] for j in range(len(ids)) if ids[j] == ids[i + 1]
+                )
                 own.append(factor * loud * (share - (1 - share) / (tokens - 1)))
             expected[name].append(np.mean(own))
     for name, values in expected.items():
@@ -113,7 +123,9 @@ def test_planted_heads(made, found) -> None:
 
 def test_against_a_token(made) -> None:
     with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
-        found = make_atlas(model, CORPUS, ["logits"], parameters={"logits": {"against": "word11"}})["logits"]
+        found = make_atlas(model, CORPUS, ["logits"], parameters={"logits": {"against": "word11"}})[
+            "logits"
+        ]
         with pytest.raises(ParameterError, match="one token"):
             make_atlas(model, CORPUS, ["logits"], parameters={"logits": {"against": "word1 word2"}})
     ids = made.tokenizer(TEXTS[0])["input_ids"]
@@ -127,8 +139,25 @@ def test_against_a_token(made) -> None:
 
 def test_random_weights_are_nothing() -> None:
     random = np.random.default_rng(0)
-    names = ["cat", "dog", "bird", "child", "saw", "heard", "near", "under", "tree", "house", "not", "he", "she", "it"]
-    corpus = Corpus.from_examples([Example(text=" ".join(random.choice(names, 12))) for _ in range(24)], "random")
+    names = [
+        "cat",
+        "dog",
+        "bird",
+        "child",
+        "saw",
+        "heard",
+        "near",
+        "under",
+        "tree",
+        "house",
+        "not",
+        "he",
+        "she",
+        "it",
+    ]
+    corpus = Corpus.from_examples(
+        [Example(text=" ".join(random.choice(names, 12))) for _ in range(24)], "random"
+    )
     for seed in range(2):
         module, tokenizer = random_model(causal=True, layers=3, heads=4, seed=seed)
         with HeadModel.open(module, tokenizer=tokenizer) as model:
@@ -137,5 +166,8 @@ def test_random_weights_are_nothing() -> None:
 
 
 def test_figures_and_headline(found) -> None:
-    assert [one.name for spec in figures_for("logits") for one in spec.draw(found)] == ["heads", "layers"]
+    assert [one.name for spec in figures_for("logits") for one in spec.draw(found)] == [
+        "heads",
+        "layers",
+    ]
     assert "Logit of the next token" in make_analysis("logits").headline(found)[0]

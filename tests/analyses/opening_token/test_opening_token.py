@@ -1,4 +1,5 @@
-"""The opening token: exact on the planted decoder, equal to a slow computation, with one added and taken away."""
+"""The opening token: exact on the planted decoder, equal to a slow computation, with one added and
+taken away."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from headwise.testing import planted_decoder, random_model
 from headwise.text import Corpus
 from headwise.text.example import Example
 
-TEXTS = ["cat dog bird child saw", "heard near under tree house not he", "she it and old small cat", "it", "he saw"]
+TEXTS = [
+    "cat dog bird child saw",
+    "heard near under tree house not he",
+    "she it and old small cat",
+    "it",
+    "he saw",
+]
 
 
 @pytest.fixture(scope="module")
@@ -46,22 +53,34 @@ def test_a_slow_computation_agrees(adds: bool) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(3 if parameter.ndim > 1 else 1)
-    opening = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
+    opening = (
+        tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
+    )
     assert tokenizer(TEXTS[0])["input_ids"][0] == opening
     if not adds:
         tokenizer.backend_tokenizer.post_processor = None  # type: ignore[assignment]
         assert tokenizer(TEXTS[0])["input_ids"][0] != opening
     with HeadModel.open(module, tokenizer=tokenizer) as model:
         found = make_atlas(
-            model, Corpus.from_texts(TEXTS), ["opening_token"], parameters={"opening_token": {"threshold": 0.25}}
+            model,
+            Corpus.from_texts(TEXTS),
+            ["opening_token"],
+            parameters={"opening_token": {"threshold": 0.25}},
         )["opening_token"]
         bare = [[i for i in tokenizer(text)["input_ids"] if i != opening] for text in TEXTS]
     assert found.attrs["opening"] == int(adds)
     module.set_attn_implementation("eager")
-    ways: dict[str, list[np.ndarray]] = {"first_with": [], "first_without": [], "rate_with": [], "rate_without": []}
+    ways: dict[str, list[np.ndarray]] = {
+        "first_with": [],
+        "first_without": [],
+        "rate_with": [],
+        "rate_without": [],
+    }
     for ids in (one for one in bare if len(one) >= 3):
         for way, row in (("with", [opening, *ids]), ("without", ids)):
-            maps = torch.stack(module(torch.tensor([row]), output_attentions=True).attentions)[:, 0, :, 1:, 0]
+            maps = torch.stack(module(torch.tensor([row]), output_attentions=True).attentions)[
+                :, 0, :, 1:, 0
+            ]
             ways[f"first_{way}"].append(maps.detach().double().mean(-1).numpy())
             ways[f"rate_{way}"].append((maps > 0.25).double().mean(-1).numpy())
     for name, values in ways.items():
@@ -70,7 +89,9 @@ def test_a_slow_computation_agrees(adds: bool) -> None:
     np.testing.assert_allclose(found["change"].values, change.mean(0), atol=1e-5)
     half = found["change_high"].values - found["change"].values
     expected = 12.706 if len(change) == 2 else 4.303
-    np.testing.assert_allclose(half, expected * change.std(0, ddof=1) / np.sqrt(len(change)), rtol=1e-3)
+    np.testing.assert_allclose(
+        half, expected * change.std(0, ddof=1) / np.sqrt(len(change)), rtol=1e-3
+    )
 
 
 def test_figures_and_headline(made, found) -> None:

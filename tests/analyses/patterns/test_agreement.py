@@ -25,13 +25,17 @@ def test_kappa_equals_others(agree: float) -> None:
     names = sorted(set(first) | set(second))
     table = np.array([[np.sum((first == a) & (second == b)) for b in names] for a in names])
     theirs = cohens_kappa(table)
-    assert (got.low, got.high) == (pytest.approx(theirs.kappa_low, abs=0.03), pytest.approx(theirs.kappa_upp, abs=0.03))
+    assert (got.low, got.high) == (
+        pytest.approx(theirs.kappa_low, abs=0.03),
+        pytest.approx(theirs.kappa_upp, abs=0.03),
+    )
     assert got.n == 150
     assert got.observed == pytest.approx(np.mean(first == second))
 
 
 def test_interval_holds_the_truth_about_as_often_as_it_says() -> None:
-    # Second labels equal the first with probability 0.7, else uniform: kappa's true value, from the probabilities.
+    # Second labels equal the first with probability 0.7, else uniform: kappa's true value, from the
+    # probabilities.
     p = np.array([0.35, 0.15, 0.3, 0.1, 0.1])
     joint = 0.7 * np.diag(p) + 0.3 * np.outer(p, np.full(5, 0.2))
     expected = joint.sum(1) @ joint.sum(0)

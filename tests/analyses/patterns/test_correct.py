@@ -1,4 +1,5 @@
-"""Shares corrected for confusion: against a general solver, the truth is recovered, with an interval that holds it."""
+"""Shares corrected for confusion: against a general solver, the truth is recovered, with an
+interval that holds it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from headwise.analyses.patterns.correct import (
     shipped_errors,
 )
 
-COUNTS = np.array([[80, 2, 10, 2, 6], [3, 70, 20, 1, 6], [10, 15, 70, 2, 3], [3, 4, 2, 40, 1], [20, 3, 4, 3, 50]])
+COUNTS = np.array(
+    [[80, 2, 10, 2, 6], [3, 70, 20, 1, 6], [10, 15, 70, 2, 3], [3, 4, 2, 40, 1], [20, 3, 4, 3, 50]]
+)
 
 
 def one_by_one(counts: np.ndarray) -> ErrorModel:
@@ -67,14 +70,20 @@ def test_nan_stays_nan() -> None:
 
 
 def test_interval_holds_the_truth() -> None:
-    """Simulated: true shares vary by example, maps are confused by true probabilities that the counts only estimate."""
+    """Simulated: true shares vary by example, maps are confused by true probabilities that the
+    counts only estimate."""
     mistakes = COUNTS / COUNTS.sum(1, keepdims=True)
     truth = np.array([0.4, 0.1, 0.2, 0.1, 0.2])
     rng = np.random.default_rng(2)
     held, raw_held = [], []
     for _ in range(40):
-        counts = np.stack([rng.multinomial(int(row.sum()), p) for row, p in zip(COUNTS, mistakes, strict=True)])
-        examples = np.stack([rng.multinomial(144, p) for p in rng.dirichlet(60 * truth, 60) @ mistakes]) / 144
+        counts = np.stack(
+            [rng.multinomial(int(row.sum()), p) for row, p in zip(COUNTS, mistakes, strict=True)]
+        )
+        examples = (
+            np.stack([rng.multinomial(144, p) for p in rng.dirichlet(60 * truth, 60) @ mistakes])
+            / 144
+        )
         found = corrected_with_interval(examples, one_by_one(counts), repeats=100)
         held.append((found.low <= truth) & (truth <= found.high))
         raw = examples.mean(0)
@@ -97,7 +106,10 @@ def test_many_labelled_maps_correct_what_is_far_off() -> None:
     rng = np.random.default_rng(3)
     for _ in range(5):
         counts = np.stack([rng.multinomial(500, p) for p in mistakes])
-        examples = np.stack([rng.multinomial(144, p) for p in rng.dirichlet(60 * truth, 60) @ mistakes]) / 144
+        examples = (
+            np.stack([rng.multinomial(144, p) for p in rng.dirichlet(60 * truth, 60) @ mistakes])
+            / 144
+        )
         found = corrected_with_interval(examples, one_by_one(counts), repeats=100)
         assert found.helps
         assert ((found.shares - truth) ** 2).sum() < ((examples.mean(0) - truth) ** 2).sum() / 4
@@ -113,7 +125,8 @@ def test_few_labelled_maps_correct_nothing() -> None:
 
 
 def test_heads_that_are_always_mistaken_alike_leave_more_doubt() -> None:
-    """The same counts from twenty heads that are right or wrong as a whole, and from maps that err one by one."""
+    """The same counts from twenty heads that are right or wrong as a whole, and from maps that err
+    one by one."""
     by_head = np.zeros((20, 5, 5), int)
     for head in range(20):
         true = head % 5
@@ -125,7 +138,8 @@ def test_heads_that_are_always_mistaken_alike_leave_more_doubt() -> None:
 
 
 def test_mistakes_that_do_not_carry_over_correct_nothing() -> None:
-    """Two models whose mistakes run opposite ways: within each they carry over, from one to the other they do not."""
+    """Two models whose mistakes run opposite ways: within each they carry over, from one to the
+    other they do not."""
     rng = np.random.default_rng(4)
     one, other = np.eye(5), np.eye(5)
     one[0], other[1] = [0.4, 0.6, 0, 0, 0], [0.6, 0.4, 0, 0, 0]
@@ -137,12 +151,17 @@ def test_mistakes_that_do_not_carry_over_correct_nothing() -> None:
     models = np.repeat(list(tables), 60)
     for own in tables.values():
         assert carries_over(ErrorModel(own))
-        assert not carries_over(ErrorModel(own, unit=np.full(60, "one model")))  # nothing to carry over to
+        assert not carries_over(
+            ErrorModel(own, unit=np.full(60, "one model"))
+        )  # nothing to carry over to
     assert not carries_over(ErrorModel(both, unit=models))
     alike = np.concatenate([tables["one"][:30], tables["one"][30:]])
     assert carries_over(ErrorModel(alike, unit=np.repeat(["a", "b"], 30)))
-    # and what does not carry over is not corrected, however many maps there are and however far off the counts
-    examples = np.stack([rng.multinomial(144, p) for p in rng.dirichlet(np.full(5, 20.0), 60) @ one]) / 144
+    # and what does not carry over is not corrected, however many maps there are and however far off
+    # the counts
+    examples = (
+        np.stack([rng.multinomial(144, p) for p in rng.dirichlet(np.full(5, 20.0), 60) @ one]) / 144
+    )
     assert corrected_with_interval(examples, ErrorModel(tables["one"])).helps
     assert not corrected_with_interval(examples, ErrorModel(both, unit=models)).helps
 
@@ -150,7 +169,9 @@ def test_mistakes_that_do_not_carry_over_correct_nothing() -> None:
 def test_halves_keep_units_together() -> None:
     tables = np.zeros((6, 5, 5), int)
     tables[np.arange(6), 0, 0] = 10 ** np.arange(6)
-    first, rest = ErrorModel(tables, unit=np.array(list("aabbcc"))).halves(50, np.random.default_rng(0))
+    first, rest = ErrorModel(tables, unit=np.array(list("aabbcc"))).halves(
+        50, np.random.default_rng(0)
+    )
     assert set(first[:, 0, 0]) == {11, 1_100, 110_000}
     assert (first + rest == tables.sum(0)).all()
 
@@ -163,17 +184,24 @@ def test_the_error_model_fits_the_model_at_hand() -> None:
     assert "wiki-bert" in shipped_errors(True, False).origin
     assert "never in training" in shipped_errors(False, False).origin
     heads, models = shipped_errors(True, True), shipped_errors(False, True)
-    np.testing.assert_array_equal(heads.tables.sum(-1), models.tables.sum(-1))  # the same labels of the same maps,
+    np.testing.assert_array_equal(
+        heads.tables.sum(-1), models.tables.sum(-1)
+    )  # the same labels of the same maps,
     assert (heads.tables != models.tables).any()  # judged by other networks
 
 
-@pytest.mark.parametrize(("seen", "causal"), [(True, False), (True, True), (False, False), (False, True)])
+@pytest.mark.parametrize(
+    ("seen", "causal"), [(True, False), (True, True), (False, False), (False, True)]
+)
 def test_the_shipped_mistakes_are_known_by_head(seen: bool, causal: bool) -> None:
-    """As many tables as labelled heads, whose sum is the confusion that is reported; of models never seen, by model."""
+    """As many tables as labelled heads, whose sum is the confusion that is reported; of models
+    never seen, by model."""
     found = shipped_errors(seen, causal)
     assert len(found.tables) == {(True, False): 144, (False, False): 72}.get((seen, causal), 180)
     models = set() if found.unit is None else set(found.unit)
     unseen = {"SmolLM2-135M", "stories15M"} if causal else {"all-MiniLM-L6-v2"}
     assert models == (set() if seen else unseen)
     assert f"{found.counts.sum()} maps" in found.origin
-    assert not carries_over(found)  # measured: counts of the other half are nearer its labels than corrected shares
+    assert not carries_over(
+        found
+    )  # measured: counts of the other half are nearer its labels than corrected shares

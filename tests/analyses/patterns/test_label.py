@@ -1,4 +1,5 @@
-"""The labelling tool: what is on the disk after every key, going on later, undo, agreement, refusing what is wrong."""
+"""The labelling tool: what is on the disk after every key, going on later, undo, agreement,
+refusing what is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwise.analyses.patterns import PATTERNS, Label, cohen_kappa, read_labels, read_maps, save_maps, serve_labels
+from headwise.analyses.patterns import (
+    PATTERNS,
+    Label,
+    cohen_kappa,
+    read_labels,
+    read_maps,
+    save_maps,
+    serve_labels,
+)
 from headwise.analyses.patterns.label import KEYS, LabelServer, LabelSession
 from headwise.analyses.patterns.store import append_label
 from headwise.core.errors import InputError, ParameterError
@@ -52,7 +61,9 @@ def test_every_label_is_kept_and_a_later_sitting_goes_on(maps_file: Path, tmp_pa
         order.append(name)
         again.say(name, "block")
     assert sorted(order) == sorted(read_maps(maps_file))
-    assert LabelSession(maps_file, labels, "Ben").next()["done"] == 0  # another labeller starts at the beginning
+    assert (
+        LabelSession(maps_file, labels, "Ben").next()["done"] == 0
+    )  # another labeller starts at the beginning
 
 
 def test_undo_shows_the_map_again_and_survives_a_restart(maps_file: Path, tmp_path: Path) -> None:
@@ -69,20 +80,27 @@ def test_undo_shows_the_map_again_and_survives_a_restart(maps_file: Path, tmp_pa
     assert [(label.id, label.label) for label in read_labels(labels)] == [(first, "vertical")]
     assert session.undo() == first
     assert session.undo() is None
-    assert labels.read_text().count("\n") == 5  # header, two labels, two withdrawals: rows are only ever added
+    assert (
+        labels.read_text().count("\n") == 5
+    )  # header, two labels, two withdrawals: rows are only ever added
 
 
 def test_agreement_is_kappa_over_maps_both_labelled(maps_file: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     names = sorted(read_maps(maps_file))
     ada = dict(zip(names, ["vertical", "vertical", "diagonal", "block", "block"], strict=False))
-    ben = dict(zip(names[1:], ["vertical", "diagonal", "block", "diagonal", "heterogeneous"], strict=False))
+    ben = dict(
+        zip(names[1:], ["vertical", "diagonal", "block", "diagonal", "heterogeneous"], strict=False)
+    )
     for who, said in (("Ada", ada), ("Ben", ben)):
         for name, pattern in said.items():
             append_label(labels, Label(name, pattern, who))
     both = names[1:5]
     got = LabelSession(maps_file, labels, "Ben").agreement()["Ada, pass 1"]
-    assert (got.n, got.kappa) == (4, cohen_kappa([ada[n] for n in both], [ben[n] for n in both]).kappa)
+    assert (got.n, got.kappa) == (
+        4,
+        cohen_kappa([ada[n] for n in both], [ben[n] for n in both]).kappa,
+    )
     append_label(labels, Label(names[1], "block", "Ben", 2))
     assert LabelSession(maps_file, labels, "Ben", round=2).agreement()["Ben, pass 1"].n == 1
 
@@ -92,20 +110,33 @@ def test_the_shown_shade_is_that_of_the_guide(maps_file: Path, tmp_path: Path) -
     state = session.next()
     weights = read_maps(maps_file)[state["id"]]
     shade = np.frombuffer(base64.b64decode(state["shade"]), np.uint8).reshape(weights.shape)
-    np.testing.assert_array_equal(shade, np.rint(255 * np.sqrt(np.clip(weights / np.quantile(weights, 0.99), 0, 1))))
+    np.testing.assert_array_equal(
+        shade, np.rint(255 * np.sqrt(np.clip(weights / np.quantile(weights, 0.99), 0, 1)))
+    )
 
 
 def bad_tables() -> list[tuple[str, str]]:
     return [
-        ("id,label,labeller,pass\nm/0,block,a,1\nm/9,block,a,1\n", r"line 3: there is no map 'm/9'"),
-        ("id,label,labeller,pass\nm/0,blok,a,1\n", r"line 2: There is no pattern 'blok'. Did you mean 'block'"),
-        ("id,label,labeller,pass\nm/0,block,a,one\n", r"line 2: `pass` must be a whole number; it is 'one'"),
+        (
+            "id,label,labeller,pass\nm/0,block,a,1\nm/9,block,a,1\n",
+            r"line 3: there is no map 'm/9'",
+        ),
+        (
+            "id,label,labeller,pass\nm/0,blok,a,1\n",
+            r"line 2: There is no pattern 'blok'. Did you mean 'block'",
+        ),
+        (
+            "id,label,labeller,pass\nm/0,block,a,one\n",
+            r"line 2: `pass` must be a whole number; it is 'one'",
+        ),
         ("id,label\nm/0,block\n", r"line 1: .*labeller, pass is missing"),
     ]
 
 
 @pytest.mark.parametrize(("content", "sentence"), bad_tables())
-def test_bad_label_files_are_named(maps_file: Path, tmp_path: Path, content: str, sentence: str) -> None:
+def test_bad_label_files_are_named(
+    maps_file: Path, tmp_path: Path, content: str, sentence: str
+) -> None:
     (tmp_path / "labels.csv").write_text(content)
     with pytest.raises(InputError, match=sentence):
         LabelSession(maps_file, tmp_path / "labels.csv")
@@ -186,7 +217,9 @@ def test_the_server_refuses(
     assert not (tmp_path / "labels.csv").exists()
 
 
-def test_serve_says_address_and_agreement(maps_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serve_says_address_and_agreement(
+    maps_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     labels = tmp_path / "labels.csv"
     for who in ("Ada", "Ben"):
         append_label(labels, Label("m/0", "block", who))

@@ -1,4 +1,5 @@
-"""The label server against raw sockets: who may ask, how much, and that no path of a request reaches the disk."""
+"""The label server against raw sockets: who may ask, how much, and that no path of a request
+reaches the disk."""
 
 from __future__ import annotations
 
@@ -55,10 +56,19 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/") else 0
 
 
-def request(server: Served, line: str, *headers: str, body: bytes = b"", host: str | None = None) -> bytes:
-    """A request with the right host, but for what is given, and the right token for TOKEN in the line."""
+def request(
+    server: Served, line: str, *headers: str, body: bytes = b"", host: str | None = None
+) -> bytes:
+    """A request with the right host, but for what is given, and the right token for TOKEN in the
+    line."""
     here = f"127.0.0.1:{server.server_port}" if host is None else host
-    lines = [line.replace("TOKEN", server.token) + " HTTP/1.1", *([f"Host: {here}"] if here else []), *headers, "", ""]
+    lines = [
+        line.replace("TOKEN", server.token) + " HTTP/1.1",
+        *([f"Host: {here}"] if here else []),
+        *headers,
+        "",
+        "",
+    ]
     return "\r\n".join(lines).encode() + body
 
 
@@ -69,10 +79,19 @@ def test_it_listens_on_this_machine_alone(server: Served) -> None:
     got = send(server, request(server, "GET /TOKEN/"))
     assert status(got) == OK
     head = got.split(b"\r\n\r\n")[0].decode()
-    for said in ("Content-Security-Policy: default-src 'none'", "Referrer-Policy: no-referrer", "nosniff"):
+    for said in (
+        "Content-Security-Policy: default-src 'none'",
+        "Referrer-Policy: no-referrer",
+        "nosniff",
+    ):
         assert said in head
     assert "Python" not in head
-    assert status(send(server, request(server, "GET /TOKEN/next", host=f"localhost:{server.server_port}"))) == OK
+    assert (
+        status(
+            send(server, request(server, "GET /TOKEN/next", host=f"localhost:{server.server_port}"))
+        )
+        == OK
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +118,9 @@ def test_it_listens_on_this_machine_alone(server: Served) -> None:
         ("POST /TOKEN/label", (LENGTH,), None),
     ],
 )
-def test_others_are_refused(server: Served, line: str, headers: tuple[str, ...], host: str | None) -> None:
+def test_others_are_refused(
+    server: Served, line: str, headers: tuple[str, ...], host: str | None
+) -> None:
     assert status(send(server, request(server, line, *headers, body=LABEL, host=host))) == FORBIDDEN
     assert not server.labels.exists()
 
@@ -126,14 +147,29 @@ def test_others_are_refused(server: Served, line: str, headers: tuple[str, ...],
 def test_bodies_have_a_limit_and_must_be_whole(
     server: Served, headers: tuple[str, ...], body: bytes, code: int
 ) -> None:
-    assert status(send(server, request(server, "POST /TOKEN/label", JSON, *headers, body=body))) == code
+    assert (
+        status(send(server, request(server, "POST /TOKEN/label", JSON, *headers, body=body)))
+        == code
+    )
     assert not server.labels.exists()
 
 
 @pytest.mark.parametrize(
-    "path", ["../label.py", "..%2f..%2fetc/passwd", "/etc/passwd", "label.html", "next/../x", "\x00", "%00", "next?x"]
+    "path",
+    [
+        "../label.py",
+        "..%2f..%2fetc/passwd",
+        "/etc/passwd",
+        "label.html",
+        "next/../x",
+        "\x00",
+        "%00",
+        "next?x",
+    ],
 )
-def test_no_path_reaches_the_disk(server: Served, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_path_reaches_the_disk(
+    server: Served, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: list[object] = []
     monkeypatch.setattr(Path, "open", lambda self, *_, **__: opened.append(self))
     assert status(send(server, request(server, f"GET /TOKEN/{path}"))) in (400, 404)
@@ -147,7 +183,13 @@ def test_no_bytes_make_it_fall(server: Served) -> None:
          b"Origin: null", b"\r\n\r\n", b"{", b"\xff", b"\0", b":", b"a" * 70_000, b"x: y\r\n" * 200]
     )  # fmt: skip
 
-    @settings(max_examples=80, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=80,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.lists(pieces, max_size=14))
     def one(parts: list[bytes]) -> None:
         here = f"127.0.0.1:{server.server_port}".encode()
@@ -165,5 +207,8 @@ def test_no_bytes_make_it_fall(server: Served) -> None:
 
 def test_a_right_label_is_kept(server: Served) -> None:
     here = f"Origin: http://127.0.0.1:{server.server_port}"
-    assert status(send(server, request(server, "POST /TOKEN/label", JSON, LENGTH, here, body=LABEL))) == OK
+    assert (
+        status(send(server, request(server, "POST /TOKEN/label", JSON, LENGTH, here, body=LABEL)))
+        == OK
+    )
     assert server.labels.read_text().splitlines()[1] == "m/0,block,Ada,1"

@@ -1,4 +1,5 @@
-"""Maps of any length brought to one size: against slow loops, and stripes, diagonals and blocks stay what they are."""
+"""Maps of any length brought to one size: against slow loops, and stripes, diagonals and blocks
+stay what they are."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def test_blocks_of_rows_add_up_and_padding_changes_nothing() -> None:
     whole, pairs = shrink(weights, lengths), shrink_visible(visible, lengths)
     parts = sum(shrink(weights[:, :, s : s + 30], lengths, s) for s in (0, 30, 60))
     torch.testing.assert_close(parts, whole)
-    torch.testing.assert_close(sum(shrink_visible(visible[:, :, s : s + 30], lengths, s) for s in (0, 30, 60)), pairs)
+    torch.testing.assert_close(
+        sum(shrink_visible(visible[:, :, s : s + 30], lengths, s) for s in (0, 30, 60)), pairs
+    )
     alone = images(whole, pairs, lengths)[1, 2]
     torch.testing.assert_close(alone, map_images(weights[1, 2:, :40, :40], causal=False)[0])
 
@@ -68,7 +71,8 @@ def planted(n: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("n", [20, 64, 128, 300])
 def test_shapes_survive(n: int) -> None:
     seen = {
-        name: map_images(torch.tensor(a, dtype=torch.float32)[None], causal=False)[0] for name, a in planted(n).items()
+        name: map_images(torch.tensor(a, dtype=torch.float32)[None], causal=False)[0]
+        for name, a in planted(n).items()
     }
     diagonal = seen["previous"][1] ** 2
     scale = max(n, SIZE) / min(n, SIZE)  # a stretched cell is several places wide
@@ -109,4 +113,6 @@ def test_channels_against_loops() -> None:
 def test_what_stands_ahead_of_a_causal_query_is_ignored() -> None:
     a = random_maps(30)
     kept = a.tril()
-    torch.testing.assert_close(map_images(a[None], causal=True), map_images(kept[None], causal=True))
+    torch.testing.assert_close(
+        map_images(a[None], causal=True), map_images(kept[None], causal=True)
+    )

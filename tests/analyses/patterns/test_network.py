@@ -1,4 +1,5 @@
-"""The network and the classifier that comes with headwise: shape, size, tricks that change nothing, planted maps."""
+"""The network and the classifier that comes with headwise: shape, size, tricks that change nothing,
+planted maps."""
 
 from __future__ import annotations
 
@@ -46,8 +47,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_a_damaged_classifier_is_refused(tmp_path: Path) -> None:
     with safe_open(Path(network_module.__file__).parent / network_module.WEIGHTS, "pt") as file:
         about, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    lacking = {name: value for name, value in tensors.items() if not name.endswith("classify.weight")}
-    cut = tensors | {name: value[:-1] for name, value in tensors.items() if name.endswith("classify.weight")}
+    lacking = {
+        name: value for name, value in tensors.items() if not name.endswith("classify.weight")
+    }
+    cut = tensors | {
+        name: value[:-1] for name, value in tensors.items() if name.endswith("classify.weight")
+    }
     unnamed = {key: value for key, value in about.items() if key != "networks"}
     for number, (weights, said) in enumerate([(lacking, about), (cut, about), (tensors, unnamed)]):
         save_file(weights, tmp_path / str(number), metadata=said)
@@ -61,7 +66,9 @@ def test_batching_changes_nothing() -> None:
     assert together.shape == (1, 5, len(PATTERNS))
     torch.testing.assert_close(together.sum(-1), torch.ones(1, 5))
     for k in range(5):
-        torch.testing.assert_close(classify_maps(maps[k], causal=False), together[0, k], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            classify_maps(maps[k], causal=False), together[0, k], atol=1e-5, rtol=1e-4
+        )
 
 
 def test_rows_need_not_sum_to_one() -> None:
@@ -117,7 +124,13 @@ def planted(n: int, causal: bool) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("n", [24, 40, 64, 90, 128, 256])
 @pytest.mark.parametrize(
     ("name", "causal"),
-    [("vertical", False), ("diagonal", False), ("block", False), ("vertical", True), ("diagonal", True)],
+    [
+        ("vertical", False),
+        ("diagonal", False),
+        ("block", False),
+        ("vertical", True),
+        ("diagonal", True),
+    ],
 )
 def test_planted_maps_get_their_names(n: int, name: str, causal: bool) -> None:
     said = classify_maps(torch.tensor(planted(n, causal)[name]), causal)
@@ -126,7 +139,12 @@ def test_planted_maps_get_their_names(n: int, name: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("n", [24, 40, 64, 90, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_stripe_and_a_diagonal_together_look_more_like_both_than_either_alone(n: int, causal: bool) -> None:
+def test_a_stripe_and_a_diagonal_together_look_more_like_both_than_either_alone(
+    n: int, causal: bool
+) -> None:
     both = PATTERNS.index("vertical+diagonal")
-    said = {name: float(classify_maps(torch.tensor(a), causal)[both]) for name, a in planted(n, causal).items()}
+    said = {
+        name: float(classify_maps(torch.tensor(a), causal)[both])
+        for name, a in planted(n, causal).items()
+    }
     assert said["vertical+diagonal"] > 2 * max(said["vertical"], said["diagonal"])

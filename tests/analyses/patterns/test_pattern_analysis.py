@@ -1,4 +1,5 @@
-"""`patterns` as an analysis: equal to one map at a time, planted heads, short examples, proportions that hold."""
+"""`patterns` as an analysis: equal to one map at a time, planted heads, short examples, proportions
+that hold."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from headwise.text import open_corpus
 
 WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ",", "in", "house", "play|ing"]
 LONG = "the cat saw a dog in the house , a dog sleeps . the dog saw a cat in a house ."
-PAIRS = [(f"{LONG} {'the cat sleeps .' * k}", f"a dog {'saw the cat ' * (k + 4)}.") for k in range(4)]
+PAIRS = [
+    (f"{LONG} {'the cat sleeps .' * k}", f"a dog {'saw the cat ' * (k + 4)}.") for k in range(4)
+]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -27,13 +30,22 @@ def test_equals_one_map_at_a_time(causal: bool) -> None:
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_texts(
-        ["the cat saw a dog .", "a dog sleeps in the house , the cat saw it and a cat saw the dog", "dog", LONG]
+        [
+            "the cat saw a dog .",
+            "a dog sleeps in the house , the cat saw it and a cat saw the dog",
+            "dog",
+            LONG,
+        ]
     )
-    got = make_atlas(model, corpus, ["patterns"], parameters={"patterns": {"min_tokens": 6}})["patterns"]
+    got = make_atlas(model, corpus, ["patterns"], parameters={"patterns": {"min_tokens": 6}})[
+        "patterns"
+    ]
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]
     kept = [row for row in rows if len(row) >= 6]
     assert 0 < len(kept) < len(rows)
-    expected = np.stack([classify_maps(torch.tensor(maps), causal).numpy() for maps in eager_maps(model, kept)])
+    expected = np.stack(
+        [classify_maps(torch.tensor(maps), causal).numpy() for maps in eager_maps(model, kept)]
+    )
     np.testing.assert_allclose(got["probability"], expected.mean(0), atol=1e-4)
     said = np.eye(5)[expected.argmax(-1)]
     np.testing.assert_allclose(got["proportion"], said.mean(0), atol=1e-6)
@@ -53,17 +65,27 @@ def test_the_headline_has_intervals_and_no_number_where_nothing_was_looked_at() 
     module, tokenizer = random_model()
     model = HeadModel.open(module, tokenizer=tokenizer)
     patterns = make_analysis("patterns")
-    got = make_atlas(model, Corpus.from_texts([LONG, f"{LONG} {LONG}", "a dog saw the cat in the house ."]), [patterns])
+    got = make_atlas(
+        model,
+        Corpus.from_texts([LONG, f"{LONG} {LONG}", "a dog saw the cat in the house ."]),
+        [patterns],
+    )
     [line] = patterns.headline(got["patterns"])
     place = int(got["patterns"]["overall"].values.argmax())
-    share, low, high = (100 * float(got["patterns"][f"overall{end}"][place]) for end in ("", "_low", "_high"))
+    share, low, high = (
+        100 * float(got["patterns"][f"overall{end}"][place]) for end in ("", "_low", "_high")
+    )
     assert f"{PATTERNS[place]} {share:.0f} % ({low:.0f} to {high:.0f})" in line
-    [line] = patterns.headline(make_atlas(model, Corpus.from_texts(["dog", "cat"]), [patterns])["patterns"])
+    [line] = patterns.headline(
+        make_atlas(model, Corpus.from_texts(["dog", "cat"]), [patterns])["patterns"]
+    )
     assert line == "No example has 6 tokens or more, so no map was looked at."
 
 
 def test_planted_heads_get_their_pattern() -> None:
-    planted = planted_model([["previous", "next", "self"], ["cls", "sep", "block"]], words=WORDS, max_length=120)
+    planted = planted_model(
+        [["previous", "next", "self"], ["cls", "sep", "block"]], words=WORDS, max_length=120
+    )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     got = make_atlas(model, Corpus.from_texts(PAIRS), ["patterns"])["patterns"]
     named = got["pattern"].values[got["proportion"].argmax("pattern").values]
@@ -81,9 +103,9 @@ def test_planted_heads_get_their_pattern() -> None:
 
 def test_only_short_examples_give_nothing_but_say_so() -> None:
     module, tokenizer = random_model()
-    got = make_atlas(HeadModel.open(module, tokenizer=tokenizer), Corpus.from_texts(["dog", "cat"]), ["patterns"])[
-        "patterns"
-    ]
+    got = make_atlas(
+        HeadModel.open(module, tokenizer=tokenizer), Corpus.from_texts(["dog", "cat"]), ["patterns"]
+    )["patterns"]
     assert got["proportion"].isnull().all()
     assert got["overall_corrected"].isnull().all()
     assert got.attrs["short_examples"] == 2
@@ -97,14 +119,26 @@ def test_parameters_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-def test_wiki_bert_has_block_heads_on_pairs_and_none_on_single_sentences(shared: Path, wiki_model: HeadModel) -> None:
+def test_wiki_bert_has_block_heads_on_pairs_and_none_on_single_sentences(
+    shared: Path, wiki_model: HeadModel
+) -> None:
     model = wiki_model
     single = open_corpus(str(shared / "data" / "trees" / "en_pud-ud-test.conllu.xz"))
-    texts = [example.text or " ".join(example.words or ()) for example, _ in zip(single, range(6), strict=False)]
+    texts = [
+        example.text or " ".join(example.words or ())
+        for example, _ in zip(single, range(6), strict=False)
+    ]
     shares = {}
-    for name, corpus in (("pairs", list(zip(texts[::2], texts[1::2], strict=True))), ("single", texts[:3])):
-        shares[name] = make_atlas(model, Corpus.from_texts(corpus), ["patterns"])["patterns"]["overall"]
-    assert float(shares["pairs"].sel(pattern="block")) > 2 * float(shares["single"].sel(pattern="block"))
+    for name, corpus in (
+        ("pairs", list(zip(texts[::2], texts[1::2], strict=True))),
+        ("single", texts[:3]),
+    ):
+        shares[name] = make_atlas(model, Corpus.from_texts(corpus), ["patterns"])["patterns"][
+            "overall"
+        ]
+    assert float(shares["pairs"].sel(pattern="block")) > 2 * float(
+        shares["single"].sel(pattern="block")
+    )
     assert float(shares["single"].sel(pattern="block")) < 0.05
     assert sorted(PATTERNS) == sorted(shares["single"]["pattern"].values)
     assert os.environ["HEADWISE_SHARED"]

@@ -1,4 +1,5 @@
-"""The figures of `patterns`: drawn from a dataset, from given maps, and refusing nothing to draw."""
+"""The figures of `patterns`: drawn from a dataset, from given maps, and refusing nothing to
+draw."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ import xarray as xr
 from matplotlib.text import Text
 
 from headwise.analyses.patterns import PATTERNS
-from headwise.analyses.patterns.figures import COLOURS, gallery, heads, shade, shares, shares_by_corpus
+from headwise.analyses.patterns.figures import (
+    COLOURS,
+    gallery,
+    heads,
+    shade,
+    shares,
+    shares_by_corpus,
+)
 from headwise.analyses.patterns.store import typical_maps
 from headwise.core.errors import ParameterError
 from headwise.plots.registry import figures_for
@@ -19,7 +27,10 @@ def made_up(layers: int = 3, count: int = 4) -> xr.Dataset:
     proportion = rng.dirichlet(np.ones(5), (layers, count))
     proportion[0, 0] = np.nan
     overall = np.nanmean(proportion, (0, 1))
-    variables = {"proportion": (("layer", "head", "pattern"), proportion), "overall_n": (("pattern",), np.full(5, 9))}
+    variables = {
+        "proportion": (("layer", "head", "pattern"), proportion),
+        "overall_n": (("pattern",), np.full(5, 9)),
+    }
     for name in ("overall", "overall_corrected"):
         variables |= {
             name: (("pattern",), overall),
@@ -27,7 +38,8 @@ def made_up(layers: int = 3, count: int = 4) -> xr.Dataset:
             f"{name}_high": (("pattern",), overall + 0.05),
         }
     return xr.Dataset(
-        variables, coords={"layer": np.arange(layers), "head": np.arange(count), "pattern": list(PATTERNS)}
+        variables,
+        coords={"layer": np.arange(layers), "head": np.arange(count), "pattern": list(PATTERNS)},
     )
 
 
@@ -74,7 +86,9 @@ def test_heads_are_coloured_by_their_commonest_pattern() -> None:
     from matplotlib.colors import to_rgb
 
     np.testing.assert_allclose(
-        image, np.broadcast_to(1 - 0.85 * (1 - np.array(to_rgb(COLOURS["block"]))), image.shape), atol=1e-6
+        image,
+        np.broadcast_to(1 - 0.85 * (1 - np.array(to_rgb(COLOURS["block"]))), image.shape),
+        atol=1e-6,
     )
 
 
@@ -96,4 +110,6 @@ def test_typical_maps_come_with_the_package() -> None:
     for own in maps.values():
         assert 1 <= len(own) <= 3
         for weights in own:
-            np.testing.assert_allclose(weights.sum(-1), 1, atol=0.1)  # bytes: small weights are rounded
+            np.testing.assert_allclose(
+                weights.sum(-1), 1, atol=0.1
+            )  # bytes: small weights are rounded

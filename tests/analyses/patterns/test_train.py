@@ -1,4 +1,5 @@
-"""The tool that trains the pattern classifier: its parts, the whole on a few maps, the shipped files made again."""
+"""The tool that trains the pattern classifier: its parts, the whole on a few maps, the shipped
+files made again."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from sklearn.metrics import accuracy_score, cohen_kappa_score, f1_score
 from torch import nn
 
 from headwise.analyses import patterns
-from headwise.analyses.patterns import PATTERNS, Label, load_classifier, save_maps, shipped_classifier
+from headwise.analyses.patterns import (
+    PATTERNS,
+    Label,
+    load_classifier,
+    save_maps,
+    shipped_classifier,
+)
 from headwise.analyses.patterns.maps import map_images
 from headwise.analyses.patterns.network import WEIGHTS, PatternClassifier, PatternNetwork
 from headwise.analyses.patterns.store import append_label
@@ -86,7 +93,9 @@ def test_planted_maps_are_attention_with_what_their_label_says() -> None:
         weights = made.weights[k, :n, :n]
         torch.testing.assert_close(weights.sum(-1), torch.ones(n))
         assert made.weights[k].sum() == pytest.approx(n, rel=1e-4)
-        near = torch.stack([torch.diagonal(weights, offset).sum() / n for offset in range(-4, 5)]).max()
+        near = torch.stack(
+            [torch.diagonal(weights, offset).sum() / n for offset in range(-4, 5)]
+        ).max()
         usual = float(weights.median())
         if made.causal[k]:
             assert weights.triu(1).abs().max() == 0
@@ -105,7 +114,9 @@ def test_networks_trained_side_by_side_are_those_trained_in_turn() -> None:
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(predict([one], data), predict([other], data), atol=1e-6)
     without = fit(data.select(tasks[0].keep), settings, 0)
-    assert np.abs(predict([without], data) - predict([alone[0]], data)).max() > 1e-6  # planted maps took part
+    assert (
+        np.abs(predict([without], data) - predict([alone[0]], data)).max() > 1e-6
+    )  # planted maps took part
 
 
 def test_augmented_maps_are_maps() -> None:
@@ -133,14 +144,20 @@ def test_folds_keep_heads_together() -> None:
 
 
 def test_a_small_network_learns_and_is_the_same_by_seed() -> None:
-    settings = Settings(widths=(8,) * 8, epochs=15, batch=8, dropout=0.0, smoothing=0.0, augment=False)
+    settings = Settings(
+        widths=(8,) * 8, epochs=15, batch=8, dropout=0.0, smoothing=0.0, augment=False
+    )
     data, fresh = planted_set(32), planted_set(24, seed=1)
     short = replace(settings, epochs=1, batch=16, mixup=0.2, augment=True)
-    np.testing.assert_array_equal(predict([fit(data, short, 5)], fresh), predict([fit(data, short, 5)], fresh))
+    np.testing.assert_array_equal(
+        predict([fit(data, short, 5)], fresh), predict([fit(data, short, 5)], fresh)
+    )
     networks = [fit(data, settings, 0)]
     said = [predict([network], fresh) for network in networks]
     assert (said[0].argmax(-1) == fresh.labels.numpy()).mean() > 0.9
-    assert networks[0].convolutions[0].weight[:, 3:].abs().max() == 0  # channels it was not shown do not count
+    assert (
+        networks[0].convolutions[0].weight[:, 3:].abs().max() == 0
+    )  # channels it was not shown do not count
 
 
 def test_scores_equal_others() -> None:
@@ -163,7 +180,10 @@ def test_scores_equal_others() -> None:
 
 def test_reading_labelled_maps(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    save_maps(tmp_path / "maps.npz", {"a": rng.dirichlet(np.ones(8), 8), "b": rng.dirichlet(np.ones(5), 5)})
+    save_maps(
+        tmp_path / "maps.npz",
+        {"a": rng.dirichlet(np.ones(8), 8), "b": rng.dirichlet(np.ones(5), 5)},
+    )
     append_label(tmp_path / "labels.csv", Label("b", "block", "x"))
     append_label(tmp_path / "labels.csv", Label("a", "diagonal", "x", 2))
     append_label(tmp_path / "labels.csv", Label("b", "vertical", "y"))
@@ -179,7 +199,8 @@ def test_reading_labelled_maps(tmp_path: Path) -> None:
         ["m L1H2"],
     )
     torch.testing.assert_close(got.weights[0].sum(-1), torch.ones(5))
-    # A second labeller's opinion is there to be compared with; it must not replace the first nor count twice.
+    # A second labeller's opinion is there to be compared with; it must not replace the first nor
+    # count twice.
     assert load_labelled(tmp_path, labeller="y").labels.tolist() == [0]
     with pytest.raises(InputError, match="no labels of 'z' in pass 1"):
         load_labelled(tmp_path, labeller="z")
@@ -211,7 +232,9 @@ def test_where_two_labelled_and_a_third_decided_their_labels_count(tmp_path: Pat
     assert load_labelled(tmp_path, labeller="x").labels.tolist() == [4] * 3
     # A network that learns votes learns something else than one that learns labels.
     settings = Settings(widths=(4,) * 8, epochs=1, batch=3, augment=False)
-    one, other = (predict([fit(got, replace(settings, votes=votes), 0)], got) for votes in (False, True))
+    one, other = (
+        predict([fit(got, replace(settings, votes=votes), 0)], got) for votes in (False, True)
+    )
     assert np.abs(one - other).max() > 1e-6
 
 
@@ -226,11 +249,16 @@ def test_saving_and_loading_is_the_same_function(tmp_path: Path) -> None:
                 layer.running_mean = torch.randn(layer.num_features) * 0.1
                 layer.running_var = torch.rand(layer.num_features) + 0.5
         made.load_state_dict(
-            {k: v.half().float() if v.is_floating_point() else v for k, v in made.state_dict().items()}
+            {
+                k: v.half().float() if v.is_floating_point() else v
+                for k, v in made.state_dict().items()
+            }
         )
         networks.append(made.eval())
     counts = np.arange(25).reshape(5, 5)
-    train.save_classifier(tmp_path / "w.safetensors", PatternClassifier(tuple(networks), counts, counts.T))
+    train.save_classifier(
+        tmp_path / "w.safetensors", PatternClassifier(tuple(networks), counts, counts.T)
+    )
     back = load_classifier(tmp_path / "w.safetensors")
     shown = map_images((3 * torch.randn(4, 30, 30)).softmax(-1), causal=False)
     with torch.no_grad():
@@ -253,13 +281,16 @@ def test_typical_maps_are_sure_and_right_and_of_different_heads_and_texts() -> N
         model=np.full(7, "m"),
         head=np.array(["x", "y", "x", "z", "w", "v", "u"]),
         drawn=np.full(7, "design"),
-        names=np.array([f"m/{text}/h" for text in "1234563"]),  # the last is on the text of the third, which is surer
+        names=np.array(
+            [f"m/{text}/h" for text in "1234563"]
+        ),  # the last is on the text of the third, which is surer
     )
     assert train.pick_typical(maps, probabilities)["vertical"] == [2, 1, 5]
 
 
 def test_the_whole_tool_on_a_few_maps(tmp_path: Path) -> None:
-    """One tiny epoch from a folder of labelled maps to weights that load and say what they were trained on."""
+    """One tiny epoch from a folder of labelled maps to weights that load and say what they were
+    trained on."""
     made = planted_set(48)
     maps, rows = {}, [["id", "model", "causal", "layer", "head", "drawn"]]
     for k, n in enumerate(made.lengths.tolist()):
@@ -278,7 +309,9 @@ def test_the_whole_tool_on_a_few_maps(tmp_path: Path) -> None:
     train.main(f"{files} --networks 1 --fold-networks 1 --epochs 1 --planted 20".split())
     classifier = load_classifier(out)
     assert len(classifier.networks) == 1
-    assert classifier.confusion.sum() == 24  # every encoder map is judged once by a network that did not see its head
+    assert (
+        classifier.confusion.sum() == 24
+    )  # every encoder map is judged once by a network that did not see its head
     assert classifier.confusion_causal.sum() == 24
     assert json.loads(report.read_text())["causal, each model left out"]["n"] == 24
     assert typical.exists()
@@ -305,8 +338,12 @@ def test_the_shipped_weights_name_the_data_they_were_trained_on(everything: Labe
         about = file.metadata()
     assert about["data"] == everything.digest
     chosen = json.loads((DATA / "results.json").read_text())["chosen"]
-    written = asdict(Settings()) | json.loads(about["settings"])  # files from before a setting have its default
-    assert json.loads(json.dumps(written)) == json.loads(json.dumps(asdict(train.CANDIDATES[chosen])))
+    written = asdict(Settings()) | json.loads(
+        about["settings"]
+    )  # files from before a setting have its default
+    assert json.loads(json.dumps(written)) == json.loads(
+        json.dumps(asdict(train.CANDIDATES[chosen]))
+    )
     other = replace(everything, labels=(everything.labels + 1) % len(PATTERNS))
     assert other.digest != everything.digest
 
@@ -326,21 +363,26 @@ def test_the_shipped_typical_maps_are_made_again(
 def test_the_held_out_figures_are_those_of_the_shipped_weights(
     everything: Labelled, said_of_everything: np.ndarray
 ) -> None:
-    """The macro F1 reported for the model that training never saw comes out of the shipped weights and these maps."""
+    """The macro F1 reported for the model that training never saw comes out of the shipped weights
+    and these maps."""
     own = everything.model == train.HELD_OUT
     held, said = everything.select(own), said_of_everything[own].argmax(-1)
     got = train.score(held.labels.numpy(), said, held.head, repeats=10)["macro F1"][0]
-    reported = json.loads((DATA / "results.json").read_text())[f"held out, {train.HELD_OUT}"]["macro F1"]
-    assert got == pytest.approx(reported[0], abs=0.02)  # weights were rounded to half precision after scoring
+    reported = json.loads((DATA / "results.json").read_text())[f"held out, {train.HELD_OUT}"][
+        "macro F1"
+    ]
+    assert got == pytest.approx(
+        reported[0], abs=0.02
+    )  # weights were rounded to half precision after scoring
 
 
 def test_the_tables_of_results_are_what_the_labels_and_the_shipped_classifier_give() -> None:
     agree = importlib.import_module("agree")
     said, found = (DATA / "RESULTS.md").read_text(encoding="utf-8"), agree.made_tables(DATA)
     for name, table in found.items():
-        there = said.partition(f"<!-- {name}, made by tools/train_patterns/agree.py -->")[2].partition("<!-- end -->")[
-            0
-        ]
+        there = said.partition(f"<!-- {name}, made by tools/train_patterns/agree.py -->")[
+            2
+        ].partition("<!-- end -->")[0]
         assert there.strip() == table
     made = found["agreement"]
     fourth, fifth = (_labels(name) for name in labelled.PAIR)
@@ -349,11 +391,17 @@ def test_the_tables_of_results_are_what_the_labels_and_the_shipped_classifier_gi
     pair = [fourth[name] for name in both], [fifth[name] for name in both]
     told = f"labellers fourth and fifth | 285 | {cohen_kappa_score(*pair):.2f}"
     assert told in made
-    assert f"{f1_score(*pair, average='macro'):.2f} (" in next(line for line in made.splitlines() if told in line)
+    assert f"{f1_score(*pair, average='macro'):.2f} (" in next(
+        line for line in made.splitlines() if told in line
+    )
 
 
 def _labels(labeller: str) -> dict[str, str]:
     """By map, the first pass of a labeller, read in another way than the tool's."""
     with (DATA / "labels.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["labeller"] == labeller and row["pass"] == "1"]
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["labeller"] == labeller and row["pass"] == "1"
+        ]
     return {row["id"]: row["label"] for row in rows if row["id"].startswith("all-MiniLM-L6-v2/")}

@@ -1,4 +1,5 @@
-"""How localised a task is: exact on planted gains, an interval that holds the truth, nothing where nobody knows."""
+"""How localised a task is: exact on planted gains, an interval that holds the truth, nothing where
+nobody knows."""
 
 from __future__ import annotations
 
@@ -53,6 +54,8 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
     hits = [
         low <= truth <= high
         for seed in range(40)
-        for _, low, high in [localised(answers(skill, seed), HEADS, 0.5, regression=False)["localisation"]]
+        for _, low, high in [
+            localised(answers(skill, seed), HEADS, 0.5, regression=False)["localisation"]
+        ]
     ]
     assert np.mean(hits) > 0.8

@@ -1,4 +1,5 @@
-"""Probing: planted heads that know a word and heads that cannot, vectors, parts, resuming, and bad input."""
+"""Probing: planted heads that know a word and heads that cannot, vectors, parts, resuming, and bad
+input."""
 
 from __future__ import annotations
 
@@ -20,15 +21,23 @@ from headwise.analyses.probing.analysis import Probing, probe
 from headwise.analyses.probing.fit import ProbingOptions, control_labels, features_of, fit_task
 from headwise.analyses.probing.result import pooling_rows, probing_dataset, second_metric
 from headwise.core.errors import InputError, ParameterError
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
 from headwise.models import vectors as vectors_module
-from headwise.models.twins import with_random_weights
+from headwise.models.random_init import with_random_weights
 from headwise.models.vectors import collect_vectors, pool_tokens, token_rule
 from headwise.probes import ProbeSettings, fit_probes
 from headwise.testing import eager_hidden, planted_model
 from headwise.text import Corpus, Example
-from headwise.text.tasks import Split, Task, glue_task, read_tasks, sample, senteval_task, task_from_examples
+from headwise.text.tasks import (
+    Split,
+    Task,
+    glue_task,
+    read_tasks,
+    sample,
+    senteval_task,
+    task_from_examples,
+)
 
 WORDS = [f"w{i}" for i in range(12)]
 BEHAVIOURS = [["next", "cls", "offset:+3"], ["cls", "sep", "offset:+2"]]
@@ -38,14 +47,24 @@ PLAIN = ProbingOptions(FAST, greedy=False, control=False, curve=())
 
 def sentences(count: int, seed: int = 0, lengths: tuple[int, int] = (4, 9)) -> list[list[str]]:
     random = np.random.default_rng(seed)
-    return [[WORDS[i] for i in random.choice(len(WORDS), random.integers(*lengths))] for _ in range(count)]
+    return [
+        [WORDS[i] for i in random.choice(len(WORDS), random.integers(*lengths))]
+        for _ in range(count)
+    ]
 
 
-def first_word_task(count: int = 260, name: str = "first", position: int = 0, classes: int = 3) -> Task:
+def first_word_task(
+    count: int = 260, name: str = "first", position: int = 0, classes: int = 3
+) -> Task:
     """The label is told by one word of the sentence."""
     texts = sentences(count)
-    examples = tuple(Example(text=" ".join(words), label=f"c{int(words[position][1:]) % classes}") for words in texts)
-    return Task(name, examples, Split(*np.split(np.arange(count), [count * 6 // 10, count * 8 // 10])))
+    examples = tuple(
+        Example(text=" ".join(words), label=f"c{int(words[position][1:]) % classes}")
+        for words in texts
+    )
+    return Task(
+        name, examples, Split(*np.split(np.arange(count), [count * 6 // 10, count * 8 // 10]))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +90,10 @@ def test_planted_heads_know_the_word_they_look_at(result: Any) -> None:
         others = [accuracy.sel(task=task).values[0, h] for h in range(3) if (0, h) != knows]
         assert max(others) < 0.7
         assert bool(result.better.sel(task=task).values[knows])
-        assert (int(result.top_layer.sel(task=task)[0]), int(result.top_head.sel(task=task)[0])) == knows
+        assert (
+            int(result.top_layer.sel(task=task)[0]),
+            int(result.top_head.sel(task=task)[0]),
+        ) == knows
         assert float(result.pooled_accuracy.sel(task=task, pooling="top_heads")) > 0.95
         assert float(result.selectivity.sel(task=task).values[knows]) > 0.4
 
@@ -109,14 +131,18 @@ def test_dims_coordinates_and_intervals(result: Any, planted: HeadModel) -> None
         assert (value <= high + 1e-6).all(), name
         assert (result[f"{name}_n"] == 52).all(), name
     np.testing.assert_allclose(
-        result.task_correlation.values, np.corrcoef(result.accuracy.values.reshape(2, -1)), atol=1e-5
+        result.task_correlation.values,
+        np.corrcoef(result.accuracy.values.reshape(2, -1)),
+        atol=1e-5,
     )
 
 
 def test_the_test_against_the_majority_is_mcnemars_with_holm(planted: HeadModel) -> None:
     task = first_word_task()
     fit = fit_task(
-        task, collect_vectors(planted, task.examples), ProbingOptions(FAST, curve=(), greedy=False, control=False)
+        task,
+        collect_vectors(planted, task.examples),
+        ProbingOptions(FAST, curve=(), greedy=False, control=False),
     )
     shape = Shape(planted.layers, planted.heads, planted.d_head, planted.hidden, False, 16, ())
     dataset = probing_dataset([task], [fit], shape, 3, ())
@@ -128,9 +154,15 @@ def test_the_test_against_the_majority_is_mcnemars_with_holm(planted: HeadModel)
     for row in fit["heads/predicted"]:
         right = np.array(sorted(names))[row] == labels[task.split.test]
         first, second = int((right & ~majority).sum()), int((~right & majority).sum())
-        p.append(binomtest(first, first + second, 0.5, alternative="greater").pvalue if first + second else 1.0)
+        p.append(
+            binomtest(first, first + second, 0.5, alternative="greater").pvalue
+            if first + second
+            else 1.0
+        )
     np.testing.assert_allclose(dataset.p_value.values.ravel(), p, rtol=1e-9)
-    np.testing.assert_allclose(dataset.p_adjusted.values.ravel(), multipletests(p, method="holm")[1], rtol=1e-9)
+    np.testing.assert_allclose(
+        dataset.p_adjusted.values.ravel(), multipletests(p, method="holm")[1], rtol=1e-9
+    )
 
 
 def test_top_heads_are_ranked_on_validation_and_refitted(planted: HeadModel) -> None:
@@ -139,12 +171,16 @@ def test_top_heads_are_ranked_on_validation_and_refitted(planted: HeadModel) -> 
     fit = fit_task(task, vectors, ProbingOptions(FAST, curve=(2,), greedy=False, control=False))
     order = np.argsort(-fit["heads/validation"], kind="stable")
     np.testing.assert_array_equal(fit["top/order"], order)
-    joined = np.concatenate([vectors.heads.reshape(6, -1, planted.d_head)[u] for u in order[:2]], -1)[None]
+    joined = np.concatenate(
+        [vectors.heads.reshape(6, -1, planted.d_head)[u] for u in order[:2]], -1
+    )[None]
     again = fit_probes(joined, task.labels, task.split, FAST)
     np.testing.assert_array_equal(fit["top/2/predicted"], again.predicted)
 
 
-def test_vectors_are_the_slow_ones_whatever_the_batch(planted: HeadModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_are_the_slow_ones_whatever_the_batch(
+    planted: HeadModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     examples = [Example(text=" ".join(words)) for words in sentences(9)]
     together = collect_vectors(planted, examples)
     monkeypatch.setattr(vectors_module, "MAX_TOKENS", 1)
@@ -157,7 +193,9 @@ def test_vectors_are_the_slow_ones_whatever_the_batch(planted: HeadModel, monkey
         trace = planted.trace(planted.batch([rows[i]]), {"outputs"})
         np.testing.assert_allclose(
             together.heads[:, :, i],
-            trace.outputs[:, 0, :, 0] if trace.outputs.shape[0] == planted.layers else trace.outputs[0, :, :, 0],
+            trace.outputs[:, 0, :, 0]
+            if trace.outputs.shape[0] == planted.layers
+            else trace.outputs[0, :, :, 0],
             atol=1e-5,
         )
 
@@ -166,9 +204,12 @@ def test_tokens_that_stand_for_a_sentence() -> None:
     values = torch.arange(2 * 3 * 4 * 2, dtype=torch.float32).view(2, 3, 4, 2)
     real = torch.tensor([[True, True, True, True], [True, True, False, False]])
     np.testing.assert_array_equal(pool_tokens(values, real, "first"), values[:, :, 0])
-    np.testing.assert_array_equal(pool_tokens(values, real, "last"), torch.stack([values[0, :, 3], values[1, :, 1]]))
+    np.testing.assert_array_equal(
+        pool_tokens(values, real, "last"), torch.stack([values[0, :, 3], values[1, :, 1]])
+    )
     np.testing.assert_allclose(
-        pool_tokens(values, real, "mean"), torch.stack([values[0].mean(1), values[1, :, :2].mean(1)])
+        pool_tokens(values, real, "mean"),
+        torch.stack([values[0].mean(1), values[1, :, :2].mean(1)]),
     )
     np.testing.assert_array_equal(
         pool_tokens(values[:, 0], real, "last"), torch.stack([values[0, 0, 3], values[1, 0, 1]])
@@ -181,7 +222,9 @@ def test_decoders_are_read_at_their_last_token() -> None:
     assert token_rule(model) == "last"
     assert token_rule(model, "mean") == "mean"
     texts = sentences(240)
-    examples = tuple(Example(text=" ".join(words), label=str(int(words[-1][1:]) % 2)) for words in texts)
+    examples = tuple(
+        Example(text=" ".join(words), label=str(int(words[-1][1:]) % 2)) for words in texts
+    )
     task = Task("last", examples, Split(*np.split(np.arange(240), [140, 190])))
     found = probe(model, [task], PLAIN)
     assert found.accuracy.values[0, 0, 0] == 1.0
@@ -190,13 +233,18 @@ def test_decoders_are_read_at_their_last_token() -> None:
 
 def test_order_of_examples_does_not_matter_for_a_corpus(planted: HeadModel) -> None:
     examples = list(first_word_task(150).examples)
-    results = [probe(planted, Corpus.from_examples(list_, "c"), PLAIN) for list_ in (examples, examples[::-1])]
+    results = [
+        probe(planted, Corpus.from_examples(list_, "c"), PLAIN)
+        for list_ in (examples, examples[::-1])
+    ]
     np.testing.assert_array_equal(results[0].accuracy.values, results[1].accuracy.values)
-    np.testing.assert_array_equal(results[0].pooled_accuracy.values, results[1].pooled_accuracy.values)
+    np.testing.assert_array_equal(
+        results[0].pooled_accuracy.values, results[1].pooled_accuracy.values
+    )
 
 
-def opened_store(folder: Path) -> Store:
-    return Store(folder, {"test": "probing"})
+def opened_store(folder: Path) -> CheckpointStore:
+    return CheckpointStore(folder, {"test": "probing"})
 
 
 @pytest.mark.parametrize("in_memory", [2**30, 1])
@@ -219,17 +267,26 @@ def test_vectors_resume_to_the_same_bytes_and_are_of_one_model(
     with pytest.raises(KeyboardInterrupt), opened_store(tmp_path) as store:
         collect_vectors(planted, task.examples, store)
     counted: list[int] = []
-    monkeypatch.setattr(vectors_module, "batch_vectors", lambda m, b, t: counted.append(len(b)) or real_batch(m, b, t))
+    monkeypatch.setattr(
+        vectors_module,
+        "batch_vectors",
+        lambda m, b, t: counted.append(len(b)) or real_batch(m, b, t),
+    )
     with opened_store(tmp_path) as store:
         resumed = collect_vectors(planted, task.examples, store)
         assert sum(counted) == 70  # two pieces of forty were there
         assert resumed.heads.tobytes() == whole.heads.tobytes()
         assert resumed.layers.tobytes() == whole.layers.tobytes()
         assert isinstance(resumed.heads, np.memmap) == (in_memory == 1)
-        for model, examples in ((with_random_weights(planted), task.examples), (planted, task.examples[:-1])):
+        for model, examples in (
+            (with_random_weights(planted), task.examples),
+            (planted, task.examples[:-1]),
+        ):
             counted.clear()
             other = collect_vectors(model, examples, store)
-            assert sum(counted) == len(examples)  # nothing of another model or other examples is taken
+            assert sum(counted) == len(
+                examples
+            )  # nothing of another model or other examples is taken
             assert other.heads.shape[2] == len(examples)
 
 
@@ -239,7 +296,10 @@ PHASES = (
 )
 
 
-KILLED = [first_word_task(90), first_word_task(90, "third", 2)], ProbingOptions(FAST, curve=(1,), random_baseline=True)
+KILLED = (
+    [first_word_task(90), first_word_task(90, "third", 2)],
+    ProbingOptions(FAST, curve=(1,), random_baseline=True),
+)
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +309,11 @@ def undisturbed(planted: HeadModel) -> Any:
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
-    planted: HeadModel, undisturbed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+    planted: HeadModel,
+    undisturbed: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    phase: str,
 ) -> None:
     tasks, options = KILLED
     module, _, name = phase.rpartition(".")
@@ -272,14 +336,25 @@ def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
         found = probe(planted, tasks, options, store=store)
     assert found.identical(undisturbed)
     for name, variable in undisturbed.variables.items():
-        assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), name
+        assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), (
+            name
+        )
 
 
 def test_progress_counts_few_things_to_their_end(planted: HeadModel) -> None:
     told: dict[str, list[tuple[int, int]]] = {}
     options = replace(PLAIN, control=True)
-    probe(planted, [first_word_task(120)], options, progress=lambda w, d, t: told.setdefault(w, []).append((d, t)))
-    assert [name.split()[0] for name in told] == ["tasks", "vectors", "probes"]  # a bar each, not one for every call
+    probe(
+        planted,
+        [first_word_task(120)],
+        options,
+        progress=lambda w, d, t: told.setdefault(w, []).append((d, t)),
+    )
+    assert [name.split()[0] for name in told] == [
+        "tasks",
+        "vectors",
+        "probes",
+    ]  # a bar each, not one for every call
     for steps in told.values():
         assert [done for done, _ in steps] == sorted({done for done, _ in steps})
         assert len({total for _, total in steps}) == 1
@@ -288,19 +363,29 @@ def test_progress_counts_few_things_to_their_end(planted: HeadModel) -> None:
     assert len(next(v for k, v in told.items() if "probes" in k)) == 5
 
 
-def test_a_fit_is_done_once(planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_is_done_once(
+    planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened_store(tmp_path) as store:
         first = probe(planted, [first_word_task(120)], PLAIN, store=store)
-        monkeypatch.setattr("headwise.analyses.probing.analysis.fit_task", lambda *a: pytest.fail("fitted again"))
+        monkeypatch.setattr(
+            "headwise.analyses.probing.analysis.fit_task", lambda *a: pytest.fail("fitted again")
+        )
         assert first.identical(probe(planted, [first_word_task(120)], PLAIN, store=store))
         monkeypatch.undo()
         other = replace(PLAIN, settings=replace(FAST, solver="ridge"))
-        assert probe(planted, [first_word_task(120)], other, store=store).attrs["solver"] != first.attrs["solver"]
+        assert (
+            probe(planted, [first_word_task(120)], other, store=store).attrs["solver"]
+            != first.attrs["solver"]
+        )
 
 
 def test_pairs_as_features_and_as_one_input(planted: HeadModel) -> None:
     left, right = sentences(200, 1), sentences(200, 2)
-    right = [one[:1] + two[1:] if i % 2 else two for i, (one, two) in enumerate(zip(left, right, strict=True))]
+    right = [
+        one[:1] + two[1:] if i % 2 else two
+        for i, (one, two) in enumerate(zip(left, right, strict=True))
+    ]
     examples = tuple(
         Example(text=" ".join(one), pair=" ".join(two), label=float(one[0] == two[0]))
         for one, two in zip(left, right, strict=True)
@@ -313,7 +398,9 @@ def test_pairs_as_features_and_as_one_input(planted: HeadModel) -> None:
     apart = probe(planted, [task], replace(PLAIN, pairs="features"))
     joint = probe(planted, [task], PLAIN)
     assert apart.accuracy.values[0, 0, 0] > 0.85  # |u - v| of the heads that read the first words
-    assert joint.accuracy.values[0, 0, 0] < 0.75  # one input's [CLS] never sees the second first word there
+    assert (
+        joint.accuracy.values[0, 0, 0] < 0.75
+    )  # one input's [CLS] never sees the second first word there
     numeric = Task("score", examples, task.split, ("pearson", "spearman"))
     found = probe(planted, [numeric], ProbingOptions(FAST, pairs="features", curve=(1,)))
     assert found.accuracy.values[0, 0, 0] > 0.6
@@ -334,7 +421,9 @@ def test_control_labels_keep_the_shape_and_random_weights_are_seeded(planted: He
         by_text.setdefault(example.text, set()).add(label)
     assert all(len(labels) == 1 for labels in by_text.values())
     assert dealt != task.labels
-    one, two, three = (with_random_weights(planted, seed).identity()["weight_hash"] for seed in (0, 0, 1))
+    one, two, three = (
+        with_random_weights(planted, seed).identity()["weight_hash"] for seed in (0, 0, 1)
+    )
     assert one == two != three
 
 
@@ -354,7 +443,7 @@ def test_second_metrics_are_scikit_learns() -> None:
     assert second_metric("matthews", fit, "x", 0) == pytest.approx(matthews_corrcoef(truth, said))
 
 
-# --- tasks ------------------------------------------------------------------------------------------------------------
+# --- tasks ----------------------------------------------------------------------------------------
 
 
 def test_senteval_files(tmp_path: Path) -> None:
@@ -362,7 +451,9 @@ def test_senteval_files(tmp_path: Path) -> None:
     path.write_text("tr\t5\ta b\nva\t6\tc d\ntr\t6\te f\nte\t5\tg h\n")
     task = senteval_task(path)
     assert (task.name, task.group, task.labels) == ("tree_depth", "syntactic", ["5", "6", "6", "5"])
-    assert [part.tolist() for part in (task.split.train, task.split.validation, task.split.test)] == [[0, 1], [2], [3]]
+    assert [
+        part.tolist() for part in (task.split.train, task.split.validation, task.split.test)
+    ] == [[0, 1], [2], [3]]
     assert [t.name for t in read_tasks(tmp_path)] == ["tree_depth"]
     (tmp_path / "bad.txt").write_text("tr\t5\ta b\nva\t6\tc d\n")
     with pytest.raises(InputError, match="no rows of the part 'te'"):
@@ -374,7 +465,10 @@ def test_glue_folders(tmp_path: Path) -> None:
     folder.mkdir()
     head = "index\tsentence1\tsentence2\tlabel\n"
     (folder / "train.tsv").write_text(
-        head + "".join(f"{i}\ta{i}\tb{i}\t{'entailment' if i % 2 else 'not_entailment'}\n" for i in range(20))
+        head
+        + "".join(
+            f"{i}\ta{i}\tb{i}\t{'entailment' if i % 2 else 'not_entailment'}\n" for i in range(20)
+        )
     )
     (folder / "dev.tsv").write_text(head + "0\tc\td\tentailment\n")
     task = glue_task(folder)
@@ -385,7 +479,8 @@ def test_glue_folders(tmp_path: Path) -> None:
     only = tmp_path / "QNLI"
     only.mkdir()
     (only / "dev.tsv").write_text(
-        "index\tquestion\tsentence\tlabel\n" + "".join(f"{i}\tq{i}\ts{i}\tentailment\n" for i in range(10))
+        "index\tquestion\tsentence\tlabel\n"
+        + "".join(f"{i}\tq{i}\ts{i}\tentailment\n" for i in range(10))
     )
     assert len(glue_task(only).split.train) == 6
     assert [t.name for t in read_tasks(f"{folder},{only}")] == ["RTE", "QNLI"]
@@ -413,7 +508,10 @@ def test_bad_input(planted: HeadModel, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least two classes"):
         probe(planted, [one_class], ProbingOptions(FAST))
     missing = replace(
-        task, examples=tuple(replace(e, label=None) if i == 59 else e for i, e in enumerate(task.examples))
+        task,
+        examples=tuple(
+            replace(e, label=None) if i == 59 else e for i, e in enumerate(task.examples)
+        ),
     )
     with pytest.raises(InputError, match="test part have no label"):
         probe(planted, [missing], ProbingOptions(FAST))
@@ -437,7 +535,9 @@ def test_bad_input(planted: HeadModel, tmp_path: Path) -> None:
 def test_nan_weights_are_refused(planted: HeadModel) -> None:
     broken = with_random_weights(planted)
     with torch.no_grad():
-        next(p for n, p in broken.module.named_parameters() if "query.weight" in n).fill_(float("nan"))
+        next(p for n, p in broken.module.named_parameters() if "query.weight" in n).fill_(
+            float("nan")
+        )
     with pytest.raises(InputError, match="NaN or infinity"):
         collect_vectors(broken, first_word_task(5).examples)
 
@@ -479,13 +579,17 @@ def test_features_of_pairs_take_first_and_second_sentences(planted: HeadModel) -
 
 
 @pytest.mark.real
-def test_real_vectors_and_scikit_learn_agree_on_forty_heads(shared: Path, wiki_model: HeadModel) -> None:
+def test_real_vectors_and_scikit_learn_agree_on_forty_heads(
+    shared: Path, wiki_model: HeadModel
+) -> None:
     from sklearn.linear_model import LogisticRegression
 
     model = wiki_model
     task = senteval_task(shared / "data" / "probing" / "subj_number.txt.gz").limit(60, 10, 40)
     vectors = collect_vectors(model, task.examples)
-    heads = vectors.heads.reshape(144, len(task.examples), -1)[np.random.default_rng(0).choice(144, 40, replace=False)]
+    heads = vectors.heads.reshape(144, len(task.examples), -1)[
+        np.random.default_rng(0).choice(144, 40, replace=False)
+    ]
     labels = np.array(task.labels)
     found = fit_probes(heads, labels, task.split, ProbeSettings(solver="lbfgs", penalties=(1e-2,)))
     for unit in range(40):
@@ -494,4 +598,7 @@ def test_real_vectors_and_scikit_learn_agree_on_forty_heads(shared: Path, wiki_m
         reference = LogisticRegression(C=1 / (60 * 1e-2), max_iter=2000, tol=1e-5).fit(
             x[task.split.train], labels[task.split.train]
         )
-        assert abs(found.test[unit] - reference.score(x[task.split.test], labels[task.split.test])) <= 0.005
+        assert (
+            abs(found.test[unit] - reference.score(x[task.split.test], labels[task.split.test]))
+            <= 0.005
+        )

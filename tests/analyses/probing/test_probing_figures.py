@@ -1,4 +1,5 @@
-"""Figures of probing are drawn for ten tasks, one task, regression, and results without greedy selection."""
+"""Figures of probing are drawn for ten tasks, one task, regression, and results without greedy
+selection."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ def made(names: list[str], kind: str = "classification", greedy: bool = True) ->
     truth = np.arange(TEST) % 2
     fits = []
     for _ in names:
-        fit: dict[str, np.ndarray] = {"truth": truth, "majority": np.array(0), "top/order": random.permutation(12)}
+        fit: dict[str, np.ndarray] = {
+            "truth": truth,
+            "majority": np.array(0),
+            "top/order": random.permutation(12),
+        }
         parts = {"heads": 12, "layers": LAYERS, "control": 12, "top/4": 1, "top/2": 1}
         if greedy:
             fit["greedy/order"] = random.permutation(12)[:4]
@@ -35,27 +40,44 @@ def made(names: list[str], kind: str = "classification", greedy: bool = True) ->
                 f"{part}/test": (predicted == truth).mean(1),
                 f"{part}/validation": random.random(units),
             }
-            fit |= {f"{part}/penalty": np.full(units, 0.1), f"{part}/spearman": random.random(units)}
+            fit |= {
+                f"{part}/penalty": np.full(units, 0.1),
+                f"{part}/spearman": random.random(units),
+            }
         fit["control/truth"] = truth
         fits.append(fit)
     tasks = [
-        Task(name, examples, split, ("pearson", "spearman") if kind == "regression" else ("accuracy",))
+        Task(
+            name,
+            examples,
+            split,
+            ("pearson", "spearman") if kind == "regression" else ("accuracy",),
+        )
         for name in names
     ]
     return probing_dataset(tasks, fits, Shape(LAYERS, HEADS, 8, 32, False, 16, ()), 4, (2, 4))
 
 
 @pytest.mark.parametrize(
-    ("names", "kind", "greedy"), [(list(SENTEVAL), "classification", True), (["STS-B"], "regression", False)]
+    ("names", "kind", "greedy"),
+    [(list(SENTEVAL), "classification", True), (["STS-B"], "regression", False)],
 )
-def test_every_figure_is_drawn(names: list[str], kind: str, greedy: bool, request: pytest.FixtureRequest) -> None:
+def test_every_figure_is_drawn(
+    names: list[str], kind: str, greedy: bool, request: pytest.FixtureRequest
+) -> None:
     if len(names) > 1:  # where all has room is found for one task
         request.getfixturevalue("only_svg")
     dataset = made(names, kind, greedy)
     drawn = {one.name: one.figure for spec in figures_for("probing") for one in spec.draw(dataset)}
-    wanted = {"heads", "heads-sorted", "poolings", "curves", "task-correlation", "selectivity", "localised"} | {
-        f"task-{name.replace('_', '-')}" for name in names
-    }
+    wanted = {
+        "heads",
+        "heads-sorted",
+        "poolings",
+        "curves",
+        "task-correlation",
+        "selectivity",
+        "localised",
+    } | {f"task-{name.replace('_', '-')}" for name in names}
     if len(names) > 1:
         wanted.add("syntactic-semantic")
     assert wanted == set(drawn)
@@ -72,4 +94,6 @@ def test_panels_share_one_colour_scale_and_sorted_rows_fall() -> None:
         if values.shape == (LAYERS, HEADS):
             assert (np.diff(values, axis=1) <= 1e-6).all()
     plain = next(ax for ax in figures["heads"].draw(dataset)[0].figure.axes if ax.images)
-    np.testing.assert_allclose(np.asarray(plain.images[0].get_array()), 100 * dataset.accuracy.values[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        np.asarray(plain.images[0].get_array()), 100 * dataset.accuracy.values[0], rtol=1e-6
+    )

@@ -1,4 +1,5 @@
-"""Retrieval: prompts hold the needle, scores are by the definition, the planted decoder's induction head retrieves."""
+"""Retrieval: prompts hold the needle, scores are by the definition, the planted decoder's induction
+head retrieves."""
 
 from __future__ import annotations
 
@@ -54,16 +55,25 @@ def test_prompts_and_scores_by_the_definition(found) -> None:
     assert trial.prompt[trial.places.start - 2 : trial.places.start] == lead
     said = [*trial.needle[:3], 5]
     most = np.zeros((1, 2, 4), dtype=int)
-    most[0, 0] = [trial.places[0], trial.places[1], 0, trial.places[3]]  # the last said is no needle token there
+    most[0, 0] = [
+        trial.places[0],
+        trial.places[1],
+        0,
+        trial.places[3],
+    ]  # the last said is no needle token there
     assert trials.scored(trial, said, most)[0].tolist() == [2 / 6, 0]
     assert trials.emitted(trial, said) == 0.5
 
 
 def test_a_model_that_cannot_gets_no_scores() -> None:
     module, tokenizer = random_model(causal=True, max_length=160)
-    corpus = Corpus.from_examples([Example(text="the cat saw a dog near the old house")] * 20, "hay")
+    corpus = Corpus.from_examples(
+        [Example(text="the cat saw a dog near the old house")] * 20, "hay"
+    )
     with HeadModel.open(module, tokenizer=tokenizer) as model:
-        dataset = make_atlas(model, corpus, [Retrieval(lengths=(96, 5000), depths=1, needles=1)])["retrieval"]
+        dataset = make_atlas(model, corpus, [Retrieval(lengths=(96, 5000), depths=1, needles=1)])[
+            "retrieval"
+        ]
     assert dataset["length"].values.tolist() == [96]
     assert dataset.attrs["trials_passed"] == 0
     assert dataset["score"].isnull().all()
@@ -71,6 +81,9 @@ def test_a_model_that_cannot_gets_no_scores() -> None:
 
 
 def test_figures_and_parameters(found) -> None:
-    assert [one.name for spec in figures_for("retrieval") for one in spec.draw(found[2])] == ["heads", "trials"]
+    assert [one.name for spec in figures_for("retrieval") for one in spec.draw(found[2])] == [
+        "heads",
+        "trials",
+    ]
     with pytest.raises(ParameterError, match="at least 32"):
         Retrieval(lengths=(10,))

@@ -1,4 +1,5 @@
-"""What analyses of named items share: needs by what is chosen, what a batch remembers, labels on every dim, seeds."""
+"""What analyses of named items share: needs by what is chosen, what a batch remembers, labels on
+every dim, seeds."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     ("features", {"extra": "old: form=old & upos=ADJ"}, "analysis.feature_masks"),
     ("token_pairs", {"extra": "det: upos=DET -> noun up det"}, "analysis.matched_pairs"),
     ("frames", {"min_distance": 1, "max_words": 40, "permutations": 5}, "analysis.gather_links"),
-    ("roles", {"sieves": "local,relation:det,nsubj", "reading": "released"}, "shares.sieve_matrices"),
+    (
+        "roles",
+        {"sieves": "local,relation:det,nsubj", "reading": "released"},
+        "shares.sieve_matrices",
+    ),
 ]
 
 
@@ -51,7 +56,9 @@ def test_what_layers_share_is_made_once_a_batch_and_not_kept(
 
 
 @pytest.mark.parametrize(("name", "given", "maker"), CASES)
-def test_every_dim_has_labels(model: HeadModel, name: str, given: dict[str, Any], maker: str) -> None:
+def test_every_dim_has_labels(
+    model: HeadModel, name: str, given: dict[str, Any], maker: str
+) -> None:
     corpus = Corpus.from_examples(battery_examples())
     dataset = make_atlas(model, corpus, [name], parameters={name: given})[name]
     for variable in dataset.data_vars.values():
@@ -65,7 +72,9 @@ def test_a_run_gives_its_seed_where_none_was_given(model: HeadModel) -> None:
     assert make_analysis("frames", {"seed": 0}).seeded(7).parameters["seed"] == 0
     corpus = Corpus.from_examples(battery_examples())
     found = [
-        make_atlas(model, corpus, ["frames"], parameters={"frames": CASES[3][1] | {"seed": seed}})["frames"]["expected"]
+        make_atlas(model, corpus, ["frames"], parameters={"frames": CASES[3][1] | {"seed": seed}})[
+            "frames"
+        ]["expected"]
         for seed in (0, 0, 1)
     ]
     assert found[0].identical(found[1])
@@ -87,5 +96,7 @@ def test_a_run_gives_its_seed_where_none_was_given(model: HeadModel) -> None:
         ("token_pairs", {"pairs": "noun->pronoun"}, {"words", "pos"}),
     ],
 )
-def test_what_is_required_depends_on_what_is_chosen(name: str, given: dict[str, Any], needed: set[str]) -> None:
+def test_what_is_required_depends_on_what_is_chosen(
+    name: str, given: dict[str, Any], needed: set[str]
+) -> None:
     assert make_analysis(name, given).requires == needed

@@ -1,5 +1,5 @@
-"""Figures of roles, features, pairs and frames: what they draw is what the dataset says, for real results of small
-models and made ones."""
+"""Figures of roles, features, pairs and frames: what they draw is what the dataset says, for real
+results of small models and made ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ GROUPS = ("roles", "features", "token_pairs", "frames")
 
 
 def texts(figure: Figure) -> str:
-    return "\n".join(text.get_text() for text in figure.findobj(Text) if text.get_visible()).replace("\n", " ")
+    return "\n".join(
+        text.get_text() for text in figure.findobj(Text) if text.get_visible()
+    ).replace("\n", " ")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["encoder", "decoder"])
@@ -39,12 +41,19 @@ def atlas(request: pytest.FixtureRequest) -> dict[str, xr.Dataset]:
         "roles": {"bootstrap": 50, "random_models": 1},
         "token_pairs": {"random_models": 1},
     }
-    found = make_atlas(model, Corpus.from_examples(battery_examples()), list(GROUPS), parameters=parameters)
-    return {name: found[name].assign_attrs(model="tiny-bert", corpus="made-up sentences") for name in GROUPS}
+    found = make_atlas(
+        model, Corpus.from_examples(battery_examples()), list(GROUPS), parameters=parameters
+    )
+    return {
+        name: found[name].assign_attrs(model="tiny-bert", corpus="made-up sentences")
+        for name in GROUPS
+    }
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_figures_say_what_they_show(atlas: dict[str, xr.Dataset], group: str, request: pytest.FixtureRequest) -> None:
+def test_figures_say_what_they_show(
+    atlas: dict[str, xr.Dataset], group: str, request: pytest.FixtureRequest
+) -> None:
     if "decoder" in request.node.name:  # where all has room is found for the encoder
         request.getfixturevalue("only_svg")
     drawn = [one for spec in plots.figures_for(group) for one in spec.draw(atlas[group])]
@@ -58,7 +67,12 @@ def test_figures_say_what_they_show(atlas: dict[str, xr.Dataset], group: str, re
         assert width <= style.PAGE + 1e-6
         assert height <= 9.5
         assert (
-            min(t.get_fontsize() for t in one.figure.findobj(Text) if t.get_visible() and t.get_text()) >= style.SMALL
+            min(
+                t.get_fontsize()
+                for t in one.figure.findobj(Text)
+                if t.get_visible() and t.get_text()
+            )
+            >= style.SMALL
         )
         assert one.caption
         assert one.paper
@@ -83,7 +97,9 @@ def made(layers: int = 4, heads: int = 5, seed: int = 0) -> xr.Dataset:
 
 
 @pytest.mark.parametrize(("layers", "heads"), [(4, 5), (1, 2), (24, 16)])
-def test_the_grid_has_a_small_square_for_each_role_of_each_head(layers: int, heads: int, not_laid_out: None) -> None:
+def test_the_grid_has_a_small_square_for_each_role_of_each_head(
+    layers: int, heads: int, not_laid_out: None
+) -> None:
     dataset = made(layers, heads)
     figure = role_grid(dataset)
     big, *small = [c for c in figure.axes[0].collections if isinstance(c, PatchCollection)]
@@ -99,7 +115,10 @@ def test_the_grid_has_a_small_square_for_each_role_of_each_head(layers: int, hea
             x, y = path.vertices[:4].mean(0)
             counts[round(y), round(x)] += 1
     assert (np.diff(counts, axis=1) <= 0).all()
-    assert counts.sum(1).tolist() == dataset["has_role"].sel(role=list(FINE)).sum(["head", "role"]).values.tolist()
+    assert (
+        counts.sum(1).tolist()
+        == dataset["has_role"].sel(role=list(FINE)).sum(["head", "role"]).values.tolist()
+    )
 
 
 def test_venn_and_upset_count_every_head_once(not_laid_out: None) -> None:
@@ -129,7 +148,10 @@ def test_every_number_of_the_venn_lies_in_its_region_and_every_name_outside() ->
     outlines = [patch for patch in ax.patches if not patch.get_fill()]
     seen = set()
     for text in ax.texts:
-        covering = tuple(bool(patch.contains_point(ax.transData.transform(text.get_position()))) for patch in outlines)
+        covering = tuple(
+            bool(patch.contains_point(ax.transData.transform(text.get_position())))
+            for patch in outlines
+        )
         if text.get_text().isdigit():
             assert int(text.get_text()) == (members == covering).all(1).sum()
             seen.add(covering)
@@ -141,7 +163,10 @@ def test_every_number_of_the_venn_lies_in_its_region_and_every_name_outside() ->
 def test_the_legend_of_the_grid_lies_as_the_small_squares_do() -> None:
     figure = role_grid(made())
     figure.draw_without_rendering()  # only then a legend has a place
-    placed = {text.get_text().split(" ")[0]: text.get_window_extent() for text in figure.legends[0].get_texts()}
+    placed = {
+        text.get_text().split(" ")[0]: text.get_window_extent()
+        for text in figure.legends[0].get_texts()
+    }
     rows = [list(FINE)[start : start + 3] for start in (0, 3, 6)]
     for row in rows:
         assert placed[row[0]].x0 < placed[row[1]].x0 < placed[row[2]].x0
@@ -190,7 +215,9 @@ def test_several_tasks_side_by_side(atlas: dict[str, xr.Dataset]) -> None:
         f"{task}: [{kind}]" for kind in ("SEP", "CLS") for task in tasks
     ]
     assert len({round(ax.get_position().y0, 3) for ax in panels}) == 2
-    np.testing.assert_allclose(panels[5].images[0].get_array(), features["attention"].sel(feature="cls"))
+    np.testing.assert_allclose(
+        panels[5].images[0].get_array(), features["attention"].sel(feature="cls")
+    )
     with pytest.raises(ParameterError, match="at least one dataset"):
         special_tokens({})
 

@@ -54,7 +54,8 @@ def slow_bias(maps: np.ndarray, row: Encoded, role: str, causal: bool) -> np.nda
 
 
 def slow_rest(maps: np.ndarray, row: Encoded, role: str) -> np.ndarray | None:
-    """The same of a causal model with the first token left out, from the map without its first column."""
+    """The same of a causal model with the first token left out, from the map without its first
+    column."""
     scores = []
     for i in range(1, len(row)):
         inside = [j for j in range(1, i + 1) if slow_sieves.in_sieve(role, row, i, j)]
@@ -79,16 +80,24 @@ class ByLoops:
         self.known: dict[str, tuple[list[np.ndarray], list[np.ndarray], int]] = {}
 
     def of(self, role: str) -> tuple[list[np.ndarray], list[np.ndarray], int]:
-        """The scores of the inputs that have some, the same without the first token, and the tokens with a sieve."""
+        """The scores of the inputs that have some, the same without the first token, and the tokens
+        with a sieve."""
         if role not in self.known:
             scores = [slow_bias(m, row, role, self.causal) for m, row in self.both]
             rest = [slow_rest(m, row, role) for m, row in self.both] if self.causal else []
             tokens = sum(
-                any(slow_sieves.in_sieve(role, row, i, j) for j in range(i + 1 if self.causal else len(row)))
+                any(
+                    slow_sieves.in_sieve(role, row, i, j)
+                    for j in range(i + 1 if self.causal else len(row))
+                )
                 for row in (self.rows if self.causal or role not in BEHIND else ())
                 for i in range(len(row))
             )
-            self.known[role] = [s for s in scores if s is not None], [s for s in rest if s is not None], tokens
+            self.known[role] = (
+                [s for s in scores if s is not None],
+                [s for s in rest if s is not None],
+                tokens,
+            )
         return self.known[role]
 
 
@@ -100,7 +109,9 @@ def compare(dataset: xr.Dataset, expected: ByLoops) -> None:
         assert (chosen["bias_n"] == len(known)).all(), role
         assert (chosen["inputs_left_out"] == len(rows) - len(known)).all(), role
         if known:
-            np.testing.assert_allclose(chosen["bias"], np.mean(known, axis=0), rtol=2e-5, atol=1e-5, err_msg=role)
+            np.testing.assert_allclose(
+                chosen["bias"], np.mean(known, axis=0), rtol=2e-5, atol=1e-5, err_msg=role
+            )
         else:
             assert chosen["bias"].isnull().all()
         if len(known) > 1:
@@ -109,7 +120,9 @@ def compare(dataset: xr.Dataset, expected: ByLoops) -> None:
             )
         if causal:
             mean = mean_of_known(rest) if rest else np.full(chosen["bias"].shape, np.nan)
-            np.testing.assert_allclose(chosen["bias_rest"], mean, rtol=2e-5, atol=1e-5, err_msg=role)
+            np.testing.assert_allclose(
+                chosen["bias_rest"], mean, rtol=2e-5, atol=1e-5, err_msg=role
+            )
         assert (chosen["tokens"] == tokens).all(), role
         assert (chosen["tokens_empty"] == sum(map(len, rows)) - tokens).all(), role
 
@@ -133,7 +146,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def planted_by_loops(causal: bool) -> tuple[HeadModel, ByLoops]:
     behaviours = [["previous", "uniform", "same_word"], ["first", "self", "offset:-2"]]
     examples = battery_examples()
-    planted = planted_model(behaviours, causal=causal, words=[w for e in examples for w in e.all_words])
+    planted = planted_model(
+        behaviours, causal=causal, words=[w for e in examples for w in e.all_words]
+    )
     model = opened(planted)
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     return model, ByLoops([planted.expected_map(row) for row in rows], rows, causal)
@@ -151,16 +166,22 @@ def test_equal_to_loops_on_planted_heads(causal: bool, way: str) -> None:
 @pytest.fixture(scope="module")
 def real_by_loops(shared: Path, wiki_model: HeadModel) -> ByLoops:
     gold = list(open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=COUNT))
-    examples = [example for example in gold if len(example.all_words) < 40] + demo_examples(COUNT // 2)
+    examples = [example for example in gold if len(example.all_words) < 40] + demo_examples(
+        COUNT // 2
+    )
     rows = [wiki_model.encode(example, i) for i, example in enumerate(examples)]
     return ByLoops(eager_maps(wiki_model, rows), rows, causal=False)
 
 
 @pytest.mark.real
-def test_equal_to_loops_on_a_real_model(wiki_model: HeadModel, real_by_loops: ByLoops, way: str) -> None:
+def test_equal_to_loops_on_a_real_model(
+    wiki_model: HeadModel, real_by_loops: ByLoops, way: str
+) -> None:
     examples = [row.example for row in real_by_loops.rows]
     given = {"roles": {"random_models": 0}}  # what they give is not compared here
-    dataset = make_atlas(wiki_model, Corpus.from_examples(examples), ["roles"], parameters=given)["roles"]
+    dataset = make_atlas(wiki_model, Corpus.from_examples(examples), ["roles"], parameters=given)[
+        "roles"
+    ]
     compare(dataset, real_by_loops)
 
 
@@ -168,11 +189,14 @@ def test_equal_to_loops_on_a_real_model(wiki_model: HeadModel, real_by_loops: By
 def test_a_uniform_head_scores_one_on_every_role_and_has_none(causal: bool) -> None:
     examples = demo_examples(20)
     planted = planted_model(
-        [["uniform", "self"]], causal=causal, words=[w for e in examples for w in e.all_words], max_length=96
+        [["uniform", "self"]],
+        causal=causal,
+        words=[w for e in examples for w in e.all_words],
+        max_length=96,
     )
-    dataset = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 1}})[
-        "roles"
-    ]
+    dataset = make_atlas(
+        opened(planted), Corpus.from_examples(examples), ["roles"], parameters={"roles": {"tau": 1}}
+    )["roles"]
     uniform = dataset.sel(layer=0, head=0)
     known = uniform["bias_n"] > 0
     assert known.sum() >= (10 if causal else 16)
@@ -193,14 +217,16 @@ def test_planted_heads_get_their_roles_up_to_their_bias_and_no_other() -> None:
     }
     examples = [e for e in demo_examples(64) if e.has_pair]
     assert len(examples) > 30
-    planted = planted_model([list(heads)], words=[w for e in examples for w in e.all_words], max_length=96)
+    planted = planted_model(
+        [list(heads)], words=[w for e in examples for w in e.all_words], max_length=96
+    )
     model, corpus = opened(planted), Corpus.from_examples(examples)
     analysis = make_analysis("roles", {"bootstrap": 0})
     shape = model_shape(model, EncodedCorpus(corpus, model.encoder).scan)
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
-    state = observe_batches(model, batches(rows, 2000, model.pad_id), [analysis], {"roles": analysis.start(shape)})[
-        "roles"
-    ]
+    state = observe_batches(
+        model, batches(rows, 2000, model.pad_id), [analysis], {"roles": analysis.start(shape)}
+    )["roles"]
     first = analysis.result(state, shape)
     for head, (behaviour, role) in enumerate(heads.items()):
         one = first.sel(layer=0, head=head, role=role)
@@ -223,17 +249,29 @@ def test_planted_heads_get_their_roles_up_to_their_bias_and_no_other() -> None:
             assert not chosen["has_role"].any()
             if behaviour != "block":  # special tokens of a block head look at themselves
                 np.testing.assert_allclose(
-                    chosen["bias"].sel(role=[r for r in roles if r not in ("local:next",)]), 0, atol=1e-6
+                    chosen["bias"].sel(role=[r for r in roles if r not in ("local:next",)]),
+                    0,
+                    atol=1e-6,
                 )
-        assert bool(here["has_role"].sel(head=0, role="cls")) == (tau < float(here["bias"].sel(head=0, role="cls")))
-    assert first.attrs["tau_rule"] == "floor(mean of all scores of local, syntactic, block) + 1, at least 2"
+        assert bool(here["has_role"].sel(head=0, role="cls")) == (
+            tau < float(here["bias"].sel(head=0, role="cls"))
+        )
+    assert (
+        first.attrs["tau_rule"]
+        == "floor(mean of all scores of local, syntactic, block) + 1, at least 2"
+    )
     paper = make_analysis("roles", {"tau": "paper", "bootstrap": 0}).result(state, shape)
-    assert paper.attrs["tau_rule"] == "floor(mean of all scores of local, syntactic, block, delimiter) + 1"
+    assert (
+        paper.attrs["tau_rule"]
+        == "floor(mean of all scores of local, syntactic, block, delimiter) + 1"
+    )
     assert paper.attrs["tau"] == paper.attrs["tau_paper"] == first.attrs["tau_paper"]
 
 
 def test_heads_that_follow_the_tree_are_syntactic() -> None:
-    planted, examples = planted_annotations(demo_examples(40), [["tree", "children", "uniform"]], max_length=128)
+    planted, examples = planted_annotations(
+        demo_examples(40), [["tree", "children", "uniform"]], max_length=128
+    )
     dataset = make_atlas(
         opened(planted),
         Corpus.from_examples(examples),
@@ -244,23 +282,37 @@ def test_heads_that_follow_the_tree_are_syntactic() -> None:
     assert roles.sel(head=0, role=["nsubj", "dobj", "amod"]).all()
     assert not roles.sel(head=2).any()
     assert not roles.sel(role=["cls", "sep", "delimiter", "rare"]).any()
-    # A head that follows only one end of an arc gets about half of what it would from both: the rule gives its bias.
+    # A head that follows only one end of an arc gets about half of what it would from both: the
+    # rule gives its bias.
     rows = [opened(planted).encode(example, i) for i, example in enumerate(examples)]
     for role in ("nsubj", "dobj"):
-        known = [b[0, 1] for row in rows if (b := slow_bias(planted.expected_map(row), row, role, False)) is not None]
+        known = [
+            b[0, 1]
+            for row in rows
+            if (b := slow_bias(planted.expected_map(row), row, role, False)) is not None
+        ]
         below = np.mean(known) - 4 * np.std(known, ddof=1) / np.sqrt(len(known))
         again = make_atlas(
             opened(planted),
             Corpus.from_examples(examples),
             ["roles"],
-            parameters={"roles": {"tau": below, "bootstrap": 0, "sieves": role, "min_effect": 0, "random_models": 0}},
+            parameters={
+                "roles": {
+                    "tau": below,
+                    "bootstrap": 0,
+                    "sieves": role,
+                    "min_effect": 0,
+                    "random_models": 0,
+                }
+            },
         )["roles"]
         assert below > 1
         assert bool(again["has_role"].sel(layer=0, head=1, role=role))
 
 
 def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> None:
-    """Of three heads, two rest; with the first token left out one of them is a head for the role."""
+    """Of three heads, two rest; with the first token left out one of them is a head for the
+    role."""
     random = np.random.default_rng(0)
     scores = torch.tensor(random.normal([[[5.0], [1.0], [5.0]]], 0.5, (40, 1, 3, 1)))
     resting = torch.tensor(random.normal([[0.9, 0.9, 0.1]], 0.01, (40, 1, 3)))
@@ -273,9 +325,14 @@ def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> N
     assert np.isnan(found["bias_rest_p"].values).ravel().tolist() == [False, False, True]
     z = (float(moments.mean[0, 0, 0]) - 2) / np.sqrt(float(scores[:, 0, 0, 0].var()) / 40)
     assert found["bias_rest_p"].values[0, 0, 0] == pytest.approx(scipy.stats.norm.sf(z))
-    known = {"bias_rest": (significance.DIMS, moments.mean.numpy()), "bias_rest_n": (significance.DIMS, [[[40]] * 3])}
+    known = {
+        "bias_rest": (significance.DIMS, moments.mean.numpy()),
+        "bias_rest_n": (significance.DIMS, [[[40]] * 3]),
+    }
     dataset = xr.Dataset(known | found, attrs={"tau": 2.0})
-    assert not significance.decided_rest(dataset, asked, np.array([6.0])).values.any()  # random heads reach that too
+    assert not significance.decided_rest(
+        dataset, asked, np.array([6.0])
+    ).values.any()  # random heads reach that too
     few = Moments(1, 3, 1)
     few.add(scores[:20])
     assert not significance.tested_rest(few, first, 2.0, asked)["has_role_rest"].values.any()
@@ -284,15 +341,22 @@ def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> N
 def test_rule_for_tau_counts_every_score_alike() -> None:
     examples = demo_examples(12)
     planted = planted_model(
-        [["previous", "uniform", "sep"]], words=[w for e in examples for w in e.all_words], max_length=96
+        [["previous", "uniform", "sep"]],
+        words=[w for e in examples for w in e.all_words],
+        max_length=96,
     )
     model = opened(planted)
     corpus, light = Corpus.from_examples(examples), {"bootstrap": 0, "random_models": 0}
     given = [light, light | {"tau_floor": 0}, light | {"tau": "paper"}]
-    found = [make_atlas(model, corpus, ["roles"], parameters={"roles": one})["roles"].attrs for one in given]
+    found = [
+        make_atlas(model, corpus, ["roles"], parameters={"roles": one})["roles"].attrs
+        for one in given
+    ]
     scores = {}
     for role in ("local", "syntactic", "block", "delimiter"):
-        own = (slow_bias(planted.expected_map(r), r, role, False) for r in map(model.encode, examples))
+        own = (
+            slow_bias(planted.expected_map(r), r, role, False) for r in map(model.encode, examples)
+        )
         scores[role] = np.concatenate([one.ravel() for one in own if one is not None])
     of_paper = np.concatenate(list(scores.values())).mean()
     mean = np.concatenate([scores[role] for role in ("local", "syntactic", "block")]).mean()
@@ -300,11 +364,16 @@ def test_rule_for_tau_counts_every_score_alike() -> None:
         assert attrs["tau_mean"] == pytest.approx(mean, rel=1e-5)
         assert attrs["tau_mean_paper"] == pytest.approx(of_paper, rel=1e-5)
         assert attrs["tau_paper"] == np.floor(of_paper) + 1
-    assert [attrs["tau"] for attrs in found] == [max(2, np.floor(mean) + 1), np.floor(mean) + 1, np.floor(of_paper) + 1]
+    assert [attrs["tau"] for attrs in found] == [
+        max(2, np.floor(mean) + 1),
+        np.floor(mean) + 1,
+        np.floor(of_paper) + 1,
+    ]
 
 
 def test_delimiters_do_not_move_tau() -> None:
-    """The same texts and heads, once with [CLS] and [SEP] and once without: the paper's τ is another, ours is not."""
+    """The same texts and heads, once with [CLS] and [SEP] and once without: the paper's τ is
+    another, ours is not."""
     examples = [e for e in demo_examples(24) if not e.has_pair]
     words = [w for e in examples for w in e.all_words]
     light = {"roles": {"bootstrap": 0, "random_models": 0}}
@@ -315,14 +384,16 @@ def test_delimiters_do_not_move_tau() -> None:
         if not special:
             model.tokenizer._tokenizer.post_processor = None
             model = HeadModel.open(planted.model, tokenizer=model.tokenizer)
-        found.append(make_atlas(model, Corpus.from_examples(examples), ["roles"], parameters=light)["roles"])
+        found.append(
+            make_atlas(model, Corpus.from_examples(examples), ["roles"], parameters=light)["roles"]
+        )
     assert found[0]["bias"].sel(role="delimiter").notnull().all()
     assert found[1]["bias_n"].sel(role="delimiter").max() == 0
     assert found[0].attrs["tau_paper"] != found[1].attrs["tau_paper"]
     assert found[0].attrs["tau"] == found[1].attrs["tau"] == 2
 
 
-# --- what random weights give -----------------------------------------------------------------------------------------
+# --- what random weights give ---------------------------------------------------------------------
 
 
 def test_roles_need_thirty_inputs_and_an_effect() -> None:
@@ -345,9 +416,15 @@ def test_roles_need_thirty_inputs_and_an_effect() -> None:
 def test_planted_heads_keep_their_roles_beside_random_models_and_random_heads_have_none() -> None:
     examples = demo_examples(48)
     behaviours = [["cls", "sep", "previous", "next"], ["uniform", "self", "first", "offset:-2"]]
-    planted = planted_model(behaviours, words=[w for e in examples for w in e.all_words], max_length=96)
-    given = {"roles": {"bootstrap": 0, "sieves": "local,block,cls,sep,first,local:prev,local:next,rare"}}
-    roles = make_atlas(opened(planted), Corpus.from_examples(examples), ["roles"], parameters=given)["roles"]
+    planted = planted_model(
+        behaviours, words=[w for e in examples for w in e.all_words], max_length=96
+    )
+    given = {
+        "roles": {"bootstrap": 0, "sieves": "local,block,cls,sep,first,local:prev,local:next,rare"}
+    }
+    roles = make_atlas(
+        opened(planted), Corpus.from_examples(examples), ["roles"], parameters=given
+    )["roles"]
     assert roles.attrs["random_models"] == 4
     has = roles["has_role_adjusted"]
     for layer, head, role in (
@@ -370,23 +447,29 @@ def test_planted_heads_keep_their_roles_beside_random_models_and_random_heads_ha
     assert roles["per_layer"].values.tolist() == roles["has_role"].sum("head").values.tolist()
 
 
-# --- the tests hold their level ---------------------------------------------------------------------------------------
+# --- the tests hold their level -------------------------------------------------------------------
 
 
 def simulate(rng: np.random.Generator, inputs: int, true: np.ndarray, skew: float) -> np.ndarray:
-    """Scores `[input, layer, head, role]` with these means: lognormal, so skewed as real ones are."""
+    """Scores `[input, layer, head, role]` with these means: lognormal, so skewed as real ones
+    are."""
     raw = rng.lognormal(0, skew, (inputs, *true.shape))
     return (raw / np.exp(skew**2 / 2) * true).astype(np.float32)
 
 
-def decide(scores: np.ndarray, tau: float, bootstrap: int = 0, **more: float) -> dict[str, np.ndarray]:
+def decide(
+    scores: np.ndarray, tau: float, bootstrap: int = 0, **more: float
+) -> dict[str, np.ndarray]:
     moments = Moments(*scores.shape[1:])
     moments.add(torch.from_numpy(scores))
     records = Records(*scores.shape[1:])
     records.add(range(len(scores)), torch.from_numpy(scores))
     roles = list(significance.COARSE)[: scores.shape[-1]]
     asked = Roles(tau=tau, bootstrap=bootstrap, seed=1, **more)
-    return {name: variable.values for name, variable in significance.tested(moments, records, roles, asked)[0].items()}
+    return {
+        name: variable.values
+        for name, variable in significance.tested(moments, records, roles, asked)[0].items()
+    }
 
 
 @pytest.mark.parametrize("skew", [0.1, 0.6])
@@ -485,7 +568,8 @@ def test_the_corrected_bootstrap_is_that_of_the_largest_t() -> None:
             drawn = np.repeat(own, pick)
             drawn = drawn[~np.isnan(drawn)]
             largest[number] = max(
-                largest[number], (drawn.mean() - kept.mean()) / (drawn.std(ddof=1) / np.sqrt(len(drawn)))
+                largest[number],
+                (drawn.mean() - kept.mean()) / (drawn.std(ddof=1) / np.sqrt(len(drawn))),
             )
     expected = [(1 + (largest >= t).sum()) / 501 for t in observed]
     assert found.p_adjusted[:4] == pytest.approx(expected, abs=1.01 / 501)
@@ -494,7 +578,7 @@ def test_the_corrected_bootstrap_is_that_of_the_largest_t() -> None:
     assert bootstrap_family_test(np.full((5, 2), 3.0), 2.0).p_adjusted.tolist() == [0, 0]
 
 
-# --- overlaps and the rest --------------------------------------------------------------------------------------------
+# --- overlaps and the rest ------------------------------------------------------------------------
 
 
 def test_overlap_tests_against_all_permutations() -> None:
@@ -511,9 +595,14 @@ def test_overlap_tests_against_all_permutations() -> None:
         within = [
             c
             for c in chosen
-            if all(len([i for i in c if i // 4 == layer]) == members[layer, :, b].sum() for layer in range(2))
+            if all(
+                len([i for i in c if i // 4 == layer]) == members[layer, :, b].sum()
+                for layer in range(2)
+            )
         ]
-        assert in_layer[a, b] == pytest.approx(np.mean([sum(flat[i, a] for i in c) >= found for c in within]))
+        assert in_layer[a, b] == pytest.approx(
+            np.mean([sum(flat[i, a] for i in c) >= found for c in within])
+        )
     assert np.isnan(np.diag(anywhere)).all()
     assert np.isnan(overlap_test(np.zeros((3, 2), bool))).all()
 
@@ -534,7 +623,9 @@ def test_counts_shares_and_correlations() -> None:
     assert found["p_fdr"] == pytest.approx(benjamini_hochberg(found["p_value"]))
     assert found["per_layer"].tolist() == found["has_role"].sum(1).tolist()
     assert found["coarse_skills"].tolist() == found["has_role"].sum(-1).tolist()
-    assert found["skills"].tolist() == found["has_role"][..., 2].tolist()  # of the nine only block is here
+    assert (
+        found["skills"].tolist() == found["has_role"][..., 2].tolist()
+    )  # of the nine only block is here
     assert found["sweep"][list(significance.THRESHOLDS).index(3.0)].tolist() == has.sum(0).tolist()
     assert (np.diff(found["sweep"], axis=0) <= 0).all()
     assert found["histogram"].sum(-1).tolist() == np.full((3, 4, 4), 100).tolist()
@@ -546,11 +637,12 @@ def test_counts_shares_and_correlations() -> None:
     low = significance.EDGES[:-1]
     column = scores[:, 1, 2, 3]
     assert again["histogram"][1, 2, 3].tolist() == [
-        int(((column >= a) & (column < b)).sum()) for a, b in zip(low, significance.EDGES[1:], strict=True)
+        int(((column >= a) & (column < b)).sum())
+        for a, b in zip(low, significance.EDGES[1:], strict=True)
     ]
 
 
-# --- what a user can get wrong ----------------------------------------------------------------------------------------
+# --- what a user can get wrong --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -580,7 +672,10 @@ def test_what_the_corpus_lacks_is_named_and_nan() -> None:
     atlas = make_atlas(opened(planted), Corpus.from_texts(["the cat", "cat cat the"]), ["roles"])
     roles = atlas["roles"]
     assert roles.attrs["matched_nothing"] == "question_mark"
-    assert atlas.provenance["left_out"]["roles"]["role=question_mark"] == "its sieve is empty on every input"
+    assert (
+        atlas.provenance["left_out"]["roles"]["role=question_mark"]
+        == "its sieve is empty on every input"
+    )
     assert set(roles.attrs["roles_not_computed"].split(", ")) == {
         "syntactic",
         "nsubj",
@@ -621,7 +716,9 @@ def test_a_registered_sieve_is_picked_up() -> None:
 
     try:
         planted = planted_model([["uniform", "self"]], words=["the", "cat"])
-        roles = make_atlas(opened(planted), Corpus.from_texts(["the cat", "the the cat"]), ["roles"])["roles"]
+        roles = make_atlas(
+            opened(planted), Corpus.from_texts(["the cat", "the the cat"]), ["roles"]
+        )["roles"]
         assert roles["bias"].sel(role="cats", head=0).values == pytest.approx(1)
         assert roles["bias"].sel(role="cats", head=1).values == pytest.approx(
             1

@@ -1,5 +1,5 @@
-"""Sieves, features and pairs equal plain loops on made and real text; whatever a user can get wrong is refused in one
-sentence."""
+"""Sieves, features and pairs equal plain loops on made and real text; whatever a user can get wrong
+is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def compare(rows: list[Encoded]) -> None:
             expected = [[slow_sieves.in_sieve(name, row, i, j) for j in n] for i in n]
             assert sieve_matrix(made, row).tolist() == expected, f"{name} on {row.example.where}"
         for name, feature in known_features().items():
-            assert feature.tokens(row).tolist() == [slow_sieves.has_feature(name, row, t) for t in n], (
-                f"{name} on {row.example.where}"
-            )
+            assert feature.tokens(row).tolist() == [
+                slow_sieves.has_feature(name, row, t) for t in n
+            ], f"{name} on {row.example.where}"
         for name, pair in known_pairs().items():
-            assert pair.matrix(row).tolist() == [[slow_sieves.is_pair(name, row, i, j) for j in n] for i in n], (
-                f"{name} on {row.example.where}"
-            )
+            assert pair.matrix(row).tolist() == [
+                [slow_sieves.is_pair(name, row, i, j) for j in n] for i in n
+            ], f"{name} on {row.example.where}"
 
 
 def test_all_named_sieves_exist() -> None:
@@ -79,12 +79,29 @@ def test_all_named_sieves_exist() -> None:
         "cls", "sep", "rare", "same_word", "same_word:other_segment", "siblings", "question_mark", "first",
         "previous", "duplicate", "induction", "sink",
     } <= set(known_sieves())  # fmt: skip
-    assert set(known_features()) == {"noun", "verb", "pronoun", "subject", "object", "negation", "cls", "sep", "punct"}
-    assert set(known_pairs()) == {"verb->subject", "subject->verb", "noun->pronoun", "pronoun->noun"}
+    assert set(known_features()) == {
+        "noun",
+        "verb",
+        "pronoun",
+        "subject",
+        "object",
+        "negation",
+        "cls",
+        "sep",
+        "punct",
+    }
+    assert set(known_pairs()) == {
+        "verb->subject",
+        "subject->verb",
+        "noun->pronoun",
+        "pronoun->noun",
+    }
 
 
 def test_equal_to_loops_on_made_text() -> None:
-    planted = planted_model([["uniform"]], words=[w for e in battery_examples() for w in e.all_words])
+    planted = planted_model(
+        [["uniform"]], words=[w for e in battery_examples() for w in e.all_words]
+    )
     compare(planted.encode(battery_examples()))
     tricky = [
         Example(words=("the", "unbelievable", "cat"), words_pair=("a", "playing", "cat", "?"),
@@ -128,7 +145,11 @@ def test_block_leaves_special_tokens_out() -> None:
 
 def test_syntactic_links_reach_all_pieces_in_both_directions() -> None:
     (row,) = rows_of(
-        Example(words=("unbelievable", "cat", "sees"), heads=(1, 2, -1), relations=("amod", "nsubj:outer", "root"))
+        Example(
+            words=("unbelievable", "cat", "sees"),
+            heads=(1, 2, -1),
+            relations=("amod", "nsubj:outer", "root"),
+        )
     )
     assert row.word.tolist() == [-1, 0, 0, 0, 1, 2, -1]
     amod = sieve_matrix(find_sieve("amod"), row)
@@ -191,7 +212,11 @@ def test_own_features() -> None:
     )
     assert made["play"].tokens(row).tolist() == [False, False, True, True, False, False]
     assert made["other"].tokens(row).tolist() == [False, True, False, False, True, False]
-    assert made["clause"].tokens(row).tolist() == made["sub"].tokens(row).tolist() == made["play"].tokens(row).tolist()
+    assert (
+        made["clause"].tokens(row).tolist()
+        == made["sub"].tokens(row).tolist()
+        == made["play"].tokens(row).tolist()
+    )
     assert made["edge"].tokens(row).nonzero()[0].tolist() == [0, 5]
     assert made["inner"].tokens(row).nonzero()[0].tolist() == [1, 2, 3, 4, 5]
 
@@ -228,7 +253,8 @@ def test_own_pairs() -> None:
         known_features(),
     )
     pairs = {
-        name: list(zip(*(x.tolist() for x in pair.matrix(row).nonzero()), strict=True)) for name, pair in made.items()
+        name: list(zip(*(x.tolist() for x in pair.matrix(row).nonzero()), strict=True))
+        for name, pair in made.items()
     }
     assert pairs == {
         "d": [(1, 2), (1, 5), (4, 2), (4, 5)],
@@ -256,7 +282,10 @@ def test_bad_pairs(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda i, j: np.ones((3, 4), bool), r"shape \(3, 4\) for 7 looking tokens and 7 tokens; it must be \(7, 7\)"),
+        (
+            lambda i, j: np.ones((3, 4), bool),
+            r"shape \(3, 4\) for 7 looking tokens and 7 tokens; it must be \(7, 7\)",
+        ),
         (lambda i, j: np.ones(7, bool), r"shape \(7,\)"),
         (lambda i, j: i.position + j.position, "gives int64"),
         (lambda i, j: i.nothing, "fails on .*AttributeError"),
@@ -273,9 +302,13 @@ def test_sieves_of_the_wrong_shape(function, said: str) -> None:
 
 
 def test_the_documented_sieves_work_as_they_stand(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "adding-an-analysis.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "adding-an-analysis.md").read_text(
+        encoding="utf-8"
+    )
     (code,) = (
-        block.removeprefix("python\n") for block in text.split("```") if "mine.py:" in block and "@sieve" in block
+        block.removeprefix("python\n")
+        for block in text.split("```")
+        if "mine.py:" in block and "@sieve" in block
     )
     (tmp_path / "mine.py").write_text(code)
     example = Example(words=("cat", "sees", "a", "dog"), upos=("PROPN", "VERB", "DET", "NOUN"))
@@ -283,11 +316,18 @@ def test_the_documented_sieves_work_as_they_stand(tmp_path: Path) -> None:
         load_sieves(str(tmp_path / "mine.py"))
         (row,) = rows_of(example)
         assert sieve_matrix(find_sieve("names"), row).sum(0).tolist() == [0, 6, 0, 0, 0, 0]
-        assert sieve_matrix(find_sieve("verb:before"), row).nonzero() == (pytest.approx([3, 4]), pytest.approx([2, 2]))
+        assert sieve_matrix(find_sieve("verb:before"), row).nonzero() == (
+            pytest.approx([3, 4]),
+            pytest.approx([2, 2]),
+        )
     finally:
         forget_sieve("names")
         forget_sieve("verb:before")
-    named = [line.split('"extra=')[1].split('"')[0] for line in text.splitlines() if '--set "extra=' in line]
+    named = [
+        line.split('"extra=')[1].split('"')[0]
+        for line in text.splitlines()
+        if '--set "extra=' in line
+    ]
     assert set(parse_features(named[0])) == {"modal", "proper"}
     assert set(parse_pairs(named[1], known_features())) == {"det", "adj"}
 
@@ -301,7 +341,10 @@ def test_a_sieve_of_ones_own_from_a_file(tmp_path: Path) -> None:
         (row,) = rows_of(Example(text="the cat sees a dog"))
         assert sieve_matrix(find_sieve("cats"), row).sum(1).tolist() == [1] * 7
         assert list(known_sieves())[-1] == "cats"
-        file.write_text(file.read_text().replace("'cat'", "'sees'") + "# a change of mind, in the same notebook\n")
+        file.write_text(
+            file.read_text().replace("'cat'", "'sees'")
+            + "# a change of mind, in the same notebook\n"
+        )
         os.utime(file, ns=(1, file.stat().st_mtime_ns + 10**9))
         load_sieves(str(file))
         assert sieve_matrix(find_sieve("cats"), row)[0].nonzero()[0].tolist() == [3]
@@ -317,7 +360,8 @@ def test_a_sieve_of_ones_own_from_a_file(tmp_path: Path) -> None:
         forget_sieve("seers")
     (tmp_path / "taken.py").write_text(IMPORT + cats.replace("'cats', ", "'local', "))
     with pytest.raises(
-        ParameterError, match=r"Two sieves are called 'local' \(in headwise.*builtin and in .*taken.py\)"
+        ParameterError,
+        match=r"Two sieves are called 'local' \(in headwise.*builtin and in .*taken.py\)",
     ):
         load_sieves(str(tmp_path / "taken.py"))
     (tmp_path / "bad.py").write_text("1/0")
@@ -371,4 +415,6 @@ def test_names_that_clash_are_refused_in_every_list(tmp_path: Path) -> None:
 
 
 def test_a_relation_has_one_sieve() -> None:
-    assert find_sieve("relation:det") is find_sieve("relation:det")  # a batch's matrices are remembered by it
+    assert find_sieve("relation:det") is find_sieve(
+        "relation:det"
+    )  # a batch's matrices are remembered by it

@@ -65,7 +65,22 @@ def test_rows_without_the_sink(made, found) -> None:
     assert np.isnan(found["rest_entropy"].values[made.where("sink")])
 
 
-NAMES = ["cat", "dog", "bird", "child", "saw", "heard", "near", "under", "tree", "house", "not", "he", "she", "it"]
+NAMES = [
+    "cat",
+    "dog",
+    "bird",
+    "child",
+    "saw",
+    "heard",
+    "near",
+    "under",
+    "tree",
+    "house",
+    "not",
+    "he",
+    "she",
+    "it",
+]
 NAMES += ["and", "old", "small"]
 
 
@@ -85,20 +100,29 @@ def test_random_weights_are_nothing_and_a_slow_computation_agrees() -> None:
 
 
 def test_the_test_is_against_the_threshold_or_twice_a_uniform_head() -> None:
-    """Short and long inputs, so that the bar is now the one and now the other; a threshold amid what heads give."""
+    """Short and long inputs, so that the bar is now the one and now the other; a threshold amid
+    what heads give."""
     module, tokenizer = random_model(causal=True, layers=3, heads=4, seed=1)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(2 if parameter.ndim > 1 else 1)
     texts = [*words(6, 3, 1, NAMES), *words(5, 12, 2, NAMES)]
-    corpus = Corpus.from_examples([*texts, Example(text="cat")], "lengths")  # a word is too short to be asked
+    corpus = Corpus.from_examples(
+        [*texts, Example(text="cat")], "lengths"
+    )  # a word is too short to be asked
     with HeadModel.open(module, tokenizer=tokenizer) as model:
-        found = make_atlas(model, corpus, ["surface", "sinks"], parameters={"sinks": {"threshold": 0.4}})["sinks"]
+        found = make_atlas(
+            model, corpus, ["surface", "sinks"], parameters={"sinks": {"threshold": 0.4}}
+        )["sinks"]
     slow = slowly(module, tokenizer, texts, 0.4)
-    bars = np.array([max(0.4, 2 * np.mean(1 / np.arange(2, 1 + len(ids(tokenizer, one))))) for one in texts])
+    bars = np.array(
+        [max(0.4, 2 * np.mean(1 / np.arange(2, 1 + len(ids(tokenizer, one))))) for one in texts]
+    )
     assert (bars > 0.4).any()
     assert (bars == 0.4).any()
-    p = scipy_stats.ttest_1samp(slow["first"] - bars[:, None, None], 0, axis=0, alternative="greater").pvalue
+    p = scipy_stats.ttest_1samp(
+        slow["first"] - bars[:, None, None], 0, axis=0, alternative="greater"
+    ).pvalue
     assert 0.001 < p.min() < 0.9
     np.testing.assert_allclose(found["first_p"].values, p, rtol=1e-3)
     assert (found["first_n"] == len(texts)).all()
@@ -114,7 +138,11 @@ def slowly(module, tokenizer, corpus, threshold: float) -> dict[str, np.ndarray]
     module.set_attn_implementation("eager")
     found: dict[str, list[np.ndarray]] = {}
     for example in corpus:
-        output = module(torch.tensor([ids(tokenizer, example)]), output_attentions=True, output_hidden_states=True)
+        output = module(
+            torch.tensor([ids(tokenizer, example)]),
+            output_attentions=True,
+            output_hidden_states=True,
+        )
         maps = torch.stack(output.attentions)[:, 0].detach().double().numpy()
         first, rest = maps[:, :, 1:, 0], maps[:, :, 1:, 1:]
         total = rest.sum(-1)
@@ -130,7 +158,9 @@ def slowly(module, tokenizer, corpus, threshold: float) -> dict[str, np.ndarray]
         one = {
             "first": first.mean(-1),
             "rate": (first > threshold).mean(-1),
-            "rest_entropy": np.nanmean(some * -(rest * np.log(np.where(rest > 0, rest, 1))).sum(-1), -1),
+            "rest_entropy": np.nanmean(
+                some * -(rest * np.log(np.where(rest > 0, rest, 1))).sum(-1), -1
+            ),
             "rest_largest": np.nanmean(some * rest.max(-1), -1),
             "value_norm_ratio": np.stack(ratios),
             "hidden_norm_ratio": (lengths[:, 0] / lengths.median(-1).values).numpy(),
@@ -143,11 +173,15 @@ def slowly(module, tokenizer, corpus, threshold: float) -> dict[str, np.ndarray]
 def test_learned_sinks() -> None:
     config, _, arguments = SERVED["gpt-oss"]
     tokenizer = random_model(causal=True)[1]
-    with HeadModel.open(build(config, "GptOssForCausalLM", arguments), tokenizer=tokenizer) as model:
+    with HeadModel.open(
+        build(config, "GptOssForCausalLM", arguments), tokenizer=tokenizer
+    ) as model:
         corpus = words(3, 8, 0, NAMES)
         found = make_atlas(model, corpus, ["sinks"])["sinks"]
         expected = [model.trace(model.batch(e)).sink[0].mean(-1).numpy() for e in corpus]
-        above = [(model.trace(model.batch(e)).sink[0] > 0.3).double().mean(-1).numpy() for e in corpus]
+        above = [
+            (model.trace(model.batch(e)).sink[0] > 0.3).double().mean(-1).numpy() for e in corpus
+        ]
     np.testing.assert_allclose(found["learned"].values, np.mean(expected, 0), rtol=1e-4)
     np.testing.assert_allclose(found["learned_rate"].values, np.mean(above, 0), atol=1e-6)
 
@@ -163,7 +197,10 @@ def test_figures_and_headline(found) -> None:
 def test_an_atlas_with_both_ways_in_it_draws_as_before(found, tmp_path: Path) -> None:
     """`first_other` was a part of `sinks` before it became `opening_token`."""
     old = found.assign(
-        {f"first_other{end}": found[f"first{end}"] * (0.5 if end != "_n" else 1) for end in ("", "_n", "_low", "_high")}
+        {
+            f"first_other{end}": found[f"first{end}"] * (0.5 if end != "_n" else 1)
+            for end in ("", "_n", "_low", "_high")
+        }
     ).assign_attrs(opening=1, other="without the opening token")
     loaded = Atlas.load(Atlas({"sinks": old}).save(tmp_path / "atlas.nc"))["sinks"]
     heads = next(spec for spec in figures_for("sinks") if spec.name == "heads")
@@ -176,7 +213,9 @@ def test_an_atlas_with_both_ways_in_it_draws_as_before(found, tmp_path: Path) ->
 
 def test_inputs_too_short_for_anything(made) -> None:
     with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
-        atlas = make_atlas(model, Corpus.from_examples([Example(text="word1")], "short"), ["surface", "sinks"])
+        atlas = make_atlas(
+            model, Corpus.from_examples([Example(text="word1")], "short"), ["surface", "sinks"]
+        )
     assert np.isnan(atlas["sinks"]["first"].values).all()
     assert "every input is shorter than 3 tokens" in atlas["sinks"].attrs["left_out"]
     assert make_analysis("sinks").headline(atlas["sinks"]) == []

@@ -28,9 +28,11 @@ TEXTS: list[str | tuple[str, str]] = [
 ]
 
 
-def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> dict[str, np.ndarray]:
-    """Both analyses in plain loops over tokens, in float64, from whole maps [layer, head, query, key] of one example at
-    a time."""
+def slow(
+    maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool
+) -> dict[str, np.ndarray]:
+    """Both analyses in plain loops over tokens, in float64, from whole maps [layer, head, query,
+    key] of one example at a time."""
     layers, heads = maps[0].shape[:2]
     scores: dict[str, list[np.ndarray]] = {}
     longest = max(len(row) for row in rows)
@@ -45,7 +47,11 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
         to_kind = np.einsum("lhij,tj->lhit", weights, kinds)
 
         def over(rows_chosen: np.ndarray, values: np.ndarray = to_kind) -> np.ndarray:
-            return values[:, :, rows_chosen].mean(2) if rows_chosen.any() else np.full((layers, heads, 5), np.nan)
+            return (
+                values[:, :, rows_chosen].mean(2)
+                if rows_chosen.any()
+                else np.full((layers, heads, 5), np.nan)
+            )
 
         logs = np.log(np.where(weights > 0, weights, 1))
         entropy = -(weights * logs).sum(-1)
@@ -68,7 +74,9 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
         even = visible / visible.sum(1, keepdims=True)
         found["mass_uniform"] = np.broadcast_to((even @ kinds.T).mean(0), (layers, 5))
         own = [np.diagonal(even, o)[np.diagonal(visible, o)] for o in (-1, 0, 1)]
-        found["position_uniform"] = np.broadcast_to([d.mean() if len(d) else np.nan for d in own], (layers, 3))
+        found["position_uniform"] = np.broadcast_to(
+            [d.mean() if len(d) else np.nan for d in own], (layers, 3)
+        )
         for i in range(n):
             for j in range(n):
                 found["mean_offset"] += weights[:, :, i, j] * (j - i) / n
@@ -82,23 +90,39 @@ def slow(maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> d
     offsets = np.arange(1 - longest, longest)
     kept = pairs > 0
     result = {}
-    for name, values in scores.items():  # means over the examples that have a value; NaN where none has
+    for (
+        name,
+        values,
+    ) in scores.items():  # means over the examples that have a value; NaN where none has
         stacked = np.stack(values)
         count = np.isfinite(stacked).sum(0)
-        result[name] = np.where(count > 0, np.nansum(stacked, axis=0) / np.maximum(count, 1), np.nan)
-    there = [t in ("first", "punct", "other") or any(getattr(row, t).any() for row in rows) for t in TYPES]
+        result[name] = np.where(
+            count > 0, np.nansum(stacked, axis=0) / np.maximum(count, 1), np.nan
+        )
+    there = [
+        t in ("first", "punct", "other") or any(getattr(row, t).any() for row in rows)
+        for t in TYPES
+    ]
     for name in ("mass", "mass_from_sep", "mass_from_other", "mass_rest", "mass_uniform"):
-        result[name][..., ~np.array(there)] = np.nan  # a share of tokens that no text has is no share
+        result[name][..., ~np.array(there)] = (
+            np.nan
+        )  # a share of tokens that no text has is no share
     result["histogram"] = histogram[..., kept]
     result["centre"] = (offsets[kept] * histogram[..., kept]).sum(-1) / histogram[..., kept].sum(-1)
     result["offset"] = offsets[kept]
     return result
 
 
-def without_first(weights: np.ndarray, visible: np.ndarray, kinds: np.ndarray) -> dict[str, np.ndarray]:
-    """What is left of one example's maps without the first token, rows made to sum to one, one row at a time."""
+def without_first(
+    weights: np.ndarray, visible: np.ndarray, kinds: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What is left of one example's maps without the first token, rows made to sum to one, one row
+    at a time."""
     layers, heads, n, _ = weights.shape
-    out = {"mass_rest": np.full((layers, heads, 5), np.nan), "position_rest": np.full((layers, heads, 3), np.nan)}
+    out = {
+        "mass_rest": np.full((layers, heads, 5), np.nan),
+        "position_rest": np.full((layers, heads, 3), np.nan),
+    }
     out |= {name: np.full((layers, heads), np.nan) for name in ("entropy_rest", "max_weight_rest")}
     for layer, head in np.ndindex(layers, heads):
         held: dict[str, list[np.ndarray | float]] = {name: [] for name in out}
@@ -118,19 +142,29 @@ def without_first(weights: np.ndarray, visible: np.ndarray, kinds: np.ndarray) -
             if values:
                 out[name][layer, head] = np.mean(values, axis=0)
         out["position_rest"][layer, head] = [np.mean(own) if own else np.nan for own in at]
-    out["entropy_rest_uniform"] = np.full(layers, np.log(visible[1:, 1:].sum(1)).mean() if n > 1 else np.nan)
+    out["entropy_rest_uniform"] = np.full(
+        layers, np.log(visible[1:, 1:].sum(1)).mean() if n > 1 else np.nan
+    )
     return out
 
 
 def assert_equal_to_slow(
-    surface: xr.Dataset, offsets: xr.Dataset, expected: dict[str, np.ndarray], causal: bool, atol: float
+    surface: xr.Dataset,
+    offsets: xr.Dataset,
+    expected: dict[str, np.ndarray],
+    causal: bool,
+    atol: float,
 ) -> None:
     names = [*("mass", "mass_from_sep", "mass_from_other", "entropy", "max_weight", "position")]
-    names += [*("mass_rest", "position_rest", "entropy_rest", "entropy_rest_uniform", "max_weight_rest")]
+    names += [
+        *("mass_rest", "position_rest", "entropy_rest", "entropy_rest_uniform", "max_weight_rest")
+    ]
     for name in (*names, "mass_uniform", "position_uniform"):
         np.testing.assert_allclose(surface[name], expected[name], atol=atol, err_msg=name)
     if not causal:
-        np.testing.assert_allclose(surface["entropy_from_cls"], expected["entropy_from_cls"], atol=atol)
+        np.testing.assert_allclose(
+            surface["entropy_from_cls"], expected["entropy_from_cls"], atol=atol
+        )
     assert offsets["offset"].values.tolist() == expected["offset"].tolist()
     for name in ("histogram", "mean_offset", "mean_distance", "centre"):
         scale = max(1.0, float(np.abs(expected[name]).max()))
@@ -141,7 +175,9 @@ def assert_equal_to_slow(
 
 @pytest.mark.parametrize("waiting", [0, 2**40])  # layer by layer, or all layers at once as on a GPU
 @pytest.mark.parametrize("causal", [False, True])
-def test_equal_to_plain_loops_on_planted_heads(causal: bool, waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_to_plain_loops_on_planted_heads(
+    causal: bool, waiting: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(WAITING_BYTES, "cpu", waiting)
     behaviours = [["previous", "self", "uniform"], ["first", "same_word", "offset:-2"]]
     planted = planted_model(behaviours, causal=causal, words=WORDS)
@@ -169,9 +205,13 @@ def test_planted_heads_are_recovered_exactly() -> None:
     assert float(kinds.sel(layer=0, head=3, token_type="sep")) == pytest.approx(1, abs=1e-5)
     assert float(kinds.sel(layer=1, head=0, token_type="cls")) == pytest.approx(1, abs=1e-5)
     lengths = [len(model.encode(text)) for text in texts]
-    assert float(surface["entropy"].sel(layer=1, head=1)) == pytest.approx(np.mean(np.log(lengths)), abs=1e-5)
+    assert float(surface["entropy"].sel(layer=1, head=1)) == pytest.approx(
+        np.mean(np.log(lengths)), abs=1e-5
+    )
     assert float(surface["entropy_uniform"][1]) == pytest.approx(np.mean(np.log(lengths)), abs=1e-6)
-    assert float(surface["max_weight"].sel(layer=1, head=1)) == pytest.approx(np.mean(1 / np.array(lengths)), abs=1e-5)
+    assert float(surface["max_weight"].sel(layer=1, head=1)) == pytest.approx(
+        np.mean(1 / np.array(lengths)), abs=1e-5
+    )
     histogram = offsets["histogram"].sel(source="attention")
     assert float(histogram.sel(layer=0, head=0, offset=-1)) == pytest.approx(1, abs=1e-5)
     assert float(histogram.sel(layer=1, head=2, offset=3)) == pytest.approx(1, abs=1e-5)
@@ -199,10 +239,14 @@ def test_interval_and_weighting() -> None:
     texts = ["cat", "the cat saw a dog .", "a cat , a dog , a cat ."]
     corpus = Corpus.from_texts(texts)
     by_example = make_atlas(model, corpus, ["surface"])["surface"]
-    by_token = make_atlas(model, corpus, ["surface"], parameters={"surface": {"weighting": "tokens"}})["surface"]
+    by_token = make_atlas(
+        model, corpus, ["surface"], parameters={"surface": {"weighting": "tokens"}}
+    )["surface"]
     n = np.array([len(model.encode(text)) for text in texts])
     assert float(by_example["entropy"][0, 0]) == pytest.approx(np.log(n).mean(), abs=1e-5)
-    assert float(by_token["entropy"][0, 0]) == pytest.approx((n * np.log(n)).sum() / n.sum(), abs=1e-5)
+    assert float(by_token["entropy"][0, 0]) == pytest.approx(
+        (n * np.log(n)).sum() / n.sum(), abs=1e-5
+    )
     from scipy import stats
 
     low, high = stats.t.interval(0.95, 2, np.log(n).mean(), stats.sem(np.log(n)))
@@ -210,7 +254,9 @@ def test_interval_and_weighting() -> None:
     assert float(by_example["entropy_high"][0, 0]) == pytest.approx(high, abs=1e-5)
     assert int(by_token["entropy_n"][0, 0]) == 3
     assert (
-        float(by_token["entropy_low"][0, 0]) < float(by_token["entropy"][0, 0]) < float(by_token["entropy_high"][0, 0])
+        float(by_token["entropy_low"][0, 0])
+        < float(by_token["entropy"][0, 0])
+        < float(by_token["entropy_high"][0, 0])
     )
 
 
@@ -218,12 +264,17 @@ def test_mass_beyond_the_reach_is_reported() -> None:
     planted = planted_model([["first", "self"]], words=WORDS)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     offsets = make_atlas(
-        model, Corpus.from_texts(["the cat saw a dog ."]), ["offsets"], parameters={"offsets": {"reach": 3}}
+        model,
+        Corpus.from_texts(["the cat saw a dog ."]),
+        ["offsets"],
+        parameters={"offsets": {"reach": 3}},
     )["offsets"]
     assert float(offsets["beyond"].sel(source="attention", layer=0, head=0)) == pytest.approx(
         4 / 8, abs=1e-5
     )  # 8 tokens; the last four are further than 3 from the first
-    assert float(offsets["beyond"].sel(source="attention", layer=0, head=1)) == pytest.approx(0, abs=1e-6)
+    assert float(offsets["beyond"].sel(source="attention", layer=0, head=1)) == pytest.approx(
+        0, abs=1e-6
+    )
 
 
 @pytest.mark.real
@@ -231,7 +282,9 @@ def test_equal_to_plain_numpy_on_wiki_bert(wiki_model: HeadModel, shared: Path) 
     count = 200 if os.environ.get("HEADWISE_FULL") else 3
     model = wiki_model
     articles = f"articles:{shared / 'data' / 'wikipedia' / 'articles.jsonl.gz'}"
-    corpus = Corpus.from_examples(list(islice(open_corpus(articles, tokenizer=model.tokenizer), count)))
+    corpus = Corpus.from_examples(
+        list(islice(open_corpus(articles, tokenizer=model.tokenizer), count))
+    )
     atlas = make_atlas(model, corpus, ["surface", "offsets"])
     rows = [model.encode(example, i) for i, example in enumerate(corpus)]
     assert len(rows) == count

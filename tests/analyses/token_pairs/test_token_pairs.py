@@ -1,5 +1,5 @@
-"""`token_pairs`: equal to loops over pairs of tokens; a head that only knows distances has no excess, one that knows
-the tree has."""
+"""`token_pairs`: equal to loops over pairs of tokens; a head that only knows distances has no
+excess, one that knows the tree has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ COUNT = 50 if os.environ.get("HEADWISE_FULL") else 8
 
 
 def matched(row: Encoded, i: int, j: int, kind: set[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The pairs that one is matched with, from loops: same offset; same parts of speech where there are such."""
+    """The pairs that one is matched with, from loops: same offset; same parts of speech where there
+    are such."""
     tags = row.example.upos
     ordinary = [t for t in range(len(row)) if not row.special[t]]
     there = [(a, a + j - i) for a in ordinary if a + j - i in ordinary]
@@ -38,13 +39,22 @@ def matched(row: Encoded, i: int, j: int, kind: set[tuple[int, int]]) -> list[tu
     return both or last or others or there
 
 
-def compare(dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool) -> None:
+def compare(
+    dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool
+) -> None:
     for name in known_pairs():
-        found: dict[str, list[np.ndarray]] = {"attention": [], "pair_mean": [], "expected": [], "excess": []}
+        found: dict[str, list[np.ndarray]] = {
+            "attention": [],
+            "pair_mean": [],
+            "expected": [],
+            "excess": [],
+        }
         total = 0
         for full, row in zip(maps, rows, strict=True):
             n = len(row)
-            pairs = [(i, j) for i in range(n) for j in range(n) if slow_sieves.is_pair(name, row, i, j)]
+            pairs = [
+                (i, j) for i in range(n) for j in range(n) if slow_sieves.is_pair(name, row, i, j)
+            ]
             total += len(pairs)
             seen = [(i, j) for i, j in pairs if j <= i or not causal]
             if not seen:
@@ -91,7 +101,9 @@ def test_equal_to_loops_on_a_real_model(shared: Path, wiki_model: HeadModel) -> 
     gold = list(open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=COUNT))
     examples = [*[e for e in gold if len(e.all_words) < 40], *demo_examples(COUNT // 2)]
     given = {"token_pairs": {"random_models": 0}}  # what they give is not compared here
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters=given)["token_pairs"]
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters=given)[
+        "token_pairs"
+    ]
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     compare(dataset, eager_maps(model, rows), rows, causal=False)
 
@@ -101,7 +113,9 @@ def test_distance_alone_gives_no_excess_and_the_tree_does() -> None:
         demo_examples(40), [["tree", "children", "previous", "uniform"]], max_length=128
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"])["token_pairs"].sel(layer=0)
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"])["token_pairs"].sel(
+        layer=0
+    )
     assert dataset.attrs["random_models"] == 4
     assert bool(dataset["stands_out"].sel(head=0, pair="subject->verb"))
     assert bool(dataset["stands_out"].sel(head=1, pair="verb->subject"))
@@ -110,7 +124,8 @@ def test_distance_alone_gives_no_excess_and_the_tree_does() -> None:
     up, down = dataset.sel(pair="subject->verb"), dataset.sel(pair="verb->subject")
     assert up["p_adjusted"].sel(head=0) < 1e-6
     assert down["p_adjusted"].sel(head=1) < 1e-6
-    # the head of the previous token sees many subjects right before their verbs, but it does so before every token
+    # the head of the previous token sees many subjects right before their verbs, but it does so
+    # before every token
     assert down["attention"].sel(head=2) > 0.3
     assert abs(float(down["excess"].sel(head=2))) < 0.02
     assert float(dataset["p_value"].sel(head=[2, 3]).min()) > 0.001
@@ -118,14 +133,20 @@ def test_distance_alone_gives_no_excess_and_the_tree_does() -> None:
 
 
 def test_a_decoder_s_uniform_and_previous_heads_have_no_excess() -> None:
-    """Early rows have few keys: a uniform head gives verbs near the beginning more to their subjects than others."""
+    """Early rows have few keys: a uniform head gives verbs near the beginning more to their
+    subjects than others."""
     examples = demo_examples(40)
     planted = planted_model(
-        [["uniform", "previous"]], causal=True, words=[w for e in examples for w in e.all_words], max_length=96
+        [["uniform", "previous"]],
+        causal=True,
+        words=[w for e in examples for w in e.all_words],
+        max_length=96,
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     given = {"token_pairs": {"random_models": 0}}
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters=given)["token_pairs"]
+    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters=given)[
+        "token_pairs"
+    ]
     assert (dataset["excess_n"].max(("layer", "head")) > 15).sum() >= 2
     assert float(dataset["excess"].max()) < 1e-6
     assert not dataset["stands_out"].any()
@@ -136,9 +157,9 @@ def test_own_pairs_and_bad_ones() -> None:
     planted = planted_model([["uniform"]], words=[w for e in examples for w in e.all_words])
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     given = {"extra": "det: upos=DET -> noun up det; ghost: form=ghost -> noun"}
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": given})[
-        "token_pairs"
-    ]
+    dataset = make_atlas(
+        model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": given}
+    )["token_pairs"]
     dets = sum(sum(r == "det" for r in e.relations) for e in examples)
     assert int(dataset["count"].sel(pair="det")) == dets
     assert (
@@ -146,7 +167,12 @@ def test_own_pairs_and_bad_ones() -> None:
     )  # no sentence there has a noun and a pronoun
     alone = {"pairs": "ghost", "extra": "ghost: form=ghost -> noun"}
     with pytest.raises(ParameterError, match="no pair of any of the kinds ghost; check"):
-        make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": alone})
+        make_atlas(
+            model,
+            Corpus.from_examples(examples),
+            ["token_pairs"],
+            parameters={"token_pairs": alone},
+        )
     with pytest.raises(ParameterError, match="Did you mean"):
         make_analysis("token_pairs", {"pairs": "noun->pronouns"})
     with pytest.raises(ParameterError, match="no relation in this corpus 'dett'"):

@@ -1,4 +1,5 @@
-"""`tree_probe`: a planted tree head parses the demo corpus; maps, splits, random weights and kills."""
+"""`tree_probe`: a planted tree head parses the demo corpus; maps, splits, random weights and
+kills."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from headwise.analyses.tree_probe import analysis as module_under_test
 from headwise.analyses.tree_probe import collect, structural
 from headwise.analyses.tree_probe.analysis import PROBES
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
-from headwise.core.store import Store
-from headwise.models.twins import random_but_embeddings
+from headwise.core.store import CheckpointStore
+from headwise.models.random_init import random_but_embeddings
 from headwise.probes.tree import WordMaps
 from headwise.run import RunOptions, run_analyses
 from headwise.testing import eager_maps, planted_annotations, random_model
@@ -40,9 +41,11 @@ def word_level(full: np.ndarray, row: Encoded) -> np.ndarray:
 
 
 def test_a_planted_tree_head_parses_the_demo_corpus() -> None:
-    examples = [e for e in demo_corpus(size=160) if e.heads is not None and not e.has_pair and len(e.all_words) <= 25][
-        :60
-    ]
+    examples = [
+        e
+        for e in demo_corpus(size=160)
+        if e.heads is not None and not e.has_pair and len(e.all_words) <= 25
+    ][:60]
     planted, renamed = planted_annotations(examples, [["uniform", "previous"], ["self", "tree"]])
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     found = make_atlas(
@@ -62,7 +65,12 @@ def test_a_planted_tree_head_parses_the_demo_corpus() -> None:
         weight.sel(layer=1, head=0),
     )  # the uniform head's weight only shifts all words against the root
     assert float(weight.sel(layer=1, head=1)) > max(map(abs, map(float, others))) + 1
-    assert found["weight"].sel(probe=["distance_words", "random_attention_words", "right_branching"]).isnull().all()
+    assert (
+        found["weight"]
+        .sel(probe=["distance_words", "random_attention_words", "right_branching"])
+        .isnull()
+        .all()
+    )
     assert found.attrs["sentences_train"] == 42
     assert found.attrs["sentences_validation"] == 6
     assert found.attrs["sentences_test"] == 12
@@ -94,7 +102,9 @@ def _run(model: HeadModel, corpus: Corpus, analysis, folder: Path | None = None)
     import tempfile
 
     with tempfile.TemporaryDirectory() as temporary:
-        return run_analyses(model, corpus, [analysis], folder or temporary, RunOptions())["tree_probe"]
+        return run_analyses(model, corpus, [analysis], folder or temporary, RunOptions())[
+            "tree_probe"
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +113,17 @@ def small() -> tuple[HeadModel, Corpus]:
     return HeadModel.open(module, tokenizer=tokenizer), Corpus.from_examples(battery_examples(2))
 
 
-TWO_SEEDS = {"epochs": 1, "seeds": 2, "learning_rate": 0.01}  # searching a rate is most of a training
+TWO_SEEDS = {
+    "epochs": 1,
+    "seeds": 2,
+    "learning_rate": 0.01,
+}  # searching a rate is most of a training
 
 
 @pytest.fixture(scope="module")
 def undisturbed(small: tuple[HeadModel, Corpus]):
-    """What `TWO_SEEDS` gives; where the maps are held changes nothing, which the kills below see too."""
+    """What `TWO_SEEDS` gives; where the maps are held changes nothing, which the kills below see
+    too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collect, "COLLECT_TOKENS", 64)
         return _run(*small, make_analysis("tree_probe", TWO_SEEDS))
@@ -126,8 +141,12 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
         if not seen:
             rows = [model.encode(example, i) for i, example in enumerate(corpus)][:6]
             for i, (row, full) in enumerate(zip(rows, eager_maps(model, rows), strict=True)):
-                expected = np.moveaxis(word_level(full, row).reshape(-1, row.word_count, row.word_count), 0, -1)
-                np.testing.assert_allclose(maps.read([i], row.word_count)[0].numpy(), expected, atol=1e-3)
+                expected = np.moveaxis(
+                    word_level(full, row).reshape(-1, row.word_count, row.word_count), 0, -1
+                )
+                np.testing.assert_allclose(
+                    maps.read([i], row.word_count)[0].numpy(), expected, atol=1e-3
+                )
         seen.append(maps)
         if len(seen) == 3:
             raise KeyboardInterrupt  # the third probe is interrupted
@@ -140,15 +159,26 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
     assert list(tmp_path.rglob("trained-maps-*.piece"))
     resumed = []
     monkeypatch.setattr(
-        module_under_test, "fit_tree_probe", lambda *a: resumed.append(type(a[0]).__name__) or original(*a)
+        module_under_test,
+        "fit_tree_probe",
+        lambda *a: resumed.append(type(a[0]).__name__) or original(*a),
     )
     _run(model, corpus, analysis, tmp_path)
-    assert resumed == ["DistanceWordsProbe", "AttentionWordsProbe"]  # attention and attention + words were done
+    assert resumed == [
+        "DistanceWordsProbe",
+        "AttentionWordsProbe",
+    ]  # attention and attention + words were done
     assert not list(tmp_path.rglob("*-maps-*.piece"))
 
 
 @pytest.mark.parametrize(
-    "phase", ["collect._map_piece", "analysis.fit_tree_probe", "analysis.mean_head_weights", "analysis.right_branching"]
+    "phase",
+    [
+        "collect._map_piece",
+        "analysis.fit_tree_probe",
+        "analysis.mean_head_weights",
+        "analysis.right_branching",
+    ],
 )
 @pytest.mark.parametrize("in_memory", [2**30, 1])
 def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
@@ -181,7 +211,9 @@ def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
     monkeypatch.setattr(module, name, real)
     found = _run(model, corpus, analysis, tmp_path)
     for name, variable in undisturbed.variables.items():
-        assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), name
+        assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), (
+            name
+        )
 
 
 def test_no_more_sentences_are_encoded_than_are_drawn(small: tuple[HeadModel, Corpus]) -> None:
@@ -198,9 +230,18 @@ def test_no_more_sentences_are_encoded_than_are_drawn(small: tuple[HeadModel, Co
         data.take(examples[:3], rows.__getitem__, 80)
         first = len(data.rows)
         before = len(asked)
-        data.take(examples, lambda place: asked.append(place) or rows[place], 80, 4, np.random.default_rng(seed))
+        data.take(
+            examples,
+            lambda place: asked.append(place) or rows[place],
+            80,
+            4,
+            np.random.default_rng(seed),
+        )
         assert [row.index for row in data.rows] == list(range(first + 4))
-        chosen = [next(i for i, row in enumerate(rows) if row.example is own.example) for own in data.rows[first:]]
+        chosen = [
+            next(i for i, row in enumerate(rows) if row.example is own.example)
+            for own in data.rows[first:]
+        ]
         assert chosen == sorted(chosen)  # in the order of the corpus
         assert asked[-1] in chosen  # it ends with the last that was wanted
         assert set(chosen) <= set(asked[before:])
@@ -239,7 +280,11 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     plain = tmp_path / "plain.txt"
     plain.write_text("the cat\n")
     with pytest.raises(MissingAnnotationError, match="has no trees"):
-        _run(model, Corpus.from_examples(battery_examples(2)), make_analysis("tree_probe", {"train": str(plain)}))
+        _run(
+            model,
+            Corpus.from_examples(battery_examples(2)),
+            make_analysis("tree_probe", {"train": str(plain)}),
+        )
     for wrong in (
         {"validation": 1.0},
         {"epochs": 0},
@@ -263,21 +308,29 @@ def beginning(treebank: Path, folder: Path, sentences: int) -> Path:
 @pytest.mark.real
 @pytest.mark.slow
 def test_order_of_probes_on_wiki_bert(wiki_model: HeadModel, shared: Path, tmp_path: Path) -> None:
-    """Attention + words beats attention beats right-branching, and random weights stay far below, on EWT: on short
-    sentences of its beginning, or on all of it."""
+    """Attention + words beats attention beats right-branching, and random weights stay far below,
+    on EWT: on short sentences of its beginning, or on all of it."""
     many = bool(os.environ.get("HEADWISE_FULL"))
     model = wiki_model
-    trees, vectors = shared / "data" / "trees", shared / "data" / "vectors" / "glove_6B_100d_bertvocab_f16.npz"
+    trees, vectors = (
+        shared / "data" / "trees",
+        shared / "data" / "vectors" / "glove_6B_100d_bertvocab_f16.npz",
+    )
     train, test = trees / "en_ewt-ud-train.conllu.xz", trees / "en_ewt-ud-dev.conllu.xz"
     parameters: dict[str, object] = {"train": str(train), "vectors": str(vectors)}
     if not many:
         train, test = (beginning(path, tmp_path, 220) for path in (train, test))
-        parameters |= {"train": str(train), "train_sentences": 70, "test_sentences": 50, "longest": 14}
+        parameters |= {
+            "train": str(train),
+            "train_sentences": 70,
+            "test_sentences": 50,
+            "longest": 14,
+        }
         parameters |= {"learning_rate": 0.005, "patience": 1}  # the search has tests of its own
     corpus = open_corpus(test)
-    uas = make_atlas(model, corpus, ["tree_probe"], parameters={"tree_probe": parameters}, full=True)["tree_probe"][
-        "uas"
-    ]
+    uas = make_atlas(
+        model, corpus, ["tree_probe"], parameters={"tree_probe": parameters}, full=True
+    )["tree_probe"]["uas"]
     by_name = dict(zip(uas["probe"].values.tolist(), uas.values.tolist(), strict=True))
     if many:
         assert by_name["attention_words"] > by_name["attention"] + 0.05
@@ -289,9 +342,13 @@ def test_order_of_probes_on_wiki_bert(wiki_model: HeadModel, shared: Path, tmp_p
 def test_attention_probe_equals_plain_loops_on_wiki_bert(
     wiki_model: HeadModel, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attention-only probe's UAS on real sentences, word by word from eager maps, with the weights it learned."""
+    """The attention-only probe's UAS on real sentences, word by word from eager maps, with the
+    weights it learned."""
     count = 50 if os.environ.get("HEADWISE_FULL") else 8
-    quick = {"epochs": 1, "learning_rate": 0.01}  # of the other probes: this one is trained to its optimum
+    quick = {
+        "epochs": 1,
+        "learning_rate": 0.01,
+    }  # of the other probes: this one is trained to its optimum
     model = wiki_model
     examples = [
         e
@@ -302,10 +359,14 @@ def test_attention_probe_equals_plain_loops_on_wiki_bert(
     learned = []
     original = module_under_test.score_tree_probe
     monkeypatch.setattr(
-        module_under_test, "score_tree_probe", lambda probe, *rest: learned.append(probe) or original(probe, *rest)
+        module_under_test,
+        "score_tree_probe",
+        lambda probe, *rest: learned.append(probe) or original(probe, *rest),
     )
     monkeypatch.setattr("headwise.analyses.tree_probe.analysis.open_corpus", lambda *_, **__: train)
-    found = _run(model, Corpus.from_examples(test), make_analysis("tree_probe", {"train": "given", **quick}))
+    found = _run(
+        model, Corpus.from_examples(test), make_analysis("tree_probe", {"train": "given", **quick})
+    )
     probe = next(p for p in learned if type(p).__name__ == "AttentionProbe")
     w, u = probe.weight.detach().double().numpy().T
     right = scored = near = 0
@@ -315,10 +376,16 @@ def test_attention_probe_equals_plain_loops_on_wiki_bert(
         for j, (head, relation) in enumerate(zip(example.heads, example.relations, strict=True)):
             if relation.split(":")[0] == "punct":
                 continue
-            scores = {i: float(w @ maps[:, i, j] + u @ maps[:, j, i]) for i in range(row.word_count) if i != j}
+            scores = {
+                i: float(w @ maps[:, i, j] + u @ maps[:, j, i])
+                for i in range(row.word_count)
+                if i != j
+            }
             scores[ROOT] = float(probe.root.detach())
             ordered = sorted(scores.values())
-            near += ordered[-1] - ordered[-2] < 0.02  # the stored maps are float16: such a tie may fall either way
+            near += (
+                ordered[-1] - ordered[-2] < 0.02
+            )  # the stored maps are float16: such a tie may fall either way
             scored += 1
             right += max(scores, key=lambda i: scores[i]) == head
     assert found.attrs["words_tested"] == scored
@@ -332,19 +399,30 @@ def test_the_structural_probe_stands_beside_the_others_when_asked() -> None:
     examples = [e for e in battery_examples(24) if e.heads is not None]
     parameters = {"tree_probe": {"epochs": 2, "learning_rate": 0.1, "structural": True}}
     corpus = Corpus.from_examples(examples)
-    found = make_atlas(model, corpus, ["tree_probe"], parameters=parameters, full=True)["tree_probe"]
+    found = make_atlas(model, corpus, ["tree_probe"], parameters=parameters, full=True)[
+        "tree_probe"
+    ]
     assert found["uuas"].dims == ("hidden_layer",)
     assert found.sizes["hidden_layer"] == 2  # what enters the one layer, and what leaves it
     assert int(found.attrs["structural_layer"]) == int(found["validation_uuas"].values.argmax())
-    assert bool(((found["uuas_low"] <= found["uuas"]) & (found["uuas"] <= found["uuas_high"])).all())
-    assert make_analysis("tree_probe").headline(found)[-1].startswith("structural probe, hidden states")
+    assert bool(
+        ((found["uuas_low"] <= found["uuas"]) & (found["uuas"] <= found["uuas_high"])).all()
+    )
+    assert (
+        make_analysis("tree_probe")
+        .headline(found)[-1]
+        .startswith("structural probe, hidden states")
+    )
 
 
 def test_states_of_words_are_means_over_their_pieces(tmp_path: Path) -> None:
     module, tokenizer = random_model(layers=2, heads=2, d_head=4)
     model = HeadModel.open(module, tokenizer=tokenizer)
-    rows = [model.encode(e, i) for i, e in enumerate(e for e in battery_examples(6) if e.heads is not None)]
-    with Store(tmp_path, {"a": 1}) as store:
+    rows = [
+        model.encode(e, i)
+        for i, e in enumerate(e for e in battery_examples(6) if e.heads is not None)
+    ]
+    with CheckpointStore(tmp_path, {"a": 1}) as store:
         states = structural.collect_states(model, rows, store, lambda done, total: None)
     for i, row in enumerate(rows):
         hidden = model.trace(row, {"hidden"}).hidden

@@ -1,5 +1,5 @@
-"""Disabling heads: shared prefixes, scores, tests, sets and first-order importance, against slow independent
-computations."""
+"""Disabling heads: shared prefixes, scores, tests, sets and first-order importance, against slow
+independent computations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 from transformers import AlbertConfig, AlbertForSequenceClassification
 
 from headwise.core.errors import HeadwiseError, ModelError, OutputError, ParameterError
-from headwise.core.store import forget
+from headwise.core.store import delete_checkpoints
 from headwise.experiments.ablation import (
     AblationOptions,
     LanguageSubject,
@@ -32,7 +32,7 @@ from headwise.experiments.ablation.run import Runner
 from headwise.experiments.ablation.significance import paired_differences
 from headwise.experiments.finetuning import FinetuneOptions, finetune
 from headwise.experiments.finetuning.classifier import OwnClassifier
-from headwise.models import HeadModel, opening
+from headwise.models import HeadModel, loading
 from headwise.testing.toy import toy_examples, toy_folder, toy_task
 from headwise.text import Corpus
 
@@ -54,7 +54,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             folder,
             toy_task(),
             where / "trained",
-            FinetuneOptions(seeds=1, epochs=3, batch_size=16, learning_rate=3e-3, recipe="jo", device="cpu", **extra),
+            FinetuneOptions(
+                seeds=1,
+                epochs=3,
+                batch_size=16,
+                learning_rate=3e-3,
+                recipe="jo",
+                device="cpu",
+                **extra,
+            ),
         )
         found[pooling] = where / "trained" / record.folder / "model"
     return found
@@ -64,12 +72,14 @@ def subject_of(path: Path, count: int = 64, **options: Any) -> TaskSubject:
     return TaskSubject.open(path, toy_task(count), device="cpu", batch_tokens=200, **options)
 
 
-# --- running ----------------------------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["uniform", "zero", "mean"])
 @pytest.mark.parametrize("pooling", list(POOLINGS))
-def test_sharing_the_prefix_changes_no_number(trained: dict[str, Path], pooling: str, how: str) -> None:
+def test_sharing_the_prefix_changes_no_number(
+    trained: dict[str, Path], pooling: str, how: str
+) -> None:
     subject = subject_of(trained[pooling], 32)
     assert len(subject.batches) > 1
     conditions = [*single_heads(3, 4), *whole_layers(3, 4)]
@@ -84,7 +94,10 @@ def test_sharing_the_prefix_changes_no_number(trained: dict[str, Path], pooling:
         prefix, _ = runner.record(batch)
         for condition in conditions:
             plan = runner.plan(condition, batch)
-            a, b = runner.output(batch, plan, prefix, condition.first_layer), runner.output(batch, plan)
+            a, b = (
+                runner.output(batch, plan, prefix, condition.first_layer),
+                runner.output(batch, plan),
+            )
             assert (a - b).abs().max() <= 1e-6
 
 
@@ -93,7 +106,9 @@ def test_layers_below_are_really_not_run(trained: dict[str, Path]) -> None:
     conditions = single_heads(3, 4)
     runs = {0: 0, 1: 0, 2: 0}
     for layer, module in enumerate(subject.model.module.bert.encoder.layer):
-        module.attention.register_forward_hook(lambda *_, layer=layer: runs.__setitem__(layer, runs[layer] + 1))
+        module.attention.register_forward_hook(
+            lambda *_, layer=layer: runs.__setitem__(layer, runs[layer] + 1)
+        )
     evaluate(subject, conditions, "zero")
     once = len(subject.batches)
     check = 1 + 3  # the first batch is run once more to be recorded, and whole for three depths
@@ -101,7 +116,9 @@ def test_layers_below_are_really_not_run(trained: dict[str, Path]) -> None:
     assert runs[2] == once * (1 + 12) + check + 3
 
 
-def test_a_zeroed_head_is_a_head_whose_part_of_the_output_projection_is_zero(trained: dict[str, Path]) -> None:
+def test_a_zeroed_head_is_a_head_whose_part_of_the_output_projection_is_zero(
+    trained: dict[str, Path],
+) -> None:
     subject = subject_of(trained["last_layer"])
     conditions = single_heads(3, 4)
     found = evaluate(subject, conditions, "zero")
@@ -112,7 +129,9 @@ def test_a_zeroed_head_is_a_head_whose_part_of_the_output_projection_is_zero(tra
         before = weight.detach().clone()
         with torch.no_grad():
             weight[:, head * 8 : head * 8 + 8] = 0
-            assert np.array_equal(evaluate(fresh, []).baseline, found.values[number]), condition.name
+            assert np.array_equal(evaluate(fresh, []).baseline, found.values[number]), (
+                condition.name
+            )
             weight.copy_(before)
 
 
@@ -137,7 +156,9 @@ def test_layers_that_share_one_module_are_told_apart() -> None:
         toy_task(24),
         batch_tokens=200,
     )
-    shared, whole = (evaluate(subject, single_heads(4, 4), "zero", share=share) for share in (True, False))
+    shared, whole = (
+        evaluate(subject, single_heads(4, 4), "zero", share=share) for share in (True, False)
+    )
     assert shared.shared
     assert np.array_equal(shared.values, whole.values)
     logits = [subject.score(row)["accuracy"] for row in whole.values]
@@ -155,7 +176,11 @@ def test_a_model_whose_layers_pass_on_more_is_run_whole_and_said(trained: dict[s
     def add(module: Any, args: Any, output: Any) -> Any:
         kept = memory.pop("seen", None)
         return (
-            output if kept is None else (output[0] + kept, *output[1:]) if isinstance(output, tuple) else output + kept
+            output
+            if kept is None
+            else (output[0] + kept, *output[1:])
+            if isinstance(output, tuple)
+            else output + kept
         )
 
     layers[2].register_forward_hook(add)
@@ -168,7 +193,9 @@ def test_a_model_whose_layers_pass_on_more_is_run_whole_and_said(trained: dict[s
 def test_language_models_are_scored_by_their_loss(tmp_path: Path, causal: bool) -> None:
     model = HeadModel.open(toy_folder(tmp_path / "lm", causal=causal))
     subject = LanguageSubject(model, Corpus.from_examples(toy_examples(30)), batch_tokens=120)
-    shared, whole = (evaluate(subject, single_heads(3, 4), "zero", share=share) for share in (True, False))
+    shared, whole = (
+        evaluate(subject, single_heads(3, 4), "zero", share=share) for share in (True, False)
+    )
     assert shared.shared
     assert np.abs(shared.values - whole.values).max() <= 1e-6
     if causal:  # the mean over next tokens, one text at a time
@@ -208,11 +235,20 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     resumed = ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=watch)
     whole = undisturbed
     xr.testing.assert_identical(resumed, whole)
-    assert all(np.array_equal(resumed[n].values.tobytes(), whole[n].values.tobytes()) for n in whole.data_vars)
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items())  # what was done is not done again
+    assert all(
+        np.array_equal(resumed[n].values.tobytes(), whole[n].values.tobytes())
+        for n in whole.data_vars
+    )
+    assert all(
+        path.stat().st_mtime_ns == stamp for path, stamp in stamps.items()
+    )  # what was done is not done again
     with pytest.raises(OutputError, match="unfinished run that differs in ablation"):
-        ablate(subject_of(trained["last_layer"]), AblationOptions(how="zero"), folder=tmp_path / "run")
-    forget(tmp_path / "run")  # pieces stay until the caller has the result safe: only then they go
+        ablate(
+            subject_of(trained["last_layer"]), AblationOptions(how="zero"), folder=tmp_path / "run"
+        )
+    delete_checkpoints(
+        tmp_path / "run"
+    )  # pieces stay until the caller has the result safe: only then they go
     assert not (tmp_path / "run").exists()
 
 
@@ -229,12 +265,18 @@ def test_layers_that_are_skipped_are_run_for_every_other_thread(trained: dict[st
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
-def test_nothing_of_a_model_or_of_torch_is_left_changed(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_nothing_of_a_model_or_of_torch_is_left_changed(
+    trained: dict[str, Path], tmp_path: Path
+) -> None:
     model = HeadModel.open(toy_folder(tmp_path / "lm"))
     model.module.train()
     for parameter in model.module.parameters():
         parameter.requires_grad_(False)
-    limit, threads, random = model.encoder.max_length, torch.get_num_threads(), torch.get_rng_state()
+    limit, threads, random = (
+        model.encoder.max_length,
+        torch.get_num_threads(),
+        torch.get_rng_state(),
+    )
     ablate(LanguageSubject(model, Corpus.from_examples(toy_examples(6)), max_length=5))
     assert (model.encoder.max_length, model.encoder.overlong) == (limit, "truncate")
     assert all(module.training for module in model.module.modules())
@@ -246,7 +288,9 @@ def test_nothing_of_a_model_or_of_torch_is_left_changed(trained: dict[str, Path]
 def test_the_seed_draws_the_resamples_and_the_masked_tokens(tmp_path: Path) -> None:
     def found(seed: int) -> xr.Dataset:
         subject = LanguageSubject(model, Corpus.from_examples(toy_examples(20)), seed=seed)
-        return ablate(subject, AblationOptions(heads="L0H0,L1H1", layers=False, importance=False, seed=seed))
+        return ablate(
+            subject, AblationOptions(heads="L0H0,L1H1", layers=False, importance=False, seed=seed)
+        )
 
     model = HeadModel.open(toy_folder(tmp_path / "lm"))
     first, again, other = found(0), found(0), found(1)
@@ -255,12 +299,14 @@ def test_the_seed_draws_the_resamples_and_the_masked_tokens(tmp_path: Path) -> N
     assert first.attrs["baseline"] != other.attrs["baseline"]
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def test_the_dataset_has_scores_tests_and_the_random_head(trained: dict[str, Path]) -> None:
     subject = subject_of(trained["last_layer"])
-    found = ablate(subject, AblationOptions(how="zero", sets={"two": [(0, 1), (2, 3)], "layer one": "L1"}))
+    found = ablate(
+        subject, AblationOptions(how="zero", sets={"two": [(0, 1), (2, 3)], "layer one": "L1"})
+    )
     raw = evaluate(subject, single_heads(3, 4), "zero")
     truth = subject.truth
     assert found.attrs["baseline"] == pytest.approx(np.mean(raw.baseline == truth))
@@ -269,7 +315,9 @@ def test_the_dataset_has_scores_tests_and_the_random_head(trained: dict[str, Pat
             said = raw.values[4 * layer + head]
             score = np.mean(said == truth)
             assert float(found.score[layer, head]) == pytest.approx(score)
-            assert float(found.difference[layer, head]) == pytest.approx(score - found.attrs["baseline"])
+            assert float(found.difference[layer, head]) == pytest.approx(
+                score - found.attrs["baseline"]
+            )
             right, was = said == truth, raw.baseline == truth
             only, before = int((right & ~was).sum()), int((~right & was).sum())
             p = scipy_stats.binomtest(only, only + before).pvalue if only + before else 1.0
@@ -299,14 +347,21 @@ def test_roles_are_correlated_with_the_harm(trained: dict[str, Path]) -> None:
     subject = subject_of(trained["last_layer"])
     plain = ablate(subject, AblationOptions(how="zero", importance=False))
     bias = np.stack([-plain.difference.values, np.random.default_rng(0).normal(size=(3, 4))], -1)
-    atlas = {"roles": xr.Dataset({"bias": (("layer", "head", "role"), bias)}, coords={"role": ["harm", "noise"]})}
+    atlas = {
+        "roles": xr.Dataset(
+            {"bias": (("layer", "head", "role"), bias)}, coords={"role": ["harm", "noise"]}
+        )
+    }
     found = ablate(subject, AblationOptions(how="zero", importance=False), atlas=atlas)
     assert float(found.role_correlation.sel(role="harm")) == pytest.approx(1.0)
-    expected = scipy_stats.spearmanr(bias[..., 1].ravel(), -plain.difference.values.ravel()).statistic
+    expected = scipy_stats.spearmanr(
+        bias[..., 1].ravel(), -plain.difference.values.ravel()
+    ).statistic
     assert float(found.role_correlation.sel(role="noise")) == pytest.approx(expected)
     raw = found.role_correlation_p.values
     np.testing.assert_allclose(
-        found.role_correlation_p_adjusted.values, np.minimum(1, [2 * raw.min(), max(raw.max(), 2 * raw.min())])
+        found.role_correlation_p_adjusted.values,
+        np.minimum(1, [2 * raw.min(), max(raw.max(), 2 * raw.min())]),
     )
 
 
@@ -314,7 +369,10 @@ def test_a_correlation_that_is_not_defined_is_left_out(trained: dict[str, Path])
     subject = subject_of(trained["top_heads"])
     everything = ablate(subject, AblationOptions(how="zero", layers=False))
     assert {"importance_pearson", "importance_spearman"} <= set(everything.attrs)
-    alike = [(int(a), int(b)) for a, b in zip(*np.nonzero(everything.difference.values == 0), strict=True)]
+    alike = [
+        (int(a), int(b))
+        for a, b in zip(*np.nonzero(everything.difference.values == 0), strict=True)
+    ]
     assert len(alike) > 3  # a correlation over four heads that all do no harm
     found = ablate(subject, AblationOptions(how="zero", heads=alike, layers=False))
     assert found.attrs["heads_disabled"] == len(alike)
@@ -322,9 +380,11 @@ def test_a_correlation_that_is_not_defined_is_left_out(trained: dict[str, Path])
 
 
 @pytest.mark.parametrize("pooling", list(POOLINGS))
-def test_importance_is_the_slope_of_the_loss_in_a_gate_on_the_head(trained: dict[str, Path], pooling: str) -> None:
-    """Each head's output is scaled by a gate in float64; the slope is taken by finite differences, example by
-    example."""
+def test_importance_is_the_slope_of_the_loss_in_a_gate_on_the_head(
+    trained: dict[str, Path], pooling: str
+) -> None:
+    """Each head's output is scaled by a gate in float64; the slope is taken by finite differences,
+    example by example."""
     from headwise.models.interventions import Patch
 
     subject = subject_of(trained[pooling])
@@ -338,14 +398,18 @@ def test_importance_is_the_slope_of_the_loss_in_a_gate_on_the_head(trained: dict
             with torch.no_grad():
                 outputs = subject.model.trace(batch, {"outputs"}).outputs[:, layer, head]
                 losses = [
-                    subject.losses(runner.output(batch, {layer: {head: Patch(output=outputs * gate)}}), batch)
+                    subject.losses(
+                        runner.output(batch, {layer: {head: Patch(output=outputs * gate)}}), batch
+                    )
                     for gate in (1 + step, 1 - step)
                 ]
             total += float(((losses[0] - losses[1]) / (2 * step)).abs().sum())
-        assert found["mean"][layer, head] == pytest.approx(total / subject.examples, rel=1e-2, abs=2e-4)
+        assert found["mean"][layer, head] == pytest.approx(
+            total / subject.examples, rel=1e-2, abs=2e-4
+        )
 
 
-# --- significance -----------------------------------------------------------------------------------------------------
+# --- significance ---------------------------------------------------------------------------------
 
 
 def test_a_condition_that_changes_nothing_has_p_1_and_a_loss_is_tested_in_pairs() -> None:
@@ -360,7 +424,7 @@ def test_a_condition_that_changes_nothing_has_p_1_and_a_loss_is_tested_in_pairs(
     assert same.p_value[0] == 1.0
 
 
-# --- sets -------------------------------------------------------------------------------------------------------------
+# --- sets -----------------------------------------------------------------------------------------
 
 
 def atlas_of() -> dict[str, xr.Dataset]:
@@ -368,11 +432,16 @@ def atlas_of() -> dict[str, xr.Dataset]:
     has[0, 1, 1] = has[1, 2, 1] = True
     score = np.array([[0.1, 0.5, np.nan], [0.4, 0.2, 0.3]])
     return {
-        "roles": xr.Dataset({"has_role": (("layer", "head", "role"), has)}, coords={"role": ["local", "delimiter"]}),
+        "roles": xr.Dataset(
+            {"has_role": (("layer", "head", "role"), has)}, coords={"role": ["local", "delimiter"]}
+        ),
         "frames": xr.Dataset({"score": (("layer", "head"), score)}),
-        "ablation": xr.Dataset({"difference": (("layer", "head"), score)}, attrs={"higher_better": 1}),
+        "ablation": xr.Dataset(
+            {"difference": (("layer", "head"), score)}, attrs={"higher_better": 1}
+        ),
         "probing": xr.Dataset(
-            {"accuracy": (("task", "layer", "head"), np.stack([score, -score]))}, coords={"task": ["A", "B"]}
+            {"accuracy": (("task", "layer", "head"), np.stack([score, -score]))},
+            coords={"task": ["A", "B"]},
         ),
     }
 
@@ -427,7 +496,7 @@ def test_results_of_another_model_are_refused() -> None:
         pick_heads("frames:top1", 12, 12)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def test_bad_input_is_told(trained: dict[str, Path], tmp_path: Path) -> None:
@@ -437,7 +506,9 @@ def test_bad_input_is_told(trained: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no trained classifier"):
         TaskSubject.open(toy_folder(tmp_path / "plain"), toy_task())
     with pytest.raises(ModelError, match="no language-model head"):
-        LanguageSubject(HeadModel.open(trained["last_layer"]), Corpus.from_examples(toy_examples(4)))
+        LanguageSubject(
+            HeadModel.open(trained["last_layer"]), Corpus.from_examples(toy_examples(4))
+        )
     subject = subject_of(trained["last_layer"])
     for given, words in (
         ({"how": "noise"}, "`how` must be one of"),
@@ -453,16 +524,20 @@ def test_bad_input_is_told(trained: dict[str, Path], tmp_path: Path) -> None:
 def test_wiki_bert_as_a_language_model(wiki_bert: Path) -> None:
     model = HeadModel.open(wiki_bert, device="cpu")
     subject = LanguageSubject(
-        model, Corpus.from_texts(["The old man sat by the river and watched the boats go by."] * 2), max_length=24
+        model,
+        Corpus.from_texts(["The old man sat by the river and watched the boats go by."] * 2),
+        max_length=24,
     )
     conditions = [c for c in single_heads(12, 12) if c.name in ("L0H0", "L6H1", "L11H11")]
-    shared, whole = (evaluate(subject, conditions, "uniform", share=share) for share in (True, False))
+    shared, whole = (
+        evaluate(subject, conditions, "uniform", share=share) for share in (True, False)
+    )
     assert shared.shared
     assert np.abs(shared.values - whole.values).max() <= 1e-6
 
 
 def test_the_tokenizer_is_the_models(trained: dict[str, Path]) -> None:
     assert (
-        len(opening.load_tokenizer(trained["last_layer"]))
+        len(loading.load_tokenizer(trained["last_layer"]))
         == subject_of(trained["last_layer"]).model.module.config.vocab_size
     )

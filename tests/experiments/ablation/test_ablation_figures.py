@@ -1,5 +1,5 @@
-"""Figures of disabling say what the numbers say: rings on sure heads only, points for scores and nats for losses, roles
-in order."""
+"""Figures of disabling say what the numbers say: rings on sure heads only, points for scores and
+nats for losses, roles in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ def made(metric: str = "accuracy") -> xr.Dataset:
         "_high": correlation + 0.1,
         "_p_adjusted": np.array([1.0, np.nan, 0.001, 0.4]),
     }
-    variables = {"difference": (both, difference), "p_adjusted": (both, p), "importance": (both, np.abs(difference))}
+    variables = {
+        "difference": (both, difference),
+        "p_adjusted": (both, p),
+        "importance": (both, np.abs(difference)),
+    }
     variables |= {f"role_correlation{key}": ("role", value) for key, value in roles.items()}
     attrs = {
         "metric": metric,
@@ -43,7 +47,9 @@ def made(metric: str = "accuracy") -> xr.Dataset:
         "harming": 6,
         "harming_significant": 2,
     }
-    return xr.Dataset(variables, coords={"role": ["local", "block", "same_word", "sep"]}, attrs=attrs)
+    return xr.Dataset(
+        variables, coords={"role": ["local", "block", "same_word", "sep"]}, attrs=attrs
+    )
 
 
 def drawn(name: str, dataset: xr.Dataset) -> Figure:
@@ -60,10 +66,15 @@ def test_rings_stand_on_heads_that_survive_correction() -> None:
     rings = [own for own in axis.collections if isinstance(own, PathCollection)]
     assert len(rings) == 2  # a dark one on a white one
     for ring in rings:
-        assert [tuple(map(int, place)) for place in ring.get_offsets()] == [(2, 1), (0, 2)]  # across: head, down: layer
+        assert [tuple(map(int, place)) for place in ring.get_offsets()] == [
+            (2, 1),
+            (0, 2),
+        ]  # across: head, down: layer
 
 
-@pytest.mark.parametrize(("metric", "words"), [("accuracy", "−0.12 points"), ("loss", "−0.00 nats")])
+@pytest.mark.parametrize(
+    ("metric", "words"), [("accuracy", "−0.12 points"), ("loss", "−0.00 nats")]
+)
 def test_notes_are_in_the_unit_of_the_scale(metric: str, words: str) -> None:
     text = small_print(drawn("heads", made(metric)))
     assert words in text
@@ -83,5 +94,7 @@ def test_a_mean_over_some_heads_is_not_called_that_of_a_random_head() -> None:
 def test_roles_are_in_order_of_their_correlation_and_undefined_ones_left_out() -> None:
     axis = drawn("roles", made()).axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["same word", "local", "sep"]
-    filled = [line.get_markerfacecolor() != "white" for line in axis.lines if line.get_marker() == "o"]
+    filled = [
+        line.get_markerfacecolor() != "white" for line in axis.lines if line.get_marker() == "o"
+    ]
     assert filled == [True, False, False]

@@ -1,5 +1,5 @@
-"""The commands finetune, ablate, prune and compare from end to end on tiny models, their figures, and their
-one-sentence errors."""
+"""The commands finetune, ablate, prune and compare from end to end on tiny models, their figures,
+and their one-sentence errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part, seed in (("train", 1), ("dev", 2)):
         rows = ["sentence1\tsentence2\tlabel"]
         rows += [
-            f"{e.text}\t{e.pair}\t{'not_' * (e.label == '0')}entailment" for e in toy_examples(32, seed, pairs=True)
+            f"{e.text}\t{e.pair}\t{'not_' * (e.label == '0')}entailment"
+            for e in toy_examples(32, seed, pairs=True)
         ]
         (where / f"{part}.tsv").write_text("\n".join(rows) + "\n")
     files = ("--task", "RTE", "--train", where / "train.tsv", "--dev", where / "dev.tsv")
@@ -99,7 +100,9 @@ def test_ablate_writes_the_group_and_its_figures(place: Path) -> None:
     part = place / "two.nc"
     task = ("--task", "RTE", "--dev", place / "dev.tsv", "--how", "zero", "--device", "cpu")
     words = ("ablate", place / MODEL, *task, "--no-layers", "--no-importance")
-    shown = run(*words, "--heads", "ablation.harm:bottom2", "--atlas", place / "ablation.nc", "--out", part)
+    shown = run(
+        *words, "--heads", "ablation.harm:bottom2", "--atlas", place / "ablation.nc", "--out", part
+    )
     assert "Mean over the 2 heads disabled" in shown  # two heads are no random head
     values, chosen = found["difference"].values, Atlas.load(part)["ablation"]["difference"].values
     assert np.isfinite(chosen).sum() == 2
@@ -107,12 +110,23 @@ def test_ablate_writes_the_group_and_its_figures(place: Path) -> None:
     with pytest.raises(HeadwiseError, match="Two of the files given with --atlas hold 'ablation'"):
         run(*words, "--atlas", place / "ablation.nc", "--atlas", part, "--out", place / "three.nc")
     with pytest.raises(HeadwiseError, match="--overwrite"):
-        run("ablate", place / MODEL, "--task", "RTE", "--dev", place / "dev.tsv", "--out", place / "ablation.nc")
+        run(
+            "ablate",
+            place / MODEL,
+            "--task",
+            "RTE",
+            "--dev",
+            place / "dev.tsv",
+            "--out",
+            place / "ablation.nc",
+        )
 
 
 def test_prune_takes_heads_from_an_ablation(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def learned(subject: Subject, options: GateOptions, **more: Any) -> Gates:
-        return learn_gates(subject, replace(options, steps=30), **more)  # what is learned: test_gates.py
+        return learn_gates(
+            subject, replace(options, steps=30), **more
+        )  # what is learned: test_gates.py
 
     monkeypatch.setattr("headwise.experiments.ablation.learn_gates", learned)
     run(
@@ -148,8 +162,11 @@ def test_prune_takes_heads_from_an_ablation(place: Path, monkeypatch: pytest.Mon
 
 
 def test_compare_writes_groups_and_figures(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # All figures are drawn for `--figures`; those of the page are the same: one of them stands for all.
-    monkeypatch.setattr(sections, "figures_for", lambda group: figures_for(group)[:1] if group == "change" else ())
+    # All figures are drawn for `--figures`; those of the page are the same: one of them stands for
+    # all.
+    monkeypatch.setattr(
+        sections, "figures_for", lambda group: figures_for(group)[:1] if group == "change" else ()
+    )
     shown = run(
         "compare", place / "bert", place / MODEL, "--names", "before,some/after", "--corpus", place / "dev.tsv",
         "--limit", 8, "--device", "cpu", "--probing", place / "dev.tsv", "--probing-limit", 12, "--out",
@@ -183,7 +200,10 @@ def test_compare_writes_groups_and_figures(place: Path, monkeypatch: pytest.Monk
         (("finetune", "--task", "MRPC"), "needs its files"),
         (("finetune", "--task", "MRPC,RTE", "--train", "a.tsv"), "belong to one task"),
         (("finetune", "nowhere/at/all", "--task", "RTE", "--dev", "a.tsv"), "no folder"),
-        (("ablate", "--task", "RTE", "--dev", "a.tsv", "--corpus", "b.txt", "--out", "x.nc"), "not both"),
+        (
+            ("ablate", "--task", "RTE", "--dev", "a.tsv", "--corpus", "b.txt", "--out", "x.nc"),
+            "not both",
+        ),
         (("prune", "--out", "x"), "No heads are named"),
     ],
 )

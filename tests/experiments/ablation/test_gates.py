@@ -78,7 +78,9 @@ def test_a_scaled_head_lies_between_whole_and_zero(tmp_path: Path) -> None:
     batch = model.batch(["good film the", "bad book"])
 
     def logits(what: Any) -> Tensor:
-        return model.forward(batch, interventions=None if what is None else {(0, 1): what}, logits=True).logits
+        return model.forward(
+            batch, interventions=None if what is None else {(0, 1): what}, logits=True
+        ).logits
 
     assert torch.equal(logits(Scale(torch.tensor(1.0))), logits(None))
     assert torch.equal(logits(Scale(torch.tensor(0.0))), logits("zero"))

@@ -1,4 +1,5 @@
-"""Removing heads: written folders open in plain transformers and give what the model gives with the heads disabled."""
+"""Removing heads: written folders open in plain transformers and give what the model gives with the
+heads disabled."""
 
 from __future__ import annotations
 
@@ -18,10 +19,17 @@ from transformers import (
 )
 
 from headwise.core.errors import ModelError, OutputError, ParameterError
-from headwise.experiments.ablation import Condition, LanguageSubject, PruneOptions, TaskSubject, evaluate, prune
+from headwise.experiments.ablation import (
+    Condition,
+    LanguageSubject,
+    PruneOptions,
+    TaskSubject,
+    evaluate,
+    prune,
+)
 from headwise.experiments.finetuning import FinetuneOptions, finetune
 from headwise.models import HeadModel
-from headwise.models.opening import quiet
+from headwise.models.loading import quiet
 from headwise.testing.models import random_model
 from headwise.testing.toy import WORDS, toy_folder, toy_task
 from headwise.text import Corpus, open_corpus
@@ -33,7 +41,7 @@ AUTO = PruneOptions(device="cpu", limit=4)
 @pytest.fixture(autouse=True)
 def timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """One timed pass instead of the shortest of five."""
-    monkeypatch.setattr("headwise.experiments.ablation.worth.REPEATS", 1)
+    monkeypatch.setattr("headwise.experiments.ablation.pruning_eval.REPEATS", 1)
 
 
 SIZES = {
@@ -71,8 +79,16 @@ def plain_logits(folder: Path) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("kind", "groups", "heads"),
     [
-        ("llama", 4, [(0, 1), (0, 2), (1, 0), (1, 3), (2, 2), (2, 3)]),  # the same number in every layer
-        ("llama", 2, [(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (2, 2)]),  # and in every key/value group
+        (
+            "llama",
+            4,
+            [(0, 1), (0, 2), (1, 0), (1, 3), (2, 2), (2, 3)],
+        ),  # the same number in every layer
+        (
+            "llama",
+            2,
+            [(0, 1), (0, 2), (1, 0), (1, 3), (2, 0), (2, 2)],
+        ),  # and in every key/value group
         ("llama", 2, [(0, 0), (0, 1), (1, 2), (1, 3), (2, 0), (2, 1)]),  # or whole groups
         ("qwen3", 4, [(0, 1), (1, 0), (2, 3)]),  # three heads of 8 in a width of 32
     ],
@@ -90,7 +106,9 @@ def test_removed_heads_are_gone_and_the_rest_is_as_with_them_disabled(
     whole = plain_logits(source)
     with HeadModel.open(tmp_path / "out") as again:
         assert again.heads == 4 - len(heads) // 3
-        expected = model.forward(batch, interventions=dict.fromkeys(heads, "zero"), logits=True).logits
+        expected = model.forward(
+            batch, interventions=dict.fromkeys(heads, "zero"), logits=True
+        ).logits
         assert (again.forward(batch, logits=True).logits - expected).abs().max() <= 1e-5
     assert plain_logits(tmp_path / "out").shape == whole.shape == (1, 6, model.config.vocab_size)
     assert not torch.allclose(plain_logits(tmp_path / "out"), whole, atol=1e-2)
@@ -98,9 +116,13 @@ def test_removed_heads_are_gone_and_the_rest_is_as_with_them_disabled(
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "neox"])
-def test_classes_that_cannot_have_fewer_heads_say_so_and_are_zeroed(tmp_path: Path, kind: str) -> None:
+def test_classes_that_cannot_have_fewer_heads_say_so_and_are_zeroed(
+    tmp_path: Path, kind: str
+) -> None:
     source = (
-        decoder(tmp_path / "model", "neox") if kind == "neox" else toy_folder(tmp_path / "model", causal=kind == "gpt2")
+        decoder(tmp_path / "model", "neox")
+        if kind == "neox"
+        else toy_folder(tmp_path / "model", causal=kind == "gpt2")
     )
     heads = [(0, 1), (1, 0), (2, 3)]
     with pytest.raises(
@@ -130,7 +152,12 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
         task,
         tmp_path / "runs",
         FinetuneOptions(
-            seeds=1, epochs=2, learning_rate=3e-3, device="cpu", pooling="top_heads", heads=["L2H1", "L1H0"]
+            seeds=1,
+            epochs=2,
+            learning_rate=3e-3,
+            device="cpu",
+            pooling="top_heads",
+            heads=["L2H1", "L1H0"],
         ),
     )
     folder = tmp_path / "runs" / record.folder / "model"
@@ -139,20 +166,37 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
         subject = TaskSubject.open(where, task, device="cpu")
         return subject.score(evaluate(subject, []).baseline)
 
-    found = prune(folder, [(2, 0), (2, 3)], tmp_path / "out", PruneOptions(mode="zero", score=score, device="cpu"))
+    found = prune(
+        folder,
+        [(2, 0), (2, 3)],
+        tmp_path / "out",
+        PruneOptions(mode="zero", score=score, device="cpu"),
+    )
     assert (
-        found.table["before"]["accuracy"] == record.metrics["accuracy"] == found.table["after"]["accuracy"]
+        found.table["before"]["accuracy"]
+        == record.metrics["accuracy"]
+        == found.table["after"]["accuracy"]
     )  # nobody reads those two
-    changed = prune(folder, [(2, 1), (1, 0)], tmp_path / "read", PruneOptions(mode="zero", score=score, device="cpu"))
+    changed = prune(
+        folder,
+        [(2, 1), (1, 0)],
+        tmp_path / "read",
+        PruneOptions(mode="zero", score=score, device="cpu"),
+    )
     assert changed.table["after"]["accuracy"] != record.metrics["accuracy"]
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_without_a_task_a_language_model_is_scored_by_its_loss(tmp_path: Path, causal: bool) -> None:
-    """Before and after are the whole model's loss and the one with the same heads disabled, as `ablate` has them."""
+def test_without_a_task_a_language_model_is_scored_by_its_loss(
+    tmp_path: Path, causal: bool
+) -> None:
+    """Before and after are the whole model's loss and the one with the same heads disabled, as
+    `ablate` has them."""
     source = decoder(tmp_path / "model") if causal else toy_folder(tmp_path / "model")
     heads = [(0, 1), (1, 0), (2, 3)]
-    found = prune(source, heads, tmp_path / "out", PruneOptions(device="cpu", mode="zero", limit=12))
+    found = prune(
+        source, heads, tmp_path / "out", PruneOptions(device="cpu", mode="zero", limit=12)
+    )
     with HeadModel.open(source, device="cpu") as model:
         text = open_corpus(None, tokenizer=model.tokenizer, prose=causal)
         subject = LanguageSubject(model, text, limit=12)
@@ -165,7 +209,9 @@ def test_without_a_task_a_language_model_is_scored_by_its_loss(tmp_path: Path, c
     assert before["seconds"] > 0 < after["seconds"]
     assert f"on {subject.examples} texts of the built-in corpus" in found.about
     named = Corpus.from_texts(["the film was very good", "a bad film"], name="mine")
-    other = prune(source, heads, tmp_path / "other", PruneOptions(device="cpu", mode="zero", corpus=named))
+    other = prune(
+        source, heads, tmp_path / "other", PruneOptions(device="cpu", mode="zero", corpus=named)
+    )
     assert "on 2 texts of 'mine'" in other.about
     assert other.table["before"]["loss"] != pytest.approx(whole, rel=1e-5)
 
@@ -192,7 +238,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
         prune(source, [], tmp_path / "out", CPU)
     with pytest.raises(OutputError, match="--overwrite"):
         prune(source, [(0, 0)], tmp_path / "plain", CPU)
-    with pytest.raises(OutputError, match="is itself what is read"):  # before and after could not be told apart
+    with pytest.raises(
+        OutputError, match="is itself what is read"
+    ):  # before and after could not be told apart
         prune(source, [(0, 0)], source, PruneOptions(device="cpu", mode="zero", overwrite=True))
     assert plain_logits(source).isfinite().all()
 
@@ -201,8 +249,16 @@ def test_what_is_refused(tmp_path: Path) -> None:
     ("groups", "heads", "left"),
     [
         (4, [(0, 1), (0, 2), (0, 3), (1, 0), (2, 2), (2, 3)], 3),  # one, three and two heads stay
-        (4, [(0, h) for h in range(4)] + [(1, 0), (1, 1), (2, 0), (2, 3)], 2),  # a layer without any
-        (2, [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2)], 4),  # a whole group here, one of each group there
+        (
+            4,
+            [(0, h) for h in range(4)] + [(1, 0), (1, 1), (2, 0), (2, 3)],
+            2,
+        ),  # a layer without any
+        (
+            2,
+            [(0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2)],
+            4,
+        ),  # a whole group here, one of each group there
     ],
 )
 def test_layers_that_lose_unlike_numbers_keep_zeros(
@@ -227,10 +283,15 @@ def test_layers_that_lose_unlike_numbers_keep_zeros(
 
 @pytest.mark.real
 def test_half_of_stories15m_is_removed(stories: Path, tmp_path: Path) -> None:
-    heads = [(layer, head) for layer in range(6) for head in ((0, 2, 4) if layer % 2 else (1, 3, 5))]
+    heads = [
+        (layer, head) for layer in range(6) for head in ((0, 2, 4) if layer % 2 else (1, 3, 5))
+    ]
     found = prune(stories, heads, tmp_path / "out", CPU)
     assert found.difference <= 1e-5
-    model, again = (HeadModel.open(folder, dtype=torch.float64, device="cpu") for folder in (stories, tmp_path / "out"))
+    model, again = (
+        HeadModel.open(folder, dtype=torch.float64, device="cpu")
+        for folder in (stories, tmp_path / "out")
+    )
     assert again.heads == 3
     batch = model.batch("Once upon a time there was a little girl.")
     expected = model.forward(batch, interventions=dict.fromkeys(heads, "zero"), logits=True).logits
@@ -245,7 +306,10 @@ def test_overwrite_deletes_nothing_that_headwise_did_not_write(tmp_path: Path) -
     thesis.mkdir()
     (thesis / "chapter.tex").write_text("years of work")
     over = replace(CPU, overwrite=True)
-    for place, why in ((thesis, "did not write"), (tmp_path, "still needed")):  # the model lies below the second
+    for place, why in (
+        (thesis, "did not write"),
+        (tmp_path, "still needed"),
+    ):  # the model lies below the second
         with pytest.raises(OutputError, match=why):
             prune(source, [(0, 0)], place, over)
     prune(source, [(0, 0)], tmp_path / "out", replace(CPU, mode="zero"))

@@ -1,4 +1,5 @@
-"""What stands in for a disabled head, the share of attention on the first token, and the interval of the mean head."""
+"""What stands in for a disabled head, the share of attention on the first token, and the interval
+of the mean head."""
 
 from __future__ import annotations
 
@@ -9,10 +10,16 @@ import pytest
 import torch
 
 from headwise.core.errors import InputError, ParameterError
-from headwise.experiments.ablation import AblationOptions, LanguageSubject, ablate, evaluate, single_heads
-from headwise.experiments.ablation.beside import sink_share
+from headwise.experiments.ablation import (
+    AblationOptions,
+    LanguageSubject,
+    ablate,
+    evaluate,
+    single_heads,
+)
+from headwise.experiments.ablation.importance import sink_share
+from headwise.experiments.ablation.replacements import corpus_means, way_for
 from headwise.experiments.ablation.significance import paired_differences
-from headwise.experiments.ablation.ways import corpus_means, way_for
 from headwise.models import HeadModel
 from headwise.models.interventions import Intervention, Mean, Patch
 from headwise.stats.bootstrap import bootstrap_interval
@@ -20,13 +27,19 @@ from headwise.testing.toy import toy_examples, toy_folder
 from headwise.text import Corpus
 
 
-def subject_of(path: Path, count: int = 9, causal: bool = True, batch_tokens: int = 60) -> LanguageSubject:
-    model = HeadModel.open(toy_folder(path / f"toy-{causal}", causal=causal, layers=2, heads=3), device="cpu")
+def subject_of(
+    path: Path, count: int = 9, causal: bool = True, batch_tokens: int = 60
+) -> LanguageSubject:
+    model = HeadModel.open(
+        toy_folder(path / f"toy-{causal}", causal=causal, layers=2, heads=3), device="cpu"
+    )
     corpus = Corpus.from_examples(toy_examples(count))
     return LanguageSubject(model, corpus, batch_tokens=batch_tokens)
 
 
-def losses(subject: LanguageSubject, number: int, place: tuple[int, int], what: Intervention) -> np.ndarray:
+def losses(
+    subject: LanguageSubject, number: int, place: tuple[int, int], what: Intervention
+) -> np.ndarray:
     """The loss of each example of a batch with one head changed by hand."""
     batch = subject.batches[number]
     output = subject.model.forward(batch, interventions={place: what}, logits=True)
@@ -38,7 +51,9 @@ def test_heads_are_replaced_by_their_mean_over_the_corpus(tmp_path: Path) -> Non
     tokens = [
         row[:, : int(length)].transpose(0, 1)  # token, head, d_head
         for batch in subject.batches
-        for row, length in zip(subject.model.trace(batch, {"outputs"}).outputs[:, 1], batch.lengths, strict=True)  # type: ignore[index]
+        for row, length in zip(
+            subject.model.trace(batch, {"outputs"}).outputs[:, 1], batch.lengths, strict=True
+        )  # type: ignore[index]
     ]
     mean = torch.cat(tokens).mean(0)
     torch.testing.assert_close(corpus_means(subject)[1].float(), mean, atol=1e-5, rtol=1e-4)
@@ -50,9 +65,14 @@ def test_heads_are_replaced_by_their_mean_over_the_corpus(tmp_path: Path) -> Non
 
 def test_heads_are_given_what_they_gave_on_another_input(tmp_path: Path) -> None:
     subject = subject_of(tmp_path, batch_tokens=24)
-    assert {len(batch) for batch in subject.batches} >= {1, 2}  # one input alone takes from another batch
+    assert {len(batch) for batch in subject.batches} >= {
+        1,
+        2,
+    }  # one input alone takes from another batch
     found = evaluate(subject, single_heads(2, 3), "resample", seed=4)
-    assert np.array_equal(found.values, evaluate(subject, single_heads(2, 3), "resample", seed=4, share=False).values)
+    assert np.array_equal(
+        found.values, evaluate(subject, single_heads(2, 3), "resample", seed=4, share=False).values
+    )
     for number, batch in enumerate(subject.batches):
         if len(batch) != 2:
             continue
@@ -97,7 +117,8 @@ def test_the_share_of_the_first_token(tmp_path: Path) -> None:
 
 
 def test_the_mean_head_has_its_interval_over_examples() -> None:
-    """Heads that do the same harm: an interval over heads would have no width, and be sure of what no test set told."""
+    """Heads that do the same harm: an interval over heads would have no width, and be sure of what
+    no test set told."""
     random = np.random.default_rng(0)
     baseline = random.normal(2, 1, 80)
     harm = random.normal(0.1, 1, 80)

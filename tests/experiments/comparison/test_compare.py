@@ -1,4 +1,5 @@
-"""Comparing models: cosines and differences against plain loops, invariances, and what is refused."""
+"""Comparing models: cosines and differences against plain loops, invariances, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def model(seed: int = 0, **sizes: int) -> HeadModel:
 @pytest.fixture(scope="module")
 def change() -> Atlas:
     return compare(
-        [model(0), model(1), model(0)], Corpus.from_examples(EXAMPLES), ComparisonOptions(names=["a", "b", "copy"])
+        [model(0), model(1), model(0)],
+        Corpus.from_examples(EXAMPLES),
+        ComparisonOptions(names=["a", "b", "copy"]),
     )
 
 
@@ -48,7 +51,9 @@ def test_cosines_are_those_of_the_flattened_maps_of_each_input_alone(change: Atl
     first, second = model(0), model(1)
     each = []
     for example in EXAMPLES:
-        maps = [m.trace(m.batch(example)).attention[0].flatten(-2).double() for m in (first, second)]
+        maps = [
+            m.trace(m.batch(example)).attention[0].flatten(-2).double() for m in (first, second)
+        ]
         each.append(torch.nn.functional.cosine_similarity(*maps, dim=-1).numpy())
     values = np.stack(each)
     found = change["change"]
@@ -78,30 +83,53 @@ def test_a_model_is_like_itself(change: Atlas) -> None:
 def test_differences_are_those_of_two_runs_with_paired_tests(change: Atlas) -> None:
     corpus = Corpus.from_examples(EXAMPLES)
     light = {"roles": {"random_models": 0, "bootstrap": 0}}  # only their bias is compared
-    runs = [make_atlas(model(seed), corpus, ["surface", "roles"], parameters=light) for seed in (0, 1)]
-    for group, variable in (("surface", "entropy"), ("surface", "position"), ("surface", "mass"), ("roles", "bias")):
+    runs = [
+        make_atlas(model(seed), corpus, ["surface", "roles"], parameters=light) for seed in (0, 1)
+    ]
+    for group, variable in (
+        ("surface", "entropy"),
+        ("surface", "position"),
+        ("surface", "mass"),
+        ("roles", "bias"),
+    ):
         expected = runs[1][group][variable].values - runs[0][group][variable].values
         found = change[f"change_{group}"][f"{variable}_change"].sel(model="b").values
         assert np.array_equal(np.isnan(found), np.isnan(expected))
         assert np.nanmax(np.abs(found - expected)) < 1e-4, variable
     alone = [
-        [make_atlas(model(seed), Corpus.from_examples([e]), ["surface"])["surface"]["entropy"].values for e in EXAMPLES]
+        [
+            make_atlas(model(seed), Corpus.from_examples([e]), ["surface"])["surface"][
+                "entropy"
+            ].values
+            for e in EXAMPLES
+        ]
         for seed in (0, 1)
     ]
     expected_p = scipy_stats.ttest_rel(alone[1], alone[0], axis=0).pvalue
-    assert np.abs(change["change_surface"]["entropy_change_p"].sel(model="b").values - expected_p).max() < 1e-3
+    assert (
+        np.abs(
+            change["change_surface"]["entropy_change_p"].sel(model="b").values - expected_p
+        ).max()
+        < 1e-3
+    )
 
 
 def test_words_are_those_of_each_model_by_itself(change: Atlas) -> None:
     words = change["change_words"]
     assert list(words["model_all"].values) == ["a", "b", "copy"]
     for seed, names in ((0, ("a", "copy")), (1, ("b",))):
-        alone = compare([model(seed), model(seed)], Corpus.from_examples(EXAMPLES), ComparisonOptions(names=["x", "y"]))
+        alone = compare(
+            [model(seed), model(seed)],
+            Corpus.from_examples(EXAMPLES),
+            ComparisonOptions(names=["x", "y"]),
+        )
         own = alone["change_words"].sel(model_all="x")
         for name in names:
             for what in ("does", "kind", "attention"):
                 assert (words[what].sel(model_all=name).values == own[what].values).all()
-    assert (words["attention"].sel(model_all="a").values != words["attention"].sel(model_all="b").values).any()
+    assert (
+        words["attention"].sel(model_all="a").values != words["attention"].sel(model_all="b").values
+    ).any()
 
 
 def test_thirds_are_means_over_the_heads_of_their_layers(change: Atlas) -> None:
@@ -109,7 +137,8 @@ def test_thirds_are_means_over_the_heads_of_their_layers(change: Atlas) -> None:
     by_head = roles["bias_change"].transpose("layer", "head", "role").values
     complete = ~np.isnan(by_head).any((0, 1))
     assert (
-        np.abs(roles["bias_third_change"].values[:, complete] - by_head.mean(1)[:, complete]).max() < 1e-5
+        np.abs(roles["bias_third_change"].values[:, complete] - by_head.mean(1)[:, complete]).max()
+        < 1e-5
     )  # three layers: a third is a layer
     assert third_of(12).tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert third_of(7).tolist() == [0, 0, 0, 1, 1, 2, 2]
@@ -118,7 +147,9 @@ def test_thirds_are_means_over_the_heads_of_their_layers(change: Atlas) -> None:
 def test_thirds_of_the_cosine_have_intervals_over_inputs(change: Atlas) -> None:
     found = change["change"].sel(model="b", third="final")
     alone = [
-        compare([model(0), model(1)], Corpus.from_examples([e]), ComparisonOptions(analyses=[]))["change"]["cosine"]
+        compare([model(0), model(1)], Corpus.from_examples([e]), ComparisonOptions(analyses=[]))[
+            "change"
+        ]["cosine"]
         .values[2]
         .mean()
         for e in EXAMPLES
@@ -142,7 +173,11 @@ def test_paired_means_leave_out_what_one_side_lacks() -> None:
 
 def test_batching_changes_nothing(change: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.experiments.comparison.run.MAP_BYTES", 1)
-    alone = compare([model(0), model(1)], Corpus.from_examples(EXAMPLES), ComparisonOptions(analyses=["surface"]))
+    alone = compare(
+        [model(0), model(1)],
+        Corpus.from_examples(EXAMPLES),
+        ComparisonOptions(analyses=["surface"]),
+    )
     assert np.abs(alone["change"]["cosine"].values - change["change"]["cosine"].values).max() < 1e-6
     a, b = (
         alone["change_surface"]["entropy_change"].values[0],
@@ -156,7 +191,9 @@ def test_probing_is_compared_example_by_example() -> None:
     wanted = ComparisonOptions(names=["a", "b", "copy"], analyses=[], probing=tasks, limit=4)
     found = compare([model(0), model(1), model(0)], tasks, wanted)["change_probing"]
     assert found["accuracy"].dims == ("model_all", "task", "layer", "head")
-    difference = found["accuracy"].sel(model_all="b").values - found["accuracy"].sel(model_all="a").values
+    difference = (
+        found["accuracy"].sel(model_all="b").values - found["accuracy"].sel(model_all="a").values
+    )
     assert np.abs(found["accuracy_change"].sel(model="b").values - difference).max() < 1e-9
     assert (found["accuracy_change"].sel(model="copy").values == 0).all()
     assert (found["accuracy_change_p"].sel(model="copy").values == 1).all()
@@ -164,13 +201,17 @@ def test_probing_is_compared_example_by_example() -> None:
     assert found.attrs["solver"] == "lbfgs"  # as `headwise probe` fits them
     [task] = read_tasks(tasks)
     alone = probe(model(1), task, ProbingOptions(greedy=False, control=False, curve=()))
-    np.testing.assert_allclose(found["accuracy"].sel(model_all="b").values, alone["accuracy"].values, atol=1e-6)
+    np.testing.assert_allclose(
+        found["accuracy"].sel(model_all="b").values, alone["accuracy"].values, atol=1e-6
+    )
     assert float(found["majority"][0]) == pytest.approx(float(alone["majority"][0]))
     assert int(found["accuracy_n"][0]) == len(task.split.test)
 
 
 def test_a_regression_is_not_drawn_as_an_accuracy(not_laid_out: None) -> None:
-    graded = [replace(example, label=float(place % 7)) for place, example in enumerate(toy_examples(60))]
+    graded = [
+        replace(example, label=float(place % 7)) for place, example in enumerate(toy_examples(60))
+    ]
     tasks = {"graded": Corpus.from_examples(graded), "toy": Corpus.from_examples(toy_examples(60))}
     wanted = ComparisonOptions(names=["a", "b"], analyses=[], probing=tasks, limit=4)
     found = compare([model(0), model(1)], tasks["toy"], wanted)["change_probing"]
@@ -190,8 +231,16 @@ def test_a_regression_is_not_drawn_as_an_accuracy(not_laid_out: None) -> None:
 def test_the_result_is_an_atlas_file(change: Atlas, tmp_path: Path) -> None:
     path = change.save(tmp_path / "change.nc")
     again = Atlas.load(path)
-    assert set(again) == {"change", "change_surface", "change_roles", "change_features", "change_words"}
-    assert again.head("L1H2")["change", "cosine"] == pytest.approx(float(change["change"]["cosine"][1, 2]))
+    assert set(again) == {
+        "change",
+        "change_surface",
+        "change_roles",
+        "change_features",
+        "change_words",
+    }
+    assert again.head("L1H2")["change", "cosine"] == pytest.approx(
+        float(change["change"]["cosine"][1, 2])
+    )
 
 
 TOY = Corpus.from_examples(toy_examples(60), name="toy")
@@ -217,10 +266,14 @@ def test_a_killed_comparison_goes_on_to_the_same_bytes(
         if what == when[0] and done >= when[1]:
             raise Killed
 
-    monkeypatch.setattr("headwise.experiments.comparison.run.MAP_BYTES", 1)  # a batch for each length
+    monkeypatch.setattr(
+        "headwise.experiments.comparison.run.MAP_BYTES", 1
+    )  # a batch for each length
     wanted, models = KILLED, [model(0), model(1)]
     with pytest.raises(Killed):
-        compare(models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run", report=kill)
+        compare(
+            models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run", report=kill
+        )
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.piece")}
     assert stamps
     read: list[object] = []
@@ -231,18 +284,23 @@ def test_a_killed_comparison_goes_on_to_the_same_bytes(
 
     monkeypatch.setattr("headwise.models.vectors.batch_vectors", counting)
     resumed = compare(models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run")
-    # What was done is not done again; the vectors of a task go once its probes are stored, so those are counted.
+    # What was done is not done again; the vectors of a task go once its probes are stored, so those
+    # are counted.
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items() if path.exists())
     assert (models[0].identity() in read) == (when[0] == "examples")
     assert models[1].identity() in read
     assert resumed.save(tmp_path / "resumed.nc").read_bytes() == undisturbed
     with pytest.raises(OutputError, match="differs in corpus, seed"):  # its eight are drawn
-        compare(models, Corpus.from_examples(EXAMPLES), replace(wanted, seed=1), folder=tmp_path / "run")
+        compare(
+            models, Corpus.from_examples(EXAMPLES), replace(wanted, seed=1), folder=tmp_path / "run"
+        )
 
 
 def test_the_models_of_the_caller_stay_as_they_are() -> None:
     first, second = model(0), model(1).limited(9)
-    module, tokenizer = random_model(words=WORDS, seed=2, layers=3, heads=4, d_head=8, max_length=48)
+    module, tokenizer = random_model(
+        words=WORDS, seed=2, layers=3, heads=4, d_head=8, max_length=48
+    )
     before = module.config._attn_implementation
     limits = [(m.encoder.max_length, m.encoder.overlong) for m in (first, second)]
     found = compare([first, second], Corpus.from_examples(EXAMPLES), ComparisonOptions(analyses=[]))
@@ -259,7 +317,9 @@ def test_what_is_refused() -> None:
         compare([model()], corpus)
     with pytest.raises(ModelError, match=r"has 2 heads, but.*has 4"):
         compare([model(), model(heads=2)], corpus)
-    module, tokenizer = random_model(words=("other", "words"), layers=3, heads=4, d_head=8, max_length=48)
+    module, tokenizer = random_model(
+        words=("other", "words"), layers=3, heads=4, d_head=8, max_length=48
+    )
     with pytest.raises(ModelError, match="different tokens"):
         compare([model(), HeadModel.open(module, tokenizer=tokenizer)], corpus)
     with pytest.raises(ParameterError, match="different names"):
@@ -277,7 +337,9 @@ def test_roles_gained_and_lost_are_those_of_the_planted_heads() -> None:
         planted = planted_model(behaviours, words=words)
         made.append(HeadModel.open(planted.model, tokenizer=planted.tokenizer))
     roles = Roles(sieves="local,local:prev,local:next", tau=2.0, bootstrap=0, random_models=0)
-    change = compare(made, corpus, ComparisonOptions(analyses=(roles,), names=["a", "b"]))["change_roles"]
+    change = compare(made, corpus, ComparisonOptions(analyses=(roles,), names=["a", "b"]))[
+        "change_roles"
+    ]
     one = change.sel(model="b")
     gained, lost = one["gained"].sel(role="local:prev"), one["lost"].sel(role="local:next")
     assert gained.values.tolist() == lost.values.tolist() == [[False, True, False]]
@@ -285,5 +347,10 @@ def test_roles_gained_and_lost_are_those_of_the_planted_heads() -> None:
     assert not one["gained"].sel(role=["local", "local:next"]).any()
     assert int(one["lost_count"].sel(role="local:next").sum()) == 1
     assert change["role_count"].sel(role="local:prev").values.tolist() == [1, 2]
-    drawn = [one for spec in figures_for("change_roles") for one in spec.draw(change) if spec.name == "gained-lost"]
+    drawn = [
+        one
+        for spec in figures_for("change_roles")
+        for one in spec.draw(change)
+        if spec.name == "gained-lost"
+    ]
     assert len(drawn) == 1

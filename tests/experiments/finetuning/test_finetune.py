@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, XLNetConfig, XLNetForSequenceClassification
+from transformers import (
+    AutoModelForSequenceClassification,
+    XLNetConfig,
+    XLNetForSequenceClassification,
+)
 
 from headwise.core.errors import HeadwiseError, InputError, OutputError, ParameterError
 from headwise.experiments.finetuning import (
@@ -26,16 +30,32 @@ from headwise.experiments.finetuning.data import collate_rows, encode_rows, trai
 from headwise.experiments.finetuning.rank import rank_heads
 from headwise.experiments.finetuning.train import predict
 from headwise.experiments.work import silent
-from headwise.models import HeadModel, opening
+from headwise.models import HeadModel, loading
 from headwise.models.pooling import HeadPooling
 from headwise.testing.toy import toy_folder, toy_task
 from headwise.text.tasks import read_task
 
-QUICK: dict[str, Any] = {"seeds": 1, "epochs": 2, "batch_size": 16, "learning_rate": 3e-3, "device": "cpu"}
+QUICK: dict[str, Any] = {
+    "seeds": 1,
+    "epochs": 2,
+    "batch_size": 16,
+    "learning_rate": 3e-3,
+    "device": "cpu",
+}
 
 
-def tune(model: Path, task: Any, out: Path, *, overwrite: bool = False, report: Any = silent, **options: Any) -> Any:
-    return finetune(model, task, out, FinetuneOptions(**options), overwrite=overwrite, report=report)
+def tune(
+    model: Path,
+    task: Any,
+    out: Path,
+    *,
+    overwrite: bool = False,
+    report: Any = silent,
+    **options: Any,
+) -> Any:
+    return finetune(
+        model, task, out, FinetuneOptions(**options), overwrite=overwrite, report=report
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +69,13 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows_of(folder: Path, task: Any) -> Any:
-    return encode_rows(task.dev, task.targets(task.dev), opening.load_tokenizer(folder), 32)
+    return encode_rows(task.dev, task.targets(task.dev), loading.load_tokenizer(folder), 32)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_a_toy_task_is_learned_from_pretrained_weights(folder: Path, tmp_path: Path, pairs: bool) -> None:
+def test_a_toy_task_is_learned_from_pretrained_weights(
+    folder: Path, tmp_path: Path, pairs: bool
+) -> None:
     [record] = tune(folder, toy_task(160, pairs=pairs), tmp_path, **{**QUICK, "epochs": 8})
     assert record.metrics["accuracy"] > 0.8
     assert record.history[-1]["loss"] < record.history[0]["loss"]
@@ -66,20 +88,27 @@ def test_a_regression_is_learned(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pooling", "extra"), [("last_layer", {}), ("best_layer", {"layer": 1}), ("top_heads", {"heads": ["L0H1", "L2H3"]})]
+    ("pooling", "extra"),
+    [("last_layer", {}), ("best_layer", {"layer": 1}), ("top_heads", {"heads": ["L0H1", "L2H3"]})],
 )
 @pytest.mark.parametrize("start", ["none", "random", "pretrained", "frozen"])
 def test_every_pooling_and_start_ends_in_a_folder_that_gives_the_same_predictions(
     folder: Path, tmp_path: Path, pooling: str, extra: dict[str, Any], start: str
 ) -> None:
     task = toy_task(32)
-    [record] = tune(folder, task, tmp_path, recipe="jo", pooling=pooling, start=start, **extra, **QUICK)
+    [record] = tune(
+        folder, task, tmp_path, recipe="jo", pooling=pooling, start=start, **extra, **QUICK
+    )
     saved = tmp_path / record.folder / "model"
     model, _ = open_classifier(saved)
     rows = rows_of(folder, task)
     lines = (tmp_path / record.folder / "predictions.tsv").read_text().splitlines()[1:]
-    assert [line.split("\t")[2] for line in lines] == [task.classes[i] for i in predict(model, task, rows)]
-    assert record.metrics["accuracy"] == np.mean([a == b for a, b in (line.split("\t")[1:] for line in lines)])
+    assert [line.split("\t")[2] for line in lines] == [
+        task.classes[i] for i in predict(model, task, rows)
+    ]
+    assert record.metrics["accuracy"] == np.mean(
+        [a == b for a, b in (line.split("\t")[1:] for line in lines)]
+    )
     opened = HeadModel.open(saved)
     assert (opened.layers, opened.heads) == (3, 4)
     before, after = _encoder_weights(folder), _encoder_weights(saved)
@@ -90,21 +119,29 @@ def test_every_pooling_and_start_ends_in_a_folder_that_gives_the_same_prediction
 
 def _encoder_weights(folder: Path) -> dict[str, torch.Tensor]:
     module = HeadModel.open(folder).module.base_model
-    return {name: value for name, value in module.named_parameters() if "encoder" in name or "embeddings" in name}
+    return {
+        name: value
+        for name, value in module.named_parameters()
+        if "encoder" in name or "embeddings" in name
+    }
 
 
 def test_the_random_start_draws_every_matrix_anew(folder: Path) -> None:
     task = toy_task(4)
-    tokenizer = opening.load_tokenizer(folder)
+    tokenizer = loading.load_tokenizer(folder)
     torch.manual_seed(3)
     random = make_classifier(folder, tokenizer, task, ClassifierOptions(start="random"))
     given = make_classifier(folder, tokenizer, task)
     for (name, drawn), (_, known) in zip(
-        random.encoder.base_model.named_parameters(), given.encoder.base_model.named_parameters(), strict=True
+        random.encoder.base_model.named_parameters(),
+        given.encoder.base_model.named_parameters(),
+        strict=True,
     ):
         if drawn.ndim == 2 and "pooler" not in name:
             assert not torch.allclose(drawn, known), name
-            assert drawn.std().item() == pytest.approx(random.encoder.config.initializer_range, rel=0.2)
+            assert drawn.std().item() == pytest.approx(
+                random.encoder.config.initializer_range, rel=0.2
+            )
 
 
 def test_last_layer_models_open_in_plain_transformers(folder: Path, tmp_path: Path) -> None:
@@ -115,17 +152,29 @@ def test_last_layer_models_open_in_plain_transformers(folder: Path, tmp_path: Pa
     assert plain.config.id2label == {0: "0", 1: "1"}
     model, _ = open_classifier(saved)
     batch = collate_rows(rows_of(folder, task), range(6), model.pad_id, "cpu")
-    inputs = {"input_ids": batch.ids, "attention_mask": batch.real.long(), "token_type_ids": batch.types}
+    inputs = {
+        "input_ids": batch.ids,
+        "attention_mask": batch.real.long(),
+        "token_type_ids": batch.types,
+    }
     with torch.no_grad():
-        assert torch.allclose(plain(**inputs).logits, model(batch.ids, batch.types, batch.real), atol=1e-6)
+        assert torch.allclose(
+            plain(**inputs).logits, model(batch.ids, batch.types, batch.real), atol=1e-6
+        )
 
 
 def test_top_heads_are_what_head_pooling_gives(folder: Path) -> None:
     task, heads = toy_task(8), ["L0H1", "L2H3", "L1H0"]
-    tokenizer = opening.load_tokenizer(folder)
-    model = make_classifier(folder, tokenizer, task, ClassifierOptions(pooling="top_heads", heads=heads)).eval()
+    tokenizer = loading.load_tokenizer(folder)
+    model = make_classifier(
+        folder, tokenizer, task, ClassifierOptions(pooling="top_heads", heads=heads)
+    ).eval()
     batch = collate_rows(rows_of(folder, task), range(8), model.pad_id, "cpu")
-    features = {"input_ids": batch.ids, "attention_mask": batch.real.long(), "token_type_ids": batch.types}
+    features = {
+        "input_ids": batch.ids,
+        "attention_mask": batch.real.long(),
+        "token_type_ids": batch.types,
+    }
     with torch.no_grad():
         expected = HeadPooling(folder, heads)(features)["sentence_embedding"]
         assert torch.allclose(model.pooled(batch.ids, batch.types, batch.real), expected, atol=1e-6)
@@ -133,8 +182,10 @@ def test_top_heads_are_what_head_pooling_gives(folder: Path) -> None:
 
 def test_a_layer_is_the_hidden_state_that_leaves_it(decoder: Path) -> None:
     task = toy_task(8)
-    tokenizer = opening.load_tokenizer(decoder)
-    model = make_classifier(decoder, tokenizer, task, ClassifierOptions(pooling="best_layer", layer=1)).eval()
+    tokenizer = loading.load_tokenizer(decoder)
+    model = make_classifier(
+        decoder, tokenizer, task, ClassifierOptions(pooling="best_layer", layer=1)
+    ).eval()
     batch = collate_rows(rows_of(decoder, task), range(8), model.pad_id, "cpu")
     with HeadModel.open(decoder) as opened:
         for i in range(8):
@@ -154,7 +205,7 @@ def test_decoders_are_trained_too(decoder: Path, tmp_path: Path) -> None:
 
 def test_dropout_is_on_in_training_and_the_frozen_encoder_runs_without(folder: Path) -> None:
     options = ClassifierOptions(pooling="top_heads", heads=["L2H0"], start="frozen")
-    model = make_classifier(folder, opening.load_tokenizer(folder), toy_task(4), options)
+    model = make_classifier(folder, loading.load_tokenizer(folder), toy_task(4), options)
     model.training_mode(frozen=True)
     assert model.dropout.training  # type: ignore[union-attr]
     assert not model.encoder.training
@@ -165,7 +216,7 @@ def test_dropout_is_on_in_training_and_the_frozen_encoder_runs_without(folder: P
     assert not torch.equal(first, second)  # attention dropout is in the vectors
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------------------
 
 
 class Killed(Exception):
@@ -173,7 +224,9 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("recipe", ["kovaleva", "pande"])
-def test_a_killed_training_goes_on_to_the_same_numbers(folder: Path, tmp_path: Path, recipe: str) -> None:
+def test_a_killed_training_goes_on_to_the_same_numbers(
+    folder: Path, tmp_path: Path, recipe: str
+) -> None:
     options = {**QUICK, "epochs": 3, "recipe": recipe}
     whole = tune(folder, toy_task(48), tmp_path / "whole", **options)
 
@@ -185,7 +238,11 @@ def test_a_killed_training_goes_on_to_the_same_numbers(folder: Path, tmp_path: P
         tune(folder, toy_task(48), tmp_path / "killed", report=kill, **options)
     steps: list[int] = []
     resumed = tune(
-        folder, toy_task(48), tmp_path / "killed", report=lambda what, done, total: steps.append(done), **options
+        folder,
+        toy_task(48),
+        tmp_path / "killed",
+        report=lambda what, done, total: steps.append(done),
+        **options,
     )
     assert steps == [7, 8, 9]
     assert not list((tmp_path / "killed").rglob("*.piece"))
@@ -197,7 +254,11 @@ def test_a_killed_training_goes_on_to_the_same_numbers(folder: Path, tmp_path: P
 
 def _files(folder: Path) -> dict[str, bytes]:
     """All that a call wrote, byte for byte, but for the seconds that trainings took."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
     content = json.loads(found["results.json"])
     for record in content["records"]:
         del record["seconds"]
@@ -210,7 +271,7 @@ def test_a_kill_between_the_record_and_the_end_leaves_nothing_behind(
     def kill(where: Path) -> None:
         raise Killed
 
-    monkeypatch.setattr("headwise.experiments.finetuning.run.forget", kill)
+    monkeypatch.setattr("headwise.experiments.finetuning.run.delete_checkpoints", kill)
     with pytest.raises(Killed):
         tune(folder, toy_task(16), tmp_path, **QUICK)
     monkeypatch.undo()
@@ -228,7 +289,9 @@ def test_torchs_random_state_and_threads_are_left_as_found(folder: Path, tmp_pat
     assert torch.get_num_threads() == threads
 
 
-def test_what_is_finished_is_not_done_again_and_another_models_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_what_is_finished_is_not_done_again_and_another_models_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     [first] = tune(folder, toy_task(16), tmp_path / "out", **QUICK)
 
     def never(what: str, done: int, total: int) -> None:
@@ -256,7 +319,9 @@ def test_a_checkpoint_of_another_model_is_refused(folder: Path, tmp_path: Path) 
     with pytest.raises(OutputError, match="unfinished run that differs in model"):
         tune(other, toy_task(16), tmp_path / "out", **QUICK)
     [piece] = (tmp_path / "out").rglob("epoch.piece")
-    piece.write_bytes(piece.read_bytes()[:100])  # a damaged checkpoint counts as not there: the training begins anew
+    piece.write_bytes(
+        piece.read_bytes()[:100]
+    )  # a damaged checkpoint counts as not there: the training begins anew
     [record] = tune(folder, toy_task(16), tmp_path / "out", **QUICK)
     [whole] = tune(folder, toy_task(16), tmp_path / "whole", **QUICK)
     assert record.history == whole.history
@@ -273,18 +338,30 @@ def test_seeds_differ_and_repeat(folder: Path, tmp_path: Path) -> None:
     [row] = content["summary"]
     assert row["seeds"] == [4, 9]
     assert row["metrics"]["accuracy"]["median"] == pytest.approx(np.mean(scores))
-    assert (row["metrics"]["accuracy"]["low"], row["metrics"]["accuracy"]["high"]) == (scores[0], scores[1])
+    assert (row["metrics"]["accuracy"]["low"], row["metrics"]["accuracy"]["high"]) == (
+        scores[0],
+        scores[1],
+    )
 
 
 def test_heads_are_ranked_on_the_training_part(folder: Path, tmp_path: Path) -> None:
-    [record] = tune(folder, toy_task(60), tmp_path, pooling="top_heads", top=3, recipe="jo", **QUICK)
+    [record] = tune(
+        folder, toy_task(60), tmp_path, pooling="top_heads", top=3, recipe="jo", **QUICK
+    )
     with HeadModel.open(folder) as opened:
         ranking = rank_heads(opened, toy_task(60))
         assert rank_heads(opened, toy_task(60), seed=1).scores != ranking.scores
     assert record.detail["heads"] == ranking.heads[:3]
     assert ranking.scores == sorted(ranking.scores, reverse=True)
     assert len(ranking.heads) == 12
-    [again] = tune(folder, toy_task(60), tmp_path, pooling="best_layer", recipe="jo", **{**QUICK, "start": "none"})
+    [again] = tune(
+        folder,
+        toy_task(60),
+        tmp_path,
+        pooling="best_layer",
+        recipe="jo",
+        **{**QUICK, "start": "none"},
+    )
     assert again.detail["layer"] == ranking.layer
     assert len(list(tmp_path.rglob("ranking.piece"))) == 1
     with pytest.raises(ParameterError, match="from 1 to 12"):
@@ -312,10 +389,15 @@ def test_what_is_refused(folder: Path, tmp_path: Path, given: dict[str, Any], wo
 
 def test_a_rate_that_breaks_the_model_is_told(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="NaN or infinite"):
-        tune(folder, toy_task(32, regression=True), tmp_path, **{**QUICK, "learning_rate": 1e18, "epochs": 4})
+        tune(
+            folder,
+            toy_task(32, regression=True),
+            tmp_path,
+            **{**QUICK, "learning_rate": 1e18, "epochs": 4},
+        )
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def test_batches_hold_every_row_once_and_neighbours_in_length(folder: Path) -> None:
@@ -331,7 +413,7 @@ def test_batches_hold_every_row_once_and_neighbours_in_length(folder: Path) -> N
 
 def test_padding_changes_nothing(folder: Path) -> None:
     task = toy_task(12)
-    model = make_classifier(folder, opening.load_tokenizer(folder), task).eval()
+    model = make_classifier(folder, loading.load_tokenizer(folder), task).eval()
     rows = rows_of(folder, task)
     together = collate_rows(rows, range(12), model.pad_id, "cpu")
     with torch.no_grad():
@@ -342,14 +424,24 @@ def test_padding_changes_nothing(folder: Path) -> None:
 
 
 def test_segments_reach_every_model_that_tells_them_apart() -> None:
-    sizes = {"vocab_size": 20, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 8}  # XLNet names no number of types
+    sizes = {
+        "vocab_size": 20,
+        "d_model": 8,
+        "n_layer": 1,
+        "n_head": 2,
+        "d_inner": 8,
+    }  # XLNet names no number of types
     encoder = XLNetForSequenceClassification(XLNetConfig(**sizes, num_labels=2)).eval()
     torch.nn.init.normal_(encoder.transformer.layer[0].rel_attn.seg_embed)
     model = OwnClassifier(encoder, None)
     ids, real = torch.tensor([[5, 6, 7, 8]]), torch.ones(1, 4, dtype=torch.bool)
     with torch.no_grad():
-        one, two = (model(ids, torch.tensor([types]), real) for types in ([0, 0, 0, 0], [0, 0, 1, 1]))
-        expected = encoder(ids, attention_mask=real.long(), token_type_ids=torch.tensor([[0, 0, 1, 1]])).logits
+        one, two = (
+            model(ids, torch.tensor([types]), real) for types in ([0, 0, 0, 0], [0, 0, 1, 1])
+        )
+        expected = encoder(
+            ids, attention_mask=real.long(), token_type_ids=torch.tensor([[0, 0, 1, 1]])
+        ).logits
     assert torch.equal(two, expected)
     assert not torch.equal(one, two)
 

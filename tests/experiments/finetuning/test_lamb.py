@@ -14,7 +14,10 @@ def test_steps_are_those_of_the_formula() -> None:
     torch.manual_seed(0)
     weight = torch.nn.Parameter(torch.randn(3, 2, dtype=torch.float64))
     bias = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
-    optimizer = Lamb([{"params": [weight], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}], lr=0.05)
+    optimizer = Lamb(
+        [{"params": [weight], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}],
+        lr=0.05,
+    )
     expected = {0: weight.detach().clone(), 1: bias.detach().clone()}
     moments = {i: (torch.zeros_like(w), torch.zeros_like(w)) for i, w in expected.items()}
     for step in range(1, 5):
@@ -23,9 +26,14 @@ def test_steps_are_those_of_the_formula() -> None:
         optimizer.step()
         for i, decay in ((0, 0.1), (1, 0.0)):
             first, second = moments[i]
-            first, second = 0.9 * first + 0.1 * gradients[i], 0.999 * second + 0.001 * gradients[i] ** 2
+            first, second = (
+                0.9 * first + 0.1 * gradients[i],
+                0.999 * second + 0.001 * gradients[i] ** 2,
+            )
             moments[i] = (first, second)
-            r = (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)).sqrt() + 1e-6) + decay * expected[i]
+            r = (first / (1 - 0.9**step)) / (
+                (second / (1 - 0.999**step)).sqrt() + 1e-6
+            ) + decay * expected[i]
             size, reach = math.sqrt(float((expected[i] ** 2).sum())), math.sqrt(float((r**2).sum()))
             ratio = min(size, 10.0) / reach if size > 0 and reach > 0 else 1.0
             expected[i] = expected[i] - 0.05 * ratio * r

@@ -1,4 +1,5 @@
-"""Patching: exact on the planted decoder, equal to a slow computation, pairs checked, nothing on random weights."""
+"""Patching: exact on the planted decoder, equal to a slow computation, pairs checked, nothing on
+random weights."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from headwise.testing import planted_decoder, random_model
 
 # After word1 came word2 (clean) or word3 (corrupted): the induction head carries it.
 PAIRS = [
-    Pair(f"word{a} word{b} word{c} word{a}", f"word{a} word{d} word{c} word{a}", f"word{b}", f"word{d}", f"made:{a}")
+    Pair(
+        f"word{a} word{b} word{c} word{a}",
+        f"word{a} word{d} word{c} word{a}",
+        f"word{b}",
+        f"word{d}",
+        f"made:{a}",
+    )
     for a, b, c, d in ((1, 2, 5, 3), (4, 6, 1, 7), (8, 9, 2, 10), (3, 11, 6, 5))
 ]
 
@@ -42,9 +49,13 @@ def test_the_planted_induction_head_carries_everything(made, found) -> None:
         values[place] = 0
         assert np.abs(values).max() < 1e-4, name
     assert found["recovered_p_adjusted"].values[place] < 0.05
-    assert found["recovered_at"].values[place][0] == pytest.approx(1, abs=1e-4)  # the last token, and no other
+    assert found["recovered_at"].values[place][0] == pytest.approx(
+        1, abs=1e-4
+    )  # the last token, and no other
     assert np.abs(found["recovered_at"].values[place][1:]).max() < 1e-4
-    assert found["ablated"].values[place] == pytest.approx(0.5, abs=1e-3)  # without it neither answer is preferred
+    assert found["ablated"].values[place] == pytest.approx(
+        0.5, abs=1e-3
+    )  # without it neither answer is preferred
     assert found.attrs["clean"] == pytest.approx(-found.attrs["corrupted"], rel=1e-3)
     assert found.attrs["clean_right"] == 1
 
@@ -64,7 +75,10 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
         for pair in pairs:
             clean, corrupted = model.batch(pair.clean), model.batch(pair.corrupted)
             outputs = model.trace(clean, {"outputs"}).outputs[0]  # layer, head, token, size
-            ids = [tokenizer(text, add_special_tokens=False)["input_ids"][0] for text in (pair.answer, pair.wrong)]
+            ids = [
+                tokenizer(text, add_special_tokens=False)["input_ids"][0]
+                for text in (pair.answer, pair.wrong)
+            ]
 
             def d(batch, ids=ids, **options):
                 logits = model.forward(batch, logits=True, **options).logits[0, -1]
@@ -73,10 +87,18 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
             base = d(corrupted)
             gaps.append(d(clean) - base)
             intact = d(clean)
-            lost.append([[intact - d(clean, interventions={(i, j): "zero"}) for j in range(4)] for i in range(3)])
+            lost.append(
+                [
+                    [intact - d(clean, interventions={(i, j): "zero"}) for j in range(4)]
+                    for i in range(3)
+                ]
+            )
             moved.append(
                 [
-                    [d(corrupted, interventions={(i, j): Patch(output=outputs[i, j])}) - base for j in range(4)]
+                    [
+                        d(corrupted, interventions={(i, j): Patch(output=outputs[i, j])}) - base
+                        for j in range(4)
+                    ]
                     for i in range(3)
                 ]
             )
@@ -85,8 +107,12 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
     best = np.argsort(-expected, axis=None)[:5]
     ablated = found["ablated"].values.ravel()
     assert set(np.flatnonzero(np.isfinite(ablated))) == set(best)
-    np.testing.assert_allclose(ablated[best], (np.sum(lost, 0) / np.sum(gaps)).ravel()[best], rtol=1e-3, atol=1e-4)
-    assert (np.isfinite(found["ablated_p_adjusted"].values) == np.isfinite(found["ablated"].values)).all()
+    np.testing.assert_allclose(
+        ablated[best], (np.sum(lost, 0) / np.sum(gaps)).ravel()[best], rtol=1e-3, atol=1e-4
+    )
+    assert (
+        np.isfinite(found["ablated_p_adjusted"].values) == np.isfinite(found["ablated"].values)
+    ).all()
     np.testing.assert_allclose(whole["recovered"].values, found["recovered"].values, atol=1e-5)
     assert (found["recovered_p_adjusted"] > 0.05).all()
     assert found.attrs["pearson"] > 0.8  # small weights: nearly linear
@@ -95,14 +121,22 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
 def test_pairs_are_read_whatever_their_letters(tmp_path) -> None:
     path = tmp_path / "pairs.jsonl"
     row = {"clean": "one line\u2028of text", "corrupted": "two", "answer": "c", "wrong": "\ud800d"}
-    path.write_text(json.dumps(row, ensure_ascii=False).replace("\ud800", "\\ud800"), encoding="utf-8")
-    (pair,) = read_pairs(path)  # what Unicode calls a line separator ends no line, half a character is none
+    path.write_text(
+        json.dumps(row, ensure_ascii=False).replace("\ud800", "\\ud800"), encoding="utf-8"
+    )
+    (pair,) = read_pairs(
+        path
+    )  # what Unicode calls a line separator ends no line, half a character is none
     assert (pair.clean, pair.wrong) == ("one line\u2028of text", "\ufffdd")
 
 
 def test_pairs_are_checked(made, tmp_path) -> None:
     path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps({"clean": "word1 word2", "corrupted": "word1", "answer": "word3", "wrong": "word4"}))
+    path.write_text(
+        json.dumps(
+            {"clean": "word1 word2", "corrupted": "word1", "answer": "word3", "wrong": "word4"}
+        )
+    )
     pairs = read_pairs(path)
     with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
         with pytest.raises(InputError, match=r"pairs.jsonl:1: the inputs have 3 and 2 tokens"):
@@ -126,7 +160,11 @@ def test_builtin_pairs_are_minimal() -> None:
         plural = clean[1].endswith("s")
         assert (pair.answer in (" are", " were", " have")) == plural
     for pair in builtin_pairs("names", 20):
-        assert pair.clean.split().count(pair.wrong.strip()) + pair.clean.count(f"{pair.wrong.strip()},") >= 1
+        assert (
+            pair.clean.split().count(pair.wrong.strip())
+            + pair.clean.count(f"{pair.wrong.strip()},")
+            >= 1
+        )
         assert pair.answer != pair.wrong
 
 
@@ -141,10 +179,23 @@ def test_command_and_figures(made, found, tmp_path) -> None:
     made.model.save_pretrained(folder)
     made.tokenizer.save_pretrained(folder)
     pairs = tmp_path / "pairs.jsonl"
-    rows = [{"clean": p.clean, "corrupted": p.corrupted, "answer": p.answer, "wrong": p.wrong} for p in PAIRS]
+    rows = [
+        {"clean": p.clean, "corrupted": p.corrupted, "answer": p.answer, "wrong": p.wrong}
+        for p in PAIRS
+    ]
     pairs.write_text("\n".join(map(json.dumps, rows)))
     done = CliRunner().invoke(
-        app, ["patch", str(folder), "--pairs", str(pairs), "--out", str(tmp_path / "p.nc"), "--figures", str(tmp_path)]
+        app,
+        [
+            "patch",
+            str(folder),
+            "--pairs",
+            str(pairs),
+            "--out",
+            str(tmp_path / "p.nc"),
+            "--figures",
+            str(tmp_path),
+        ],
     )
     assert done.exit_code == 0, done.output
     assert "Bring back most: L1H0 +1.00" in " ".join(done.output.split())

@@ -1,4 +1,5 @@
-"""The frame of reproductions: printed beside ours, missing data said, finished entries kept, claims judged."""
+"""The frame of reproductions: printed beside ours, missing data said, finished entries kept, claims
+judged."""
 
 from __future__ import annotations
 
@@ -36,7 +37,13 @@ from headwise.testing import planted_model
 from headwise.testing.toy import toy_task
 
 WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ","]
-SEEDS = {"clark2019": "003", "kovaleva2019": "001", "pascual2021": "000", "pande2021": "002", "jo2020": "004"}
+SEEDS = {
+    "clark2019": "003",
+    "kovaleva2019": "001",
+    "pascual2021": "000",
+    "pande2021": "002",
+    "jo2020": "004",
+}
 Paper = Callable[..., None]
 
 
@@ -51,7 +58,9 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> Paper:
     """Put entries in the place of Clark et al.'s; their printed numbers are the paper's."""
 
     def put(*entries: Entry) -> None:
-        monkeypatch.setattr(run, "reproduction_of", lambda key: Reproduction(key, ["BERT-base."], entries))
+        monkeypatch.setattr(
+            run, "reproduction_of", lambda key: Reproduction(key, ["BERT-base."], entries)
+        )
 
     return put
 
@@ -94,7 +103,9 @@ def test_a_missing_data_set_is_said_with_where_to_get_it(model: HeadModel, paper
     found = reproduce("clark2019", model)
     first, second = found.facts["entries"]
     assert first["status"] == "not run"
-    assert first["reason"].startswith("needs UD English EWT, dev, from https://universaldependencies.org")
+    assert first["reason"].startswith(
+        "needs UD English EWT, dev, from https://universaldependencies.org"
+    )
     assert first["rows"][0]["printed"] == 3.89  # what is printed is shown all the same
     assert second["reason"] == "the model has no such thing"
     assert all(claim["verdict"] == "not tried" and claim["why"] for claim in found.facts["claims"])
@@ -115,7 +126,9 @@ def test_what_fails_is_named_and_the_others_go_on(model: HeadModel, paper: Paper
     assert [failure.what for failure in found.failures] == ["fig2 of clark2019"]
 
 
-def test_a_killed_call_goes_on_where_it_stopped(model: HeadModel, paper: Paper, tmp_path: Path) -> None:
+def test_a_killed_call_goes_on_where_it_stopped(
+    model: HeadModel, paper: Paper, tmp_path: Path
+) -> None:
     calls: Counter[str] = Counter()
 
     def first(bench: Bench) -> Outcome:
@@ -138,7 +151,9 @@ def test_a_killed_call_goes_on_where_it_stopped(model: HeadModel, paper: Paper, 
         reproduce("clark2019", model, ReproductionOptions(seed=1), folder=tmp_path)
 
 
-def test_runs_are_kept_and_not_done_twice(model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_kept_and_not_done_twice(
+    model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = []
     plain = Bench._run
     monkeypatch.setattr(Bench, "_run", lambda *given: runs.append(given[3].name) or plain(*given))
@@ -157,8 +172,15 @@ def test_runs_are_kept_and_not_done_twice(model: HeadModel, tmp_path: Path, monk
 def _data(folder: Path) -> Path:
     place = folder / "data" / "deep"
     place.mkdir(parents=True)
-    paragraphs = ["the cat saw a dog .", "a dog sleeps .", "the dog saw the cat ,", "the cat sleeps ."]
-    (place / "articles.jsonl").write_text(json.dumps({"title": "a", "paragraphs": paragraphs}) + "\n")
+    paragraphs = [
+        "the cat saw a dog .",
+        "a dog sleeps .",
+        "the dog saw the cat ,",
+        "the cat sleeps .",
+    ]
+    (place / "articles.jsonl").write_text(
+        json.dumps({"title": "a", "paragraphs": paragraphs}) + "\n"
+    )
     return folder / "data"
 
 
@@ -178,7 +200,9 @@ def test_data_sets_are_found_as_their_owners_ship_them(tmp_path: Path) -> None:
     assert DataSets(tmp_path).path("glue-MRPC").name == "MRPC"
     assert found.find("glue-QNLI") is None
     assert found.path("glue-QNLI-dev").name == "QNLI"
-    with pytest.raises(NotRunError, match=r"needs GLUE's RTE, train and dev, from https://gluebenchmark\.com/tasks"):
+    with pytest.raises(
+        NotRunError, match=r"needs GLUE's RTE, train and dev, from https://gluebenchmark\.com/tasks"
+    ):
         found.path("glue-RTE")
     with pytest.raises(InputError, match="There is no folder"):
         DataSets(tmp_path / "nowhere")
@@ -187,19 +211,35 @@ def test_data_sets_are_found_as_their_owners_ship_them(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_the_shared_data_are_found(shared: Path) -> None:
     found = DataSets(shared / "data")
-    names = ("wikipedia", "ewt-dev", "ewt-train", "ontogum", "framenet", "glove", "jo2020", "glue-MRPC", "xnli-en")
+    names = (
+        "wikipedia",
+        "ewt-dev",
+        "ewt-train",
+        "ontogum",
+        "framenet",
+        "glove",
+        "jo2020",
+        "glue-MRPC",
+        "xnli-en",
+    )
     assert all(found.find(name) is not None for name in names)
     assert found.find("glue-QNLI") is None
 
 
 def test_a_fine_tuned_model_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"There is no folder .* with a model of MRPC; check --finetuned"):
+    with pytest.raises(
+        InputError, match=r"There is no folder .* with a model of MRPC; check --finetuned"
+    ):
         ReproductionOptions(finetuned={"MRPC": tmp_path / "nowhere"})
 
 
-def test_an_open_model_is_not_fine_tuned_nor_another_in_its_place(model: HeadModel, tmp_path: Path) -> None:
+def test_an_open_model_is_not_fine_tuned_nor_another_in_its_place(
+    model: HeadModel, tmp_path: Path
+) -> None:
     bench = Bench(model, model, ReproductionOptions(), None, tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(NotRunError, match="an open model cannot be fine-tuned; give its folder or name"):
+    with pytest.raises(
+        NotRunError, match="an open model cannot be fine-tuned; give its folder or name"
+    ):
         bench.train(toy_task(8), "jo")
 
 
@@ -226,7 +266,18 @@ def test_entries_and_printed_numbers_fit(key: str) -> None:
 
 NUMBERED = {  # as the papers have them
     "clark2019": ["fig1", "fig2", "fig3", "fig4", "fig5", "table1", "table2", "table3", "fig6"],
-    "kovaleva2019": ["fig1", "fig2", "fig3", "fig4", "table1", "fig5", "fig6", "fig7", "fig8", "fig9"],
+    "kovaleva2019": [
+        "fig1",
+        "fig2",
+        "fig3",
+        "fig4",
+        "table1",
+        "fig5",
+        "fig6",
+        "fig7",
+        "fig8",
+        "fig9",
+    ],
 }
 
 
@@ -242,9 +293,9 @@ def test_every_numbered_table_and_figure_has_an_entry(key: str) -> None:
 def test_the_numbers_are_those_of_the_paper(key: str, shared: Path) -> None:
     (file,) = (shared / "seeds").glob(f"{SEEDS[key]}_*.txt")
     captions = re.findall(r"^(Figure|Table) (\d+):", file.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted({f"{'fig' if kind == 'Figure' else 'table'}{number}" for kind, number in captions}) == sorted(
-        NUMBERED[key]
-    )
+    assert sorted(
+        {f"{'fig' if kind == 'Figure' else 'table'}{number}" for kind, number in captions}
+    ) == sorted(NUMBERED[key])
 
 
 @pytest.mark.real
@@ -257,7 +308,9 @@ def test_printed_numbers_and_claims_stand_in_the_paper(key: str, shared: Path) -
         for quote in (caption.quote, *(value.quote for value in caption.values)):
             assert plain(quote) in text, (where, quote)
         for value in caption.values:
-            assert re.search(rf"(?<![\d.]){re.escape(f'{value.value:g}')}(?!\d)|two|four|five", value.quote), value
+            assert re.search(
+                rf"(?<![\d.]){re.escape(f'{value.value:g}')}(?!\d)|two|four|five", value.quote
+            ), value
     for claim in kept.claims:
         assert plain(claim.quote) in text, claim
 

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from headwise.experiments.reproduction import Bench, Reproduced, ReproductionOptions, Verdict, reproduce
+from headwise.experiments.reproduction import (
+    Bench,
+    Reproduced,
+    ReproductionOptions,
+    Verdict,
+    reproduce,
+)
 from headwise.experiments.reproduction.clark2019.corpora import treebank
 from headwise.experiments.reproduction.shared import judged
 from headwise.models import HeadModel
@@ -32,14 +38,26 @@ def conllu(examples: list[Example]) -> str:
     for example in examples:
         for i, word in enumerate(example.words or ()):
             head = (example.heads or ())[i]
-            columns = [i + 1, word, word, (example.upos or ())[i], "_", "_", 0 if head == ROOT else head + 1]
+            columns = [
+                i + 1,
+                word,
+                word,
+                (example.upos or ())[i],
+                "_",
+                "_",
+                0 if head == ROOT else head + 1,
+            ]
             lines.append("\t".join(map(str, [*columns, (example.relations or ())[i], "_", "_"])))
         lines.append("")
     return "\n".join(lines) + "\n"
 
 
 def test_a_planted_head_that_follows_trees_is_the_best_of_table_1(tmp_path: Path) -> None:
-    chosen = [e for e in demo_corpus(160) if e.heads is not None and not e.has_pair and len(e.all_words) <= 20][:40]
+    chosen = [
+        e
+        for e in demo_corpus(160)
+        if e.heads is not None and not e.has_pair and len(e.all_words) <= 20
+    ][:40]
     planted, renamed = planted_annotations(chosen, [["uniform", "previous"], ["self", "tree"]])
     (tmp_path / "en_ewt-ud-dev.conllu").write_text(conllu(renamed))
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
@@ -76,7 +94,9 @@ def bench(model_folder: Path, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
         yield make
 
 
-def test_the_built_in_trees_say_that_they_stand_in_and_whose_relations_they_have(bench: Callable[..., Bench]) -> None:
+def test_the_built_in_trees_say_that_they_stand_in_and_whose_relations_they_have(
+    bench: Callable[..., Bench],
+) -> None:
     _, seen, differs = treebank(bench(), 5)
     assert seen["trees"].endswith("5 sentences")
     assert [text.split(":")[0] for text in differs] == [
@@ -85,7 +105,9 @@ def test_the_built_in_trees_say_that_they_stand_in_and_whose_relations_they_have
     ]
 
 
-def test_a_task_read_for_its_dev_part_is_read_again_to_train(bench: Callable[..., Bench], glue: Path) -> None:
+def test_a_task_read_for_its_dev_part_is_read_again_to_train(
+    bench: Callable[..., Bench], glue: Path
+) -> None:
     data = glue.parent / "both"
     (data / "a").mkdir(parents=True)
     shutil.copytree(glue / "RTE", data / "b" / "RTE")
@@ -96,7 +118,9 @@ def test_a_task_read_for_its_dev_part_is_read_again_to_train(bench: Callable[...
     assert len(own.task("RTE").train) == 12
 
 
-def test_a_quick_run_judges_models_only_where_all_were_given(bench: Callable[..., Bench], model_folder: Path) -> None:
+def test_a_quick_run_judges_models_only_where_all_were_given(
+    bench: Callable[..., Bench], model_folder: Path
+) -> None:
     own = bench(quick=True, finetuned={"rte": model_folder})
     claims = {"one": Verdict("so", True)}
     assert judged(own, claims, ["RTE"])["one"].holds is True
@@ -110,10 +134,15 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """RTE, a few rows of it."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "RTE").mkdir()
-    labels, texts = ("entailment", "not_entailment"), ("the cat saw a dog .", "a dog sleeps .", "the cat runs .")
+    labels, texts = (
+        ("entailment", "not_entailment"),
+        ("the cat saw a dog .", "a dog sleeps .", "the cat runs ."),
+    )
     for part, count in (("train", 12), ("dev", 6)):
         rows = [f"{i}\t{texts[i % 3]}\t{texts[(i + 1) % 3]}\t{labels[i % 2]}" for i in range(count)]
-        (folder / "RTE" / f"{part}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
+        (folder / "RTE" / f"{part}.tsv").write_text(
+            "\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n"
+        )
     return folder
 
 
@@ -124,20 +153,29 @@ def test_a_model_that_did_not_change_is_wholly_alike(model_folder: Path, glue: P
     assert table["rows"][0][0] == "RTE"
     assert table["rows"][0][1:] == pytest.approx([1, 1])
     assert "fine-tuned model given (tiny)" in entry(found, "fig5")["seen"]["RTE"]
-    assert any(text.startswith("QQP: not run, needs GLUE's QQP") for text in entry(found, "fig5")["differs"])
+    assert any(
+        text.startswith("QQP: not run, needs GLUE's QQP")
+        for text in entry(found, "fig5")["differs"]
+    )
 
 
-def test_starts_of_fine_tuning_are_trained_and_kept(model_folder: Path, glue: Path, tmp_path: Path) -> None:
+def test_starts_of_fine_tuning_are_trained_and_kept(
+    model_folder: Path, glue: Path, tmp_path: Path
+) -> None:
     options = ReproductionOptions(data=glue, only=("table1",), quick=True)
     found = reproduce("kovaleva2019", model_folder, options, folder=tmp_path)
     rows = {row["key"]: row["ours"] for row in entry(found, "table1")["rows"]}
     (results,) = (tmp_path / "finetuned").glob("RTE-*/results.json")
-    records = {record["start"]: record["metrics"] for record in json.loads(results.read_text())["records"]}
+    records = {
+        record["start"]: record["metrics"] for record in json.loads(results.read_text())["records"]
+    }
     assert {start: rows[f"RTE-accuracy-{start}"] for start in ("none", "random", "pretrained")} == {
         start: pytest.approx(100 * metrics["accuracy"]) for start, metrics in records.items()
     }
     assert rows["MRPC-f1-none"] is None
-    assert {claim["verdict"] for claim in found.facts["claims"]} == {"not tried"}  # a quick run judges none
+    assert {claim["verdict"] for claim in found.facts["claims"]} == {
+        "not tried"
+    }  # a quick run judges none
     written = results.stat().st_mtime_ns
     reproduce("kovaleva2019", model_folder, options, folder=tmp_path)
     assert results.stat().st_mtime_ns == written

@@ -1,5 +1,5 @@
-"""Pascual 2021, Pande 2021 and Jo & Myaeng 2020: every table and figure has an entry, and what is computed is what is
-planted."""
+"""Pascual 2021, Pande 2021 and Jo & Myaeng 2020: every table and figure has an entry, and what is
+computed is what is planted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def test_inputs_are_drawn_between_two_lengths(model: HeadModel) -> None:
 def test_pascual_on_planted_heads(model: HeadModel, tmp_path: Path) -> None:
     lines = [f"{a}\t{b}\tneutral" for a, b in pairs(24)]
     (tmp_path / "dev-en.tsv").write_text("\n".join(lines) + "\n")
-    options = ReproductionOptions(data=tmp_path, only=("text5", "fig2", "fig4", "fig6", "fig23"), quick=True)
+    options = ReproductionOptions(
+        data=tmp_path, only=("text5", "fig2", "fig4", "fig6", "fig23"), quick=True
+    )
     found = reproduce("pascual2021", model, options)
     assert not found.failures
     entries = {entry["key"]: entry for entry in found.facts["entries"]}
@@ -69,19 +71,25 @@ def test_pascual_on_planted_heads(model: HeadModel, tmp_path: Path) -> None:
     assert entries["fig6"]["figures"]
     assert entries["fig23"]["reason"] == "the model has 2 layers"
     claims = {claim["key"]: claim for claim in found.facts["claims"]}
-    assert claims["negligible"]["verdict"] == "holds"  # a head of the second layer looks at [CLS] alone
+    assert (
+        claims["negligible"]["verdict"] == "holds"
+    )  # a head of the second layer looks at [CLS] alone
     assert claims["languages"]["verdict"] == "not tried"
     assert "no model of its own for German and Arabic" in claims["languages"]["why"]
 
 
-def test_pande_shows_block_heads_as_printed_and_as_released(model: HeadModel, tmp_path: Path) -> None:
+def test_pande_shows_block_heads_as_printed_and_as_released(
+    model: HeadModel, tmp_path: Path
+) -> None:
     folder = tmp_path / "glue" / "QNLI"
     folder.mkdir(parents=True)
     labels = ("entailment", "not_entailment")
     rows = [f"{i}\t{a}\t{b}\t{labels[i % 2]}" for i, (a, b) in enumerate(pairs(40))]
     (folder / "dev.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *rows]) + "\n")
     found = reproduce(
-        "pande2021", model, ReproductionOptions(data=tmp_path, quick=True, only=("fig3", "fig4", "fig5", "fig6"))
+        "pande2021",
+        model,
+        ReproductionOptions(data=tmp_path, quick=True, only=("fig3", "fig4", "fig5", "fig6")),
     )
     assert not found.failures
     entries = {entry["key"]: entry for entry in found.facts["entries"]}
@@ -118,7 +126,9 @@ bert-base-uncased,Depth,0,-1,33,34
 """
 
 
-def test_released_accuracies_are_read_and_picked_by_validation(model: HeadModel, tmp_path: Path) -> None:
+def test_released_accuracies_are_read_and_picked_by_validation(
+    model: HeadModel, tmp_path: Path
+) -> None:
     (tmp_path / "jo2020_head_accuracy.csv.gz").write_bytes(gzip.compress(REFERENCE.encode()))
     bench = Bench(model, None, ReproductionOptions(data=tmp_path), None, tmp_path)  # type: ignore[arg-type]
     found = released(bench)
@@ -132,7 +142,10 @@ def test_released_accuracies_are_read_and_picked_by_validation(model: HeadModel,
 
 
 def test_layer_claims_are_judged_by_their_rules() -> None:
-    low, high = np.array([[90.0, 90]] * 2 + [[60, 60]] * 2), np.array([[50.0, 51]] * 2 + [[80, 81]] * 2)
+    low, high = (
+        np.array([[90.0, 90]] * 2 + [[60, 60]] * 2),
+        np.array([[50.0, 51]] * 2 + [[80, 81]] * 2),
+    )
     middle = np.array([[50.0, 51, 50], [50, 90, 90], [50, 80, 80], [50, 51, 50]])
     planes = {"sentence_length": low, "tree_depth": low, "bigram_shift": high, "odd_man_out": high}
     found = probed._layer_claims(planes | {"subj_number": middle, "coordination_inversion": middle})
@@ -152,19 +165,27 @@ def test_jo_probes_what_was_given(model: HeadModel, tmp_path: Path) -> None:
     for name in ("past_present", "tree_depth"):
         (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
     found = reproduce(
-        "jo2020", model, ReproductionOptions(data=tmp_path, quick=True, only=("table2", "table3", "fig5"))
+        "jo2020",
+        model,
+        ReproductionOptions(data=tmp_path, quick=True, only=("table2", "table3", "fig5")),
     )
     assert not found.failures
     entries = {entry["key"]: entry for entry in found.facts["entries"]}
     rows = {row["key"]: row for row in entries["table3"]["rows"]}
     assert rows["past_present-top"]["ours"] is not None
-    assert rows["past_present-top"]["low"] <= rows["past_present-top"]["ours"] <= rows["past_present-top"]["high"]
+    assert (
+        rows["past_present-top"]["low"]
+        <= rows["past_present-top"]["ours"]
+        <= rows["past_present-top"]["high"]
+    )
     assert rows["word_content-top"]["ours"] is None
     assert {row["key"]: row["ours"] for row in entries["table2"]["rows"]}["tree_depth"] == 2
     assert json.loads(found.to_json())["counts"]["entries"]["failed"] == 0
 
 
-def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(tmp_path: Path) -> None:
+def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(
+    tmp_path: Path,
+) -> None:
     module, tokenizer = random_model(words=WORDS, layers=2, heads=2, d_head=4, max_length=32)
     folder = tmp_path / "model"
     module.save_pretrained(folder)
@@ -173,21 +194,31 @@ def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(t
     place.mkdir(parents=True)
     rows = [f"{i % 2}\t{i}\t{i}\t{a}\t{b}" for i, (a, b) in enumerate(pairs(32))]
     for name in ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt"):
-        (place / name).write_text("\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows]) + "\n")
+        (place / name).write_text(
+            "\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows]) + "\n"
+        )
     options = ReproductionOptions(data=tmp_path / "data", quick=True, only=("table4", "fig4"))
     found = reproduce("jo2020", folder, options, folder=tmp_path / "report")
     assert not found.failures
-    table4, fig4 = ({entry["key"]: entry for entry in found.facts["entries"]}[key] for key in ("table4", "fig4"))
+    table4, fig4 = (
+        {entry["key"]: entry for entry in found.facts["entries"]}[key] for key in ("table4", "fig4")
+    )
     assert (table4["reason"], fig4["reason"]) == ("", "")
     ours = {row["key"]: row["ours"] for row in table4["rows"]}
     assert all(0 <= ours[f"MRPC-accuracy-{pooling}"] <= 100 for pooling in ("last", "best", "top"))
     assert ours["SST-2-accuracy-last"] is None
-    assert [row[1] for row in fig4["tables"][0]["rows"]] == ["pre-trained", "last layer", "top heads"]
+    assert [row[1] for row in fig4["tables"][0]["rows"]] == [
+        "pre-trained",
+        "last layer",
+        "top heads",
+    ]
     claims = {claim["key"]: claim for claim in found.facts["claims"]}
     assert claims["amplified"]["ours"].startswith("mean change")
     assert claims["amplified"]["why"] == "fine-tuned on a few rows only, with --quick"
     assert claims["sst-upper"]["verdict"] == "not tried"
-    again = reproduce("pande2021", folder, replace(options, only=("fig6",)), folder=tmp_path / "again")
+    again = reproduce(
+        "pande2021", folder, replace(options, only=("fig6",)), folder=tmp_path / "again"
+    )
     (entry,) = again.facts["entries"]
     assert (again.failures, entry["reason"]) == ([], "")
     assert any(row["key"] == "MRPC-block-initial" for row in entry["rows"])

@@ -1,9 +1,10 @@
-"""A tensor that carries many directional derivatives: the value is computed once, only its tangents come in numbers.
+"""A tensor that carries many directional derivatives: the value is computed once, only its tangents
+come in numbers.
 
-Dual numbers with the tangents as batch rows compute the same value again for every row. Here the value has no tangent
-dimension at all, so a pass costs one matrix product for each tangent and layer and little else. Functions with a rule
-(`rules.py`) are fast; every other function is differentiated by torch itself, on its own.
-"""
+Dual numbers with the tangents as batch rows compute the same value again for every row. Here the
+value has no tangent dimension at all, so a pass costs one matrix product for each tangent and layer
+and little else. Functions with a rule (`rules.py`) are fast; every other function is differentiated
+by torch itself, on its own."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class NotServed(Exception):
 
 
 class Bundle(Tensor):
-    """A value with tangents, `primal[...]` and `tangent[tangent, ...]`; looks like the primal to a model."""
+    """A value with tangents, `primal[...]` and `tangent[tangent, ...]`; looks like the primal to a
+    model."""
 
     primal: Tensor
     tangent: Tensor
@@ -84,10 +86,19 @@ def primal_of(value: Any) -> Any:
 
 def is_in_place(name: str) -> bool:
     """Whether a function of this name writes to its first argument."""
-    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS or name == "__setitem__"
+    return (
+        (name.endswith("_") and not name.endswith("__"))
+        or name in _IN_PLACE_OPERATORS
+        or name == "__setitem__"
+    )
 
 
-_IN_PLACE_OPERATORS = {"__iadd__": "add", "__isub__": "sub", "__imul__": "mul", "__itruediv__": "div"}
+_IN_PLACE_OPERATORS = {
+    "__iadd__": "add",
+    "__isub__": "sub",
+    "__imul__": "mul",
+    "__itruediv__": "div",
+}
 
 
 def _attribute(func: Callable[..., Any], value: Bundle) -> Any:
@@ -100,7 +111,11 @@ def _attribute(func: Callable[..., Any], value: Bundle) -> Any:
 
 
 def _in_place(
-    cls: type[Bundle], func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
+    cls: type[Bundle],
+    func: Callable[..., Any],
+    types: Sequence[type],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Compute anew and put the result in the place of the first argument."""
     target, name = args[0], func.__name__
@@ -118,21 +133,30 @@ def _in_place(
             return first
 
         result = differentiate(copied, args, kwargs)
-    if not isinstance(result, Bundle) or result.shape != target.shape or result.dtype != target.dtype:
+    if (
+        not isinstance(result, Bundle)
+        or result.shape != target.shape
+        or result.dtype != target.dtype
+    ):
         raise NotServed(f"{name} changes a tensor's shape or type in place")
     target.primal, target.tangent = result.primal, result.tangent
     return None if name == "__setitem__" else target
 
 
 def linear_map(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The rule of functions that are linear in their first argument, all others being no tensors with tangents."""
+    """The rule of functions that are linear in their first argument, all others being no tensors
+    with tangents."""
     first, *rest = args
-    if not isinstance(first, Bundle) or any(isinstance(leaf, Bundle) for leaf in tree_flatten((rest, kwargs))[0]):
+    if not isinstance(first, Bundle) or any(
+        isinstance(leaf, Bundle) for leaf in tree_flatten((rest, kwargs))[0]
+    ):
         return NotImplemented
     primal = func(first.primal, *rest, **kwargs)
     if isinstance(primal, Tensor) and not primal.is_floating_point():
         return primal
-    tangent = torch.func.vmap(lambda t: func(t, *rest, **kwargs), randomness="different")(first.tangent)
+    tangent = torch.func.vmap(lambda t: func(t, *rest, **kwargs), randomness="different")(
+        first.tangent
+    )
     if isinstance(primal, Tensor):
         return Bundle(primal, tangent)
     return type(primal)(Bundle(p, t) for p, t in zip(primal, tangent, strict=True))
@@ -154,7 +178,9 @@ def differentiate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     primals = tuple(b.primal for b in bundles)
     primal = call(*primals)
     outputs, out_spec = tree_flatten(primal)
-    moving = [i for i, out in enumerate(outputs) if isinstance(out, Tensor) and out.is_floating_point()]
+    moving = [
+        i for i, out in enumerate(outputs) if isinstance(out, Tensor) and out.is_floating_point()
+    ]
     if not moving:
         return primal
 

@@ -1,4 +1,5 @@
-"""One way to ask for contributions, whichever of the three computations gives them; one row of one head by itself."""
+"""One way to ask for contributions, whichever of the three computations gives them; one row of one
+head by itself."""
 
 from __future__ import annotations
 
@@ -47,11 +48,12 @@ def contributions(
     batch : Batch, str, Example or a sequence of them
         A batch, a text, or several.
     source : {"input", "previous_layer"}, default "input"
-        `input`: from what enters the first layer, with all the mixing in between; `previous_layer`: from what enters
-        the head's own layer.
+        `input`: from what enters the first layer, with all the mixing in between; `previous_layer`:
+        from what enters the head's own layer.
     method : {"exact", "sketch", "reverse"}, default "exact"
-        `exact` (forward mode), `sketch` (random tangents, with errors) or `reverse` (plain autograd: slow, to check the
-        others by). Contributions of the previous layer have a closed form, which both `exact` and `sketch` use.
+        `exact` (forward mode), `sketch` (random tangents, with errors) or `reverse` (plain
+        autograd: slow, to check the others by). Contributions of the previous layer have a closed
+        form, which both `exact` and `sketch` use.
     layer_output : bool, default False
         With `source="input"`: also the contributions to what leaves each layer.
     options : Options, optional
@@ -75,8 +77,15 @@ def contributions(
     with in_single(model) as single:
         batch = batch if isinstance(batch, Batch) else single.batch(batch)
         # Few tangents give all contributions of the layer below: no need for half precision.
-        products = "tf32" if options.products == "half" and source == "previous_layer" else options.products
-        with matrix_products(products), compiled_kernels(options.compiled and single.device.type == "cuda"):
+        products = (
+            "tf32"
+            if options.products == "half" and source == "previous_layer"
+            else options.products
+        )
+        with (
+            matrix_products(products),
+            compiled_kernels(options.compiled and single.device.type == "cuda"),
+        ):
             if method == "sketch" and source == "input":
                 return sketch(single, batch, options, layer_output=want_layers)
             if method == "reverse":
@@ -84,7 +93,9 @@ def contributions(
             elif source == "previous_layer":
                 squares = Squares(local_squares(single, batch, memory=options.memory))
             else:
-                squares = exact_squares(single, batch, layer_output=want_layers, memory=options.memory)
+                squares = exact_squares(
+                    single, batch, layer_output=want_layers, memory=options.memory
+                )
     layers = None if squares.layers is None else normalised(squares.layers.sqrt())
     return Contributions(normalised(squares.heads.sqrt()), layers, source, method)
 
@@ -106,10 +117,11 @@ def head_contributions(
     source: str = "input",
     interventions: Mapping[Any, Any] | None = None,
 ) -> Tensor:
-    """How much each token contributes to a head's output at one token: `[source]`, which sums to one.
+    """How much each token contributes to a head's output at one token: `[source]`, which sums to
+    one.
 
-    The numbers of `contributions(..., method="exact")`, for one row of one head: as many gradients as a head has
-    dimensions, instead of one tangent for each number of the input.
+    The numbers of `contributions(..., method="exact")`, for one row of one head: as many gradients
+    as a head has dimensions, instead of one tangent for each number of the input.
 
     Parameters
     ----------
@@ -124,8 +136,8 @@ def head_contributions(
     source : {"input", "previous_layer"}, default "input"
         From what enters the first layer, or the head's own.
     interventions : mapping, optional
-        `{"L3H5": "zero"}`: heads that are disabled meanwhile. Of a head whose own output is replaced, what it would
-        have given is told.
+        `{"L3H5": "zero"}`: heads that are disabled meanwhile. Of a head whose own output is
+        replaced, what it would have given is told.
 
     Examples
     --------
@@ -144,7 +156,11 @@ def head_contributions(
         batch = one_input(single, text)
         length = int(batch.lengths[0])
         if not 0 <= token < length:
-            raise ParameterError(f"`token` must be one of the {length} tokens of the text, from 0; it is {token}.")
+            raise ParameterError(
+                f"`token` must be one of the {length} tokens of the text, from 0; it is {token}."
+            )
         graph = reverse_graph(single, batch, source, plan, layer)
         leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
-        return normalised(block_squares(graph.outputs[layer][:, number, token], leaf)[0, :length].sqrt())
+        return normalised(
+            block_squares(graph.outputs[layer][:, number, token], leaf)[0, :length].sqrt()
+        )

@@ -1,4 +1,5 @@
-"""Figures of hidden token attribution: how far attention tells what heads gather, and what they do gather."""
+"""Figures of hidden token attribution: how far attention tells what heads gather, and what they do
+gather."""
 
 from __future__ import annotations
 
@@ -35,10 +36,13 @@ BY_TYPE = "What is looked at, and what is gathered, by type of token"
     needs=("pearson", "spearman"),
 )
 def correlation(dataset: xr.Dataset, *, sources: Sequence[str] | None = None) -> Figure:
-    """Correlation of attention with each reading, `[source, layer, head]`, Pearson's left, Spearman's right."""
+    """Correlation of attention with each reading, `[source, layer, head]`, Pearson's left,
+    Spearman's right."""
     known = data.labels(dataset, "source")
     sources = known if sources is None else sources
-    shown = [one for one in sources if one in known and data.has(dataset.sel(source=one), "pearson")]
+    shown = [
+        one for one in sources if one in known and data.has(dataset.sel(source=one), "pearson")
+    ]
     if not shown:
         raise ParameterError(
             f"`sources` must name one of {', '.join(known)} that has a correlation; it is {', '.join(sources)}."
@@ -55,17 +59,25 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] | None = None) ->
             scatter_by_layer(ax, [Series(words, values, ends, colour, marker)], mean_line=False)
             _medians(ax, values)
             ax.axhline(0, color=style.GREY, linewidth=0.6, linestyle=(0, (4, 2)), zorder=1)
-            lowest = min(lowest, float(np.nanmin(values if ends is None else np.fmin(values, ends[0]))))
+            lowest = min(
+                lowest, float(np.nanmin(values if ends is None else np.fmin(values, ends[0])))
+            )
             last = source == shown[-1]
-            style.layer_axis(ax, data.numbers(dataset, "layer"), "layer (0 = first)" if last else "")
+            style.layer_axis(
+                ax, data.numbers(dataset, "layer"), "layer (0 = first)" if last else ""
+            )
             titles.append(f"{name.capitalize()}, {words}")
         row[0].set_ylabel("correlation")
     axes[0, 0].set_ylim(max(-1.02, lowest - 0.05), 1.02)  # shared by all panels
     style.panel_labels(list(axes.ravel()), titles)
     bars = data.interval_text(data.has(dataset, "pearson_low"))
-    median = Line2D([], [], color=style.BLACK, linewidth=1.6, label="median of the heads of a layer")
+    median = Line2D(
+        [], [], color=style.BLACK, linewidth=1.6, label="median of the heads of a layer"
+    )
     notes = [*data.ground(dataset, "pearson"), _rule_text(dataset), _error_text(dataset), bars]
-    return style.complete(fig, "Correlation of attention with what tokens contribute", notes, [median])
+    return style.complete(
+        fig, "Correlation of attention with what tokens contribute", notes, [median]
+    )
 
 
 @figure(
@@ -80,15 +92,17 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] | None = None) ->
 def contribution_centre(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     """Centres of mass of attention and of contributions by layer (Pascual et al. 2021, Fig 4, 5).
 
-    Several datasets (a mapping of label to dataset: models, each on its own language) stand side by side on one scale.
-    """
+    Several datasets (a mapping of label to dataset: models, each on its own language) stand side by
+    side on one scale."""
 
     def chosen(one: xr.Dataset) -> xr.Dataset:
         return one.sel(source=[source for source in data.labels(one, "source") if source in SHOWN])
 
     lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
     label = "centre of mass (tokens)\n← before      after →"
-    return by_layer(datasets, chosen, "centre", "Centre of mass: attention and contributions", label, lines)
+    return by_layer(
+        datasets, chosen, "centre", "Centre of mass: attention and contributions", label, lines
+    )
 
 
 @figure(
@@ -102,14 +116,23 @@ def contribution_centre(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figu
     needs=("share",),
 )
 def special_tokens(dataset: xr.Dataset) -> Figure:
-    """Shares by token type, `share[source, layer, head, receiver, token_type]`, for all receiving tokens."""
+    """Shares by token type, `share[source, layer, head, receiver, token_type]`, for all receiving
+    tokens."""
     dims = ("source", "layer", "head", "receiver", "token_type")
-    values = data.values(dataset, "share", dims)[:, :, :, data.labels(dataset, "receiver").index("all")]
+    values = data.values(dataset, "share", dims)[
+        :, :, :, data.labels(dataset, "receiver").index("all")
+    ]
     fig, panels = _panels(dataset, values, 2.6, "share of 1")
     series: list[Series] = []
     for ax, own in panels:
         series = [
-            Series(kind, own[..., t], None, style.TYPE_COLOURS.get(kind, style.GREY), style.cycle(style.MARKERS, t))
+            Series(
+                kind,
+                own[..., t],
+                None,
+                style.TYPE_COLOURS.get(kind, style.GREY),
+                style.cycle(style.MARKERS, t),
+            )
             for t, kind in enumerate(data.labels(dataset, "token_type"))
             if np.nansum(values[..., t]) > 0  # a decoder's texts have no opening and closing token
         ]
@@ -139,13 +162,16 @@ def persisting_patterns(dataset: xr.Dataset) -> Figure:
         ax.set_xlabel("layer (0 = first)")
     how = "Patterns as the network of `patterns` names them, not corrected for its errors; intervals are in the tables"
     notes = [*data.ground(dataset, "pattern_share"), how]
-    return style.complete(fig, "Patterns of attention maps and of contribution maps", notes, pattern_legend(), 5)
+    return style.complete(
+        fig, "Patterns of attention maps and of contribution maps", notes, pattern_legend(), 5
+    )
 
 
 def _panels(
     dataset: xr.Dataset, values: np.ndarray, height: float, label: str
 ) -> tuple[Figure, list[tuple[Axes, np.ndarray]]]:
-    """A figure with a panel for each of the main readings that has values, `values[source, ...]`."""
+    """A figure with a panel for each of the main readings that has values, `values[source,
+    ...]`."""
     found = [(s, values[i]) for i, s in enumerate(data.labels(dataset, "source")) if s in SHOWN]
     found = [(source, own) for source, own in found if np.isfinite(own).any()]
     fig = style.new_figure(style.PAGE, height)
@@ -159,11 +185,14 @@ def _medians(ax: Axes, values: np.ndarray) -> None:
     for layer, row in enumerate(values):
         if np.isfinite(row).any():
             across, height = [layer - 0.4, layer + 0.4], [np.nanmedian(row)] * 2
-            ax.plot(across, height, color=style.BLACK, linewidth=1.6, zorder=5, solid_capstyle="butt")
+            ax.plot(
+                across, height, color=style.BLACK, linewidth=1.6, zorder=5, solid_capstyle="butt"
+            )
 
 
 def _rule_text(dataset: xr.Dataset) -> str:
-    """Which inputs were taken, and how many were not; how to lift the rule is in the result and needs no room here."""
+    """Which inputs were taken, and how many were not; how to lift the rule is in the result and
+    needs no room here."""
     rule = str(dataset.attrs.get("length_rule", "")).replace(LIFTING, "")
     longer = int(dataset.attrs.get("left_out_longer", 0))
     return rule[:1].upper() + rule[1:] + (f"; {longer:,} longer ones left out" if longer else "")

@@ -1,4 +1,5 @@
-"""Exact input contributions by forward mode: one tangent for each token and input dimension gives every head."""
+"""Exact input contributions by forward mode: one tangent for each token and input dimension gives
+every head."""
 
 from __future__ import annotations
 
@@ -23,9 +24,8 @@ MIB = 2**20
 class Squares:
     """Squared Frobenius norms of Jacobian blocks.
 
-    `heads[example, layer, head, receiving, source]`, and `layers[example, layer, receiving, source]` of what leaves a
-    layer.
-    """
+    `heads[example, layer, head, receiving, source]`, and `layers[example, layer, receiving,
+    source]` of what leaves a layer."""
 
     heads: Tensor
     layers: Tensor | None = None
@@ -34,18 +34,20 @@ class Squares:
 def exact_squares(
     model: HeadModel, batch: Batch, *, layer_output: bool = False, memory: float = DEFAULT_MEMORY
 ) -> Squares:
-    """`‖∂O[l,h,j] / ∂E[0,i]‖²` (and `‖∂E[l+1,j] / ∂E[0,i]‖²`) for a whole batch (Pascual et al. 2021, §4).
+    """`‖∂O[l,h,j] / ∂E[0,i]‖²` (and `‖∂E[l+1,j] / ∂E[0,i]‖²`) for a whole batch (Pascual et al.
+    2021, §4).
 
-    One tangent per token and dimension of the input, all layers and heads read off on its way; the squares of a token's
-    tangents add up to the squared norm of its block. `memory` (MiB) bounds how many tangents travel together, whatever
-    the length of the input.
-    """
+    One tangent per token and dimension of the input, all layers and heads read off on its way; the
+    squares of a token's tangents add up to the squared norm of its block. `memory` (MiB) bounds how
+    many tangents travel together, whatever the length of the input."""
     tokens, width = int(batch.lengths.max()), model.hidden
     sums = Sums(model, batch, layer_output)
 
     def some(start: int, stop: int) -> None:
         places = torch.arange(start, stop, device=model.device)
-        tangents = torch.zeros(stop - start, len(batch), batch.ids.shape[1], width, device=model.device)
+        tangents = torch.zeros(
+            stop - start, len(batch), batch.ids.shape[1], width, device=model.device
+        )
         # The same direction in every example at once: examples do not see each other.
         tangents[places - start, :, places // width, places % width] = 1
         sums.push(tangents, places // width)
@@ -55,12 +57,16 @@ def exact_squares(
 
 
 class Sums:
-    """Sums over tangents of the squared tangents of head outputs, by the token each tangent stands on."""
+    """Sums over tangents of the squared tangents of head outputs, by the token each tangent stands
+    on."""
 
-    def __init__(self, model: HeadModel, batch: Batch, layer_output: bool, moments: int = 1) -> None:
+    def __init__(
+        self, model: HeadModel, batch: Batch, layer_output: bool, moments: int = 1
+    ) -> None:
         self.model, self.batch, self.moments = model, batch, moments
         n, examples = batch.ids.shape[1], len(batch)
-        # Source token first: rows of tangents are added there. Float64, so that the order of chunks does not matter.
+        # Source token first: rows of tangents are added there. Float64, so that the order of chunks
+        # does not matter.
         sizes = moments, n, model.layers, examples, model.heads, n
         self.heads = torch.zeros(sizes, dtype=torch.float64, device=model.device)
         self.layers = torch.zeros_like(self.heads[:, :, :, :, 0]) if layer_output else None
@@ -73,13 +79,27 @@ class Sums:
         def into(found: list[tuple[int, Tensor]]) -> Take:
             return lambda layer, moved: found.append((layer, squared_norm(moved)))
 
-        push(self.model, self.batch, tangents, into(heads), None if self.layers is None else into(layers))
-        if in_half() and not all(bool(squares.isfinite().all()) for _, squares in (*heads, *layers)):
+        push(
+            self.model,
+            self.batch,
+            tangents,
+            into(heads),
+            None if self.layers is None else into(layers),
+        )
+        if in_half() and not all(
+            bool(squares.isfinite().all()) for _, squares in (*heads, *layers)
+        ):
             # Some tangent outgrew half precision: these go again, in single.
             heads.clear()
             layers.clear()
             with matrix_products("tf32"):
-                push(self.model, self.batch, tangents, into(heads), None if self.layers is None else into(layers))
+                push(
+                    self.model,
+                    self.batch,
+                    tangents,
+                    into(heads),
+                    None if self.layers is None else into(layers),
+                )
         # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
         # A product with who stands where adds up in a fixed order, on a GPU too.
         places = torch.nn.functional.one_hot(tokens, self.heads.shape[1]).double().T
@@ -94,7 +114,9 @@ class Sums:
         """`[example, layer, head, receiving, source]`, zero for padding on either side."""
         pairs = real_pairs(self.batch).double()
         heads = self.heads[power].permute(2, 1, 3, 4, 0) * pairs[:, None, None]
-        layers = None if self.layers is None else self.layers[power].permute(2, 1, 3, 0) * pairs[:, None]
+        layers = (
+            None if self.layers is None else self.layers[power].permute(2, 1, 3, 0) * pairs[:, None]
+        )
         return Squares(heads, layers)
 
 
@@ -102,7 +124,9 @@ def squared_norm(moved: Tensor) -> Tensor:
     """Sum of squares over the last dimension, without a copy of the squares."""
     if use_compiled():
         return compiled(_plain_squares)(moved)
-    norms: Tensor = torch.linalg.vector_norm(moved, dim=-1, dtype=torch.promote_types(moved.dtype, torch.float32))
+    norms: Tensor = torch.linalg.vector_norm(
+        moved, dim=-1, dtype=torch.promote_types(moved.dtype, torch.float32)
+    )
     return norms.square_()
 
 
@@ -113,20 +137,25 @@ def _plain_squares(moved: Tensor) -> Tensor:
 def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:
     """How many tangents fit into `memory` MiB.
 
-    For each at most eight hidden states, three inner states of the feed-forward part and five maps are alive at once.
-    """
-    widths = (max(p.shape) for entry in model.sites.entries for p in entry.parameters() if p.ndim == 2)
+    For each at most eight hidden states, three inner states of the feed-forward part and five maps
+    are alive at once."""
+    widths = (
+        max(p.shape) for entry in model.sites.entries for p in entry.parameters() if p.ndim == 2
+    )
     widest = max(widths, default=model.hidden)
     examples, tokens = batch.ids.shape
     inner = model.heads * model.d_head
-    values = examples * tokens * (8 * max(model.hidden, inner) + 3 * widest + 5 * model.heads * tokens)
+    values = (
+        examples * tokens * (8 * max(model.hidden, inner) + 3 * widest + 5 * model.heads * tokens)
+    )
     if way(model, batch) == "dual":
         values *= 3  # the primal is there once for each tangent, and intermediate results of both
     return max(1, int(memory * MIB / (values * max(4, torch.finfo(model.dtype).bits // 8))))
 
 
 def in_chunks(some: Callable[[int, int], None], total: int, at_once: int, model: HeadModel) -> None:
-    """Call `some(start, stop)` over `total` tangents; where memory does not suffice after all, in smaller chunks."""
+    """Call `some(start, stop)` over `total` tangents; where memory does not suffice after all, in
+    smaller chunks."""
     start = 0
     while start < total:
         stop = min(start + at_once, total)

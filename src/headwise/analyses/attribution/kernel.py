@@ -10,7 +10,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONGEST = {torch.float16: 128, torch.float32: 64}  # tokens (and sizes of heads) whose squares a program holds
+LONGEST = {
+    torch.float16: 128,
+    torch.float32: 64,
+}  # tokens (and sizes of heads) whose squares a program holds
 
 
 @triton.jit
@@ -31,8 +34,12 @@ def _moved(
     inside = (row[:, None] < n) & (d[None] < D)
     q = tl.load(Q + e * sqe + h * sqh + row[:, None] * sqn + d[None], mask=inside, other=0.0)
     k = tl.load(K + e * ske + g * skh + row[:, None] * skn + d[None], mask=inside, other=0.0)
-    dq = tl.load(DQ + t * tqt + e * tqe + h * tqh + row[:, None] * tqn + d[None], mask=inside, other=0.0)
-    dk = tl.load(DK + t * tkt + e * tke + g * tkh + row[:, None] * tkn + d[None], mask=inside, other=0.0)
+    dq = tl.load(
+        DQ + t * tqt + e * tqe + h * tqh + row[:, None] * tqn + d[None], mask=inside, other=0.0
+    )
+    dk = tl.load(
+        DK + t * tkt + e * tke + g * tkh + row[:, None] * tkn + d[None], mask=inside, other=0.0
+    )
     score = tl.dot(dq, tl.trans(k), input_precision="tf32")
     score += tl.dot(q, tl.trans(dk), input_precision="tf32")
     pairs = (row[:, None] < n) & (row[None] < n)
@@ -40,7 +47,9 @@ def _moved(
     share = weight * score * scale
     share -= weight * tl.sum(share, 1)[:, None]
     v = tl.load(V + e * sve + g * svh + row[:, None] * svn + d[None], mask=inside, other=0.0)
-    dv = tl.load(DV + t * tvt + e * tve + g * tvh + row[:, None] * tvn + d[None], mask=inside, other=0.0)
+    dv = tl.load(
+        DV + t * tvt + e * tve + g * tvh + row[:, None] * tvn + d[None], mask=inside, other=0.0
+    )
     out = tl.dot(share.to(v.dtype), v, input_precision="tf32")
     out += tl.dot(weight.to(dv.dtype), dv, input_precision="tf32")
     # Token by token, [tangent, example, token, head, d], as the output projection wants it.
@@ -49,15 +58,18 @@ def _moved(
 
 
 def attention_tangents(
-    primal: tuple[Tensor, Tensor, Tensor], tangent: tuple[Tensor, Tensor, Tensor], weights: Tensor, scaling: float
+    primal: tuple[Tensor, Tensor, Tensor],
+    tangent: tuple[Tensor, Tensor, Tensor],
+    weights: Tensor,
+    scaling: float,
 ) -> Tensor:
     """Tangents of head outputs, `[tangent, example, head, token, d]`, in the type of the tangents.
 
     Parameters
     ----------
     primal, tangent : (Tensor, Tensor, Tensor)
-        Query, key and value, `[example, head, token, d]` (key and value before group repetition), and their tangents,
-        `[tangent, example, head, token, d]`.
+        Query, key and value, `[example, head, token, d]` (key and value before group repetition),
+        and their tangents, `[tangent, example, head, token, d]`.
     weights : Tensor
         Attention weights, float32 `[example, head, token, token]`.
     scaling : float
@@ -69,7 +81,9 @@ def attention_tangents(
     values = [x if x.stride(-1) == 1 else x.contiguous() for x in values]
     moved = [x if x.stride(-1) == 1 else x.contiguous() for x in tangent]
     out = torch.empty(count, examples, n, heads, size, dtype=dtype, device=weights.device)
-    strides = [s for x in values for s in x.stride()[:3]] + [s for x in moved for s in x.stride()[:4]]
+    strides = [s for x in values for s in x.stride()[:3]] + [
+        s for x in moved for s in x.stride()[:4]
+    ]
     block = max(16, triton.next_power_of_2(n))
     _moved[(count, examples * heads)](
         *values, weights.contiguous(), *moved, out, *strides, n, scaling,

@@ -1,4 +1,5 @@
-"""Contributions of the previous layer, exactly, at the cost of about one layer: a head's Jacobian has a closed form."""
+"""Contributions of the previous layer, exactly, at the cost of about one layer: a head's Jacobian
+has a closed form."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from transformers import Cache
 
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
-from headwise.analyses.attribution.forward import DEFAULT_MEMORY, MIB, in_chunks, squared_norm, tangents_at_once
+from headwise.analyses.attribution.forward import (
+    DEFAULT_MEMORY,
+    MIB,
+    in_chunks,
+    squared_norm,
+    tangents_at_once,
+)
 from headwise.analyses.attribution.passage import Finished, Passage, real_pairs
 from headwise.analyses.attribution.push import make_dual, tangent_of, way
 from headwise.models import HeadModel
@@ -34,7 +41,9 @@ class _Calls(Passage):
         self.made: list[Made] = []
         self._last: tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None = None
 
-    def calls(self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def calls(
+        self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         self._last = module, args, dict(kwargs)
 
     def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
@@ -69,28 +78,35 @@ class _Replay(Passage):
         module, args, kwargs, before = made
         old = before.transpose(0, 1) if self.sites.tokens_first else before
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-        given = next(a for a in tensors if a is before or (a.data_ptr() == old.data_ptr() and a.shape == old.shape))
+        given = next(
+            a
+            for a in tensors
+            if a is before or (a.data_ptr() == old.data_ptr() and a.shape == old.shape)
+        )
         new_args, new_kwargs = replaced(args, kwargs, given, self._turned(hidden))
         # A cache was filled by the first call; a second one would see its keys twice.
         new_args = tuple(None if isinstance(a, Cache) else a for a in new_args)
-        new_kwargs = {key: None if isinstance(value, Cache) else value for key, value in new_kwargs.items()}
+        new_kwargs = {
+            key: None if isinstance(value, Cache) else value for key, value in new_kwargs.items()
+        }
         with self.running():
             module(*new_args, **new_kwargs)
         return self
 
 
 def local_squares(model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEMORY) -> Tensor:
-    """`‖∂O[l,h,j] / ∂E[l,i]‖²` as `[example, layer, head, receiving, source]` (Pascual et al. 2021, §4).
+    """`‖∂O[l,h,j] / ∂E[l,i]‖²` as `[example, layer, head, receiving, source]` (Pascual et al. 2021,
+    §4).
 
-    Where query, key and value of a token depend on that token alone (true of every usual layer, and looked at), with P
-    the weights, s the scale and y the head's output,
+    Where query, key and value of a token depend on that token alone (true of every usual layer, and
+    looked at), with P the weights, s the scale and y the head's output,
 
-    `∂y_j/∂x_i = P_ji (V'_i + s (v_i − y_j) (q_jᵀ K'_i)) + [i = j] s Σ_k P_jk (v_k − y_j) (k_kᵀ Q'_j)`,
+    `∂y_j/∂x_i = P_ji (V'_i + s (v_i − y_j) (q_jᵀ K'_i)) + [i = j] s Σ_k P_jk (v_k − y_j) (k_kᵀ
+    Q'_j)`,
 
-    so all blocks follow from the d_head × width Jacobians of query, key and value of each token, which `width` tangents
-    give for all tokens at once. Soft-capped scores bring their own slope in. Layers of another kind get their tangents
-    pushed through one by one.
-    """
+    so all blocks follow from the d_head × width Jacobians of query, key and value of each token,
+    which `width` tangents give for all tokens at once. Soft-capped scores bring their own slope in.
+    Layers of another kind get their tangents pushed through one by one."""
     with torch.no_grad():
         calls = _Calls(model)
         calls.run(batch)
@@ -107,22 +123,31 @@ def _layer_squares(model: HeadModel, batch: Batch, made: Made, memory: float) ->
 
 
 def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor | None:
-    """All blocks of a layer from the Jacobians of each token's query, key and value; None where tokens mix in those."""
+    """All blocks of a layer from the Jacobians of each token's query, key and value; None where
+    tokens mix in those."""
     hidden = made[3]
     _, n, width = hidden.shape
     call = _Replay(model, form=False).replay(made, hidden).call
-    if call is None or isinstance(call, FormedCall) or call.query.shape[2] != n or call.key.shape[2] != n:
+    if (
+        call is None
+        or isinstance(call, FormedCall)
+        or call.query.shape[2] != n
+        or call.key.shape[2] != n
+    ):
         return None
     # Two tangents that move one token alone, the first and the last: nothing else may move with it.
     alone = torch.zeros(2, *hidden.shape, dtype=hidden.dtype, device=hidden.device)
-    alone[0, :, 0] = alone[1, :, -1] = torch.linspace(-1, 1, width, dtype=hidden.dtype, device=hidden.device)
+    alone[0, :, 0] = alone[1, :, -1] = torch.linspace(
+        -1, 1, width, dtype=hidden.dtype, device=hidden.device
+    )
     moved = _moved(model, made, hidden, alone)
     if moved is None or any(m[0, :, :, 1:].any() or m[1, :, :, :-1].any() for m in moved):
         return None
-    # Where no norm and no position comes before query, key and value, every token has the same Jacobian: that of one
-    # token will do.
+    # Where no norm and no position comes before query, key and value, every token has the same
+    # Jacobian: that of one token will do.
     same = n > 1 and all(
-        torch.allclose(m[0, :, :, 0], m[1, :, :, -1], rtol=1e-5, atol=1e-6 * float(m.abs().max())) for m in moved
+        torch.allclose(m[0, :, :, 0], m[1, :, :, -1], rtol=1e-5, atol=1e-6 * float(m.abs().max()))
+        for m in moved
     )
     shown = hidden[:1, :1] if same else hidden
     parts = []
@@ -131,7 +156,9 @@ def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> T
 
         def some(start: int, stop: int, grams: _Grams = grams) -> None:
             # All tokens move at once along each dimension: they do not mix here.
-            tangents = torch.zeros(stop - start, *shown.shape, dtype=hidden.dtype, device=hidden.device)
+            tangents = torch.zeros(
+                stop - start, *shown.shape, dtype=hidden.dtype, device=hidden.device
+            )
             tangents[torch.arange(stop - start), :, :, torch.arange(start, stop)] = 1
             found = _moved(model, made, shown, tangents)
             assert found is not None
@@ -143,15 +170,21 @@ def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> T
 
 
 def _head_groups(call: Call, memory: float) -> list[slice]:
-    """Key/value heads whose products of Jacobians fit into `memory` MiB together; one at a time where two do not."""
+    """Key/value heads whose products of Jacobians fit into `memory` MiB together; one at a time
+    where two do not."""
     examples, heads, tokens, _, kv_heads, size = call.sizes
-    each = GRAMS * 8 * examples * tokens * (heads // kv_heads) * max(size, call.query.shape[-1]) ** 2
+    each = (
+        GRAMS * 8 * examples * tokens * (heads // kv_heads) * max(size, call.query.shape[-1]) ** 2
+    )
     at_once = max(1, int(memory * MIB / each))
     return [slice(start, min(start + at_once, kv_heads)) for start in range(0, kv_heads, at_once)]
 
 
-def _moved(model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Tangents of query, key and value, `[tangent, example, head, token, size]`; None where anything else moves."""
+def _moved(
+    model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Tangents of query, key and value, `[tangent, example, head, token, size]`; None where
+    anything else moves."""
     call = _Replay(model, form=False).replay(made, Bundle(hidden, tangents)).call
     if call is None or any(isinstance(x, Bundle) for x in (call.bias, call.mask, call.sinks)):
         return None
@@ -163,13 +196,13 @@ def _moved(model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor) -> tu
 
 
 class _Grams:
-    """Squared norms of a layer's blocks from products of the Jacobians of single tokens, summed over input dimensions.
+    """Squared norms of a layer's blocks from products of the Jacobians of single tokens, summed
+    over input dimensions.
 
-    The block is `P_ji (V'_i + (v_i − y_j) aᵀ)` with `a = s_ji K'_iᵀ q_j`, and for i = j `F_j Q'_j` besides, with
-    `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Its square needs only the products `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each
-    token, `[example, head, token, size, size]`, which broadcast where all tokens share them. All in float64, since
-    terms may cancel.
-    """
+    The block is `P_ji (V'_i + (v_i − y_j) aᵀ)` with `a = s_ji K'_iᵀ q_j`, and for i = j `F_j Q'_j`
+    besides, with `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Its square needs only the products
+    `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each token, `[example, head, token, size, size]`, which
+    broadcast where all tokens share them. All in float64, since terms may cancel."""
 
     def __init__(self, call: Call, heads: slice) -> None:
         """For some of the key/value heads, and the query heads that share them."""
@@ -189,8 +222,13 @@ class _Grams:
     def add(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Take in the tangents along some dimensions, `[dimension, example, head, token, size]`."""
         own = query[:, :, self.heads], key[:, :, self.kv], value[:, :, self.kv]
-        q, k, v = (x.permute(1, 2, 3, 0, 4).contiguous() for x in own)  # example, head, token, dimension, size
-        found = {name: _product(a, b) for name, (a, b) in {"kk": (k, k), "vk": (v, k), "qq": (q, q)}.items()}
+        q, k, v = (
+            x.permute(1, 2, 3, 0, 4).contiguous() for x in own
+        )  # example, head, token, dimension, size
+        found = {
+            name: _product(a, b)
+            for name, (a, b) in {"kk": (k, k), "vk": (v, k), "qq": (q, q)}.items()
+        }
         found["vv"] = v.square().sum((-1, -2)).double()
         if self.groups > 1:  # what query heads share is multiplied once, and then said of each
             k, v = (x.repeat_interleave(self.groups, dim=1) for x in (k, v))
@@ -215,7 +253,8 @@ class _Grams:
         return blocks.clamp(min=0)
 
     def _through_query(self, output: Tensor) -> Tensor:
-        """What the own token adds to its block through its query: `‖F Q'‖² + 2 ⟨P (V' + (v−y) aᵀ), F Q'⟩`."""
+        """What the own token adds to its block through its query: `‖F Q'‖² + 2 ⟨P (V' + (v−y) aᵀ),
+        F Q'⟩`."""
         mass = self.weights * self.slope
         size = self.value.shape[-1], self.key.shape[-1]
         outer = (mass @ _outer(self.value, self.key)).view(*output.shape[:-1], *size)
@@ -223,7 +262,9 @@ class _Grams:
         p, s = (x.diagonal(dim1=-2, dim2=-1) for x in (self.weights, self.slope))
         moved = (self.sums["qk"] @ self.query[..., None])[..., 0]  # Q' K'ᵀ q
         turned = (follows @ moved[..., None])[..., 0]
-        both = (self.sums["vq"] * follows).sum((-1, -2)) + s * ((self.value - output) * turned).sum(-1)
+        both = (self.sums["vq"] * follows).sum((-1, -2)) + s * ((self.value - output) * turned).sum(
+            -1
+        )
         return (follows @ self.sums["qq"] * follows).sum((-1, -2)) + 2 * p * both
 
 
@@ -246,14 +287,18 @@ def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor
     def some(start: int, stop: int) -> None:
         places = torch.arange(start, stop, device=hidden.device)
         if way(model, batch) == "bundle":
-            tangents = torch.zeros(stop - start, examples, n, width, dtype=hidden.dtype, device=hidden.device)
+            tangents = torch.zeros(
+                stop - start, examples, n, width, dtype=hidden.dtype, device=hidden.device
+            )
             tangents[places - start, :, places // width, places % width] = 1
             output = _Replay(model, form=True).replay(made, Bundle(hidden, tangents)).output
             assert isinstance(output, Bundle)
             sums.index_add_(0, places // width, squared_norm(output.tangent).double())
             return
         found = []
-        for place in places.tolist():  # one tangent at a time keeps the shapes of whatever else the layer was given
+        for place in (
+            places.tolist()
+        ):  # one tangent at a time keeps the shapes of whatever else the layer was given
             tangent = torch.zeros_like(hidden)
             tangent[:, place // width, place % width] = 1
             with forward_ad.dual_level():

@@ -1,4 +1,5 @@
-"""One pass through a model with derivatives put on what enters its layers, and read off at every head."""
+"""One pass through a model with derivatives put on what enters its layers, and read off at every
+head."""
 
 from __future__ import annotations
 
@@ -15,29 +16,32 @@ from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
-from headwise.models.calling import own_thread
+from headwise.models.forward_call import only_in_this_thread
 from headwise.models.sites import LayerCount, hidden_input, hidden_output, replaced
-from headwise.models.tap import SESSION, Call, Running, led_to
+from headwise.models.tap import SESSION, Call, Running, use_session
 from headwise.text.encode import Batch
 
 
 class Finished(Exception):
-    """Raised inside a model once everything asked for was seen: the rest of the pass would be for nothing."""
+    """Raised inside a model once everything asked for was seen: the rest of the pass would be for
+    nothing."""
 
 
 class _UntilFinished:
     """Ends a `with` block at `Finished`, and lets go at once of what the model had under way.
 
-    The frames that the exception came through hold the last layer's tangents. Should anything keep the exception (a
-    wrapper around a layer that noted it, a cycle that only the garbage collector ends), they would pile up from chunk
-    to chunk, beyond what the memory parameter allows.
-    """
+    The frames that the exception came through hold the last layer's tangents. Should anything keep
+    the exception (a wrapper around a layer that noted it, a cycle that only the garbage collector
+    ends), they would pile up from chunk to chunk, beyond what the memory parameter allows."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool:
         if not isinstance(error, Finished):
             return False
@@ -47,15 +51,16 @@ class _UntilFinished:
 
 
 class Passage(Running):
-    """Watches and changes one pass. Methods are for subclasses to fill in; layer and head numbers are those of the tap.
+    """Watches and changes one pass. Methods are for subclasses to fill in; layer and head numbers
+    are those of the tap.
 
     Parameters
     ----------
     model : HeadModel
         Whose pass it is.
     rows : int, default 1
-        How many times each example of the batch stands in the pass, one copy after the other (for dual numbers, whose
-        tangents are batch rows).
+        How many times each example of the batch stands in the pass, one copy after the other (for
+        dual numbers, whose tangents are batch rows).
     """
 
     def __init__(self, model: HeadModel, rows: int = 1) -> None:
@@ -73,7 +78,7 @@ class Passage(Running):
     def leaves(self, hidden: Tensor) -> None:
         """What leaves the last layer."""
 
-    # --- the session of the tap ---------------------------------------------------------------------------------------
+    # --- the session of the tap -------------------------------------------------------------------
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         layer = self._layers.of_call(call.module)
@@ -102,9 +107,13 @@ class Passage(Running):
             stack.enter_context(self.model.evaluating())
             stack.enter_context(differentiable(self.model.module))
             for entry in self.sites.entries:
-                stack.callback(entry.register_forward_pre_hook(own_thread(self._enter), with_kwargs=True).remove)
-                stack.callback(entry.register_forward_hook(own_thread(self._leave)).remove)
-            stack.enter_context(led_to(self))
+                stack.callback(
+                    entry.register_forward_pre_hook(
+                        only_in_this_thread(self._enter), with_kwargs=True
+                    ).remove
+                )
+                stack.callback(entry.register_forward_hook(only_in_this_thread(self._leave)).remove)
+            stack.enter_context(use_session(self))
             stack.enter_context(_UntilFinished())
             yield
 
@@ -119,7 +128,9 @@ class Passage(Running):
         given = self.enters(layer, self._turned(hidden))
         return None if given is None else replaced(args, kwargs, hidden, self._turned(given))
 
-    def calls(self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def calls(
+        self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         """The call of a layer as the model makes it, before anything is put in its place."""
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -132,9 +143,14 @@ class Passage(Running):
 
 @contextmanager
 def differentiable(module: nn.Module) -> Iterator[None]:
-    """For the time of a pass: experts and BLOOM's activation go eagerly: their kernels have no forward derivative."""
+    """For the time of a pass: experts and BLOOM's activation go eagerly: their kernels have no
+    forward derivative."""
     experts = "_experts_implementation_internal"
-    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if hasattr(c, experts)}
+    configs = {
+        id(c): c
+        for c in (getattr(m, "config", None) for m in module.modules())
+        if hasattr(c, experts)
+    }
     before = [(config, getattr(config, experts)) for config in configs.values()]
     gelus = [m for m in module.modules() if type(m).__name__ == "BloomGelu"]
     try:
@@ -151,7 +167,8 @@ def differentiable(module: nn.Module) -> Iterator[None]:
 
 
 def check_served(model: HeadModel) -> None:
-    """Refuse models whose layers' inputs cannot be reached, or do not stand for tokens of the text."""
+    """Refuse models whose layers' inputs cannot be reached, or do not stand for tokens of the
+    text."""
     if model.stack == "cross":
         raise ModelError(
             "Contributions to cross-attention are not defined here: its tokens are not those it looks at; "
@@ -170,8 +187,8 @@ def check_served(model: HeadModel) -> None:
 
 @contextmanager
 def in_single(model: HeadModel) -> Iterator[HeadModel]:
-    """The model itself; for one in half precision, whose derivatives would drown in rounding, a copy in float32, which
-    is closed in the end."""
+    """The model itself; for one in half precision, whose derivatives would drown in rounding, a
+    copy in float32, which is closed in the end."""
     single = model if torch.finfo(model.dtype).bits >= 32 else model.in_precision(torch.float32)
     try:
         yield single

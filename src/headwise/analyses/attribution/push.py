@@ -1,4 +1,5 @@
-"""Pushes tangents from the model's input to every head: by bundles, or by dual numbers where a model takes none."""
+"""Pushes tangents from the model's input to every head: by bundles, or by dual numbers where a
+model takes none."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ from torch import Tensor
 import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.bundle import Bundle, NotServed
 from headwise.analyses.attribution.passage import Finished, Passage, Take
-from headwise.analyses.attribution.precision import in_half, in_tf32, matrix_products, type_of_tangents
+from headwise.analyses.attribution.precision import (
+    in_half,
+    in_tf32,
+    matrix_products,
+    type_of_tangents,
+)
 from headwise.models import HeadModel
 from headwise.models.tap import Call
 from headwise.stats.gpu import has_kernels
@@ -37,9 +43,12 @@ def tangent_of(value: Tensor) -> Tensor:
 
 
 class _Push(Passage):
-    """Puts tangents on E[0] and hands on those of head outputs (and of hidden states, where asked for)."""
+    """Puts tangents on E[0] and hands on those of head outputs (and of hidden states, where asked
+    for)."""
 
-    def __init__(self, model: HeadModel, tangents: Tensor, heads: Take, layers: Take | None, rows: int) -> None:
+    def __init__(
+        self, model: HeadModel, tangents: Tensor, heads: Take, layers: Take | None, rows: int
+    ) -> None:
         super().__init__(model, rows)
         self.tangents, self.heads, self.layers = tangents, heads, layers
 
@@ -74,7 +83,11 @@ class BundlePush(_Push):
         return Bundle(hidden, self.tangents.to(type_of_tangents(hidden.dtype)))
 
     def tangent(self, value: Tensor) -> Tensor:
-        return value.tangent if isinstance(value, Bundle) else value.new_zeros(len(self.tangents), *value.shape)
+        return (
+            value.tangent
+            if isinstance(value, Bundle)
+            else value.new_zeros(len(self.tangents), *value.shape)
+        )
 
     def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
         output = _by_kernel(call)
@@ -85,18 +98,26 @@ class BundlePush(_Push):
 
 
 def _by_kernel(call: Call) -> Bundle | None:
-    """The head outputs with their tangents from one kernel; None where there is none for such a call: rules do then."""
+    """The head outputs with their tangents from one kernel; None where there is none for such a
+    call: rules do then."""
     parts = call.query, call.key, call.value
     query, key, value = parts
     if not (query.is_cuda and has_kernels() and type(call) is Call and call.softcap is None):
         return None
-    if not (in_half() or in_tf32()):  # products of IEEE float32 take longer here than in the library
+    if not (
+        in_half() or in_tf32()
+    ):  # products of IEEE float32 take longer here than in the library
         return None
-    if not all(isinstance(x, Bundle) and x.dtype == torch.float32 for x in parts) or isinstance(call.bias, Bundle):
+    if not all(isinstance(x, Bundle) and x.dtype == torch.float32 for x in parts) or isinstance(
+        call.bias, Bundle
+    ):
         return None
     if query.shape[2] != key.shape[2] or query.shape[-1] != value.shape[-1]:
         return None
-    from headwise.analyses.attribution.kernel import LONGEST, attention_tangents  # Triton is there only beside a GPU
+    from headwise.analyses.attribution.kernel import (
+        LONGEST,
+        attention_tangents,
+    )  # Triton is there only beside a GPU
 
     tangents = [x.tangent for x in parts if isinstance(x, Bundle)]
     if max(query.shape[2:]) > LONGEST.get(tangents[0].dtype, 0):
@@ -106,7 +127,10 @@ def _by_kernel(call: Call) -> Bundle | None:
     repeated_key, repeated_value = plain.repeated()
     weights, _ = plain.weights(repeated_key, 0, query.shape[2])
     moved = attention_tangents(
-        (plain.query, plain.key, plain.value), (tangents[0], tangents[1], tangents[2]), weights, call.scaling
+        (plain.query, plain.key, plain.value),
+        (tangents[0], tangents[1], tangents[2]),
+        weights,
+        call.scaling,
     )
     return Bundle(weights @ repeated_value, moved)
 
@@ -121,7 +145,9 @@ class DualPush(_Push):
         return tangent_of(value).reshape(len(self.tangents), -1, *value.shape[1:])
 
 
-def push(model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, layers: Take | None = None) -> None:
+def push(
+    model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, layers: Take | None = None
+) -> None:
     """Push `tangents[tangent, example, token, width]` on E[0] through the model.
 
     `heads(layer, [tangent, example, head, token, d_head])` is called for every layer,
@@ -134,14 +160,17 @@ def push(model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, layers: 
         push_dual(model, batch, tangents, heads, layers)
 
 
-def push_dual(model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, layers: Take | None = None) -> None:
+def push_dual(
+    model: HeadModel, batch: Batch, tangents: Tensor, heads: Take, layers: Take | None = None
+) -> None:
     """The same by dual numbers, every tangent as further rows of the batch."""
     with torch.no_grad(), forward_ad.dual_level():
         DualPush(model, tangents, heads, layers, len(tangents)).run(batch)
 
 
 def way(model: HeadModel, batch: Batch) -> str:
-    """`bundle` where it gives what dual numbers give on two tokens of this batch, else `dual`; found once a model."""
+    """`bundle` where it gives what dual numbers give on two tokens of this batch, else `dual`;
+    found once a model."""
     if model not in _WAYS:
         _WAYS[model] = "bundle" if _bundles_agree(model, batch) else "dual"
     return _WAYS[model]
@@ -159,7 +188,9 @@ def _bundles_agree(model: HeadModel, batch: Batch) -> bool:
     theirs: dict[int, Tensor] = {}
 
     def keep(into: dict[int, Tensor]) -> Take:
-        return lambda layer, tangent: into.__setitem__(layer, tangent[..., : int(first.lengths[0]), :].clone())
+        return lambda layer, tangent: into.__setitem__(
+            layer, tangent[..., : int(first.lengths[0]), :].clone()
+        )
 
     with matrix_products("float32"):
         push_dual(model, first, tangents, keep(theirs))
@@ -169,5 +200,6 @@ def _bundles_agree(model: HeadModel, batch: Batch) -> bool:
         except NotServed:
             return False
     return ours.keys() == theirs.keys() and all(
-        (ours[k] - true).abs().max() <= AGREEMENT * true.abs().max().clamp(min=1e-30) for k, true in theirs.items()
+        (ours[k] - true).abs().max() <= AGREEMENT * true.abs().max().clamp(min=1e-30)
+        for k, true in theirs.items()
     )

@@ -17,7 +17,11 @@ from headwise.plots import data, style
 from headwise.plots.registry import figure
 
 # Short names: the sides of a matrix have little room.
-SHORT = {"previous_layer": "previous layer", "value_zeroing": "value zeroing", "chefer": "gradient-weighted"}
+SHORT = {
+    "previous_layer": "previous layer",
+    "value_zeroing": "value zeroing",
+    "chefer": "gradient-weighted",
+}
 
 
 @figure(
@@ -32,7 +36,8 @@ SHORT = {"previous_layer": "previous layer", "value_zeroing": "value zeroing", "
     needs=("mixed_own", "mixed_distance"),
 )
 def mixing_by_layer(dataset: xr.Dataset) -> Figure:
-    """`mixed_own` and `mixed_distance[layer_source, layer]`, a line for each reading, with intervals."""
+    """`mixed_own` and `mixed_distance[layer_source, layer]`, a line for each reading, with
+    intervals."""
     fig = style.new_figure(style.PAGE, 3.0)
     axes = list(fig.subplots(1, 2))
     lines: list[Artist] = []
@@ -43,7 +48,11 @@ def mixing_by_layer(dataset: xr.Dataset) -> Figure:
     axes[0].set_ylabel("share of the token itself")
     axes[1].set_ylabel("mean distance (tokens)")
     style.panel_labels(axes, ["what stays", "how far away, all counted"])
-    bars = "Bars: 95 % interval of the mean over examples" if data.has(dataset, "mixed_own_low") else ""
+    bars = (
+        "Bars: 95 % interval of the mean over examples"
+        if data.has(dataset, "mixed_own_low")
+        else ""
+    )
     notes = [data.source_text(dataset), data.count_text(dataset, "mixed_own"), bars]
     return style.complete(fig, "What leaves each layer, by reading", notes, lines, 3)
 
@@ -59,11 +68,15 @@ def mixing_by_layer(dataset: xr.Dataset) -> Figure:
     needs=("between", "mixed_between"),
 )
 def agreement_of_readings(dataset: xr.Dataset) -> Figure:
-    """`between[source, source_b, layer]` and `mixed_between`, its like for layers: means over layers."""
+    """`between[source, source_b, layer]` and `mixed_between`, its like for layers: means over
+    layers."""
     fig = style.new_figure(style.PAGE, 3.6)
     axes = list(fig.subplots(1, 2))
     shade = Normalize(-1, 1)
-    for ax, name, rows in ((axes[0], "between", "source"), (axes[1], "mixed_between", "layer_source")):
+    for ax, name, rows in (
+        (axes[0], "between", "source"),
+        (axes[1], "mixed_between", "layer_source"),
+    ):
         labels = data.labels(dataset, rows)
         columns = "source_b" if rows == "source" else "layer_source_b"
         values = data.values(dataset, name, (rows, columns, "layer"))
@@ -71,13 +84,20 @@ def agreement_of_readings(dataset: xr.Dataset) -> Figure:
         means = dataset[name].mean("layer").transpose(rows, columns).values
         _matrix(ax, means[np.ix_(known, known)], [labels[i] for i in known], shade)
     style.panel_labels(axes, ["heads", "what leaves a layer"])
-    fig.colorbar(ScalarMappable(shade, style.DIVERGING), ax=axes, fraction=0.02, pad=0.01, label="Spearman's ρ")
+    fig.colorbar(
+        ScalarMappable(shade, style.DIVERGING),
+        ax=axes,
+        fraction=0.02,
+        pad=0.01,
+        label="Spearman's ρ",
+    )
     notes = [*data.ground(dataset, "between"), "Means over layers; no interval drawn"]
     return style.complete(fig, "How far readings of mixing agree", notes)
 
 
 def _lines(ax: Axes, dataset: xr.Dataset, name: str) -> list[Artist]:
-    """A line for each reading that has numbers, with its intervals, readings side by side; gives the legend."""
+    """A line for each reading that has numbers, with its intervals, readings side by side; gives
+    the legend."""
     dims = ("layer_source", "layer")
     values, ends = data.values(dataset, name, dims), data.interval(dataset, name, dims)
     known = [place for place in range(len(values)) if np.isfinite(values[place]).any()]
@@ -87,18 +107,33 @@ def _lines(ax: Axes, dataset: xr.Dataset, name: str) -> list[Artist]:
         x = np.arange(values.shape[1]) + (number - (len(known) - 1) / 2) * 0.06
         if ends is not None:
             ax.vlines(x, ends[0][place], ends[1][place], color=colour, linewidth=0.7, alpha=0.5)
-        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 3.5, "linewidth": 1.1}
+        look: dict[str, Any] = {
+            "color": colour,
+            "marker": marker,
+            "markersize": 3.5,
+            "linewidth": 1.1,
+        }
         drawn += ax.plot(x, values[place], label=words, **look)
     return drawn
 
 
 def _matrix(ax: Axes, values: np.ndarray, labels: list[str], shade: Normalize) -> None:
     shown = [SHORT.get(label, label) for label in labels]
-    ax.imshow(np.ma.masked_invalid(values), cmap=style.DIVERGING, norm=shade, interpolation="nearest")
+    ax.imshow(
+        np.ma.masked_invalid(values), cmap=style.DIVERGING, norm=shade, interpolation="nearest"
+    )
     ax.set_xticks(range(len(shown)), shown, rotation=40, ha="right", rotation_mode="anchor")
     ax.set_yticks(range(len(shown)), shown)
     ax.tick_params(length=0)
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):
             ink = "white" if abs(value) > 0.75 else "black"
-            ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=style.SMALL, color=ink)
+            ax.text(
+                column,
+                row,
+                f"{value:.2f}",
+                ha="center",
+                va="center",
+                fontsize=style.SMALL,
+                color=ink,
+            )

@@ -1,4 +1,5 @@
-"""The slow reference: Jacobian blocks by reverse mode, one gradient for each dimension of each output."""
+"""The slow reference: Jacobian blocks by reverse mode, one gradient for each dimension of each
+output."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SMALL = 2**21  # numbers
 
 
 class _Graph(Passage):
-    """One pass with gradients: leaves at the input (or at every layer), outputs of heads and layers kept.
+    """One pass with gradients: leaves at the input (or at every layer), outputs of heads and layers
+    kept.
 
     Parameters
     ----------
@@ -28,12 +30,15 @@ class _Graph(Passage):
     every_layer : bool
         Whether each layer's input is a leaf, or the first one's alone.
     plan : Plan, optional
-        Heads that are changed. What is kept of a head is what it gives before its output is replaced.
+        Heads that are changed. What is kept of a head is what it gives before its output is
+        replaced.
     last : int, optional
         The last layer of interest: the pass ends there.
     """
 
-    def __init__(self, model: HeadModel, every_layer: bool, plan: Plan | None = None, last: int | None = None) -> None:
+    def __init__(
+        self, model: HeadModel, every_layer: bool, plan: Plan | None = None, last: int | None = None
+    ) -> None:
         super().__init__(model)
         self.every_layer, self.plan, self.last = every_layer, plan or {}, last
         self.leaves_in: list[Tensor] = []
@@ -67,10 +72,14 @@ class _Graph(Passage):
 
 
 def reverse_graph(
-    model: HeadModel, batch: Batch, source: str = "input", plan: Plan | None = None, last: int | None = None
+    model: HeadModel,
+    batch: Batch,
+    source: str = "input",
+    plan: Plan | None = None,
+    last: int | None = None,
 ) -> _Graph:
-    """Run the model once with a graph from E[0] (or from each E[l], for `previous_layer`) to all head outputs, with
-    heads changed by a plan (batches of one example only), up to a layer."""
+    """Run the model once with a graph from E[0] (or from each E[l], for `previous_layer`) to all
+    head outputs, with heads changed by a plan (batches of one example only), up to a layer."""
     graph = _Graph(model, source == "previous_layer", plan, last)
     frozen = [p for p in model.module.parameters() if p.requires_grad]
     try:
@@ -84,11 +93,15 @@ def reverse_graph(
     return graph
 
 
-def reverse_squares(model: HeadModel, batch: Batch, *, source: str = "input", layer_output: bool = False) -> Squares:
+def reverse_squares(
+    model: HeadModel, batch: Batch, *, source: str = "input", layer_output: bool = False
+) -> Squares:
     """What `exact_squares` and `local_squares` give, by one gradient for each output number."""
     graph = reverse_graph(model, batch, source)
     examples, n = batch.ids.shape
-    heads = torch.zeros(examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device)
+    heads = torch.zeros(
+        examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device
+    )
     layers = torch.zeros_like(heads[:, :, 0]) if layer_output else None
     for layer in range(model.layers):
         leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
@@ -96,14 +109,18 @@ def reverse_squares(model: HeadModel, batch: Batch, *, source: str = "input", la
         if layers is not None:
             layers[:, layer] = block_squares(graph.hidden[layer], leaf)
     pairs = real_pairs(batch).double()
-    return Squares(heads * pairs[:, None, None], None if layers is None else layers * pairs[:, None])
+    return Squares(
+        heads * pairs[:, None, None], None if layers is None else layers * pairs[:, None]
+    )
 
 
 def block_squares(output: Tensor, leaf: Tensor) -> Tensor:
-    """`[example, ..., source]` from vectors `[example, ..., size]`: the gradients of each one's numbers at each
-    source."""
+    """`[example, ..., source]` from vectors `[example, ..., size]`: the gradients of each one's
+    numbers at each source."""
     numbers, size = output.flatten(1), output.shape[-1]
-    total = numbers.new_zeros(len(output), numbers.shape[1] // size, leaf.shape[1], dtype=torch.float64)
+    total = numbers.new_zeros(
+        len(output), numbers.shape[1] // size, leaf.shape[1], dtype=torch.float64
+    )
     step = max(AT_ONCE, SMALL // max(leaf.numel(), 1))
     for start in range(0, numbers.shape[1], step):
         some = torch.arange(start, min(start + step, numbers.shape[1]), device=output.device)
@@ -114,14 +131,16 @@ def block_squares(output: Tensor, leaf: Tensor) -> Tensor:
 
 
 def gradients(output: Tensor, directions: Tensor, leaf: Tensor) -> Tensor:
-    """Gradients of `Σ direction · output`, `[direction, *leaf]`: all at once where torch can, else one by one."""
+    """Gradients of `Σ direction · output`, `[direction, *leaf]`: all at once where torch can, else
+    one by one."""
     try:
         (found,) = torch.autograd.grad(
             output, leaf, directions, retain_graph=True, is_grads_batched=True, allow_unused=True
         )
     except (RuntimeError, NotImplementedError):
         each: Iterable[Tensor | None] = (
-            torch.autograd.grad(output, leaf, d, retain_graph=True, allow_unused=True)[0] for d in directions
+            torch.autograd.grad(output, leaf, d, retain_graph=True, allow_unused=True)[0]
+            for d in directions
         )
         return torch.stack([torch.zeros_like(leaf) if g is None else g for g in each])
     return leaf.new_zeros(len(directions), *leaf.shape) if found is None else found

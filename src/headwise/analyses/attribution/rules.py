@@ -1,4 +1,5 @@
-"""Fast derivatives of the functions that transformers are made of; imported for its effect on `bundle.RULES`."""
+"""Fast derivatives of the functions that transformers are made of; imported for its effect on
+`bundle.RULES`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.bundle import RULES, Bundle, Rule, linear_map, primal_of
-from headwise.analyses.attribution.precision import compiled, like, of_tangents, type_of_tangents, use_compiled
+from headwise.analyses.attribution.precision import (
+    compiled,
+    like,
+    of_tangents,
+    type_of_tangents,
+    use_compiled,
+)
 
 # fmt: off
 # Linear in their first argument, whatever the others are.
@@ -44,7 +51,9 @@ rule(*LINEAR)(linear_map)
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
 def _reshaped(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
-    if not isinstance(x, Bundle) or any(isinstance(other, Bundle) and i for i, other in enumerate(args)):
+    if not isinstance(x, Bundle) or any(
+        isinstance(other, Bundle) and i for i, other in enumerate(args)
+    ):
         return NotImplemented
     primal = func(x.primal, *args[1:], **kwargs)
     if primal.dtype != x.dtype:
@@ -59,7 +68,9 @@ def _turned(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return NotImplemented
     dims = (0, 1) if len(args) == 1 else args[1] if isinstance(args[1], list | tuple) else args[1:]
     own = [d + 1 if d >= 0 else d + x.ndim + 1 for d in dims]
-    tangent = x.tangent.permute(0, *own) if func.__name__ == "permute" else x.tangent.transpose(*own)
+    tangent = (
+        x.tangent.permute(0, *own) if func.__name__ == "permute" else x.tangent.transpose(*own)
+    )
     return Bundle(func(x.primal, *args[1:]), tangent)
 
 
@@ -69,7 +80,8 @@ def _copied(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     if not isinstance(x, Bundle):
         return NotImplemented
     primal = func(x.primal, *(primal_of(a) for a in args[1:]), **kwargs)
-    # Tangents are never written to, so a copy may share them; in what order they lie in memory is nobody's business.
+    # Tangents are never written to, so a copy may share them; in what order they lie in memory is
+    # nobody's business.
     if not primal.is_floating_point():
         return primal
     return Bundle(primal, x.tangent.to(primal.device, type_of_tangents(primal.dtype)))
@@ -105,11 +117,17 @@ def _dropout(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 @rule(*ELEMENTWISE)
 def _elementwise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not args or not isinstance(args[0], Bundle) or any(isinstance(x, Tensor) for x in (*args[1:], *kwargs.values())):
+    if (
+        not args
+        or not isinstance(args[0], Bundle)
+        or any(isinstance(x, Tensor) for x in (*args[1:], *kwargs.values()))
+    ):
         return NotImplemented
     kwargs = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
     x = args[0].primal
-    value, slope, *_ = torch.func.jvp(lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),))
+    value, slope, *_ = torch.func.jvp(
+        lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),)
+    )
     return Bundle(value, scaled(args[0].tangent, slope))
 
 
@@ -141,10 +159,16 @@ def lifted(value: Bundle, ndim: int) -> Tensor:
 
 
 def _whole(tangent: Tensor, primal: Tensor) -> Tensor:
-    return tangent if tangent.shape[1:] == primal.shape else tangent.expand(len(tangent), *primal.shape)
+    return (
+        tangent
+        if tangent.shape[1:] == primal.shape
+        else tangent.expand(len(tangent), *primal.shape)
+    )
 
 
-def _sum(signs: tuple[int, int], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _sum(
+    signs: tuple[int, int], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     if len(args) != 2 or kwargs:
         return NotImplemented
     (a, b), (first, second) = args, signs
@@ -171,8 +195,8 @@ def _mul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a, b = args
     primal = func(primal_of(a), primal_of(b))
     if isinstance(a, Bundle) and isinstance(b, Bundle):
-        # The second product goes into the first: three tensors of tangents at once would set the peak of a composed
-        # activation.
+        # The second product goes into the first: three tensors of tangents at once would set the
+        # peak of a composed activation.
         tangent = lifted(a, primal.ndim) * like(b.primal, a.tangent)
         tangent = tangent.addcmul_(like(a.primal, b.tangent), lifted(b, primal.ndim))
     else:
@@ -186,7 +210,9 @@ def _div(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if len(args) != 2 or kwargs or not isinstance(args[0], Bundle) or isinstance(args[1], Bundle):
         return NotImplemented
     primal = args[0].primal / args[1]
-    return Bundle(primal, _whole(lifted(args[0], primal.ndim) / like(args[1], args[0].tangent), primal))
+    return Bundle(
+        primal, _whole(lifted(args[0], primal.ndim) / like(args[1], args[0].tangent), primal)
+    )
 
 
 @rule("masked_fill")
@@ -207,7 +233,10 @@ def _cat(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     # torch lets an empty vector stand among anything
     parts = [p for p in parts if isinstance(p, Bundle) or p.numel() or p.ndim > 1]
     primal = torch.cat([primal_of(p) for p in parts], dim)
-    tangents = [p.tangent if isinstance(p, Bundle) else some.new_zeros(1).expand(len(some), *p.shape) for p in parts]
+    tangents = [
+        p.tangent if isinstance(p, Bundle) else some.new_zeros(1).expand(len(some), *p.shape)
+        for p in parts
+    ]
     return Bundle(primal, torch.cat(tangents, dim + 1 if dim >= 0 else dim))
 
 
@@ -229,7 +258,9 @@ def _addmm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 @rule("layer_norm")
 def _layer_norm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    x, shape, weight, bias, epsilon = _named(args, kwargs, ("input", "normalized_shape", "weight", "bias", "eps"))
+    x, shape, weight, bias, epsilon = _named(
+        args, kwargs, ("input", "normalized_shape", "weight", "bias", "eps")
+    )
     if not isinstance(x, Bundle) or len(shape) != 1:
         return NotImplemented
     epsilon = 1e-5 if epsilon is None else epsilon
@@ -237,15 +268,18 @@ def _layer_norm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     primal = torch.nn.functional.layer_norm(value, shape, weight, bias, epsilon)
     centred = value - value.mean(-1, keepdim=True)
     scale = (centred.square().mean(-1, keepdim=True) + epsilon).rsqrt()
-    return Bundle(primal, norm_tangent(x.tangent, centred * scale, scale if weight is None else scale * weight))
+    return Bundle(
+        primal,
+        norm_tangent(x.tangent, centred * scale, scale if weight is None else scale * weight),
+    )
 
 
 def norm_tangent(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
     """`scale · (t − mean t − x̂ · mean(t·x̂))`: the derivative of a layer norm at x̂ along t."""
     if use_compiled():
         return compiled(_plain_norm)(tangent, normed, scale)
-    # Both means at once, as products with the two vectors (1, x̂)/d of each token: one reading of the tangents instead
-    # of three.
+    # Both means at once, as products with the two vectors (1, x̂)/d of each token: one reading of
+    # the tangents instead of three.
     width = normed.shape[-1]
     rows = tangent.flatten(1, -2).transpose(0, 1)  # token, tangent, width
     flat = normed.reshape(-1, width)
@@ -258,7 +292,9 @@ def norm_tangent(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
 
 def _plain_norm(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
     moved = tangent.to(normed.dtype)
-    out = scale * (moved - moved.mean(-1, keepdim=True) - normed * (moved * normed).mean(-1, keepdim=True))
+    out = scale * (
+        moved - moved.mean(-1, keepdim=True) - normed * (moved * normed).mean(-1, keepdim=True)
+    )
     return out.to(tangent.dtype)
 
 
@@ -274,7 +310,9 @@ def _softmax(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     if use_compiled() and dim == -1:
         return Bundle(weights, compiled(_plain_softmax)(moved, weights))
     moved = moved * like(weights, moved)
-    return Bundle(weights, moved.addcmul_(like(weights, moved), moved.sum(dim, keepdim=True), value=-1))
+    return Bundle(
+        weights, moved.addcmul_(like(weights, moved), moved.sum(dim, keepdim=True), value=-1)
+    )
 
 
 def _plain_softmax(tangent: Tensor, weights: Tensor) -> Tensor:
@@ -295,14 +333,16 @@ def _matmul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     left, right = by_left(a.tangent, b.primal), by_right(a.primal, b.tangent)
     if primal.ndim != 4:
         return Bundle(primal, left + right)
-    # Written token by token, [tangent, example, query, head, ...], as the layers around attention want it.
+    # Written token by token, [tangent, example, query, head, ...], as the layers around attention
+    # want it.
     tangents, examples, heads, queries, size = left.shape
     out = left.new_empty(tangents, examples, queries, heads, size).transpose(2, 3)
     return Bundle(primal, torch.add(left, right, out=out))
 
 
 def by_left(tangent: Tensor, matrix: Tensor) -> Tensor:
-    """`tangent[t, ..., n, c] @ matrix[..., c, k]`, tangents among the rows of one large product where shapes allow."""
+    """`tangent[t, ..., n, c] @ matrix[..., c, k]`, tangents among the rows of one large product
+    where shapes allow."""
     if matrix.ndim == 2 or tangent.shape[1:-2] != matrix.shape[:-2]:
         return of_tangents(torch.matmul, tangent, matrix)
     count, rows = tangent.shape[0], tangent.shape[-2]
@@ -322,6 +362,8 @@ def by_right(matrix: Tensor, tangent: Tensor) -> Tensor:
     return by_left(tangent.transpose(-1, -2), matrix.transpose(-1, -2)).transpose(-1, -2)
 
 
-def _named(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+def _named(
+    args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...]
+) -> tuple[Any, ...]:
     given = dict(zip(names, args, strict=False)) | kwargs
     return tuple(given.get(name) for name in names)

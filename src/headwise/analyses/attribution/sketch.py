@@ -1,4 +1,5 @@
-"""Input contributions from a few random tangents per token: unbiased for squared norms, with standard errors."""
+"""Input contributions from a few random tangents per token: unbiased for squared norms, with
+standard errors."""
 
 from __future__ import annotations
 
@@ -35,14 +36,15 @@ MARGIN = 1.1  # a foretold error is taken for this much larger: a variance from 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contributions:
-    """How much of each token is in each head's output (Pascual et al. 2021, §4), receiving token first as in attention.
+    """How much of each token is in each head's output (Pascual et al. 2021, §4), receiving token
+    first as in attention.
 
-    `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` with x = E[0] (`input`)
-    or E[l] (`previous_layer`): rows sum to one, padding is zero. `layers[example, layer, receiving, source]`, where
-    asked for: the same of what leaves each layer, `E[l+1]`, from the input. For a sketch: `error`, `low`, `high`
-    (standard error and 95 % interval of each share), `tangents[example]` per token, and `total_variation[example]`, the
-    foretold median error of a row.
-    """
+    `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖`
+    with x = E[0] (`input`) or E[l] (`previous_layer`): rows sum to one, padding is zero.
+    `layers[example, layer, receiving, source]`, where asked for: the same of what leaves each
+    layer, `E[l+1]`, from the input. For a sketch: `error`, `low`, `high` (standard error and 95 %
+    interval of each share), `tangents[example]` per token, and `total_variation[example]`, the
+    foretold median error of a row."""
 
     heads: Tensor
     layers: Tensor | None
@@ -68,13 +70,14 @@ class Options:
     seed : int, default 0
         For `sketch`: what its tangents are drawn by.
     memory : float, default 512
-        MiB that the tangents under way may take; longer inputs are split into more parts, not refused.
+        MiB that the tangents under way may take; longer inputs are split into more parts, not
+        refused.
     products : {"float32", "tf32", "half"}, default "float32"
-        How tangents are multiplied: `tf32` (on a GPU), or kept and multiplied in half precision; the model's own values
-        stay in IEEE float32. Errors in total variation: see docs/scale.md.
+        How tangents are multiplied: `tf32` (on a GPU), or kept and multiplied in half precision;
+        the model's own values stay in IEEE float32. Errors in total variation: see docs/scale.md.
     compiled : bool, default False
-        Let torch compile elementwise work on a GPU: a tenth faster, after some seconds at the first sentence.
-        Elsewhere it changes nothing.
+        Let torch compile elementwise work on a GPU: a tenth faster, after some seconds at the first
+        sentence. Elsewhere it changes nothing.
     """
 
     error: float = 0.05
@@ -90,9 +93,13 @@ class Options:
         if not 0 < self.error < 1:
             raise ParameterError(f"`error` must lie between 0 and 1; it is {self.error!r}.")
         if self.tangents is not None and self.tangents < 2:
-            raise ParameterError(f"`tangents` must be at least 2, or errors cannot be told; it is {self.tangents!r}.")
+            raise ParameterError(
+                f"`tangents` must be at least 2, or errors cannot be told; it is {self.tangents!r}."
+            )
         if not self.memory > 0:
-            raise ParameterError(f"`memory` must be a positive number of MiB; it is {self.memory!r}.")
+            raise ParameterError(
+                f"`memory` must be a positive number of MiB; it is {self.memory!r}."
+            )
 
 
 def sketch(
@@ -100,15 +107,16 @@ def sketch(
 ) -> Contributions:
     """Contributions of the input to every head's output by k random tangents per token.
 
-    With u of independent signs, `E ‖J u‖² = ‖J‖²`; the mean s over k of them estimates the squared norm of a block, its
-    square root the norm, and those of a row, divided by their sum, the contributions. Their errors follow from the
-    spread of the k values: `log s` varies about as the logarithm of a χ² with `2k/r` degrees of freedom, r being the
-    relative variance of one value (a token's own, drawn towards the mean of its row). The interval is one of the logit
-    of the contribution, with Student's t (Welch).
+    With u of independent signs, `E ‖J u‖² = ‖J‖²`; the mean s over k of them estimates the squared
+    norm of a block, its square root the norm, and those of a row, divided by their sum, the
+    contributions. Their errors follow from the spread of the k values: `log s` varies about as the
+    logarithm of a χ² with `2k/r` degrees of freedom, r being the relative variance of one value (a
+    token's own, drawn towards the mean of its row). The interval is one of the logit of the
+    contribution, with Student's t (Welch).
 
-    k is chosen for the wanted error, example by example, unless `options` say how many. Where so many tangents are
-    needed that the exact computation is cheaper, that is done. The tangents of an example depend on the seed and on its
-    position in the corpus, not on what it is batched with.
+    k is chosen for the wanted error, example by example, unless `options` say how many. Where so
+    many tangents are needed that the exact computation is cheaper, that is done. The tangents of an
+    example depend on the seed and on its position in the corpus, not on what it is batched with.
     """
     options = options or Options()
     moments = _Moments(model, batch, layer_output, options.seed, options.memory)
@@ -125,7 +133,9 @@ def sketch(
             examples = [e for e, own in wanted.items() if own == more]
             if int(moments.count[examples[0]]) + more >= model.hidden:
                 instead |= {
-                    e: exact_squares(model, batch.select([e]), layer_output=layer_output, memory=options.memory)
+                    e: exact_squares(
+                        model, batch.select([e]), layer_output=layer_output, memory=options.memory
+                    )
                     for e in examples
                 }
             else:
@@ -134,10 +144,15 @@ def sketch(
 
 
 def _wanted(moments: _Moments, error: float, done: Mapping[int, Squares]) -> dict[int, int]:
-    """How many more tangents each example needs whose foretold median total variation is too large."""
+    """How many more tangents each example needs whose foretold median total variation is too
+    large."""
     foretold, count = moments.result({}).total_variation, moments.count.tolist()
     assert foretold is not None
-    large = {e: MARGIN * tv / error for e, tv in enumerate(foretold.tolist()) if MARGIN * tv > error and e not in done}
+    large = {
+        e: MARGIN * tv / error
+        for e, tv in enumerate(foretold.tolist())
+        if MARGIN * tv > error and e not in done
+    }
     need = {e: math.ceil(count[e] * ratio**2) for e, ratio in large.items()}
     return {e: k - int(count[e]) for e, k in need.items() if k > count[e]}
 
@@ -145,11 +160,23 @@ def _wanted(moments: _Moments, error: float, done: Mapping[int, Squares]) -> dic
 class _Moments:
     """Sums of `‖J u‖²` and of its square over the tangents drawn so far, for each example."""
 
-    def __init__(self, model: HeadModel, batch: Batch, layer_output: bool, seed: int, memory: float) -> None:
-        self.model, self.batch, self.layer_output, self.seed, self.memory = model, batch, layer_output, seed, memory
-        self.generators = [torch.Generator().manual_seed(_seed(seed, row.index)) for row in batch.rows]
+    def __init__(
+        self, model: HeadModel, batch: Batch, layer_output: bool, seed: int, memory: float
+    ) -> None:
+        self.model, self.batch, self.layer_output, self.seed, self.memory = (
+            model,
+            batch,
+            layer_output,
+            seed,
+            memory,
+        )
+        self.generators = [
+            torch.Generator().manual_seed(_seed(seed, row.index)) for row in batch.rows
+        ]
         examples, n = batch.ids.shape
-        self.heads = torch.zeros(2, examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device)
+        self.heads = torch.zeros(
+            2, examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device
+        )
         self.layers = torch.zeros_like(self.heads[0, :, :, 0])
         self.count = self.heads.new_zeros(examples)
 
@@ -167,8 +194,12 @@ class _Moments:
         def some(start: int, stop: int) -> None:
             places = torch.arange(start, stop)
             sample, token = places // n, places % n
-            tangents = torch.zeros(stop - start, len(examples), part.ids.shape[1], width, device=self.model.device)
-            tangents[places - start, :, token] = signs[:, sample, token].transpose(0, 1).to(self.model.device)
+            tangents = torch.zeros(
+                stop - start, len(examples), part.ids.shape[1], width, device=self.model.device
+            )
+            tangents[places - start, :, token] = (
+                signs[:, sample, token].transpose(0, 1).to(self.model.device)
+            )
             sums.push(tangents, token.to(self.model.device))
 
         in_chunks(some, k * n, tangents_at_once(self.model, part, self.memory), self.model)
@@ -194,7 +225,9 @@ class _Moments:
             if squares.layers is not None:
                 layers[e, ..., :n, :n] = squares.layers[0]
             exact[e] = True
-        shares, errors, low, high = intervals(mean, spread, k, real_pairs(self.batch)[:, None, None])
+        shares, errors, low, high = intervals(
+            mean, spread, k, real_pairs(self.batch)[:, None, None]
+        )
         rows = 0.5 * math.sqrt(2 / math.pi) * errors.sum(-1)  # E|x| of a normal x is sd·√(2/π)
         rows = torch.where(self.batch.real[:, None, None, :], rows, torch.nan)
         variation = rows.flatten(1).nanmedian(-1).values
@@ -203,8 +236,11 @@ class _Moments:
         return Contributions(shares, own, "input", "sketch", errors, low, high, tangents, variation)
 
 
-def intervals(mean: Tensor, spread: Tensor, k: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Contributions, standard errors and 95 % intervals from mean and variance of `‖J u‖²` over `k[example]` tangents.
+def intervals(
+    mean: Tensor, spread: Tensor, k: Tensor, real: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Contributions, standard errors and 95 % intervals from mean and variance of `‖J u‖²` over
+    `k[example]` tangents.
 
     All are `[example, layer, head, receiving, source]`.
     """
@@ -214,7 +250,8 @@ def intervals(mean: Tensor, spread: Tensor, k: Tensor, real: Tensor) -> tuple[Te
     row = relative.sum(-1, keepdim=True) / moving.sum(-1, keepdim=True).clamp(min=1)
     count = _wide(k, mean)
     relative = ((count - 1) * relative + PRIOR * row) / (count - 1 + PRIOR)
-    # The variance of log √s: that of the logarithm of a χ² with 2k/r degrees of freedom, a quarter of it for the root.
+    # The variance of log √s: that of the logarithm of a χ² with 2k/r degrees of freedom, a quarter
+    # of it for the root.
     half = count / relative.clamp(min=1e-12)
     own = torch.where(relative > 0, torch.special.polygamma(1, half) / 4, 0.0)
     parts = shares**2 * own
@@ -224,7 +261,9 @@ def intervals(mean: Tensor, spread: Tensor, k: Tensor, real: Tensor) -> tuple[Te
     freedom = (count - 1).clamp(min=1)
     fourth = (shares**4 * own**2).sum(-1, keepdim=True) - shares**4 * own**2
     welch = variance**2 / ((own**2 + fourth.clamp(min=0) / rest**4) / freedom).clamp(min=1e-300)
-    quantile = torch.from_numpy(np.asarray(special.stdtrit(welch.clamp(min=1).cpu().numpy(), 0.975))).to(mean.device)
+    quantile = torch.from_numpy(
+        np.asarray(special.stdtrit(welch.clamp(min=1).cpu().numpy(), 0.975))
+    ).to(mean.device)
     reach = torch.where(variance > 0, quantile, 0.0) * variance.sqrt()
     middle = torch.logit(shares)
     low, high = torch.sigmoid(middle - reach), torch.sigmoid(middle + reach)

@@ -12,13 +12,28 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.circuits.products import Composition, Score, Sides, compose, eigen_score, gram, sides
-from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords
+from headwise.analyses.circuits.products import (
+    Composition,
+    Score,
+    Sides,
+    compose,
+    eigen_score,
+    gram,
+    sides,
+)
+from headwise.analyses.contract import (
+    Experiment,
+    ExperimentContext,
+    Paper,
+    Shape,
+    at_least,
+    layer_head_coords,
+)
 from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.core.errors import ModelError
 from headwise.core.labels import head_name
 from headwise.models import HeadModel
-from headwise.models.placing import weight_in
+from headwise.models.devices import weight_in
 from headwise.models.structure import Structure, find_structure
 from headwise.models.weights import head_weights
 from headwise.stats.corrections import holm
@@ -34,23 +49,26 @@ ROTARY = "positions that turn queries and keys (both at the first position here,
 class Circuits(Experiment):
     """What the weights of heads do by themselves, without any text.
 
-    With `W_Q, W_K, W_V, W_O` of each head (grouped keys repeated, the gain of the norm before attention folded in),
-    embedding `W_E` and unembedding `W_U` (the gain of the final norm folded in):
+    With `W_Q, W_K, W_V, W_O` of each head (grouped keys repeated, the gain of the norm before
+    attention folded in), embedding `W_E` and unembedding `W_U` (the gain of the final norm folded
+    in):
 
     - `ov_copying[layer, head]`: `Σλ / Σ|λ|` (real part) over the eigenvalues of `W_O W_U W_E W_V`: 1 where every token
-      raises its own logit, −1 where it lowers it; `qk_matching`: the same for `W_E W_Q W_Kᵀ W_Eᵀ`, at offset 0: 1 where
-      tokens look for themselves;
+      raises its own logit, −1 where it lowers it; `qk_matching`: the same for `W_E W_Q W_Kᵀ W_Eᵀ`,
+      at offset 0: 1 where tokens look for themselves;
     - `ov_copying_p`, `qk_matching_p`: two-sided p-value of the trace, against circuits in which what is read is turned
-      at random against what is written: exact for random weights; `_p_adjusted`: corrected over heads (Holm);
+      at random against what is written: exact for random weights; `_p_adjusted`: corrected over
+      heads (Holm);
     - `composition[side, head_a, head_b]`: for a head a and a head b of a later layer, `‖M_b W_OV^a‖_F / (‖M_b‖_F
-      ‖W_OV^a‖_F)` with M_b the query, key or value side of b, less its mean over random turns (which keep the spectra);
-      `composition_p`, `composition_p_adjusted` (Holm, over all pairs and sides). Models of more than 600 heads keep the
-      strongest pairs only;
+      ‖W_OV^a‖_F)` with M_b the query, key or value side of b, less its mean over random turns
+      (which keep the spectra); `composition_p`, `composition_p_adjusted` (Holm, over all pairs and
+      sides). Models of more than 600 heads keep the strongest pairs only;
     - `pair_from`, `pair_to`, `pair_side`, `pair_composition`, `pair_p_adjusted[rank]`: the strongest pairs;
     - `composes_into`, `composes_from[layer, head]`: the largest composition of the head with a later and with an
       earlier one.
 
-    The attribute `left_out_of_weights` lists what the matrices do not hold: biases, scales of norms, positions.
+    The attribute `left_out_of_weights` lists what the matrices do not hold: biases, scales of
+    norms, positions.
 
     Parameters
     ----------
@@ -61,15 +79,15 @@ class Circuits(Experiment):
     -----
     Question: What do the weights of heads copy, look for and compose, without any text?
 
-    Assumes: Norms are folded in by their gain alone; positions, biases and the scale of norms are left out
-    (`left_out_of_weights`).
+    Assumes: Norms are folded in by their gain alone; positions, biases and the scale of norms are
+    left out (`left_out_of_weights`).
 
-    Traps: A head that copies by its weights may never do so on text, and positions, which decide much of attention, are
-    not in it. A composition is a match of subspaces, not a use. Eigenvalues weigh all tokens of the vocabulary alike.
+    Traps: A head that copies by its weights may never do so on text, and positions, which decide
+    much of attention, are not in it. A composition is a match of subspaces, not a use. Eigenvalues
+    weigh all tokens of the vocabulary alike.
 
-    Cost: No text: matrices of the size of a head's width, for every head; compositions grow with the square of the
-    number of heads.
-    """
+    Cost: No text: matrices of the size of a head's width, for every head; compositions grow with
+    the square of the number of heads."""
 
     pairs: int = 200
 
@@ -90,9 +108,13 @@ class Circuits(Experiment):
     def refusal(self, shape: Shape) -> str | None:
         if shape.extras.get("reads_source"):
             return "the model is an encoder-decoder, whose weights are not followed to the logits"
-        return None if shape.causal else "it is asked of decoders, whose layers read and write one stream"
+        return (
+            None
+            if shape.causal
+            else "it is asked of decoders, whose layers read and write one stream"
+        )
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
         structure = find_structure(model)
         if len(set(model.sites.d_heads)) > 1:
@@ -115,9 +137,13 @@ class Circuits(Experiment):
         for name, scores in (("ov_copying", copying), ("qk_matching", matching)):
             if scores:
                 variables |= _scored(name, scores, embedding.shape[1])
-        found = compose(layers, lambda done, total: bench.progress("composition", done, total), model.device)
+        found = compose(
+            layers, lambda done, total: bench.progress("composition", done, total), model.device
+        )
         more, coords = _composed(found, bench.shape, embedding.shape[1], self.pairs)
-        left_out |= {ROTARY} if matching else {"queries and keys, which this architecture does not show"}
+        left_out |= (
+            {ROTARY} if matching else {"queries and keys, which this architecture does not show"}
+        )
         attrs = {"left_out_of_weights": "; ".join(sorted(left_out))}
         return xr.Dataset(variables | more, layer_head_coords(bench.shape) | coords, attrs)
 
@@ -134,8 +160,12 @@ class Circuits(Experiment):
             up = ranked_heads(score, sure & (score > 0))
             told = f"; most: {named_heads(score, up[:1])}" if up else ""
             down = int((sure & (score < 0)).sum())
-            lines.append(f"{len(up)} heads {said}, {down} do the reverse (corrected p < {LEVEL:g}){told}")
-        strong = [i for i in range(dataset.sizes["rank"]) if float(dataset["pair_p_adjusted"][i]) < LEVEL]
+            lines.append(
+                f"{len(up)} heads {said}, {down} do the reverse (corrected p < {LEVEL:g}){told}"
+            )
+        strong = [
+            i for i in range(dataset.sizes["rank"]) if float(dataset["pair_p_adjusted"][i]) < LEVEL
+        ]
         named = [
             f"{dataset['pair_from'].values[i]} → {dataset['pair_to'].values[i]} ({dataset['pair_side'].values[i]} "
             f"{float(dataset['pair_composition'][i]):+.2f})"
@@ -150,7 +180,8 @@ class Circuits(Experiment):
 
 
 def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None, set[str]]:
-    """Embedding and unembedding `[token, width]`, the gain of the final norm folded in, and what they do not hold."""
+    """Embedding and unembedding `[token, width]`, the gain of the final norm folded in, and what
+    they do not hold."""
     table = model.module.get_input_embeddings()
     embedding = weight_in(table, "weight", table.weight).cpu()
     if embedding.shape[1] != model.hidden:
@@ -163,7 +194,10 @@ def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None,
         return embedding, None, left_out | {f"the way to the logits ({structure.refusal})"}
     out = weight_in(structure.head, "weight", structure.head.weight).cpu().float()  # type: ignore[arg-type]
     out = structure.final.middle(out * structure.final.gain.cpu())
-    if bool(structure.final.bias.abs().max() > 0) or getattr(structure.head, "bias", None) is not None:
+    if (
+        bool(structure.final.bias.abs().max() > 0)
+        or getattr(structure.head, "bias", None) is not None
+    ):
         left_out.add("the biases of the final norm and the output matrix")
     rows = min(len(out), len(embedding))  # some pad one of the two
     return embedding[:rows], out[:rows], left_out
@@ -171,13 +205,16 @@ def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None,
 
 def _scored(name: str, scores: list[Score], width: int) -> dict[str, Any]:
     share, trace, norm = (
-        torch.stack([getattr(s, part) for s in scores]).numpy() for part in ("share", "trace", "norm")
+        torch.stack([getattr(s, part) for s in scores]).numpy()
+        for part in ("share", "trace", "norm")
     )
     p = turned_trace(trace, norm, width)
     return {name: (HEADS, share), f"{name}_p": (HEADS, p), f"{name}_p_adjusted": (HEADS, holm(p))}
 
 
-def _composed(found: Composition, shape: Shape, width: int, keep: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def _composed(
+    found: Composition, shape: Shape, width: int, keep: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Compositions less what random turns give, tested, and the strongest of them."""
     known = list(found.squared)
     squared = np.stack([found.squared[side] for side in known])
@@ -188,7 +225,9 @@ def _composed(found: Composition, shape: Shape, width: int, keep: int) -> tuple[
     flat = np.where(np.isnan(excess), -np.inf, excess).ravel()
     order = np.argsort(-flat, kind="stable")[: min(keep, int(np.isfinite(flat).sum()))]
     side, a, b = np.unravel_index(order, excess.shape)
-    names = np.array([head_name(*divmod(i, shape.heads)) for i in range(shape.layers * shape.heads)])
+    names = np.array(
+        [head_name(*divmod(i, shape.heads)) for i in range(shape.layers * shape.heads)]
+    )
     variables: dict[str, Any] = {
         "pair_from": ("rank", names[a]),
         "pair_to": ("rank", names[b]),
@@ -200,7 +239,10 @@ def _composed(found: Composition, shape: Shape, width: int, keep: int) -> tuple[
     with np.errstate(invalid="ignore"):
         best = np.where(np.isnan(excess), -np.inf, excess).max(0)
     for name, values in (("composes_into", best.max(1)), ("composes_from", best.max(0))):
-        variables[name] = (HEADS, np.where(np.isfinite(values), values, np.nan).reshape(shape.layers, shape.heads))
+        variables[name] = (
+            HEADS,
+            np.where(np.isfinite(values), values, np.nan).reshape(shape.layers, shape.heads),
+        )
     coords: dict[str, Any] = {"rank": np.arange(len(order))}
     variables["compositions_sure"] = ((), int((adjusted < LEVEL).sum()))
     if len(names) <= MOST_HEADS:

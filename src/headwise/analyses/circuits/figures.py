@@ -29,9 +29,14 @@ def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of `ov_copying` and `qk_matching`."""
     names = {"ov_copying": "copying (OV)", "qk_matching": "matching (QK, offset 0)"}
     panels = {title: dataset[name] for name, title in names.items() if name in dataset}
-    notes = [str(dataset.attrs.get("model", "")), f"Not in the matrices: {dataset.attrs['left_out_of_weights']}"]
+    notes = [
+        str(dataset.attrs.get("model", "")),
+        f"Not in the matrices: {dataset.attrs['left_out_of_weights']}",
+    ]
     title = "Copying and matching circuits"
-    return heatmap_panels(panels, title=title, label="Σλ / Σ|λ|", limits=(-1, 1), centre=0.0, notes=notes)
+    return heatmap_panels(
+        panels, title=title, label="Σλ / Σ|λ|", limits=(-1, 1), centre=0.0, notes=notes
+    )
 
 
 @figure(
@@ -53,15 +58,21 @@ def composition(dataset: xr.Dataset) -> Figure:
     sure = np.flatnonzero(dataset["pair_p_adjusted"].values < 0.05)[:SHOWN]
     strongest = float(np.nanmax(dataset["pair_composition"].values, initial=1e-9))
     for i in sure[::-1]:
-        (la, ha), (lb, hb) = (parse_head(str(dataset[name].values[i])) for name in ("pair_from", "pair_to"))
+        (la, ha), (lb, hb) = (
+            parse_head(str(dataset[name].values[i])) for name in ("pair_from", "pair_to")
+        )
         share = float(dataset["pair_composition"][i]) / strongest
         colour = colours[str(dataset["pair_side"].values[i])]
-        ax.plot([la, lb], [ha, hb], color=colour, linewidth=0.4 + 1.6 * share, alpha=0.35 + 0.6 * share)
+        ax.plot(
+            [la, lb], [ha, hb], color=colour, linewidth=0.4 + 1.6 * share, alpha=0.35 + 0.6 * share
+        )
         ax.plot([la, lb], [ha, hb], linestyle="", marker="o", markersize=2.5, color=style.INK)
     style.layer_axis(ax, dataset["layer"].values)
     ax.set_ylabel("head")
     ax.set_ylim(dataset.sizes["head"] - 0.5, -0.5)
-    handles = [ax.plot([], [], color=colour, label=f"{side} side")[0] for side, colour in colours.items()]
+    handles = [
+        ax.plot([], [], color=colour, label=f"{side} side")[0] for side, colour in colours.items()
+    ]
     notes = [
         str(dataset.attrs.get("model", "")),
         f"{len(sure)} of {int(dataset['compositions_sure'])} sure pairs drawn, the wider the stronger. From weights "
@@ -70,7 +81,12 @@ def composition(dataset: xr.Dataset) -> Figure:
     return style.complete(fig, "Heads that compose", notes, handles, 3)
 
 
-@table_of("circuits", name="pairs", title="The strongest compositions", note="An earlier head into a later one.")
+@table_of(
+    "circuits",
+    name="pairs",
+    title="The strongest compositions",
+    note="An earlier head into a later one.",
+)
 def pairs(dataset: xr.Dataset) -> pd.DataFrame:
     """The strongest pairs with their p-values."""
     names = ("pair_from", "pair_to", "pair_side", "pair_composition", "pair_p", "pair_p_adjusted")

@@ -7,22 +7,32 @@ from collections.abc import Callable, Sequence
 from headwise.analyses.coreference.mentions import FEATURES, Expression
 
 RULES = ("nearest", "head_match", "rules")
-BASELINES = (*RULES, "uniform", "first")  # the last two are heads that know nothing: even attention, and a sink
+BASELINES = (
+    *RULES,
+    "uniform",
+    "first",
+)  # the last two are heads that know nothing: even attention, and a sink
 Sieve = Callable[[Expression], bool]
 
 
 def candidates_of(expression: Expression, expressions: Sequence[Expression]) -> list[Expression]:
-    """The mentions that start earlier, in reading order, those with the same head word (nested ones) left out."""
-    return [other for other in expressions if other.start < expression.start and other.head != expression.head]
+    """The mentions that start earlier, in reading order, those with the same head word (nested
+    ones) left out."""
+    return [
+        other
+        for other in expressions
+        if other.start < expression.start and other.head != expression.head
+    ]
 
 
-def baseline_choices(expression: Expression, candidates: Sequence[Expression]) -> dict[str, Expression | None]:
+def baseline_choices(
+    expression: Expression, candidates: Sequence[Expression]
+) -> dict[str, Expression | None]:
     """What each baseline picks, None where it picks nothing.
 
-    `nearest`: the mention before it in reading order; `head_match`: the nearest with the same head word; `rules`: the
-    nearest that passes the first sieve any passes: all words the same, head word the same, number, gender and person
-    agree, any (after Lee et al. 2011).
-    """
+    `nearest`: the mention before it in reading order; `head_match`: the nearest with the same head
+    word; `rules`: the nearest that passes the first sieve any passes: all words the same, head word
+    the same, number, gender and person agree, any (after Lee et al. 2011)."""
 
     def nearest(passes: Sieve) -> Expression | None:
         return next((other for other in reversed(candidates) if passes(other)), None)

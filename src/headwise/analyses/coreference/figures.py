@@ -1,4 +1,5 @@
-"""Figures of coreference heads: Table 2 with baselines and intervals, and every head (Clark et al. 2019, §4.3)."""
+"""Figures of coreference heads: Table 2 with baselines and intervals, and every head (Clark et al.
+2019, §4.3)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ _BASELINES = {
 
 def _shown_types(dataset: xr.Dataset) -> list[str]:
     counts = data.values(dataset, "count", ("mention_type",))
-    return [name for name, count in zip(data.labels(dataset, "mention_type"), counts, strict=True) if count > 0]
+    return [
+        name
+        for name, count in zip(data.labels(dataset, "mention_type"), counts, strict=True)
+        if count > 0
+    ]
 
 
 @figure(
@@ -57,7 +62,12 @@ def antecedents(dataset: xr.Dataset) -> Figure:
         x = np.arange(len(types)) + (place + 0.5) * width - 0.4
         line = {"elinewidth": 0.7, "ecolor": style.INK}
         ax.bar(x, values, width * 0.92, color=colour, label=label, yerr=errors, error_kw=line)
-    text = {"ha": "center", "fontsize": style.SMALL, "color": style.VERMILION, "textcoords": "offset points"}
+    text = {
+        "ha": "center",
+        "fontsize": style.SMALL,
+        "color": style.VERMILION,
+        "textcoords": "offset points",
+    }
     for left, kind in zip(x, types, strict=True):  # over the last bars, those of the best heads
         own = dataset.sel(mention_type=kind)
         name = head_name(int(own["best_layer"]), int(own["best_head"]))
@@ -76,7 +86,9 @@ def antecedents(dataset: xr.Dataset) -> Figure:
         "p-values beside it",
         str(dataset.attrs.get("note", "")),
     ]
-    return style.complete(fig, "Heads that find antecedents", notes, ax.get_legend_handles_labels()[0], 3)
+    return style.complete(
+        fig, "Heads that find antecedents", notes, ax.get_legend_handles_labels()[0], 3
+    )
 
 
 @figure(
@@ -93,4 +105,6 @@ def heads(dataset: xr.Dataset) -> Figure:
     panels = {kind: dataset["accuracy"].sel(mention_type=kind) for kind in _shown_types(dataset)}
     count = data.count_text(dataset, "accuracy", each="mentions")
     notes = [data.source_text(dataset), count, *cut_text(dataset), "Intervals are in the tables"]
-    return heatmap_panels(panels, title="Antecedents found", label="share of mentions", limits=(0.0, 1.0), notes=notes)
+    return heatmap_panels(
+        panels, title="Antecedents found", label="share of mentions", limits=(0.0, 1.0), notes=notes
+    )

@@ -1,4 +1,5 @@
-"""Mentions with all that rules ask of them: head word, kind, words, and number, gender and person."""
+"""Mentions with all that rules ask of them: head word, kind, words, and number, gender and
+person."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ PRONOUNS: dict[str, dict[str, str]] = {
     "yourself": _SINGULAR | {"Person": "2"},
     "yourselves": _PLURAL | {"Person": "2"},
     **dict.fromkeys(("he", "him", "his", "himself"), _SINGULAR | {"Person": "3", "Gender": "Masc"}),
-    **dict.fromkeys(("she", "her", "hers", "herself"), _SINGULAR | {"Person": "3", "Gender": "Fem"}),
+    **dict.fromkeys(
+        ("she", "her", "hers", "herself"), _SINGULAR | {"Person": "3", "Gender": "Fem"}
+    ),
     **dict.fromkeys(("it", "its", "itself"), _SINGULAR | {"Person": "3", "Gender": "Neut"}),
     **dict.fromkeys(("they", "them", "their", "theirs", "themselves"), _PLURAL | {"Person": "3"}),
     **dict.fromkeys(("this", "that"), _SINGULAR | {"Person": "3"}),
@@ -35,8 +38,34 @@ PRONOUNS: dict[str, dict[str, str]] = {
 _BREAKS = frozenset(
     {
         *(",", ";", ":", "(", ")", "[", "]", "-LRB-", "-RRB-", "--", "–", "—"),
-        *("of", "in", "on", "at", "by", "for", "from", "with", "without", "to", "into", "about", "over", "under"),
-        *("between", "among", "against", "during", "after", "before", "near", "including", "like", "as"),
+        *(
+            "of",
+            "in",
+            "on",
+            "at",
+            "by",
+            "for",
+            "from",
+            "with",
+            "without",
+            "to",
+            "into",
+            "about",
+            "over",
+            "under",
+        ),
+        *(
+            "between",
+            "among",
+            "against",
+            "during",
+            "after",
+            "before",
+            "near",
+            "including",
+            "like",
+            "as",
+        ),
         *("who", "whom", "whose", "which", "that", "where", "when", "while"),
     }
 )
@@ -47,9 +76,9 @@ _POSSESSIVE = frozenset({"'s", "’s", "'", "’"})
 class Expression:
     """A referring expression: a mention with its head word and what tells it from others.
 
-    `head` and `start`, `end` are word indices (end exclusive); `kind` is one of MENTION_TYPES; `text` and `head_text`
-    are lower-cased; `features` holds those of Number (`Sing`, `Plur`), Gender and Person that are known.
-    """
+    `head` and `start`, `end` are word indices (end exclusive); `kind` is one of MENTION_TYPES;
+    `text` and `head_text` are lower-cased; `features` holds those of Number (`Sing`, `Plur`),
+    Gender and Person that are known."""
 
     start: int
     end: int
@@ -67,20 +96,24 @@ class Expression:
 
 
 def expressions_of(example: Example, singletons: bool = False) -> list[Expression]:
-    """The mentions of an example in reading order; those of entities mentioned once are left out unless asked for."""
+    """The mentions of an example in reading order; those of entities mentioned once are left out
+    unless asked for."""
     given = example.mentions or ()
     sizes = Counter(mention.entity for mention in given)
-    found = [_expression(example, mention) for mention in given if singletons or sizes[mention.entity] > 1]
+    found = [
+        _expression(example, mention)
+        for mention in given
+        if singletons or sizes[mention.entity] > 1
+    ]
     return sorted(found, key=lambda expression: (*expression.order, expression.entity))
 
 
 def head_word(example: Example, mention: Mention) -> int:
     """The head word of a mention.
 
-    The one given with it; else, with a tree, the word whose own head lies outside the mention; else the last word
-    before the first preposition, relative word, comma, colon, bracket or dash that is not its first word, a possessive
-    mark at the end left aside.
-    """
+    The one given with it; else, with a tree, the word whose own head lies outside the mention; else
+    the last word before the first preposition, relative word, comma, colon, bracket or dash that is
+    not its first word, a possessive mark at the end left aside."""
     if mention.head is not None:
         return mention.head
     if example.heads is not None:
@@ -109,20 +142,22 @@ def _expression(example: Example, mention: Mention) -> Expression:
 
 
 def _kind(example: Example, head: int) -> str:
-    """By the head word's part of speech; where there is none, a word of the list is a pronoun and a capital letter
-    makes a name (unless it opens a sentence)."""
+    """By the head word's part of speech; where there is none, a word of the list is a pronoun and a
+    capital letter makes a name (unless it opens a sentence)."""
     word = example.all_words[head]
     if example.upos is not None:
         return {"PRON": "pronoun", "PROPN": "proper"}.get(example.upos[head], "nominal")
     if word.lower() in PRONOUNS:
         return "pronoun"
-    opens = head == 0 or (example.sentences is not None and example.sentences[head] != example.sentences[head - 1])
+    opens = head == 0 or (
+        example.sentences is not None and example.sentences[head] != example.sentences[head - 1]
+    )
     return "proper" if word[:1].isupper() and not opens else "nominal"
 
 
 def _features(example: Example, mention: Mention, head: int, kind: str) -> dict[str, str]:
-    """Number, gender and person as annotated; what is not comes from the list of pronouns, and all other words are of
-    the third person. Joined phrases are plural."""
+    """Number, gender and person as annotated; what is not comes from the list of pronouns, and all
+    other words are of the third person. Joined phrases are plural."""
     given = example.features[head] if example.features is not None else {}
     found = {name: given[name] for name in FEATURES if name in given}
     if kind == "pronoun":

@@ -1,4 +1,5 @@
-"""Heads that follow syntax: how often a head's most attended word is a word's syntactic head, for each relation.
+"""Heads that follow syntax: how often a head's most attended word is a word's syntactic head, for
+each relation.
 
 Clark et al. 2019, §4.2.
 """
@@ -16,8 +17,23 @@ from torch import Tensor
 from headwise.analyses.accuracy import parse_heads
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
 from headwise.analyses.dependency import noop
-from headwise.analyses.dependency.arcs import ALL, SUBTYPES, UPOS, PairRules, Pairs, gather_pairs, labels_of
-from headwise.analyses.dependency.result import BASELINES, DIRECTIONS, Counts, accuracy_dataset, headline, heads_at
+from headwise.analyses.dependency.arcs import (
+    ALL,
+    SUBTYPES,
+    UPOS,
+    PairRules,
+    Pairs,
+    gather_pairs,
+    labels_of,
+)
+from headwise.analyses.dependency.result import (
+    BASELINES,
+    DIRECTIONS,
+    Counts,
+    accuracy_dataset,
+    headline,
+    heads_at,
+)
 from headwise.core.errors import ParameterError, unknown
 from headwise.core.released import PAPER, RELEASED, check_reading
 from headwise.models.view import Layer, Rows
@@ -30,7 +46,8 @@ from headwise.text.example import ROOT
 
 
 class PairCounts(UnitSums):
-    """Sums over word pairs, for each document or example, that know which labels and rules they are counted by."""
+    """Sums over word pairs, for each document or example, that know which labels and rules they are
+    counted by."""
 
     def __init__(self, rules: PairRules, *shape: int) -> None:
         super().__init__(*shape, dtype=torch.int32)
@@ -46,42 +63,48 @@ class PairCounts(UnitSums):
 class Dependency(Observer):
     """Single heads as parsers, §4.2 and Table 1.
 
-    On word-level maps A (to a word: sum over pieces; from a word: mean; special tokens left out) the predicted head of
-    a word d is
+    On word-level maps A (to a word: sum over pieces; from a word: mean; special tokens left out)
+    the predicted head of a word d is
 
     - `dependent_to_head`: the other word that d attends to most, `argmax_{h ≠ d} A[d, h]`;
     - `head_to_dependent`: the other word that attends to d most, `argmax_{h ≠ d} A[h, d]`; ties go to the first word.
 
-    `accuracy[direction, layer, head, relation]` is the share of pairs whose head is found, with `accuracy_n` and a 95 %
-    interval `accuracy_low`, `accuracy_high` (Wilson's, with the effective number of pairs: those of one document, or of
-    one sentence where no documents are known, hang together; the attribute `units` says which); relation `all` is the
-    head's UAS over everything but roots and punctuation. Only pairs that a head could find count: a decoder's words see
-    what stands before them, so `dependent_to_head` is scored on pairs whose head comes first, `head_to_dependent` on
-    those whose dependent does; `possible[direction, relation]` says how many that leaves of `count[relation]`, and
-    where it leaves none the accuracy is NaN.
+    `accuracy[direction, layer, head, relation]` is the share of pairs whose head is found, with
+    `accuracy_n` and a 95 % interval `accuracy_low`, `accuracy_high` (Wilson's, with the effective
+    number of pairs: those of one document, or of one sentence where no documents are known, hang
+    together; the attribute `units` says which); relation `all` is the head's UAS over everything
+    but roots and punctuation. Only pairs that a head could find count: a decoder's words see what
+    stands before them, so `dependent_to_head` is scored on pairs whose head comes first,
+    `head_to_dependent` on those whose dependent does; `possible[direction, relation]` says how many
+    that leaves of `count[relation]`, and where it leaves none the accuracy is NaN.
 
-    `baseline[relation]` is the best fixed offset over all pairs, `baseline_offset` that offset (head − dependent; the
-    lowest of equals; 0 where there is no pair); `baseline_possible[direction, relation]` and
-    `baseline_possible_offset` the same over the pairs possible in that direction: the same number for an encoder.
+    `baseline[relation]` is the best fixed offset over all pairs, `baseline_offset` that offset
+    (head − dependent; the lowest of equals; 0 where there is no pair);
+    `baseline_possible[direction, relation]` and `baseline_possible_offset` the same over the pairs
+    possible in that direction: the same number for an encoder.
 
-    Two more ways know no syntax: `uniform`, attention spread evenly over the visible tokens, which finds the word of
-    most pieces (and of words that attend to d: the first), and `first`, attention on the first token alone (a sink).
-    `baseline_accuracy[baseline, direction, relation]` has all three on the pairs possible in a direction;
-    `bar[direction, relation]` is the best of them, `bar_name` which that is: of equals the first in the order `offset`,
-    `uniform`, `first`. A head is held against the bar.
+    Two more ways know no syntax: `uniform`, attention spread evenly over the visible tokens, which
+    finds the word of most pieces (and of words that attend to d: the first), and `first`, attention
+    on the first token alone (a sink). `baseline_accuracy[baseline, direction, relation]` has all
+    three on the pairs possible in a direction; `bar[direction, relation]` is the best of them,
+    `bar_name` which that is: of equals the first in the order `offset`, `uniform`, `first`. A head
+    is held against the bar.
 
-    `p_value[direction, layer, head, relation]`: the sign-flip test, one-tailed, that the head finds more than the bar
-    does, with documents (or sentences) as units. `p_family` is corrected over the heads and directions of a relation
-    (max-T over the same flips, since the best of them is picked), `p_adjusted` over the relations too: for the best of
-    each relation by `correction`, for all others by their number; relations of fewer than 30 pairs are never called (p
-    = 1) and do not count. `best_direction`, `best_layer`, `best_head`, `best_accuracy`, `best_baseline` (the bar),
-    `best_baseline_name`, `best_margin`, `best_p_value`, `best_p_adjusted[relation]`: the head with the highest accuracy
-    (of those with 30 pairs, where there are any); `few[relation]`: under 30 pairs.
+    `p_value[direction, layer, head, relation]`: the sign-flip test, one-tailed, that the head finds
+    more than the bar does, with documents (or sentences) as units. `p_family` is corrected over the
+    heads and directions of a relation (max-T over the same flips, since the best of them is
+    picked), `p_adjusted` over the relations too: for the best of each relation by `correction`, for
+    all others by their number; relations of fewer than 30 pairs are never called (p = 1) and do not
+    count. `best_direction`, `best_layer`, `best_head`, `best_accuracy`, `best_baseline` (the bar),
+    `best_baseline_name`, `best_margin`, `best_p_value`, `best_p_adjusted[relation]`: the head with
+    the highest accuracy (of those with 30 pairs, where there are any); `few[relation]`: under 30
+    pairs.
 
-    The no-op reading (§3.2): `noop_with`, `noop_without[direction, layer, head, relation]` are mean attention to
-    `[SEP]` (a decoder's first token) from words that have the relation (as dependents; for `head_to_dependent` as
-    heads) and from those that do not, `noop_upos[layer, head, upos]` by part of speech, and `best_noop_with`,
-    `best_noop_without[relation]`, `best_noop_upos[relation, group, upos]` those of each relation's best head.
+    The no-op reading (§3.2): `noop_with`, `noop_without[direction, layer, head, relation]` are mean
+    attention to `[SEP]` (a decoder's first token) from words that have the relation (as dependents;
+    for `head_to_dependent` as heads) and from those that do not, `noop_upos[layer, head, upos]` by
+    part of speech, and `best_noop_with`, `best_noop_without[relation]`, `best_noop_upos[relation,
+    group, upos]` those of each relation's best head.
 
     Parameters
     ----------
@@ -94,34 +117,37 @@ class Dependency(Observer):
     with_root, with_punct : bool, default False
         Whether `all` counts roots (never found) and punctuation, as the authors' notebook does.
     poss_rule : bool, default False
-        For possessors followed by `'s`, that mark's prediction counts in place of the word's own, as in the authors'
-        notebook.
+        For possessors followed by `'s`, that mark's prediction counts in place of the word's own,
+        as in the authors' notebook.
     correction : {"holm", "benjamini_hochberg", "none"}, default "holm"
         For the number of relations.
     noop : {"auto", "sep", "cls", "first", "off"}, default "auto"
-        The type of token that heads with nothing to do look at; `auto` is `sep`, of a decoder `first`;
-        `off` leaves the reading out.
+        The type of token that heads with nothing to do look at; `auto` is `sep`, of a decoder
+        `first`; `off` leaves the reading out.
     heads : tuple of str or str, optional
         Heads found on another text, to be tested on this one: `relation head direction`, as
-        `headwise.analyses.accuracy.found_heads` gives them from a result (`--heads-from FILE.nc`). Nothing is picked
-        here, so `given_p_adjusted` is corrected over relations alone: `given_direction`, `given_layer`, `given_head`,
-        `given_accuracy` (with count and interval), `given_baseline`, `given_baseline_name`, `given_margin`,
-        `given_p_value`, `given_p_adjusted[relation]`.
+        `headwise.analyses.accuracy.found_heads` gives them from a result (`--heads-from FILE.nc`).
+        Nothing is picked here, so `given_p_adjusted` is corrected over relations alone:
+        `given_direction`, `given_layer`, `given_head`, `given_accuracy` (with count and interval),
+        `given_baseline`, `given_baseline_name`, `given_margin`, `given_p_value`,
+        `given_p_adjusted[relation]`.
     reading : {"paper", "released"}, default "paper"
-        `released` computes what the authors' code does (see `headwise.core.released`): attention from a word is that of
-        its first piece, and `with_root`, `with_punct` and `poss_rule` hold.
+        `released` computes what the authors' code does (see `headwise.core.released`): attention
+        from a word is that of its first piece, and `with_root`, `with_punct` and `poss_rule` hold.
 
     Notes
     -----
-    Question: Which single heads follow a syntactic relation better than any rule that knows no syntax?
+    Question: Which single heads follow a syntactic relation better than any rule that knows no
+    syntax?
 
-    Assumes: The trees are right, and words can be laid on tokens. A head follows a relation if its largest weight says
-    the answer: how much weight lies there does not count.
+    Assumes: The trees are right, and words can be laid on tokens. A head follows a relation if its
+    largest weight says the answer: how much weight lies there does not count.
 
-    Traps: The best of all heads is picked on the text it is scored on: its accuracy is flattered, its corrected p-value
-    is not; `--heads-from` tests it on other text. An accuracy says nothing without the bar: most determiners stand
-    right before their noun. A parser's trees bring the parser's habits with them. Of decoders only pairs they can see
-    are scored, so their accuracies are not those of an encoder.
+    Traps: The best of all heads is picked on the text it is scored on: its accuracy is flattered,
+    its corrected p-value is not; `--heads-from` tests it on other text. An accuracy says nothing
+    without the bar: most determiners stand right before their noun. A parser's trees bring the
+    parser's habits with them. Of decoders only pairs they can see are scored, so their accuracies
+    are not those of an encoder.
 
     Cost: The pass of the model, and reductions to words (`benchmarks/bench_dependency.py`).
     """
@@ -140,13 +166,25 @@ class Dependency(Observer):
     name: ClassVar[str] = "dependency"
     title: ClassVar[str] = "Heads that follow syntax: dependency relations"
     paper: ClassVar[Paper] = Paper("clark2019", "§4.2, Table 1, Fig 5")
-    units: ClassVar[Mapping[str, str]] = {"share of pairs": "best_accuracy best_baseline best_margin"}
+    units: ClassVar[Mapping[str, str]] = {
+        "share of pairs": "best_accuracy best_baseline best_margin"
+    }
     requires: ClassVar[frozenset[str]] = frozenset({"words", "dependencies"})
-    # Of equally good heads the first is the best one: all but its accuracy depends on the order of heads.
+    # Of equally good heads the first is the best one: all but its accuracy depends on the order of
+    # heads.
     order_dependent: ClassVar[frozenset[str]] = frozenset(
         f"best_{name}"
         for name in (
-            *("direction", "layer", "head", "accuracy_n", "accuracy_low", "accuracy_high", "baseline", "margin"),
+            *(
+                "direction",
+                "layer",
+                "head",
+                "accuracy_n",
+                "accuracy_low",
+                "accuracy_high",
+                "baseline",
+                "margin",
+            ),
             *("baseline_name", "p_value", "p_adjusted", "noop_with", "noop_without", "noop_upos"),
         )
     )
@@ -168,16 +206,24 @@ class Dependency(Observer):
     def _rules(self, shape: Shape) -> PairRules:
         known = labels_of(shape.relations, self.subtypes)
         given = self.relations.split(",") if isinstance(self.relations, str) else self.relations
-        wanted = [name.strip() for name in given if name.strip() not in ("", ALL)] if self.relations else known
+        wanted = (
+            [name.strip() for name in given if name.strip() not in ("", ALL)]
+            if self.relations
+            else known
+        )
         for name in wanted:
             if name not in known:
                 raise ParameterError(unknown("relation in this corpus", name, known))
         released = self.reading == RELEASED
-        flags = (self.with_root or released, self.with_punct or released, self.poss_rule or released)
+        flags = (
+            self.with_root or released,
+            self.with_punct or released,
+            self.poss_rule or released,
+        )
         target = noop.resolve(self.noop, shape)
         return PairRules((ALL, *wanted), self.subtypes, *flags, self.reach, target, shape.causal)
 
-    # --- the pass ---------------------------------------------------------------------------------------------------
+    # --- the pass ---------------------------------------------------------------------------------
 
     def start(self, shape: Shape) -> State:
         rules = self._rules(shape)
@@ -187,8 +233,11 @@ class Dependency(Observer):
         state = State(
             correct=PairCounts(rules, *full),
             possible=UnitSums(both, shape.layers, labels, dtype=torch.int32, most=most),
-            # pairs that could be found, by their true offset, and those that each other baseline finds
-            simple=UnitSums(both, labels, rules.bins + len(BASELINES) - 1, dtype=torch.int32, most=most),
+            # pairs that could be found, by their true offset, and those that each other baseline
+            # finds
+            simple=UnitSums(
+                both, labels, rules.bins + len(BASELINES) - 1, dtype=torch.int32, most=most
+            ),
             pairs=Sums(labels, rules.bins),
             examples=Sums(4),  # counted, not aligned, without a tree; words cut off
         )
@@ -208,7 +257,9 @@ class Dependency(Observer):
         pairs = gather_pairs(batch, rules)
         units = batch.remember("units", lambda: units_of(batch.rows))
         if layer.layer == 0:
-            state.sums("examples").add(torch.tensor([pairs.used, pairs.unaligned, pairs.bare, pairs.cut]))
+            state.sums("examples").add(
+                torch.tensor([pairs.used, pairs.unaligned, pairs.bare, pairs.cut])
+            )
             _observe_simple(state, batch, pairs, rules, units)
         maps, resting = sums["maps"][..., : -len(noop.TYPES)], sums["maps"][..., -len(noop.TYPES) :]
         if not maps.shape[-1]:
@@ -216,16 +267,24 @@ class Dependency(Observer):
         for direction, (found, possible) in enumerate(score(maps, sums["visible"] > 0, pairs)):
             here = (direction, layer.layer)
             counts.add(units, _count(found, pairs, rules, len(batch)), here)
-            state.by_unit("possible").add(units, _count(possible, pairs, rules, len(batch))[:, 0], here)
+            state.by_unit("possible").add(
+                units, _count(possible, pairs, rules, len(batch))[:, 0], here
+            )
         if "noop_with" in state:
-            noop.observe(state, resting[..., noop.TYPES.index(rules.noop)], layer.layer, batch, rules)
+            noop.observe(
+                state, resting[..., noop.TYPES.index(rules.noop)], layer.layer, batch, rules
+            )
 
-    # --- what comes of it -------------------------------------------------------------------------------------------
+    # --- what comes of it -------------------------------------------------------------------------
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         rules = self._rules(shape)
-        found, possible, simple = (state.by_unit(name) for name in ("correct", "possible", "simple"))
-        counts = Counts(found.totals, possible.totals, simple.totals, state.sums("pairs").total.numpy())
+        found, possible, simple = (
+            state.by_unit(name) for name in ("correct", "possible", "simple")
+        )
+        counts = Counts(
+            found.totals, possible.totals, simple.totals, state.sums("pairs").total.numpy()
+        )
         dataset = accuracy_dataset(counts, rules, self.correction)
         dataset = dataset.assign_coords(layer_head_coords(shape))
         if self.heads:
@@ -234,8 +293,14 @@ class Dependency(Observer):
         if "noop_with" in state:
             dataset = dataset.merge(noop.dataset(state, dataset)).assign_coords(upos=list(UPOS))
         names = ("examples", "examples_unaligned", "examples_without_tree", "words_cut")
-        attrs: dict[str, Any] = {n: int(x) for n, x in zip(names, state.sums("examples").total, strict=True)}
-        attrs |= {"noop_target": rules.noop, "units": found.unit_name, "unit_count": len(counts.found)}
+        attrs: dict[str, Any] = {
+            n: int(x) for n, x in zip(names, state.sums("examples").total, strict=True)
+        }
+        attrs |= {
+            "noop_target": rules.noop,
+            "units": found.unit_name,
+            "unit_count": len(counts.found),
+        }
         if shape.causal:
             attrs["note"] = (
                 "A decoder's words see only what stands before them: dependent_to_head is scored on pairs whose head "
@@ -248,7 +313,8 @@ class Dependency(Observer):
 
 
 def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Tensor]]:
-    """For both directions, `[pair, head]`: whether the head finds the pair, and `[pair, 1 or head]`: whether it could.
+    """For both directions, `[pair, head]`: whether the head finds the pair, and `[pair, 1 or
+    head]`: whether it could.
 
     Parameters
     ----------
@@ -268,25 +334,42 @@ def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Ten
     itself = torch.arange(size, device=maps.device) == word[:, None, None]
     out = []
     for rows, seen, given in (
-        (maps[example, :, word], visible[example, :, word], visible[pairs.example, :, pairs.word, head]),
-        (maps[example, :, :, word], visible[example, :, :, word], visible[pairs.example, :, head, pairs.word]),
+        (
+            maps[example, :, word],
+            visible[example, :, word],
+            visible[pairs.example, :, pairs.word, head],
+        ),
+        (
+            maps[example, :, :, word],
+            visible[example, :, :, word],
+            visible[pairs.example, :, head, pairs.word],
+        ),
     ):
         predicted = rows.masked_fill(~seen | itself, -1.0).argmax(-1)
         possible = given | rooted[:, None]  # a root that is counted can never be found, by any head
-        found = (predicted[place] == pairs.head[:, None]) & possible & (pairs.word != pairs.head)[:, None]
+        found = (
+            (predicted[place] == pairs.head[:, None])
+            & possible
+            & (pairs.word != pairs.head)[:, None]
+        )
         out.append((found, possible))
     return out
 
 
-def _observe_simple(state: State, batch: Batch, pairs: Pairs, rules: PairRules, units: list[int]) -> None:
-    """Count all pairs by their offset, and what the baselines find, which no model is needed for."""
+def _observe_simple(
+    state: State, batch: Batch, pairs: Pairs, rules: PairRules, units: list[int]
+) -> None:
+    """Count all pairs by their offset, and what the baselines find, which no model is needed
+    for."""
     offset = torch.nn.functional.one_hot(pairs.bin, rules.bins).to(batch.device)
     state.sums("pairs").add(_count(offset, pairs, rules, len(batch)).sum(0).T)
     if not word_index(batch).count:
         return
     for direction, (found, possible) in enumerate(score(*simple_maps(batch, rules.causal), pairs)):
         counted = torch.cat([offset * possible[:, :1], found], 1)
-        state.by_unit("simple").add(units, _count(counted, pairs, rules, len(batch)).transpose(1, 2), (direction,))
+        state.by_unit("simple").add(
+            units, _count(counted, pairs, rules, len(batch)).transpose(1, 2), (direction,)
+        )
 
 
 def _count(values: Tensor, pairs: Pairs, rules: PairRules, examples: int) -> Tensor:

@@ -1,4 +1,5 @@
-"""Pairs of words that a treebank links, gathered from a batch, with the labels each is counted under."""
+"""Pairs of words that a treebank links, gathered from a batch, with the labels each is counted
+under."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class PairRules:
         return 2 * self.reach + 2
 
     def counted_as(self, relation: str) -> list[int]:
-        """The places among the labels that a pair of this relation counts for: its own, where asked for, and `all`."""
+        """The places among the labels that a pair of this relation counts for: its own, where asked
+        for, and `all`."""
         label = label_of(relation, self.subtypes)
         own = [self.labels.index(label)] if label in self.labels[1:] else []
         return own + ([0] if self.with_punct or label.split(":", 1)[0] != "punct" else [])
@@ -68,10 +70,9 @@ class PairRules:
 class Pairs:
     """Word pairs of a batch; a pair that counts for its relation and for `all` is there twice.
 
-    `word` is the word whose prediction counts (the dependent, or the possessive mark after it), `head` its true head
-    (ROOT: none to find), `label` the place of the relation among the labels, `bin` that of `head − word` among the
-    offsets.
-    """
+    `word` is the word whose prediction counts (the dependent, or the possessive mark after it),
+    `head` its true head (ROOT: none to find), `label` the place of the relation among the labels,
+    `bin` that of `head − word` among the offsets."""
 
     example: Tensor
     word: Tensor
@@ -121,7 +122,9 @@ def _gather(batch: Batch, rules: PairRules) -> Pairs:
             place = offset + rules.reach if abs(offset) <= rules.reach else beyond
             table.extend((number, word, head, label, place) for label in counted_as(relation))
     columns = torch.tensor(table, dtype=torch.int64, device=batch.device).reshape(-1, 5).T
-    return Pairs(columns[0], columns[1], columns[2], columns[3], columns[4], used, unaligned, bare, cut)
+    return Pairs(
+        columns[0], columns[1], columns[2], columns[3], columns[4], used, unaligned, bare, cut
+    )
 
 
 def has_tree(row: Encoded) -> bool:
@@ -134,21 +137,27 @@ def _arcs(row: Encoded, present: np.ndarray) -> Iterator[tuple[int, int, str]]:
     for dependent, (head, relation) in enumerate(
         zip(row.example.heads or (), row.example.relations or (), strict=True)
     ):
-        if dependent < here and present[dependent] and (head == ROOT or (head < here and present[head])):
+        if (
+            dependent < here
+            and present[dependent]
+            and (head == ROOT or (head < here and present[head]))
+        ):
             yield dependent, head, relation
 
 
 def relation_members(batch: Batch, rules: PairRules) -> Tensor:
     """Which words have a relation, `[direction, example, word, label]` as 0 or 1.
 
-    First as its dependents (they attend to their head), then as its heads (they attend to their dependents).
-    """
+    First as its dependents (they attend to their head), then as its heads (they attend to their
+    dependents)."""
     counted_as = cache(rules.counted_as)
     present = word_index(batch).present
     out = torch.zeros(2, *present.shape, len(rules.labels))
     shown = present.cpu().numpy()
     for number, row in enumerate(batch.rows):
-        for dependent, head, relation in _arcs(row, shown[number]) if row.aligned and has_tree(row) else ():
+        for dependent, head, relation in (
+            _arcs(row, shown[number]) if row.aligned and has_tree(row) else ()
+        ):
             if head != ROOT:
                 out[0, number, dependent, counted_as(relation)] = 1
                 out[1, number, head, counted_as(relation)] = 1
@@ -156,7 +165,8 @@ def relation_members(batch: Batch, rules: PairRules) -> Tensor:
 
 
 def upos_members(batch: Batch) -> Tensor:
-    """Which words have which part of speech, `[example, word, upos]` as 0 or 1; tags outside the set count as X."""
+    """Which words have which part of speech, `[example, word, upos]` as 0 or 1; tags outside the
+    set count as X."""
     present = word_index(batch).present
     out = torch.zeros(*present.shape, len(UPOS))
     places = {name: place for place, name in enumerate(UPOS)}

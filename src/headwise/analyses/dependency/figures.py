@@ -1,4 +1,5 @@
-"""Figures of heads that follow syntax: Table 1, baselines, maps of relations, the no-op reading (Clark et al. 2019)."""
+"""Figures of heads that follow syntax: Table 1, baselines, maps of relations, the no-op reading
+(Clark et al. 2019)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ ARROWS = {"dependent_to_head": "dependent → head", "head_to_dependent": "head 
     note="Heads by both names: counted from 0, and as the paper counts.",
 )
 def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
-    """Table 1: for each relation the best head, by both its names, its accuracy and the best baseline.
+    """Table 1: for each relation the best head, by both its names, its accuracy and the best
+    baseline.
 
     Parameters
     ----------
@@ -42,8 +44,13 @@ def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
     """
     at = dataset.isel(relation=np.argsort(-dataset["count"].values, kind="stable"))
     at = at.isel(relation=(at["best_layer"].values >= 0) & (at["count"].values >= fewest))
-    heads = [(int(layer), int(head)) for layer, head in zip(at["best_layer"], at["best_head"], strict=True)]
-    offset = at["baseline_possible_offset"].sel(direction=at["best_direction"])  # each in its own direction
+    heads = [
+        (int(layer), int(head))
+        for layer, head in zip(at["best_layer"], at["best_head"], strict=True)
+    ]
+    offset = at["baseline_possible_offset"].sel(
+        direction=at["best_direction"]
+    )  # each in its own direction
     columns: dict[str, Any] = {
         "relation": [str(name) for name in at["relation"].values],
         "pairs": at["best_accuracy_n"].values,
@@ -54,7 +61,9 @@ def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
         "low": at["best_accuracy_low"].values.astype(float),
         "high": at["best_accuracy_high"].values.astype(float),
         "baseline": at["best_baseline"].values,
-        "baseline_name": at["best_baseline_name"].values if "best_baseline_name" in at else "offset",
+        "baseline_name": at["best_baseline_name"].values
+        if "best_baseline_name" in at
+        else "offset",
         "offset": offset.values,
         "p_adjusted": at["best_p_adjusted"].values,
     }
@@ -73,11 +82,21 @@ def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
     needs=("best_accuracy",),
 )
 def table(dataset: xr.Dataset) -> Figure:
-    """Table 1 as a figure; what is better than the best baseline after correction stands in bold."""
+    """Table 1 as a figure; what is better than the best baseline after correction stands in
+    bold."""
     found = _fitting(dataset)
     columns = (
-        *(("relation", 0.0, "left"), ("pairs", 0.185, "right"), ("head", 0.2, "left"), ("paper's name", 0.285, "left")),
-        *(("direction", 0.39, "left"), ("accuracy", 0.615, "right"), ("95 % interval", 0.64, "left")),
+        *(
+            ("relation", 0.0, "left"),
+            ("pairs", 0.185, "right"),
+            ("head", 0.2, "left"),
+            ("paper's name", 0.285, "left"),
+        ),
+        *(
+            ("direction", 0.39, "left"),
+            ("accuracy", 0.615, "right"),
+            ("95 % interval", 0.64, "left"),
+        ),
         *(("best baseline", 0.78, "left"), ("p (corrected)", 0.99, "right")),
     )
     line = 0.165
@@ -108,7 +127,9 @@ def table(dataset: xr.Dataset) -> Figure:
     notes = [
         data.source_text(dataset),
         _count_text(dataset),
-        "Accuracy and baseline in % of word pairs, with Wilson's interval" + _over(dataset) + "; bold: better than the "
+        "Accuracy and baseline in % of word pairs, with Wilson's interval"
+        + _over(dataset)
+        + "; bold: better than the "
         "best baseline after correction (p < 0.05)",
         _left_out(dataset, len(found)),
         str(dataset.attrs.get("note", "")),
@@ -127,16 +148,34 @@ def table(dataset: xr.Dataset) -> Figure:
     needs=("best_accuracy",),
 )
 def accuracy(dataset: xr.Dataset) -> Figure:
-    """Accuracy of each relation's best head with its interval, and the best baseline, sorted by margin."""
+    """Accuracy of each relation's best head with its interval, and the best baseline, sorted by
+    margin."""
     found = _fitting(dataset)
-    found = found.assign(margin=found["accuracy"] - found["baseline"]).sort_values("margin", kind="stable")
+    found = found.assign(margin=found["accuracy"] - found["baseline"]).sort_values(
+        "margin", kind="stable"
+    )
     fig, ax = style.one_panel(style.COLUMN + 1.2, 0.155 * len(found) + 1.35)
     y = np.arange(len(found))
     better = found["p_adjusted"].to_numpy() < 0.05
     ax.hlines(y, found["baseline"], found["accuracy"], color=style.PALE, linewidth=1.5, zorder=1)
     ax.hlines(y, found["low"], found["high"], color=style.BLUE, linewidth=0.8, zorder=2)
-    ax.scatter(found["baseline"], y, s=14, facecolors="white", edgecolors=style.VERMILION, linewidths=0.9, zorder=3)
-    ax.scatter(found["accuracy"], y, s=16, c=[style.BLUE if b else style.GREY for b in better], zorder=4, linewidths=0)
+    ax.scatter(
+        found["baseline"],
+        y,
+        s=14,
+        facecolors="white",
+        edgecolors=style.VERMILION,
+        linewidths=0.9,
+        zorder=3,
+    )
+    ax.scatter(
+        found["accuracy"],
+        y,
+        s=16,
+        c=[style.BLUE if b else style.GREY for b in better],
+        zorder=4,
+        linewidths=0,
+    )
     for place, row in enumerate(found.itertuples()):
         arrow = "" if row.direction == "dependent_to_head" else " ←"
         colour = style.INK if better[place] else style.GREY
@@ -170,17 +209,28 @@ def accuracy(dataset: xr.Dataset) -> Figure:
     needs=("best_accuracy",),
 )
 def relations(dataset: xr.Dataset) -> Figure:
-    """Heat maps of the six relations with the largest margin of the best head over the baseline; `all` comes last."""
+    """Heat maps of the six relations with the largest margin of the best head over the baseline;
+    `all` comes last."""
     found = _fitting(dataset)
     margin = (found["accuracy"] - found["baseline"]).where(found["relation"] != "all", -1.0)
-    chosen = list(found.assign(margin=margin).sort_values("margin", ascending=False, kind="stable")["relation"][:6])
+    chosen = list(
+        found.assign(margin=margin).sort_values("margin", ascending=False, kind="stable")[
+            "relation"
+        ][:6]
+    )
     better, bars = dataset["accuracy"].max("direction"), dataset["best_baseline"]
     arrays = {
-        f"{name} (baseline {100 * float(bars.sel(relation=name)):.0f} %)": better.sel(relation=name) for name in chosen
+        f"{name} (baseline {100 * float(bars.sel(relation=name)):.0f} %)": better.sel(relation=name)
+        for name in chosen
     }
     shown = "Each head in its better direction. The intervals are in the atlas"
     notes = [data.source_text(dataset), _count_text(dataset), shown]
-    scale: dict[str, Any] = {"label": "accuracy", "unit": "share of pairs", "limits": (0, 1), "annotate": "none"}
+    scale: dict[str, Any] = {
+        "label": "accuracy",
+        "unit": "share of pairs",
+        "limits": (0, 1),
+        "annotate": "none",
+    }
     return heatmap_panels(arrays, title="Which heads follow which relation", notes=notes, **scale)
 
 
@@ -195,17 +245,22 @@ def relations(dataset: xr.Dataset) -> Figure:
     needs=("best_noop_with", "best_noop_without"),
 )
 def no_op(dataset: xr.Dataset) -> Figure:
-    """Attention of each relation's best head to the resting token, from words with and without the relation."""
+    """Attention of each relation's best head to the resting token, from words with and without the
+    relation."""
     found = _fitting(dataset)
     found = found[found["relation"] != "all"]
     at = dataset.sel(relation=list(found["relation"]))
-    order = np.argsort(np.nan_to_num(at["best_noop_without"].values - at["best_noop_with"].values), kind="stable")
+    order = np.argsort(
+        np.nan_to_num(at["best_noop_without"].values - at["best_noop_with"].values), kind="stable"
+    )
     at, found = at.isel(relation=order), found.iloc[order]
     fig, ax = style.one_panel(style.COLUMN + 1.2, 0.155 * len(found) + 1.2)
     y = np.arange(len(found))
     top, handles = 0.05, []
     for name, colour, shift in (("with", style.BLUE, 0.12), ("without", style.VERMILION, -0.12)):
-        values, low, high = (at[f"best_noop_{name}{suffix}"].values for suffix in ("", "_low", "_high"))
+        values, low, high = (
+            at[f"best_noop_{name}{suffix}"].values for suffix in ("", "_low", "_high")
+        )
         ax.hlines(y + shift, low, high, color=colour, linewidth=0.8, zorder=2)
         ax.scatter(values, y + shift, s=12, c=colour, zorder=3, linewidths=0)
         handles.append(_dot(colour, f"from words {name} the relation"))
@@ -214,24 +269,38 @@ def no_op(dataset: xr.Dataset) -> Figure:
     ax.set(xlim=(-0.01, min(1.02, top * 1.05)), ylim=(-0.7, len(found) - 0.3))
     ax.set_xlabel(f"attention to {dataset.attrs.get('noop_target', 'sep')} tokens (share of 1)")
     ax.grid(axis="x")
-    notes = [*data.ground(dataset, "best_noop_without"), "Bars: 95 % interval of the mean over examples"]
-    return style.complete(fig, "Do heads rest when their relation does not apply?", notes, handles, 1)
+    notes = [
+        *data.ground(dataset, "best_noop_without"),
+        "Bars: 95 % interval of the mean over examples",
+    ]
+    return style.complete(
+        fig, "Do heads rest when their relation does not apply?", notes, handles, 1
+    )
 
 
-def _dot(colour: str, label: str, **marker: str) -> Line2D:
-    return Line2D([], [], marker="o", linestyle="", color=colour, markersize=4, label=label, **marker)  # type: ignore[arg-type]
+def _dot(colour: str, label: str, **marker: Any) -> Line2D:
+    return Line2D(
+        [], [], marker="o", linestyle="", color=colour, markersize=4, label=label, **marker
+    )
 
 
 def _fitting(dataset: xr.Dataset) -> pd.DataFrame:
-    """The rows of Table 1 that fit a page; relations of few pairs only where there are no others."""
+    """The rows of Table 1 that fit a page; relations of few pairs only where there are no
+    others."""
     found = dependency_table(dataset)
     return (found if len(found) > 1 else dependency_table(dataset, fewest=1)).head(MOST)
 
 
 def _count_text(dataset: xr.Dataset) -> str:
-    total = int(dataset["count"].sel(relation="all")) if "all" in dataset["relation"] else int(dataset["count"].sum())
+    total = (
+        int(dataset["count"].sel(relation="all"))
+        if "all" in dataset["relation"]
+        else int(dataset["count"].sum())
+    )
     examples = dataset.attrs.get("examples")
-    return f"n = {total:,} word pairs" + (f" in {int(examples):,} examples" if examples is not None else "")
+    return f"n = {total:,} word pairs" + (
+        f" in {int(examples):,} examples" if examples is not None else ""
+    )
 
 
 def _left_out(dataset: xr.Dataset, shown: int) -> str:
@@ -240,7 +309,11 @@ def _left_out(dataset: xr.Dataset, shown: int) -> str:
 
 
 def _over(dataset: xr.Dataset) -> str:
-    return f" over {int(dataset.attrs['unit_count']):,} {dataset.attrs['units']}" if "units" in dataset.attrs else ""
+    return (
+        f" over {int(dataset.attrs['unit_count']):,} {dataset.attrs['units']}"
+        if "units" in dataset.attrs
+        else ""
+    )
 
 
 def _way(name: str, offset: int) -> str:

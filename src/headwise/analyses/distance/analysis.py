@@ -1,4 +1,5 @@
-"""How far heads are from each other: divergences of all pairs, maps and families of heads (Clark et al. 2019, §6)."""
+"""How far heads are from each other: divergences of all pairs, maps and families of heads (Clark et
+al. 2019, §6)."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ from headwise.text.encode import Batch
 
 GROUP = 1 << 17  # entries of a head's maps taken together: short examples share one call
 SINK = 1e-3  # a row that lacks more than this has a learned sink, no rounding
-PASSES = 10  # exact distances may cost as much as so many passes of the model; beyond, rows are sampled
+PASSES = (
+    10  # exact distances may cost as much as so many passes of the model; beyond, rows are sampled
+)
 LOGARITHM = 150  # operations of a model's matrix products that take as long as one entry of one pair of heads
 WINDOWS = 4  # passes over an example whose maps do not fit into memory
 GROUPS = 4  # of sampled rows, from whose differences the error of the sample is told
@@ -37,27 +40,30 @@ LEAST_ROWS = 32
 class Distance(Observer):
     """Distances between heads, §6 and Fig 6.
 
-    `js[head_a, head_b] = (1 / tokens) Σ_i JS(A_a[i, :], A_b[i, :])` in nats over all tokens of the corpus, with
-    `JS = H(m) − (H(p) + H(q)) / 2`: 0 for heads that attend alike, ln 2 for heads that never share a key. Mass on a
-    learned sink counts as one more key.
+    `js[head_a, head_b] = (1 / tokens) Σ_i JS(A_a[i, :], A_b[i, :])` in nats over all tokens of the
+    corpus, with `JS = H(m) − (H(p) + H(q)) / 2`: 0 for heads that attend alike, ln 2 for heads that
+    never share a key. Mass on a learned sink counts as one more key.
 
     - `mds[head_a, axis]`: classical scaling of `js`, largest axis first, the farthest head of each axis on its positive
-      side; `mds_smacof` the same by stress majorisation; `mds_share[axis]`; attributes `stress`, `stress_smacof`;
+      side; `mds_smacof` the same by stress majorisation; `mds_share[axis]`; attributes `stress`,
+      `stress_smacof`;
     - `js_within_layer`, `js_between_layers`, `layer_p_value`: mean distance of pairs of heads of one layer and of
-      different layers, and a permutation test of their difference (layers handed round at random among heads;
-      one-tailed); `layer_js[layer, layer_b]`;
+      different layers, and a permutation test of their difference (layers handed round at random
+      among heads; one-tailed); `layer_js[layer, layer_b]`;
     - `js_error[head_a, head_b]`, where rows were sampled: the standard error of `js` that comes from the sample;
     - `cluster[head_a]`: families by Ward's rule on `sqrt(js)`, which is a Euclidean distance (the divergence itself is
-      none), numbered by their first head; `linkage[merge, part]` and `leaf[head_a]` (place in the tree's order).
+      none), numbered by their first head; `linkage[merge, part]` and `leaf[head_a]` (place in the
+      tree's order).
 
     Parameters
     ----------
     smoothing : float, default 0
-        Share of the uniform row on V(i) mixed into every row before the divergence; 0.001 in the released code.
+        Share of the uniform row on V(i) mixed into every row before the divergence; 0.001 in the
+        released code.
     rows : int, optional
-        How many rows of an example are compared, drawn at random where it has more; 0 for all. By default as many as
-        cost ten passes of the model, which is all of them for inputs of ordinary length; where all maps of an example
-        do not fit into memory, as many as four passes show.
+        How many rows of an example are compared, drawn at random where it has more; 0 for all. By
+        default as many as cost ten passes of the model, which is all of them for inputs of ordinary
+        length; where all maps of an example do not fit into memory, as many as four passes show.
     axes : int, default 2
         Dimensions of the maps.
     clusters : int, default 0
@@ -71,13 +77,15 @@ class Distance(Observer):
     -----
     Question: Which heads attend alike?
 
-    Assumes: Heads are compared on the same inputs, row by row; only where they look counts, not what they move.
+    Assumes: Heads are compared on the same inputs, row by row; only where they look counts, not
+    what they move.
 
-    Traps: Two heads that rest on the same token are near, whatever they do elsewhere. A map of two dimensions shows a
-    part of the distances (`mds_share`, `stress`): read distances off `js`. Families are a cut of a tree, not a finding.
+    Traps: Two heads that rest on the same token are near, whatever they do elsewhere. A map of two
+    dimensions shows a part of the distances (`mds_share`, `stress`): read distances off `js`.
+    Families are a cut of a tree, not a finding.
 
-    Cost: For every row all pairs of heads: it grows with the square of their number (`benchmarks/bench_distance.py`).
-    """
+    Cost: For every row all pairs of heads: it grows with the square of their number
+    (`benchmarks/bench_distance.py`)."""
 
     smoothing: float = 0.0
     rows: int | None = None
@@ -89,14 +97,19 @@ class Distance(Observer):
     name: ClassVar[str] = "distance"
     title: ClassVar[str] = "Families of heads: distances between all pairs"
     paper: ClassVar[Paper] = Paper("clark2019", "§6, Fig 6")
-    units: ClassVar[Mapping[str, str]] = {"share of distance": "mds_share", "as scipy's linkage": "linkage"}
+    units: ClassVar[Mapping[str, str]] = {
+        "share of distance": "mds_share",
+        "as scipy's linkage": "linkage",
+    }
     scope: ClassVar[str] = "example"
     budget: ClassVar[int | None] = 128
     cross: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1:
-            raise ParameterError(f"`smoothing` must be at least 0 and below 1; it is {self.smoothing!r}.")
+            raise ParameterError(
+                f"`smoothing` must be at least 0 and below 1; it is {self.smoothing!r}."
+            )
         if self.rows:
             at_least("rows", self.rows, LEAST_ROWS)
         elif self.rows is not None:
@@ -115,7 +128,11 @@ class Distance(Observer):
     def start(self, shape: Shape) -> State:
         heads = shape.layers * shape.heads
         names = ("tokens", "examples", "sampled", "shown")
-        return State(js=Sums(heads, heads), js_variance=Sums(heads, heads), **{name: Sums(1) for name in names})
+        return State(
+            js=Sums(heads, heads),
+            js_variance=Sums(heads, heads),
+            **{name: Sums(1) for name in names},
+        )
 
     def observe_example(self, state: State, maps: Tensor, visible: Tensor, batch: Batch) -> None:
         for flat in self._groups(maps, visible, batch):
@@ -125,7 +142,9 @@ class Distance(Observer):
             if self.rows and length > self.rows:
                 chosen = self._drawn(length, self.rows, batch.index[example]).to(maps.device)
                 own = maps[example, :, :, chosen, : keys[example]]
-                self._sampled(state, own, visible[example, :, :, chosen, : keys[example]], length, len(chosen))
+                self._sampled(
+                    state, own, visible[example, :, :, chosen, : keys[example]], length, len(chosen)
+                )
         state.sums("tokens").add(batch.lengths.sum())
         state.sums("examples").add(torch.tensor(len(batch)))
 
@@ -133,9 +152,15 @@ class Distance(Observer):
         length, most = int(batch.lengths[0]), self.rows
         if most and length > at_once * WINDOWS:
             most = max(LEAST_ROWS, min(most, at_once * WINDOWS))
-        return self._drawn(length, most, batch.index[0]) if most and most < length else torch.arange(length)
+        return (
+            self._drawn(length, most, batch.index[0])
+            if most and most < length
+            else torch.arange(length)
+        )
 
-    def observe_rows(self, state: State, maps: Tensor, visible: Tensor, batch: Batch, total: int) -> None:
+    def observe_rows(
+        self, state: State, maps: Tensor, visible: Tensor, batch: Batch, total: int
+    ) -> None:
         length, keys = int(batch.lengths[0]), int(batch.keys.lengths[0])
         own, seen = maps[0, ..., :keys], visible[0, ..., :keys]
         if total < length:
@@ -144,7 +169,9 @@ class Distance(Observer):
             step = max(1, GROUP // keys)
             for first in range(0, own.shape[2], step):
                 part = slice(first, first + step)
-                state.sums("js").add(pairwise_js(self._prepared(own[:, :, part].float(), seen[:, :, part])))
+                state.sums("js").add(
+                    pairwise_js(self._prepared(own[:, :, part].float(), seen[:, :, part]))
+                )
         share = own.shape[2] / total
         state.sums("tokens").add(batch.lengths.sum() * share)
         state.sums("examples").add(torch.tensor(share))
@@ -155,12 +182,15 @@ class Distance(Observer):
         return torch.from_numpy(order[:count])
 
     def _sampled(self, state: State, own: Tensor, seen: Tensor, length: int, total: int) -> None:
-        """Take in sampled rows of an example, `[layer, head, row, key]`: all that are shown at once of `total`.
+        """Take in sampled rows of an example, `[layer, head, row, key]`: all that are shown at once
+        of `total`.
 
         Rows are dealt at random into groups, whose means differ as much as such samples do.
         """
         count = own.shape[2]
-        order = torch.from_numpy(np.random.default_rng([self.seed or 0, length, count]).permutation(count))
+        order = torch.from_numpy(
+            np.random.default_rng([self.seed or 0, length, count]).permutation(count)
+        )
         means, sizes = [], []
         for group in order.to(own.device).tensor_split(GROUPS):
             if len(group):
@@ -187,9 +217,12 @@ class Distance(Observer):
         return smooth(own, seen, self.smoothing).flatten(0, 1).flatten(1)
 
     def _groups(self, maps: Tensor, visible: Tensor, batch: Batch) -> Iterator[Tensor]:
-        """The real parts of the maps as `[head, entries]`, several short examples together: divergences add up."""
+        """The real parts of the maps as `[head, entries]`, several short examples together:
+        divergences add up."""
         waiting: list[Tensor] = []
-        for example, (length, keys) in enumerate(zip(*(b.lengths.tolist() for b in (batch, batch.keys)), strict=True)):
+        for example, (length, keys) in enumerate(
+            zip(*(b.lengths.tolist() for b in (batch, batch.keys)), strict=True)
+        ):
             if self.rows and length > self.rows:
                 continue
             own = maps[example, :, :, :length, :keys].float()
@@ -209,7 +242,9 @@ class Distance(Observer):
         js, names = dataset["js"].values, dataset["head_a"].values
         upper = np.triu_indices(len(js), 1)
         nearest = np.argsort(js[upper], kind="stable")[:5]
-        pairs = [f"{names[upper[0][k]]} and {names[upper[1][k]]} {js[upper][k]:.3f}" for k in nearest]
+        pairs = [
+            f"{names[upper[0][k]]} and {names[upper[1][k]]} {js[upper][k]:.3f}" for k in nearest
+        ]
         families = len(np.unique(dataset["cluster"].values))
         return [
             f"Heads of one layer are {within:.3f} nats apart, of different layers {between:.3f} "
@@ -221,9 +256,15 @@ class Distance(Observer):
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         tokens = float(state.sums("tokens").total[0])
-        js = state.sums("js").total.numpy() / tokens if tokens else np.full((shape.layers * shape.heads,) * 2, np.nan)
+        js = (
+            state.sums("js").total.numpy() / tokens
+            if tokens
+            else np.full((shape.layers * shape.heads,) * 2, np.nan)
+        )
         dataset = distance_dataset(js, shape.layers, shape.heads, self).assign_attrs(
-            tokens=round(tokens), examples=round(float(state.sums("examples").total[0])), smoothing=self.smoothing
+            tokens=round(tokens),
+            examples=round(float(state.sums("examples").total[0])),
+            smoothing=self.smoothing,
         )
         sampled, shown = (float(state.sums(name).total[0]) for name in ("sampled", "shown"))
         if not sampled:
@@ -236,7 +277,9 @@ class Distance(Observer):
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)  # one example of a large model is not copied
+    return (
+        parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+    )  # one example of a large model is not copied
 
 
 def _sample_said(dataset: xr.Dataset) -> list[str]:
@@ -244,7 +287,9 @@ def _sample_said(dataset: xr.Dataset) -> list[str]:
         return []
     rows, tokens = dataset.attrs["sampled_rows"], dataset.attrs["sampled_tokens"]
     error = float(dataset["js_error"].max())
-    return [f"{rows:,} of {tokens:,} rows of long inputs were drawn at random: standard error at most {error:.1g} nats"]
+    return [
+        f"{rows:,} of {tokens:,} rows of long inputs were drawn at random: standard error at most {error:.1g} nats"
+    ]
 
 
 def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance) -> xr.Dataset:
@@ -266,18 +311,31 @@ def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance
         ("js", pairs, js, "mean Jensen-Shannon divergence per token"),
         ("mds", axes, points, "classical scaling"),
         ("mds_smacof", axes, turned, "scaling by stress majorisation"),
-        ("layer_js", ("layer", "layer_b"), layer_means(js, layer_of), "mean distance of heads of two layers"),
+        (
+            "layer_js",
+            ("layer", "layer_b"),
+            layer_means(js, layer_of),
+            "mean distance of heads of two layers",
+        ),
         ("js_within_layer", (), test.within, "mean distance of heads of one layer"),
         ("js_between_layers", (), test.between, "mean distance of heads of different layers"),
         ("mds_share", "axis", share, "share of the absolute eigenvalues"),
-        ("layer_p_value", (), test.p_value, "heads of one layer are nearer: one-tailed permutation test"),
+        (
+            "layer_p_value",
+            (),
+            test.p_value,
+            "heads of one layer are nearer: one-tailed permutation test",
+        ),
         ("cluster", "head_a", labels, "family by Ward's rule on the root of js"),
         ("leaf", "head_a", leaf, "place among the leaves of the tree"),
         ("linkage", parts, tree, "tree of merges"),
     ]
     units = {name: {"units": "nats"} for name, *_ in rows[:6]}
     dataset = xr.Dataset(
-        {name: (dims, values, units.get(name, {}) | {"long_name": said}) for name, dims, values, said in rows},
+        {
+            name: (dims, values, units.get(name, {}) | {"long_name": said})
+            for name, dims, values, said in rows
+        },
         coords=pair_coords(layers, heads)
         | {"axis": np.arange(settings.axes), "merge": np.arange(len(tree))}
         | {"part": ["first", "second", "distance", "size"]},
@@ -289,7 +347,8 @@ def distance_dataset(js: np.ndarray, layers: int, heads: int, settings: Distance
 
 
 def pair_coords(layers: int, heads: int) -> dict[str, Any]:
-    """Labels of both sides of a pair: `L0H0`, `L0H1`, ..., each with its layer and its number in the layer."""
+    """Labels of both sides of a pair: `L0H0`, `L0H1`, ..., each with its layer and its number in
+    the layer."""
     layer_of, number = np.divmod(np.arange(layers * heads), heads)
     names = [head_name(layer, head) for layer, head in zip(layer_of, number, strict=True)]
     coords: dict[str, Any] = {"layer": np.arange(layers), "layer_b": np.arange(layers)}
@@ -303,7 +362,8 @@ def pair_coords(layers: int, heads: int) -> dict[str, Any]:
 
 
 def layer_means(js: np.ndarray, layer_of: np.ndarray) -> np.ndarray:
-    """Mean distance of pairs of different heads, by the layers of the two; NaN for a layer of one head with itself."""
+    """Mean distance of pairs of different heads, by the layers of the two; NaN for a layer of one
+    head with itself."""
     members = (layer_of[:, None] == np.arange(layer_of.max(initial=-1) + 1)[None]).astype(float)
     sums = members.T @ (js - np.diag(np.diag(js))) @ members
     sizes = members.sum(0)
@@ -312,11 +372,11 @@ def layer_means(js: np.ndarray, layer_of: np.ndarray) -> np.ndarray:
 
 
 def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-    """The same datasets; `distance` gets what its heads and families do, where there is something to take that from.
+    """The same datasets; `distance` gets what its heads and families do, where there is something
+    to take that from.
 
-    `behaviour[head_a]` is one word for each head, `family_behaviour[family, behaviour_name]` the mean of each behaviour
-    over the heads of a family, `family_size[family]` their number.
-    """
+    `behaviour[head_a]` is one word for each head, `family_behaviour[family, behaviour_name]` the
+    mean of each behaviour over the heads of a family, `family_size[family]` their number."""
     out = dict(datasets)
     distance = datasets.get("distance")
     if distance is None or "cluster" not in distance:
@@ -335,8 +395,16 @@ def with_behaviours(datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]
     words = head_labels(datasets, layers, heads).ravel()
     labels: dict[str, Any] = {
         "behaviour": ("head_a", words, {"long_name": "what the head does, in a word"}),
-        "family_behaviour": (("family", "behaviour_name"), means.T, {"long_name": "mean over the heads of a family"}),
-        "family_size": ("family", members.sum(0).astype(np.int64), {"long_name": "heads of the family"}),
+        "family_behaviour": (
+            ("family", "behaviour_name"),
+            means.T,
+            {"long_name": "mean over the heads of a family"},
+        ),
+        "family_size": (
+            "family",
+            members.sum(0).astype(np.int64),
+            {"long_name": "heads of the family"},
+        ),
     }
     coords = {"family": np.arange(members.shape[1]), "behaviour_name": scores["behaviour"].values}
     out["distance"] = distance.assign(labels).assign_coords(coords)

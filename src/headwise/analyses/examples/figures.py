@@ -27,7 +27,9 @@ def heads(dataset: xr.Dataset) -> Figure:
     if "role_mean" in dataset:
         panels["mean weight on its role"] = dataset["role_mean"]
     notes = [data.source_text(dataset), f"{dataset.attrs['documents']} documents"]
-    return heatmap_panels(panels, title="Where heads are most themselves", label="weight", limits=(0, 1), notes=notes)
+    return heatmap_panels(
+        panels, title="Where heads are most themselves", label="weight", limits=(0, 1), notes=notes
+    )
 
 
 @table_of(

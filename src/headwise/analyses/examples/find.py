@@ -81,7 +81,8 @@ def find_rows(
     head: str,
     condition: Condition = Condition(),  # noqa: B008  (frozen)
 ) -> Iterator[Hit]:
-    """Rows on which a head does what is asked, in the order of the corpus; of each query the key with most weight.
+    """Rows on which a head does what is asked, in the order of the corpus; of each query the key
+    with most weight.
 
     Parameters
     ----------
@@ -138,7 +139,8 @@ def _best(weights: np.ndarray, fits: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def marked(model: HeadModel, row: Encoded, query: int, key: int) -> str:
-    """The text around query and key, «query» and ⟦key⟧ marked; one token that is both has both marks."""
+    """The text around query and key, «query» and ⟦key⟧ marked; one token that is both has both
+    marks."""
     decode, ids = model.tokenizer.decode, row.ids.tolist()
     low, high = max(min(query, key) - REACH, 0), min(max(query, key) + REACH + 1, len(ids))
     inner = range(low, high)
@@ -161,13 +163,16 @@ def marked(model: HeadModel, row: Encoded, query: int, key: int) -> str:
             out.append(" … ")
             continue
         text = decode([ids[place]])
-        lead = text[: len(text) - len(text.lstrip())] or (" " if out and model.encoder.splits_words else "")
+        lead = text[: len(text) - len(text.lstrip())] or (
+            " " if out and model.encoder.splits_words else ""
+        )
         text = text.strip()
         text = f"⟦{text}⟧" if place == key else text
         out.append(lead + (f"«{text}»" if place == query else text))
     flush()
     body = "".join(
-        part if part[:1].isspace() or i == 0 else _spaced(out[i - 1], part, model) for i, part in enumerate(out)
+        part if part[:1].isspace() or i == 0 else _spaced(out[i - 1], part, model)
+        for i, part in enumerate(out)
     )
     return ("… " if low > 0 else "") + " ".join(body.split()) + (" …" if high < len(ids) else "")
 

@@ -1,5 +1,5 @@
-"""The best rows of a stream: what one batch has to offer each head (its sharpest row outside the sink, and its best row
-for each role), and the few that are kept, no two from one document."""
+"""The best rows of a stream: what one batch has to offer each head (its sharpest row outside the
+sink, and its best row for each role), and the few that are kept, no two from one document."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ COLUMNS = ("example", "document", "query", "key")
 class Best:
     """For each cell the `keep` highest values, with where each was found.
 
-    `values[cell, keep]` and `places[cell, keep, 4]` (example, document, query, key); places without a find have the
-    value −inf. Equal values go to the earlier example, so that the order of merging does not matter.
-    """
+    `values[cell, keep]` and `places[cell, keep, 4]` (example, document, query, key); places without
+    a find have the value −inf. Equal values go to the earlier example, so that the order of merging
+    does not matter."""
 
     def __init__(self, cells: int, keep: int) -> None:
         self.keep = keep
@@ -37,12 +37,17 @@ class Best:
         values = np.concatenate([self.values, np.asarray(values, dtype=float)], axis=1)
         places = np.concatenate([self.places, places], axis=1)
         order = np.lexsort((places[..., 3], places[..., 2], places[..., 0], -values), axis=1)
-        values, places = np.take_along_axis(values, order, 1), np.take_along_axis(places, order[..., None], 1)
+        values, places = (
+            np.take_along_axis(values, order, 1),
+            np.take_along_axis(places, order[..., None], 1),
+        )
         cells = np.arange(len(values))
         for rank in range(self.keep):
             at = values.argmax(1)
             self.values[:, rank], self.places[:, rank] = values[cells, at], places[cells, at]
-            taken = (places[..., 1] == self.places[:, rank, 1][:, None]) & (self.values[:, rank, None] > EMPTY)
+            taken = (places[..., 1] == self.places[:, rank, 1][:, None]) & (
+                self.values[:, rank, None] > EMPTY
+            )
             values = np.where(taken, EMPTY, values)
         self.places[self.values == EMPTY] = -1
 
@@ -58,8 +63,8 @@ class Best:
 
 
 class Watch(Watcher):
-    """Keeps, for each example, layer, head and kind (sharp, then each role), the best value, its query and its key; and
-    adds up the weight on each role over the rows that have one."""
+    """Keeps, for each example, layer, head and kind (sharp, then each role), the best value, its
+    query and its key; and adds up the weight on each role over the rows that have one."""
 
     needs = frozenset({"attention"})
 
@@ -75,7 +80,10 @@ class Watch(Watcher):
         outside = rows.visible & (key > 0)  # the first token is where heads rest
         masks = [outside]
         if self.sieves:
-            inside = sieve_matrices(self.sieves, self.batch, rows.start, rows.stop)[:, :, None] & rows.visible[:, None]
+            inside = (
+                sieve_matrices(self.sieves, self.batch, rows.start, rows.stop)[:, :, None]
+                & rows.visible[:, None]
+            )
             masks += list(inside.unbind(1))
         values, queries, keys, masses, counts = [], [], [], [], []
         for number, mask in enumerate(masks):
@@ -95,7 +103,9 @@ class Watch(Watcher):
         before = self.best.get(rows.layer)
         if before is not None:
             better = found[0] > before[0]
-            found = tuple(torch.where(better, new, old) for new, old in zip(found, before, strict=True))
+            found = tuple(
+                torch.where(better, new, old) for new, old in zip(found, before, strict=True)
+            )
         self.best[rows.layer] = found  # type: ignore[assignment]
         if masses:
             added = torch.stack(masses, -1), torch.stack(counts, -1)  # head, role
@@ -104,10 +114,14 @@ class Watch(Watcher):
 
 
 def observe_piece(
-    model: HeadModel, sieves: Sequence[Sieve], documents: Mapping[int, int], keep: int, rows: Sequence[Encoded]
+    model: HeadModel,
+    sieves: Sequence[Sieve],
+    documents: Mapping[int, int],
+    keep: int,
+    rows: Sequence[Encoded],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A piece: the best rows of these examples for each head and kind, as arrays of a `Best`, and the mean weight on
-    roles as `mass`, `count[layer, head, role]`."""
+    """A piece: the best rows of these examples for each head and kind, as arrays of a `Best`, and
+    the mean weight on roles as `mass`, `count[layer, head, role]`."""
     kinds = 1 + len(sieves)
     cells = model.layers * model.heads * kinds
     best = Best(cells, keep)
@@ -115,10 +129,15 @@ def observe_piece(
     for batch in batches(rows, BATCH_TOKENS, model.pad_id, model.device):
         watch = Watch(batch, sieves)
         model.forward(batch, watch)
-        parts = [torch.stack([watch.best[layer][part] for layer in range(model.layers)], 1) for part in range(3)]
+        parts = [
+            torch.stack([watch.best[layer][part] for layer in range(model.layers)], 1)
+            for part in range(3)
+        ]
         values, queries, keys = (p.cpu().numpy().reshape(len(batch), cells).T for p in parts)
         example = np.broadcast_to(np.array(batch.index), values.shape)
-        document = np.broadcast_to(np.array([documents[index] for index in batch.index]), values.shape)
+        document = np.broadcast_to(
+            np.array([documents[index] for index in batch.index]), values.shape
+        )
         places = np.stack([example, document, queries, keys], -1)
         best.add(np.where(values > 0, values, EMPTY), places)
         for layer, own in watch.mass.items():

@@ -18,13 +18,18 @@ CELLS = "Each cell: mean over inputs of one head; intervals are in the tables"
 
 
 def _behind(dataset: xr.Dataset, name: str, chosen: Sequence[str], start: str = "") -> str:
-    """What is behind a mean of the chosen features: model, corpus and count, as far as the dataset says."""
+    """What is behind a mean of the chosen features: model, corpus and count, as far as the dataset
+    says."""
     part = _part(dataset, chosen)
     return start + ", ".join(filter(None, (data.source_text(part), data.count_text(part, name))))
 
 
 def _part(dataset: xr.Dataset, chosen: Sequence[str]) -> xr.Dataset:
-    return dataset.isel(feature=[place for place, name in enumerate(data.labels(dataset, "feature")) if name in chosen])
+    return dataset.isel(
+        feature=[
+            place for place, name in enumerate(data.labels(dataset, "feature")) if name in chosen
+        ]
+    )
 
 
 @figure(
@@ -80,7 +85,10 @@ def _special_tokens_of(several: Mapping[str, xr.Dataset]) -> Figure:
         label="share of attention",
         limits=(0.0, None),
         annotate="none",
-        notes=[*(_behind(one, "attention", chosen, f"{task}: ") for task, one in several.items()), CELLS],
+        notes=[
+            *(_behind(one, "attention", chosen, f"{task}: ") for task, one in several.items()),
+            CELLS,
+        ],
         across=len(several),
     )
 
@@ -99,8 +107,15 @@ def feature_maps(dataset: xr.Dataset) -> Figure:
     """Heat maps `attention[layer, head]` of all other features on one scale."""
     found = data.panels(dataset, "attention", "feature")
     panels = {name: panel for name, panel in found.items() if name not in SPECIAL} or found
-    absent = [name for name in data.labels(dataset, "feature") if name not in panels and name not in SPECIAL]
-    notes = [*_notes(dataset, list(panels)), f"Not computed or never matched: {', '.join(absent)}" if absent else ""]
+    absent = [
+        name
+        for name in data.labels(dataset, "feature")
+        if name not in panels and name not in SPECIAL
+    ]
+    notes = [
+        *_notes(dataset, list(panels)),
+        f"Not computed or never matched: {', '.join(absent)}" if absent else "",
+    ]
     return heatmap_panels(
         {SPECIAL.get(name, name): panel for name, panel in panels.items()},
         title="Attention to linguistic features",
@@ -116,10 +131,16 @@ def random_text(dataset: xr.Dataset, chosen: Sequence[str], dim: str) -> str:
     if "stands_out" not in dataset.variables:
         return ""
     found = dict(
-        zip(data.labels(dataset, dim), data.values(dataset, "stands_out", (dim, "layer", "head")), strict=True)
+        zip(
+            data.labels(dataset, dim),
+            data.values(dataset, "stands_out", (dim, "layer", "head")),
+            strict=True,
+        )
     )
     said = "; ".join(f"{name} {int((found[name] > 0).sum())}" for name in chosen if name in found)
-    beside = " and above random heads of the same shape" if "random_bound" in dataset.variables else ""
+    beside = (
+        " and above random heads of the same shape" if "random_bound" in dataset.variables else ""
+    )
     return f"Heads that stand out, after correction{beside}: {said}"
 
 
@@ -129,7 +150,12 @@ def _notes(dataset: xr.Dataset, chosen: Sequence[str]) -> list[str]:
     if data.has(part, "uniform"):
         even = np.nanmean(data.values(part, "uniform", ("layer", "feature")))
         reference = f"Uniform attention would give about {even:.3f}"
-    return [_behind(dataset, "attention", chosen), CELLS, reference, random_text(dataset, chosen, "feature")]
+    return [
+        _behind(dataset, "attention", chosen),
+        CELLS,
+        reference,
+        random_text(dataset, chosen, "feature"),
+    ]
 
 
 @figure(
@@ -142,7 +168,8 @@ def _notes(dataset: xr.Dataset, chosen: Sequence[str]) -> list[str]:
     needs=("from_cls",),
 )
 def from_cls(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
-    """`from_cls[head, feature]` as a table of colours; several datasets (tasks, say) as panels on one scale.
+    """`from_cls[head, feature]` as a table of colours; several datasets (tasks, say) as panels on
+    one scale.
 
     Parameters
     ----------
@@ -152,7 +179,9 @@ def from_cls(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     several = {"": dataset} if isinstance(dataset, xr.Dataset) else dict(dataset)
     if not several:
         raise ParameterError("`dataset` must name at least one dataset; it is empty.")
-    planes = {name: data.values(one, "from_cls", ("feature", "head")) for name, one in several.items()}
+    planes = {
+        name: data.values(one, "from_cls", ("feature", "head")) for name, one in several.items()
+    }
     high = max(float(np.nanmax(plane)) for plane in planes.values())
     rows = max(plane.shape[0] for plane in planes.values())
     columns = min(len(planes), 2)
@@ -161,21 +190,36 @@ def from_cls(dataset: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
     axes = fig.subplots(lines, columns, squeeze=False).ravel()
     for ax, (name, plane) in zip(axes, planes.items(), strict=False):
         one = several[name]
-        image = ax.imshow(np.ma.masked_invalid(plane), cmap=style.SEQUENTIAL, vmin=0, vmax=high, aspect="auto")
+        image = ax.imshow(
+            np.ma.masked_invalid(plane), cmap=style.SEQUENTIAL, vmin=0, vmax=high, aspect="auto"
+        )
         ax.set_yticks(range(plane.shape[0]), data.labels(one, "feature"))
         ax.set_xticks(range(plane.shape[1]), [str(h) for h in data.numbers(one, "head")])
         ax.set_xlabel(f"head of the last layer ({data.numbers(one, 'layer')[-1]})")
         style.bare(ax)
-        for (row, column), value in np.ndenumerate(plane) if plane.shape[1] <= 16 and columns == 1 else ():
+        for (row, column), value in (
+            np.ndenumerate(plane) if plane.shape[1] <= 16 and columns == 1 else ()
+        ):
             if np.isfinite(value):
                 ink = "black" if value > 0.6 * high else "white"
-                ax.text(column, row, short(value), ha="center", va="center", fontsize=style.SMALL, color=ink)
+                ax.text(
+                    column,
+                    row,
+                    short(value),
+                    ha="center",
+                    va="center",
+                    fontsize=style.SMALL,
+                    color=ink,
+                )
     for ax in axes[len(planes) :]:
         ax.remove()
     drawn = list(axes[: len(planes)])
     style.panel_labels(drawn, list(planes))
     style.colour_bar(fig, image, drawn, "weight from [CLS]", fraction=0.035, pad=0.015)
     labels = {name: data.labels(one, "feature") for name, one in several.items()}
-    notes = [_behind(one, "from_cls", labels[name], f"{name}: " if name else "") for name, one in several.items()]
+    notes = [
+        _behind(one, "from_cls", labels[name], f"{name}: " if name else "")
+        for name, one in several.items()
+    ]
     notes.append("Mean over inputs; intervals are in the tables")
     return style.complete(fig, "What the first token attends to in the last layer", notes)

@@ -1,4 +1,5 @@
-"""Named sets of tokens: predicates on parts of speech, relations, lemmas and forms (Kovaleva et al. 2019, §4.4)."""
+"""Named sets of tokens: predicates on parts of speech, relations, lemmas and forms (Kovaleva et al.
+2019, §4.4)."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Condition:
     negated: bool = False
 
     def tokens(self, row: Encoded) -> np.ndarray:
-        """Bool `[token]`; False for tokens without a word where the condition is on words, whatever it says."""
+        """Bool `[token]`; False for tokens without a word where the condition is on words, whatever
+        it says."""
         if self.key == "token":
             found = np.zeros(len(row), dtype=bool)
             for name in self.values:
@@ -70,7 +72,8 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A named set of tokens: those for which all conditions hold, or those a function of its own finds."""
+    """A named set of tokens: those for which all conditions hold, or those a function of its own
+    finds."""
 
     name: str
     about: str
@@ -105,7 +108,9 @@ class Feature:
                 continue
             if condition.key == "token" and not condition.values & {*shape.token_types, *ROLES}:
                 return f"the tokenizer has no {' or '.join(values)} token"
-            if condition.key == "relation" and not condition.values & set(known := known_relations(shape)):
+            if condition.key == "relation" and not condition.values & set(
+                known := known_relations(shape)
+            ):
                 if self.own:
                     reason = unknown("relation in this corpus", values[0], known)
                     raise ParameterError(f"The feature '{self.name}' matches nothing. {reason}")
@@ -114,15 +119,19 @@ class Feature:
 
 
 def of_words(row: Encoded, words: np.ndarray) -> np.ndarray:
-    """Bool `[token]` from bool `[word]`: every piece of a chosen word; none where words do not align."""
+    """Bool `[token]` from bool `[word]`: every piece of a chosen word; none where words do not
+    align."""
     if not row.aligned or not len(words):
         return np.zeros(len(row), dtype=bool)
-    found: np.ndarray = np.append(words, False)[row.word]  # the last entry is what NO_WORD, −1, finds
+    found: np.ndarray = np.append(words, False)[
+        row.word
+    ]  # the last entry is what NO_WORD, −1, finds
     return found
 
 
 def negation(row: Encoded) -> np.ndarray:
-    """Words of the paper's list, in lower case; forms that the corpus splits (`do n't`, `don ' t`) are rejoined."""
+    """Words of the paper's list, in lower case; forms that the corpus splits (`do n't`, `don ' t`)
+    are rejoined."""
     example = row.example
     words = [word.lower().replace("’", "'") for word in example.all_words]
     first = len(example.words or ())
@@ -161,7 +170,9 @@ def parse_features(text: str) -> dict[str, Feature]:
     for part in filter(str.strip, text.split(";")):
         feature = parse_feature(part, own=True)
         if feature.name in out or feature.name in known_features():
-            raise ParameterError(f"Two features are called '{feature.name}': give one of them another name.")
+            raise ParameterError(
+                f"Two features are called '{feature.name}': give one of them another name."
+            )
         out[feature.name] = feature
     return out
 
@@ -169,8 +180,9 @@ def parse_features(text: str) -> dict[str, Feature]:
 def parse_feature(text: str, about: str = "", own: bool = False) -> Feature:
     """A feature from `name: key=value|value & key!=value`.
 
-    Keys are `upos`, `relation`, `lemma`, `form` (of the token's word; lemma and form in lower case) and `token` (`cls`,
-    `sep`, `punct`, and in conversations `system`, `user`, `assistant`, `tool`, `template`)."""
+    Keys are `upos`, `relation`, `lemma`, `form` (of the token's word; lemma and form in lower case)
+    and `token` (`cls`, `sep`, `punct`, and in conversations `system`, `user`, `assistant`, `tool`,
+    `template`)."""
     name, colon, predicate = text.partition(":")
     name = name.strip()
     if not colon or not re.fullmatch(r"[A-Za-z]\w*", name):

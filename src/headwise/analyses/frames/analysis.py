@@ -1,4 +1,5 @@
-"""Heads that link a frame's target to its elements, against the same words unlinked (Kovaleva et al. 2019, §4.2)."""
+"""Heads that link a frame's target to its elements, against the same words unlinked (Kovaleva et
+al. 2019, §4.2)."""
 
 from __future__ import annotations
 
@@ -11,13 +12,26 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
+from headwise.analyses.contract import (
+    Paper,
+    Shape,
+    at_least,
+    layer_head_coords,
+    mean_variables,
+    one_of,
+)
 from headwise.analyses.frames.links import NULLS, LinkRecords, Links, chosen_links, gather_links
-from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound, standing_out
+from headwise.analyses.nulls import (
+    RandomNull,
+    above_random,
+    random_attrs,
+    random_bound,
+    standing_out,
+)
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name, variable_of
-from headwise.models.ask import Answers, Ask
-from headwise.models.picks import group_max
+from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.token_pairs import group_max
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.bootstrap import FEW
@@ -43,25 +57,28 @@ COUNTS = (
 class Frames(RandomNull):
     """Weights between a frame's target and its elements.
 
-    Of each sentence the links (target, core element) that pass the filters; every pair of their pieces (i of the
-    target, j of the element) counts.
+    Of each sentence the links (target, core element) that pass the filters; every pair of their
+    pieces (i of the target, j of the element) counts.
 
     - `score[layer, head]`: the largest `A[i, j]` over the pairs of all links of a sentence, then the mean over
-      sentences; `score_reverse`: of `A[j, i]`; `score_both`: of the larger; each with `_n`, `_low`, `_high`. A
-      decoder's pairs count where they are visible;
+      sentences; `score_reverse`: of `A[j, i]`; `score_both`: of the larger; each with `_n`, `_low`,
+      `_high`. A decoder's pairs count where they are visible;
     - `above[layer, head]`: the score lies above the `percentile`-th percentile of all heads' (the paper's rule; the
       attribute `cut` is that value);
     - `p_value`, `reverse_p_value`, `both_p_value[layer, head]`: permutation tests against three nulls, the largest p of
-      the three. `moved`: every link is moved along its sentence, target and element together, by a random number of
-      tokens, so that all distances stay; `other_target`: the same element, at its place, seen from another word of the
-      sentence; `other_element`: the same target, at its place, looking at other words. A head that likes a distance, a
-      word or a place scores as high under one of them. p is the share of `permutations` whose mean score is at least as
-      large; `p_adjusted` and so on: corrected over heads by the largest standardised score of each permutation
-      (Westfall and Young); none of them from fewer than 30 sentences. `expected`, `expected_reverse`,
-      `expected_both`: the mean over permutations, of the null where it is largest; `excess`: `score − expected`;
+      the three. `moved`: every link is moved along its sentence, target and element together, by a
+      random number of tokens, so that all distances stay; `other_target`: the same element, at its
+      place, seen from another word of the sentence; `other_element`: the same target, at its place,
+      looking at other words. A head that likes a distance, a word or a place scores as high under
+      one of them. p is the share of `permutations` whose mean score is at least as large;
+      `p_adjusted` and so on: corrected over heads by the largest standardised score of each
+      permutation (Westfall and Young); none of them from fewer than 30 sentences. `expected`,
+      `expected_reverse`, `expected_both`: the mean over permutations, of the null where it is
+      largest; `excess`: `score − expected`;
     - `random_excess`, an attribute: the mean `excess` of heads of random-weights models of the same shape, as sharp as
-      this one, on the same sentences (they keep words, places, distances and links; only the training is missing);
-      `random_bound`: what, at 0.05, none of their heads passes; `above_random[layer, head]`: `excess − random_bound`;
+      this one, on the same sentences (they keep words, places, distances and links; only the
+      training is missing); `random_bound`: what, at 0.05, none of their heads passes;
+      `above_random[layer, head]`: `excess − random_bound`;
     - `stands_out[layer, head]`: `p_adjusted < 0.05`, 30 sentences or more, an excess of `margin` or more and above
       `random_bound`: what a head must have to be called one that follows frames;
     - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences and links of each,
@@ -78,8 +95,8 @@ class Frames(RandomNull):
     core : bool, default True
         Only core elements.
     exclude : str, default "sentences"
-        What links that fail the filters on elements and distance take with them: their `sentences` (the paper's
-        reading), or nothing but themselves (`links`).
+        What links that fail the filters on elements and distance take with them: their `sentences`
+        (the paper's reading), or nothing but themselves (`links`).
     margin : float, default 0.05
         The least excess of a head that stands out.
     percentile : float, default 99
@@ -87,23 +104,25 @@ class Frames(RandomNull):
     permutations : int, default 999
         How many; 0 leaves the test out.
     random_models : int, optional
-        Random-weights models beside the model. By default one to four, so many that they have 144 heads, and none for
-        models of more than 500 million parameters; 0 for none.
+        Random-weights models beside the model. By default one to four, so many that they have 144
+        heads, and none for models of more than 500 million parameters; 0 for none.
     seed : int, optional
         For the permutations; the run's by default.
 
     Notes
     -----
-    Question: Which heads link a frame's target to its elements, more than they link the same words unlinked?
+    Question: Which heads link a frame's target to its elements, more than they link the same words
+    unlinked?
 
-    Assumes: Frames and elements are annotated rightly; a link shows as one large weight between any of their pieces.
+    Assumes: Frames and elements are annotated rightly; a link shows as one large weight between any
+    of their pieces.
 
-    Traps: The largest of several weights grows with their number, so a score says nothing without `expected`. The 99th
-    percentile (`above`) always calls one head in a hundred, random weights too; `stands_out` calls none of those. Few
-    sentences pass the filters.
+    Traps: The largest of several weights grows with their number, so a score says nothing without
+    `expected`. The 99th percentile (`above`) always calls one head in a hundred, random weights
+    too; `stands_out` calls none of those. Few sentences pass the filters.
 
-    Cost: The pass of the model, permutations on what it kept, and a pass of one to four random-weights models.
-    """
+    Cost: The pass of the model, permutations on what it kept, and a pass of one to four
+    random-weights models."""
 
     max_words: int = 12
     max_element: int = 3
@@ -134,7 +153,9 @@ class Frames(RandomNull):
         if not 0 <= self.margin < 1:
             raise ParameterError(f"`margin` must be at least 0 and below 1; it is {self.margin!r}.")
         if not 0 < self.percentile < 100:
-            raise ParameterError(f"`percentile` must lie between 0 and 100; it is {self.percentile!r}.")
+            raise ParameterError(
+                f"`percentile` must lie between 0 and 100; it is {self.percentile!r}."
+            )
 
     def _links(self, batch: Batch) -> Links:
         return batch.remember(("frames", self), lambda: gather_links(batch, self))
@@ -143,18 +164,27 @@ class Frames(RandomNull):
         heads = (shape.layers, shape.heads)
         state = State({name: Moments(*heads) for name in SCORES})
         state["links"] = LinkRecords(*heads)
-        state["permuted"] = Sums(len(NULLS), len(SCORES), shape.layers, self.permutations, shape.heads)
+        state["permuted"] = Sums(
+            len(NULLS), len(SCORES), shape.layers, self.permutations, shape.heads
+        )
         state["counts"] = Sums(len(COUNTS))
         return state
 
-    def ask(self, batch: Batch) -> Ask:
+    def ask(self, batch: Batch) -> StatsRequest:
         links = self._links(batch)
-        return Ask(pairs={THERE: links.forward.places, BACK: links.backward.places}, uniform=True)
+        return StatsRequest(
+            pairs={THERE: links.forward.places, BACK: links.backward.places}, uniform=True
+        )
 
-    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.uniform is not None
         own, even = answers.single, answers.uniform.single
-        return {"forward": own[THERE], "seen": even[THERE], "backward": own[BACK], "seen_back": even[BACK]}
+        return {
+            "forward": own[THERE],
+            "seen": even[THERE],
+            "backward": own[BACK],
+            "seen_back": even[BACK],
+        }
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         links = self._links(batch)
@@ -167,10 +197,14 @@ class Frames(RandomNull):
         back = group_max(sums["backward"].double(), sums["seen_back"] > 0, links.backward)
         either = torch.fmax(there, back)
         for direction, places in enumerate((there, back, either)):
-            state.moments(SCORES[direction]).add(links.over_sentences(places[links.own]), (layer.layer,))
+            state.moments(SCORES[direction]).add(
+                links.over_sentences(places[links.own]), (layer.layer,)
+            )
             for null in range(len(NULLS) if self.permutations else 0):
                 moved = links.permuted(null, places)  # [sentence, permutation, head]
-                state.sums("permuted").add(moved.nan_to_num(0.0).sum(0), (null, direction, layer.layer))
+                state.sums("permuted").add(
+                    moved.nan_to_num(0.0).sum(0), (null, direction, layer.layer)
+                )
         records = state["links"]
         assert isinstance(records, LinkRecords)
         records.add_named(links.keys, links.names, there[links.own], (layer.layer,))
@@ -180,11 +214,17 @@ class Frames(RandomNull):
         for name in SCORES:
             variables |= mean_variables(name, HEADS, state.moments(name), units="attention weight")
         score = variables["score"].values
-        cut = float(np.nanpercentile(score, self.percentile)) if np.isfinite(score).any() else float("nan")
+        cut = (
+            float(np.nanpercentile(score, self.percentile))
+            if np.isfinite(score).any()
+            else float("nan")
+        )
         above = f"score above the {self.percentile:g}th percentile of all heads"
         variables["above"] = xr.Variable(HEADS, score > cut, {"long_name": above})
         permuted = state.sums("permuted").total.numpy()
-        counts = {name: int(value) for name, value in zip(COUNTS, state.sums("counts").total, strict=True)}
+        counts = {
+            name: int(value) for name, value in zip(COUNTS, state.sums("counts").total, strict=True)
+        }
         for place, name in enumerate(SCORES) if self.permutations else ():
             direction = name.removeprefix("score").strip("_")
             made = _permutation_variables(direction, state.moments(name), permuted[:, place])
@@ -211,9 +251,11 @@ class Frames(RandomNull):
                 f"{counts['sentences_without_frames']:,} no frame, {counts['sentences_unaligned']:,} words that do not "
                 "align); loosen `max_words`, `max_element`, `min_distance` or `core`, or give `exclude=links`."
             )
-        return xr.Dataset(variables, coords=coords, attrs={**counts, "cut": cut, "random_models": 0})
+        return xr.Dataset(
+            variables, coords=coords, attrs={**counts, "cut": cut, "random_models": 0}
+        )
 
-    # --- beside random-weights models -------------------------------------------------------------------------------
+    # --- beside random-weights models -------------------------------------------------------------
 
     def wants(self, row: Encoded) -> bool:
         return bool(chosen_links(row, self)[1])
@@ -243,7 +285,11 @@ class Frames(RandomNull):
         tested = "expected" in dataset
 
         def one(at: tuple[int, ...]) -> str:
-            beside = f" (the same words unlinked {float(dataset['expected'].values[at]):.2f})" if tested else ""
+            beside = (
+                f" (the same words unlinked {float(dataset['expected'].values[at]):.2f})"
+                if tested
+                else ""
+            )
             return f"{head_name(*at)} {float(score.values[at]):.2f}{beside}"
 
         lines = [
@@ -253,7 +299,11 @@ class Frames(RandomNull):
             lines.append(too_few(dataset))
         elif tested:
             out = [head_name(*at) for at in np.argwhere(dataset["stands_out"].values)]
-            beside = f", random heads below +{attrs['random_bound']:.2f}" if attrs["random_models"] else ""
+            beside = (
+                f", random heads below +{attrs['random_bound']:.2f}"
+                if attrs["random_models"]
+                else ""
+            )
             least = f"p < 0.05 corrected, +{self.margin:g} or more{beside}"
             lines.append(f"Heads that stand out ({least}): {', '.join(out) or 'none'}")
         return lines
@@ -271,36 +321,51 @@ def too_few(dataset: xr.Dataset) -> str:
     )
 
 
-def _permutation_variables(prefix: str, moments: Moments, permuted: np.ndarray) -> dict[str, xr.Variable]:
-    """p-values of a mean score `[layer, head]` against the sums `[null, layer, permutation, head]` that links put
-    elsewhere gave: the null that is hardest to beat counts."""
+def _permutation_variables(
+    prefix: str, moments: Moments, permuted: np.ndarray
+) -> dict[str, xr.Variable]:
+    """p-values of a mean score `[layer, head]` against the sums `[null, layer, permutation, head]`
+    that links put elsewhere gave: the null that is hardest to beat counts."""
     tests = [_permutation_test(moments, drawn) for drawn in permuted]
     p, adjusted, expected = (np.stack(parts) for parts in zip(*tests, strict=True))
     start, end = (f"{prefix}_", f"_{prefix}") if prefix else ("", "")
     made = {
         f"{start}p_value": (p.max(0), "links put elsewhere give as much, by the hardest null"),
-        f"{start}p_adjusted": (adjusted.max(0), "corrected over heads (largest standardised score)"),
+        f"{start}p_adjusted": (
+            adjusted.max(0),
+            "corrected over heads (largest standardised score)",
+        ),
         f"expected{end}": (
             expected.max(0).astype(np.float32),
             "mean score of links put elsewhere, by the hardest null",
         ),
     }
-    return {name: xr.Variable(HEADS, values, {"long_name": about}) for name, (values, about) in made.items()}
+    return {
+        name: xr.Variable(HEADS, values, {"long_name": about})
+        for name, (values, about) in made.items()
+    }
 
 
-def _permutation_test(moments: Moments, permuted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p, p corrected over heads, and the expected score `[layer, head]`, from sums `[layer, permutation, head]`."""
+def _permutation_test(
+    moments: Moments, permuted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p, p corrected over heads, and the expected score `[layer, head]`, from sums `[layer,
+    permutation, head]`."""
     count = moments.count.numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = permuted.transpose(1, 0, 2) / count
         observed = np.where(count > 0, moments.mean.numpy(), np.nan)
         expected, spread = drawn.mean(0), drawn.std(0)
         varies = spread > 1e-6 * np.maximum(np.abs(expected), 1e-6)
-        z = np.where(varies, (observed - expected) / spread, np.where(np.isnan(observed), np.nan, 0.0))
+        z = np.where(
+            varies, (observed - expected) / spread, np.where(np.isnan(observed), np.nan, 0.0)
+        )
         drawn_z = np.where(varies, (drawn - expected) / spread, 0.0)
     slack = 1e-9
     p = (1 + (drawn_z >= z - slack).sum(0)) / (1 + len(drawn_z))
     largest = drawn_z.max((1, 2))
     adjusted = (1 + (largest[:, None, None] >= z - slack).sum(0)) / (1 + len(drawn_z))
     known = ~np.isnan(z)
-    return tuple(np.where(known, values, np.nan) for values in (p, np.maximum(adjusted, p), expected))  # type: ignore[return-value]
+    return tuple(
+        np.where(known, values, np.nan) for values in (p, np.maximum(adjusted, p), expected)
+    )  # type: ignore[return-value]

@@ -40,7 +40,11 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
     panels = {"target to element": dataset["score"]}
     if "expected" in dataset.variables:
         panels["beyond the same words unlinked"] = dataset["score"] - dataset["expected"]
-    p_adjusted = data.values(dataset, "p_adjusted", _LH) if "p_adjusted" in dataset.variables else score * np.nan
+    p_adjusted = (
+        data.values(dataset, "p_adjusted", _LH)
+        if "p_adjusted" in dataset.variables
+        else score * np.nan
+    )
     named = []
     for place, name in _marked(dataset, "above").items():
         p = f", p = {p_adjusted[place]:.3f} corrected" if np.isfinite(p_adjusted[place]) else ""
@@ -49,12 +53,18 @@ def frame_scores(dataset: xr.Dataset) -> Figure:
     notes = [
         data.source_text(dataset),
         data.count_text(dataset, "score", each="sentences"),
-        f"Above the percentile ({dataset.attrs.get('cut', float('nan')):.3f}): {best}" if best else "",
+        f"Above the percentile ({dataset.attrs.get('cut', float('nan')):.3f}): {best}"
+        if best
+        else "",
         too_few(dataset) or _standing_out(dataset),
         "Each cell: mean over sentences of one head; intervals are in the tables",
     ]
     return heatmap_panels(
-        panels, title="Heads that follow frames", label="attention weight", annotate="none", notes=notes
+        panels,
+        title="Heads that follow frames",
+        label="attention weight",
+        annotate="none",
+        notes=notes,
     )
 
 
@@ -76,7 +86,8 @@ def _standing_out(dataset: xr.Dataset) -> str:
 
 
 def frame_annotation(example: Example) -> Figure:
-    """A sentence with its frame: the target and each element boxed and named (Kovaleva et al. 2019, Fig 4).
+    """A sentence with its frame: the target and each element boxed and named (Kovaleva et al. 2019,
+    Fig 4).
 
     Parameters
     ----------
@@ -88,7 +99,9 @@ def frame_annotation(example: Example) -> Figure:
     with style.context():
         words = list(example.all_words)
         gap = 0.09
-        starts = np.concatenate([[0.0], np.cumsum([style.text_width(word, style.LARGE) + gap for word in words])])
+        starts = np.concatenate(
+            [[0.0], np.cumsum([style.text_width(word, style.LARGE) + gap for word in words])]
+        )
         total = max(float(starts[-1]), 2.2)
         fig, ax = style.one_panel(min(total + 0.5, style.PAGE), 1.45)
         ax.set_xlim(-0.1, total + 0.1)
@@ -96,18 +109,27 @@ def frame_annotation(example: Example) -> Figure:
         ax.axis("off")
         for word, start in zip(words, starts, strict=False):
             ax.text(start, 0, word, ha="left", va="center", fontsize=style.LARGE)
-        boxes: dict[tuple[int, int, str], tuple[str, int, str]] = {}  # each once: (span, label) -> colour, side, line
+        boxes: dict[
+            tuple[int, int, str], tuple[str, int, str]
+        ] = {}  # each once: (span, label) -> colour, side, line
         for number, link in enumerate(example.frames):
             element = style.cycle(style.OKABE_ITO, number), -1, "-" if link.core else ":"
             boxes.setdefault((*link.target, link.frame), (style.INK, 1, "-"))
             boxes.setdefault((*link.span, link.element), element)
         for (a, b, label), (colour, up, line) in boxes.items():
             left, right = starts[a] - 0.035, starts[b] - gap + 0.035
-            box: dict[str, Any] = {"fill": False, "edgecolor": colour, "linewidth": 1.1, "linestyle": line}
+            box: dict[str, Any] = {
+                "fill": False,
+                "edgecolor": colour,
+                "linewidth": 1.1,
+                "linestyle": line,
+            }
             ax.add_patch(Rectangle((left, -0.22), right - left, 0.44, **box))
             name: dict[str, Any] = {"fontsize": style.SMALL, "color": colour, "fontweight": "bold"}
             low = "bottom" if up > 0 else "top"
-            ax.text((left + right) / 2, 0.36 * up, label.replace("_", " "), ha="center", va=low, **name)
+            ax.text(
+                (left + right) / 2, 0.36 * up, label.replace("_", " "), ha="center", va=low, **name
+            )
         frame = example.frames[0].frame.replace("_", " ")
         note = f"Frame: {frame}; above: the target; below: its elements (dotted: not core)"
         return style.complete(fig, "", [note])
@@ -157,7 +179,9 @@ def frame_heads(
         )
     score = data.values(dataset, "score", _LH)
     heads = best_heads(score) if heads is None else heads
-    colours = [style.VERMILION if position in set(elements) else style.PALE for position in range(count)]
+    colours = [
+        style.VERMILION if position in set(elements) else style.PALE for position in range(count)
+    ]
     named = elements if isinstance(elements, Mapping) else {}
     slanted: dict[str, Any] = {"rotation": 60, "ha": "right", "rotation_mode": "anchor"}
     framed: dict[str, Any] = {"fill": False, "edgecolor": style.VERMILION, "linewidth": 1.0}
@@ -176,13 +200,25 @@ def frame_heads(
             low.set_ylabel("weight")
             for position, name in named.items():
                 if name != named.get(position - 1):  # once for an element of several tokens
-                    here: dict[str, Any] = {"ha": "center", "va": "bottom", "color": style.VERMILION}
-                    low.text(position, plane[list(target)].max(0)[position], name, fontsize=style.SMALL, **here)
+                    here: dict[str, Any] = {
+                        "ha": "center",
+                        "va": "bottom",
+                        "color": style.VERMILION,
+                    }
+                    low.text(
+                        position,
+                        plane[list(target)].max(0)[position],
+                        name,
+                        fontsize=style.SMALL,
+                        **here,
+                    )
             low.margins(y=0.25)
             top.set_title(f"{head_name(layer, head)} (score {score[layer, head]:.3f})")
         how = (
             "Above: each map, dark for no weight to bright for its own largest; framed: the target's row. "
             "Below: the weights of that row; red: its elements. One sentence, so no interval"
         )
-        title = "The heads that link targets to elements most" + (f": frame {frame}" if frame else "")
+        title = "The heads that link targets to elements most" + (
+            f": frame {frame}" if frame else ""
+        )
         return style.complete(fig, title, [data.source_text(dataset), how])

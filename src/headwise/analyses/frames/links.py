@@ -1,4 +1,5 @@
-"""Frame links of a batch as pairs of tokens, at their own and every other place of a sentence, and what is kept."""
+"""Frame links of a batch as pairs of tokens, at their own and every other place of a sentence, and
+what is kept."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.models.picks import TokenPairs, token_pairs
+from headwise.models.token_pairs import TokenPairs, token_pairs
 from headwise.stats.accumulators import Moments
 from headwise.stats.records import Records
 from headwise.text.encode import Batch, Encoded
@@ -21,17 +22,18 @@ if TYPE_CHECKING:
     from headwise.analyses.frames.analysis import Frames
 
 NULLS = ("moved", "other_target", "other_element")
-LINKS_AT_MOST = 10_000  # of one example: a link's key is its example's number times this, plus its own
+LINKS_AT_MOST = (
+    10_000  # of one example: a link's key is its example's number times this, plus its own
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Links:
     """The links of a batch.
 
-    A *place* is a link at one position: group `g` of `forward` (target to element) and of `backward` holds its pairs of
-    pieces. `own[link]` is the link's true place, `sentence[link]` the number of its sentence among those used. `draws`
-    says where each of the nulls puts it.
-    """
+    A *place* is a link at one position: group `g` of `forward` (target to element) and of
+    `backward` holds its pairs of pieces. `own[link]` is the link's true place, `sentence[link]` the
+    number of its sentence among those used. `draws` says where each of the nulls puts it."""
 
     forward: TokenPairs
     backward: TokenPairs
@@ -44,7 +46,8 @@ class Links:
     counts: Mapping[str, int]
 
     def over_sentences(self, values: Tensor) -> Tensor:
-        """The largest of `values[link, ...]` in each sentence; NaN where none of its links has a value."""
+        """The largest of `values[link, ...]` in each sentence; NaN where none of its links has a
+        value."""
         shown = values.nan_to_num(-torch.inf)
         out = shown.new_full((self.sentences, *values.shape[1:]), -torch.inf)
         place = self.sentence.view(-1, *[1] * (values.dim() - 1)).expand_as(shown)
@@ -52,7 +55,8 @@ class Links:
         return torch.where(out.isinf(), torch.nan, out)
 
     def permuted(self, null: int, places: Tensor) -> Tensor:
-        """Scores `[sentence, permutation, head]` with every link at the place that a null drew for it."""
+        """Scores `[sentence, permutation, head]` with every link at the place that a null drew for
+        it."""
         return self.over_sentences(places[self.draws[null]])
 
 
@@ -76,9 +80,13 @@ def gather_links(batch: Batch, asked: Frames) -> Links:
             for places in _places(row, target, element, asked.min_distance):
                 first = len(owner)
                 for looking, seen in [(target, element), *places]:
-                    forward.extend((number, int(i), int(j), len(owner)) for i in looking for j in seen)
+                    forward.extend(
+                        (number, int(i), int(j), len(owner)) for i in looking for j in seen
+                    )
                     owner.append(number)
-                drawn.append(first + generator.integers(0, len(places) + 1, size=asked.permutations))
+                drawn.append(
+                    first + generator.integers(0, len(places) + 1, size=asked.permutations)
+                )
             draws.append(np.stack(drawn))
             sentence.append(sentences)
             keys.append(row.index * LINKS_AT_MOST + place)
@@ -92,7 +100,9 @@ def gather_links(batch: Batch, asked: Frames) -> Links:
         own=torch.tensor(own, dtype=torch.int64, device=device),
         sentence=torch.tensor(sentence, dtype=torch.int64, device=device),
         sentences=sentences,
-        draws=torch.from_numpy(np.array(draws, dtype=np.int64).reshape(len(own), len(NULLS), asked.permutations))
+        draws=torch.from_numpy(
+            np.array(draws, dtype=np.int64).reshape(len(own), len(NULLS), asked.permutations)
+        )
         .transpose(0, 1)
         .to(device),
         keys=keys,
@@ -101,8 +111,11 @@ def gather_links(batch: Batch, asked: Frames) -> Links:
     )
 
 
-def chosen_links(row: Encoded, asked: Frames) -> tuple[str, list[tuple[FrameLink, np.ndarray, np.ndarray]]]:
-    """What a sentence is counted as, and its links that count with the tokens of target and element."""
+def chosen_links(
+    row: Encoded, asked: Frames
+) -> tuple[str, list[tuple[FrameLink, np.ndarray, np.ndarray]]]:
+    """What a sentence is counted as, and its links that count with the tokens of target and
+    element."""
     example = row.example
     if example.frames is None:
         return "sentences_without_frames", []
@@ -116,8 +129,13 @@ def chosen_links(row: Encoded, asked: Frames) -> tuple[str, list[tuple[FrameLink
         return "sentences_with_other_links", []
     found = []
     for link in passing:
-        target, element = (np.flatnonzero((row.word >= a) & (row.word < b)) for a, b in (link.target, link.span))
-        if all(len(np.unique(row.word[t])) == b - a for t, (a, b) in ((target, link.target), (element, link.span))):
+        target, element = (
+            np.flatnonzero((row.word >= a) & (row.word < b)) for a, b in (link.target, link.span)
+        )
+        if all(
+            len(np.unique(row.word[t])) == b - a
+            for t, (a, b) in ((target, link.target), (element, link.span))
+        ):
             found.append((link, target, element))  # none of their words was cut off
     return ("sentences", found) if found else ("sentences_without_link", [])
 
@@ -133,17 +151,19 @@ Place = tuple[np.ndarray, np.ndarray]  # tokens that look, tokens that are looke
 
 
 def _places(row: Encoded, target: np.ndarray, element: np.ndarray, apart: int) -> list[list[Place]]:
-    """Where each of the nulls can put a link besides its own place, all within its segment and off special tokens.
+    """Where each of the nulls can put a link besides its own place, all within its segment and off
+    special tokens.
 
-    `moved`: target and element together, so that distances stay; `other_target`: the same element seen from other
-    words; `other_element`: the same target looking at other words. A target or element that is put elsewhere keeps its
-    number of tokens, lies on the same side of the other end (a decoder sees one side only), as far from it as links
-    must, and on none of its words.
-    """
+    `moved`: target and element together, so that distances stay; `other_target`: the same element
+    seen from other words; `other_element`: the same target looking at other words. A target or
+    element that is put elsewhere keeps its number of tokens, lies on the same side of the other end
+    (a decoder sees one side only), as far from it as links must, and on none of its words."""
     both = np.concatenate([target, element])
     inside = ~row.special & (row.segment == row.segment[both[0]])
     return [
-        [(target + shift, element + shift) for shift in _shifts(both, inside) if shift] if inside[both].all() else [],
+        [(target + shift, element + shift) for shift in _shifts(both, inside) if shift]
+        if inside[both].all()
+        else [],
         [(target + shift, element) for shift in _free_shifts(row, target, element, inside, apart)],
         [(target, element + shift) for shift in _free_shifts(row, element, target, inside, apart)],
     ]
@@ -155,8 +175,11 @@ def _shifts(tokens: np.ndarray, inside: np.ndarray) -> np.ndarray:
     return np.asarray(shifts[inside[shifts[:, None] + tokens].all(1)])
 
 
-def _free_shifts(row: Encoded, moving: np.ndarray, other: np.ndarray, inside: np.ndarray, apart: int) -> np.ndarray:
-    """Those that put no token on a word it comes from, and all far enough from the other end, on its own side."""
+def _free_shifts(
+    row: Encoded, moving: np.ndarray, other: np.ndarray, inside: np.ndarray, apart: int
+) -> np.ndarray:
+    """Those that put no token on a word it comes from, and all far enough from the other end, on
+    its own side."""
     shifts = _shifts(moving, inside)
     words, fixed = row.word[shifts[:, None] + moving], row.word[other]
     gap = (words - fixed.max()).min(1) if moving[0] > other[0] else (fixed.min() - words).min(1)
@@ -171,7 +194,11 @@ class LinkRecords(Records):
         self.names: dict[int, tuple[str, str]] = {}
 
     def add_named(
-        self, keys: Sequence[int], names: Sequence[tuple[str, str]], values: Tensor, where: tuple[int | slice, ...]
+        self,
+        keys: Sequence[int],
+        names: Sequence[tuple[str, str]],
+        values: Tensor,
+        where: tuple[int | slice, ...],
     ) -> None:
         self.add(keys, values, where)
         self.names.update(zip(keys, names, strict=True))
@@ -201,7 +228,9 @@ class LinkRecords(Records):
         """
         by_label: dict[str, dict[int, list[int]]] = {}
         for number, key in enumerate(self.index.tolist()):
-            by_label.setdefault(self.names[key][place], {}).setdefault(key // LINKS_AT_MOST, []).append(number)
+            by_label.setdefault(self.names[key][place], {}).setdefault(
+                key // LINKS_AT_MOST, []
+            ).append(number)
         labels, values = sorted(by_label), self.values
         moments = Moments(*self.shape, len(labels))
         for column, label in enumerate(labels):

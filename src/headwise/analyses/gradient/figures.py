@@ -1,5 +1,5 @@
-"""Figures of gradient importance: how much the loss hangs on attention to each kind of token (Clark et al. 2019, Fig
-3)."""
+"""Figures of gradient importance: how much the loss hangs on attention to each kind of token (Clark
+et al. 2019, Fig 3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from matplotlib.figure import Figure
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
-from headwise.plots.scatter import Series, legend_handles, mean_over_heads, scatter_by_layer, series_of
+from headwise.plots.scatter import (
+    Series,
+    legend_handles,
+    mean_over_heads,
+    scatter_by_layer,
+    series_of,
+)
 
 _LH = ("layer", "head")
 _LOSSES = {
@@ -42,8 +48,8 @@ def _series(dataset: xr.Dataset) -> list[Series]:
     needs=("importance", "importance_paper_other"),
 )
 def importance(dataset: xr.Dataset) -> Figure:
-    """Mean `|d loss / d A|` by layer, one point per head, on a logarithmic scale, with the mean over heads (Clark et
-    al. 2019, Fig 3)."""
+    """Mean `|d loss / d A|` by layer, one point per head, on a logarithmic scale, with the mean
+    over heads (Clark et al. 2019, Fig 3)."""
     series = _series(dataset)
     fig = style.new_figure(style.PAGE, 2.9)
     axes = fig.subplots(1, 2, width_ratios=(1.5, 1))
@@ -55,7 +61,9 @@ def importance(dataset: xr.Dataset) -> Figure:
     axes[0].set_ylabel("mean |d loss / d attention|")
     for one in series:
         means = mean_over_heads(one.values)
-        axes[1].plot(np.arange(len(means)), means, color=one.colour, marker=one.marker, markersize=3)
+        axes[1].plot(
+            np.arange(len(means)), means, color=one.colour, marker=one.marker, markersize=3
+        )
     axes[1].set_ylim(bottom=0)
     axes[1].grid(axis="y")
     axes[1].set_ylabel("mean over heads")
@@ -85,7 +93,10 @@ def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps of `log10 importance[layer, head]` for each token type on one scale."""
     values = dataset["importance"].astype(float)
     logarithms = xr.DataArray(np.log10(values.where(values > 0))).dropna("token_type", how="all")
-    panels = {f"to {kind} tokens": logarithms.sel(token_type=kind) for kind in data.labels(logarithms, "token_type")}
+    panels = {
+        f"to {kind} tokens": logarithms.sel(token_type=kind)
+        for kind in data.labels(logarithms, "token_type")
+    }
     notes = [
         data.source_text(dataset),
         data.count_text(dataset, "importance"),

@@ -1,4 +1,5 @@
-"""Induction, duplicate-token and previous-token heads, by attention on random sequences written twice."""
+"""Induction, duplicate-token and previous-token heads, by attention on random sequences written
+twice."""
 
 from __future__ import annotations
 
@@ -12,12 +13,20 @@ import pandas as pd
 import torch
 import xarray as xr
 
-from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.contract import (
+    Experiment,
+    ExperimentContext,
+    Paper,
+    Shape,
+    at_least,
+    layer_head_coords,
+    mean_variables,
+)
 from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.analyses.induction.sequences import Repeats, at_once, disabled_piece, observe, repeats
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
-from headwise.core.workers import current, whole
+from headwise.core.workers import current, raise_failures
 from headwise.models.structure import find_structure
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
@@ -26,33 +35,40 @@ from headwise.stats.tests import mean_above, outlying
 
 HEADS = ("layer", "head")
 CONTROL = "rare"  # a role on natural text that repeating has nothing to do with
-MEASURES = {"prefix_matching": "the token after the earlier occurrence", "duplicate": "the earlier occurrence"}
+MEASURES = {
+    "prefix_matching": "the token after the earlier occurrence",
+    "duplicate": "the earlier occurrence",
+}
 MEASURES |= {"previous": "the token before"}
 
 
 @dataclass(frozen=True)
 class Induction(Experiment):
-    """Attention of every head on random sequences written twice, `[bos] r_1..r_T r_1..r_T`, and what it does for the
-    loss.
+    """Attention of every head on random sequences written twice, `[bos] r_1..r_T r_1..r_T`, and
+    what it does for the loss.
 
     Over the rows i of the second half, averaged in a sequence, then over sequences:
 
     - `prefix_matching[layer, head]`: `A[i, i−T+1]`, the token after the earlier occurrence; `duplicate`: `A[i, i−T]`,
-      the earlier occurrence; `previous`: `A[i, i−1]`. Each with count and 95 % interval over sequences; `_p`: the
-      largest of three p-values, so that all nulls must fall: the mean is no more than `least` times that of a uniform
-      head (`uniform[layer]`, the mean of `1/|V(i)|`; Student's t over sequences); it is one of the means at the offsets
-      at which nothing repeats (2..T−2, T+1, T+2; Student's prediction interval); it is no more than the largest of them
-      (Student's t over sequences). Random weights need all three: they like some positions, like a token that is their
-      own a little, and like both more the sharper they are; `_p_adjusted`: corrected over heads (Holm);
+      the earlier occurrence; `previous`: `A[i, i−1]`. Each with count and 95 % interval over
+      sequences; `_p`: the largest of three p-values, so that all nulls must fall: the mean is no
+      more than `least` times that of a uniform head (`uniform[layer]`, the mean of `1/|V(i)|`;
+      Student's t over sequences); it is one of the means at the offsets at which nothing repeats
+      (2..T−2, T+1, T+2; Student's prediction interval); it is no more than the largest of them
+      (Student's t over sequences). Random weights need all three: they like some positions, like a
+      token that is their own a little, and like both more the sharper they are; `_p_adjusted`:
+      corrected over heads (Holm);
     - `profile[layer, head, offset]`: mean weight by offset, −T−2 to 0, over the rows that have a token of the sequence
       there;
     - `copying[layer, head]`: what the head adds directly to the logit of the token it most attends to, less the mean
       over the vocabulary (pre-norm decoders only);
     - `loss[half]`: mean loss of the first and second half in nats; the attributes `gain` (first less second),
-      `gain_low`, `gain_high`, `gain_p`: where it is not above zero there is no induction to find, and `induces` is 0;
+      `gain_low`, `gain_high`, `gain_p`: where it is not above zero there is no induction to find,
+      and `induces` is 0;
     - `disabled_effect`, an attribute, with interval: rise of the second half's loss when the `disable` best heads by
-      `prefix_matching` attend uniformly; `drawn_effect[draw]`: the same for as many random heads of the same layers;
-      `disabled_p`: the share of draws (and the set itself) that reach it. Only where the model induces.
+      `prefix_matching` attend uniformly; `drawn_effect[draw]`: the same for as many random heads of
+      the same layers; `disabled_p`: the share of draws (and the set itself) that reach it. Only
+      where the model induces.
 
     Parameters
     ----------
@@ -75,14 +91,16 @@ class Induction(Experiment):
     -----
     Question: Which heads continue a repeated sequence, and does the model need them for it?
 
-    Assumes: Random tokens have no meaning, so only repetition can be used; what happens there happens on text too.
+    Assumes: Random tokens have no meaning, so only repetition can be used; what happens there
+    happens on text too.
 
-    Traps: It does not follow: scores on random sequences and in natural text can differ (`docs/decoders.md`). A head
-    that attends to the right token need not move it (`copying`), and a model that does not get better in the second
-    half (`induces`) has no induction to speak of. Disabling several heads is confirmed on few sequences.
+    Traps: It does not follow: scores on random sequences and in natural text can differ
+    (`docs/decoders.md`). A head that attends to the right token need not move it (`copying`), and a
+    model that does not get better in the second half (`induces`) has no induction to speak of.
+    Disabling several heads is confirmed on few sequences.
 
-    Cost: A pass over `sequences` sequences of 2 × `length` tokens, and one for each random draw of heads.
-    """
+    Cost: A pass over `sequences` sequences of 2 × `length` tokens, and one for each random draw of
+    heads."""
 
     length: int = 50
     sequences: int = 25
@@ -99,7 +117,13 @@ class Induction(Experiment):
     order_dependent: ClassVar[frozenset[str]] = frozenset({"drawn_effect"})
 
     def __post_init__(self) -> None:
-        for name, low in (("length", 4), ("sequences", 2), ("disable", 0), ("draws", 1), ("confirm", 2)):
+        for name, low in (
+            ("length", 4),
+            ("sequences", 2),
+            ("disable", 0),
+            ("draws", 1),
+            ("confirm", 2),
+        ):
             at_least(name, getattr(self, name), low)
         if not 0 <= self.least < float("inf"):
             raise ParameterError(f"`least` must be a number of at least 0; it is {self.least!r}.")
@@ -113,7 +137,7 @@ class Induction(Experiment):
             return "the decoder reads a source beside its own text, and random sequences have none"
         return None
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model, seed = bench.model, self.seed or 0
         repeated = repeats(model, self.sequences, self.length, seed)
         structure, why = None, ""
@@ -124,11 +148,19 @@ class Induction(Experiment):
             why = str(error).rstrip(".")
         size, pieces = at_once(model, repeated), []
         starts = range(0, self.sequences, size)
-        units = ((f"sequences-{start:06d}", repeated.rows[start : start + size]) for start in starts)
-        for piece in whole(current().pieces(bench.store, partial(observe, model, structure, repeated), units)):
+        units = (
+            (f"sequences-{start:06d}", repeated.rows[start : start + size]) for start in starts
+        )
+        for piece in raise_failures(
+            current().pieces(bench.store, partial(observe, model, structure, repeated), units)
+        ):
             pieces.append(piece.arrays)
             bench.progress("sequences", min(len(pieces) * size, self.sequences), self.sequences)
-        joined = {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0] if name != "uniform"}
+        joined = {
+            name: np.concatenate([p[name] for p in pieces])
+            for name in pieces[0]
+            if name != "uniform"
+        }
         dataset = self._scored(joined, pieces[0]["uniform"], repeated, bench.shape)
         if why:
             dataset.attrs["copying_left_out"] = why
@@ -146,7 +178,9 @@ class Induction(Experiment):
         for name, offset in offsets.items():
             values = profile[..., offset]
             about = f"mean attention to {MEASURES[name]}"
-            variables |= mean_variables(name, HEADS, _moments(values), units="share of attention", long_name=about)
+            variables |= mean_variables(
+                name, HEADS, _moments(values), units="share of attention", long_name=about
+            )
             p = sure_of(values, controls, self.least * uniform[:, None])
             variables[f"{name}_p"] = (HEADS, p)
             variables[f"{name}_p_adjusted"] = (HEADS, holm(p))
@@ -158,13 +192,20 @@ class Induction(Experiment):
         variables |= mean_variables("loss", ("half",), _moments(found["loss"]), units="nats")
         gains = found["loss"][:, 0] - found["loss"][:, 1]
         summary = {name: float(value) for name, value in _moments(gains).summary().items()}
-        attrs: dict[str, Any] = {"gain": summary["mean"], "gain_low": summary["low"], "gain_high": summary["high"]}
+        attrs: dict[str, Any] = {
+            "gain": summary["mean"],
+            "gain_low": summary["low"],
+            "gain_high": summary["high"],
+        }
         attrs |= {"gain_p": float(mean_above(gains)), "length": length, "sequences": self.sequences}
         attrs["induces"] = int(attrs["gain_p"] < LEVEL)
-        coords = layer_head_coords(shape) | {"half": ["first", "second"], "offset": np.arange(1 - profile.shape[-1], 1)}
+        coords = layer_head_coords(shape) | {
+            "half": ["first", "second"],
+            "offset": np.arange(1 - profile.shape[-1], 1),
+        }
         return xr.Dataset(variables, coords, attrs)
 
-    def _confirm(self, dataset: xr.Dataset, bench: Bench, repeated: Repeats) -> None:
+    def _confirm(self, dataset: xr.Dataset, bench: ExperimentContext, repeated: Repeats) -> None:
         """Disable the best heads, and as many random heads of the same layers."""
         model = bench.model
         scores = dataset["prefix_matching"].values
@@ -175,15 +216,23 @@ class Induction(Experiment):
             return
         rows = repeated.rows[: self.confirm]
 
-        sets = {"none": [], "best": best, **{f"draw-{i:04d}": heads for i, heads in enumerate(chosen)}}
+        sets = {
+            "none": [],
+            "best": best,
+            **{f"draw-{i:04d}": heads for i, heads in enumerate(chosen)},
+        }
         losses: dict[str, np.ndarray] = {}
         units = ((f"disabled-{name}", heads) for name, heads in sets.items())
-        made = whole(current().pieces(bench.store, partial(disabled_piece, model, repeated, rows), units))
+        made = raise_failures(
+            current().pieces(bench.store, partial(disabled_piece, model, repeated, rows), units)
+        )
         for name, piece in zip(sets, made, strict=True):
             losses[name] = piece.arrays["loss"]
             bench.progress("disabled", len(losses), len(sets))
         effects = _moments(losses["best"] - losses["none"]).summary()
-        drawn = np.array([(losses[f"draw-{i:04d}"] - losses["none"]).mean() for i in range(len(chosen))])
+        drawn = np.array(
+            [(losses[f"draw-{i:04d}"] - losses["none"]).mean() for i in range(len(chosen))]
+        )
         dataset["drawn_effect"] = ("draw", drawn)
         effect = float(effects["mean"])
         dataset.attrs |= {
@@ -195,10 +244,11 @@ class Induction(Experiment):
         }
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-        """Adds how the scores go with the role `induction` on natural text, where `roles` has it: the rank correlation
-        over heads of `prefix_matching` with the bias (`role_r`) and with the bias once the first token is left out
-        (`role_rest_r`), for a head that rests has a small bias for every role; beside it the same with the role `rare`
-        (`control_rest_r`), which has nothing to do with it."""
+        """Adds how the scores go with the role `induction` on natural text, where `roles` has it:
+        the rank correlation over heads of `prefix_matching` with the bias (`role_r`) and with the
+        bias once the first token is left out (`role_rest_r`), for a head that rests has a small
+        bias for every role; beside it the same with the role `rare` (`control_rest_r`), which has
+        nothing to do with it."""
         roles, own = (datasets.get(name) for name in ("roles", self.name))
         if roles is None or own is None:
             return dict(datasets)
@@ -211,7 +261,9 @@ class Induction(Experiment):
         ):
             if variable not in roles or role not in roles["role"].values:
                 continue
-            one = correlation(score, roles[variable].sel(role=role).transpose(*HEADS).values.ravel(), "spearman")
+            one = correlation(
+                score, roles[variable].sel(role=role).transpose(*HEADS).values.ravel(), "spearman"
+            )
             if np.isfinite(one.r):
                 fields = (("r", one.r), ("low", one.low), ("high", one.high), ("p", one.p_value))
                 attrs |= {f"{name}_{key}": float(value) for key, value in fields}
@@ -219,7 +271,8 @@ class Induction(Experiment):
 
     def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return xr.concat(
-            [dataset[f"{name}_p_adjusted"] < LEVEL for name in MEASURES], pd.Index(MEASURES, name="measure")
+            [dataset[f"{name}_p_adjusted"] < LEVEL for name in MEASURES],
+            pd.Index(MEASURES, name="measure"),
         )
 
     def headline(self, dataset: xr.Dataset) -> list[str]:
@@ -228,7 +281,11 @@ class Induction(Experiment):
         lines = [
             f"Loss of the first half {first:.2f} nats, of the second {second:.2f}: gain {attrs['gain']:.2f} "
             f"({attrs['gain_low']:.2f} … {attrs['gain_high']:.2f})"
-            + ("" if attrs["induces"] else "; the second half is no easier: there is no induction to find")
+            + (
+                ""
+                if attrs["induces"]
+                else "; the second half is no easier: there is no induction to find"
+            )
         ]
         for name in MEASURES:
             score = dataset[name].values
@@ -246,21 +303,23 @@ class Induction(Experiment):
 
 
 def sure_of(values: np.ndarray, controls: np.ndarray, bar: np.ndarray) -> np.ndarray:
-    """p-values of heads `[layer, head]` that give one offset (`values[sequence, layer, head]`) more than the bar, and
-    more than the offsets at which nothing repeats (`controls[sequence, layer, head, offset]`): the largest of three,
-    see `Induction`."""
+    """p-values of heads `[layer, head]` that give one offset (`values[sequence, layer, head]`) more
+    than the bar, and more than the offsets at which nothing repeats (`controls[sequence, layer,
+    head, offset]`): the largest of three, see `Induction`."""
     means = controls.mean(0)
     largest = np.take_along_axis(controls, means.argmax(-1)[None, ..., None], -1)[..., 0]
     of_all = outlying(values.mean(0), np.moveaxis(means, -1, 0))
-    p: np.ndarray = np.maximum(np.maximum(mean_above(values, bar), mean_above(values - largest)), of_all)
+    p: np.ndarray = np.maximum(
+        np.maximum(mean_above(values, bar), mean_above(values - largest)), of_all
+    )
     return p
 
 
 def drawn_heads(
     best: list[tuple[int, int]], heads: int, draws: int, seed: int
 ) -> tuple[list[list[tuple[int, int]]], str]:
-    """Random sets of heads with as many in each layer as the best have there, none of which is among the best; no set,
-    and why, where a layer has too few others."""
+    """Random sets of heads with as many in each layer as the best have there, none of which is
+    among the best; no set, and why, where a layer has too few others."""
     random = np.random.default_rng([seed, 1])
     layers = sorted({layer for layer, _ in best})
     others = {layer: [h for h in range(heads) if (layer, h) not in best] for layer in layers}
@@ -270,7 +329,10 @@ def drawn_heads(
             return [], f"layer {layer} has too few other heads to draw from"
     drawn = []
     for _ in range(draws):
-        picked = {layer: random.choice(others[layer], needed[layer], replace=False).tolist() for layer in layers}
+        picked = {
+            layer: random.choice(others[layer], needed[layer], replace=False).tolist()
+            for layer in layers
+        }
         drawn.append([(layer, int(head)) for layer in layers for head in picked[layer]])
     return drawn, ""
 

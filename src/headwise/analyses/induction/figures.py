@@ -1,4 +1,5 @@
-"""Figures of repeated sequences: the three scores of every head, weight by offset, and what disabling the best does."""
+"""Figures of repeated sequences: the three scores of every head, weight by offset, and what
+disabling the best does."""
 
 from __future__ import annotations
 
@@ -28,11 +29,20 @@ SHOWN = 6
 )
 def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of the three scores on one scale."""
-    names = {"prefix_matching": "after the earlier one", "duplicate": "the earlier one", "previous": "the token before"}
-    notes = [*_ground(dataset, "prefix_matching"), "Intervals and corrected p-values are in the tables"]
+    names = {
+        "prefix_matching": "after the earlier one",
+        "duplicate": "the earlier one",
+        "previous": "the token before",
+    }
+    notes = [
+        *_ground(dataset, "prefix_matching"),
+        "Intervals and corrected p-values are in the tables",
+    ]
     panels = {title: dataset[name] for name, title in names.items()}
     title = "Attention on repeated sequences"
-    return heatmap_panels(panels, title=title, label="mean attention", limits=(0.0, 1.0), notes=notes)
+    return heatmap_panels(
+        panels, title=title, label="mean attention", limits=(0.0, 1.0), notes=notes
+    )
 
 
 @figure(
@@ -69,16 +79,21 @@ def profile(dataset: xr.Dataset) -> Figure:
         values = dataset["profile"].isel(layer=layer, head=head).values
         label = f"{head_name(layer, head)} {score[layer, head]:.2f}"
         colour, marker = style.cycle(style.OKABE_ITO, place), style.cycle(style.MARKERS, place)
-        ax.plot(offsets, values, color=colour, marker=marker, markersize=2.5, linewidth=0.9, label=label)
+        ax.plot(
+            offsets, values, color=colour, marker=marker, markersize=2.5, linewidth=0.9, label=label
+        )
     ax.axvline(-float(dataset.attrs["length"]), color=style.GREY, linewidth=0.7, linestyle=":")
-    ax.set(xlabel="offset (0 = the token itself, dotted: its earlier occurrence)", ylabel="mean attention")
+    ax.set(
+        xlabel="offset (0 = the token itself, dotted: its earlier occurrence)",
+        ylabel="mean attention",
+    )
     ax.set_ylim(bottom=0)
     handles = ax.get_legend_handles_labels()[0]
-    halves = (
-        f"Halves of {dataset.attrs['length']} tokens. Beside a head: its prefix matching; intervals are in the tables"
-    )
+    halves = f"Halves of {dataset.attrs['length']} tokens. Beside a head: its prefix matching; intervals are in the tables"
     notes = [*_ground(dataset, "prefix_matching"), halves]
-    return style.complete(fig, "Weight by offset, six best heads by prefix matching", notes, handles, SHOWN)
+    return style.complete(
+        fig, "Weight by offset, six best heads by prefix matching", notes, handles, SHOWN
+    )
 
 
 @figure(
@@ -97,14 +112,22 @@ def disabled(dataset: xr.Dataset) -> Figure:
     drawn = dataset["drawn_effect"].values
     height = np.linspace(0.15, 0.85, len(drawn))
     ax.scatter(drawn, height, s=12, color=style.BLUE, label=f"{len(drawn)} random draws", zorder=3)
-    ax.axvspan(attrs["disabled_effect_low"], attrs["disabled_effect_high"], color=style.VERMILION, alpha=0.2, lw=0)
+    ax.axvspan(
+        attrs["disabled_effect_low"],
+        attrs["disabled_effect_high"],
+        color=style.VERMILION,
+        alpha=0.2,
+        lw=0,
+    )
     ax.axvline(attrs["disabled_effect"], color=style.VERMILION, linewidth=1.4, label="best heads")
     ax.axvline(0, color=style.GREY, linewidth=0.6)
     ax.set_yticks([])
     ax.set_xlabel("rise of the second half's loss (nats)")
     best = f"Best: {attrs['disabled']}; p = {attrs['disabled_p']:.2g}; shade: 95 % interval over sequences"
     notes = [*_ground(dataset, "prefix_matching"), best]
-    return style.complete(fig, "Disabling induction heads", notes, ax.get_legend_handles_labels()[0], 2)
+    return style.complete(
+        fig, "Disabling induction heads", notes, ax.get_legend_handles_labels()[0], 2
+    )
 
 
 def _ground(dataset: xr.Dataset, name: str) -> list[str]:

@@ -16,7 +16,7 @@ from headwise.models.direct import Recorded
 from headwise.models.structure import Structure
 from headwise.models.view import Rows, Watcher
 from headwise.text.encode import Batch, Encoded, collate
-from headwise.text.made import made_row, word_ids
+from headwise.text.synthetic import synthetic_row, word_ids
 
 SHORTEST = 4  # tokens of a sequence: below that every offset is special
 BEYOND = 2  # offsets before the earlier occurrence: a taste for far tokens has no end there
@@ -38,10 +38,11 @@ class Repeats:
 
 
 def repeats(model: HeadModel, count: int, length: int, seed: int) -> Repeats:
-    """So many random sequences of whole words, each written twice, after a beginning token where there is one.
+    """So many random sequences of whole words, each written twice, after a beginning token where
+    there is one.
 
-    Drawn without repetition where the vocabulary has enough words; shorter where the model takes less.
-    """
+    Drawn without repetition where the vocabulary has enough words; shorter where the model takes
+    less."""
     encoder = model.encoder
     opening = [] if encoder.cls_id is None else [encoder.cls_id]
     length = min(length, (encoder.max_length - len(opening)) // 2)
@@ -52,17 +53,20 @@ def repeats(model: HeadModel, count: int, length: int, seed: int) -> Repeats:
         )
     words = word_ids(encoder)
     if len(words) < 2:
-        raise ModelError(f"The vocabulary of {model.name} has fewer than two ordinary tokens to make sequences of.")
+        raise ModelError(
+            f"The vocabulary of {model.name} has fewer than two ordinary tokens to make sequences of."
+        )
     random = np.random.default_rng(seed)
     rows = []
     for index in range(count):
         drawn = random.choice(words, length, replace=len(words) < length)
-        rows.append(made_row(encoder, [*opening, *drawn, *drawn], index))
+        rows.append(synthetic_row(encoder, [*opening, *drawn, *drawn], index))
     return Repeats(tuple(rows), len(opening), length)
 
 
 def at_once(model: HeadModel, repeated: Repeats) -> int:
-    """How many sequences go through the model together: their scores over the vocabulary are held."""
+    """How many sequences go through the model together: their scores over the vocabulary are
+    held."""
     head = model.module.get_output_embeddings()
     vocabulary = getattr(head, "out_features", None) or model.config.vocab_size
     return max(1, LOGITS_BYTES // (4 * int(vocabulary) * len(repeated.rows[0])))
@@ -71,10 +75,10 @@ def at_once(model: HeadModel, repeated: Repeats) -> int:
 class Watch(Watcher):
     """Takes mean weights by offset from the second halves of one batch.
 
-    `profile[layer]` is `[example, head, offset]`, the mean of `A[i, i − offset]` over the rows i of the second half
-    that have a token of the sequence there, offsets from 0 to two more than a sequence is long; `uniform[layer]`, what
-    a uniform head would have; `most[layer]` `[example, head, row]`, where each row looks most.
-    """
+    `profile[layer]` is `[example, head, offset]`, the mean of `A[i, i − offset]` over the rows i of
+    the second half that have a token of the sequence there, offsets from 0 to two more than a
+    sequence is long; `uniform[layer]`, what a uniform head would have; `most[layer]` `[example,
+    head, row]`, where each row looks most."""
 
     needs = frozenset({"attention"})
 
@@ -100,7 +104,9 @@ class Watch(Watcher):
         seen = rows.visible[0, 0, here - rows.start].sum(-1).double()
         before = self.profile.get(rows.layer)
         self.profile[rows.layer] = share if before is None else before + share
-        self.uniform[rows.layer] = self.uniform.get(rows.layer, 0.0) + float((1 / seen).sum()) / length
+        self.uniform[rows.layer] = (
+            self.uniform.get(rows.layer, 0.0) + float((1 / seen).sum()) / length
+        )
         self.most.setdefault(rows.layer, []).append(own.argmax(-1))
 
 
@@ -112,14 +118,18 @@ def halves(logits: Tensor, batch: Batch, repeated: Repeats) -> Tensor:
     )
     losses = losses.view(targets.shape)  # the loss of token t stands at t − 1
     middle = repeated.second.start - 1
-    return torch.stack([losses[:, max(repeated.start - 1, 0) : middle].mean(-1), losses[:, middle:].mean(-1)], dim=-1)
+    return torch.stack(
+        [losses[:, max(repeated.start - 1, 0) : middle].mean(-1), losses[:, middle:].mean(-1)],
+        dim=-1,
+    )
 
 
 def observe(
     model: HeadModel, structure: Structure | None, repeated: Repeats, rows: tuple[Encoded, ...]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Scores of every head on these sequences: `profile[sequence, layer, head, offset]`, `uniform[layer]`,
-    `copying[sequence, layer, head]` where the model has direct contributions, and `loss[sequence, half]`."""
+    """Scores of every head on these sequences: `profile[sequence, layer, head, offset]`,
+    `uniform[layer]`, `copying[sequence, layer, head]` where the model has direct contributions, and
+    `loss[sequence, half]`."""
     batch = collate(rows, model.pad_id, model.device)
     watch = Watch(repeated)
     recorded = None if structure is None else Recorded(model, structure, batch, watch.rows)
@@ -145,11 +155,16 @@ def disabled_piece(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The loss of the second half `[sequence]` without these heads, as a piece."""
     with torch.no_grad():
-        return {"loss": disabled_loss(model, repeated, rows, dict.fromkeys(heads, "uniform"))[:, 1]}, {}
+        return {
+            "loss": disabled_loss(model, repeated, rows, dict.fromkeys(heads, "uniform"))[:, 1]
+        }, {}
 
 
 def disabled_loss(
-    model: HeadModel, repeated: Repeats, rows: tuple[Encoded, ...], heads: Mapping[tuple[int, int], str]
+    model: HeadModel,
+    repeated: Repeats,
+    rows: tuple[Encoded, ...],
+    heads: Mapping[tuple[int, int], str],
 ) -> np.ndarray:
     """Loss of both halves `[sequence, half]` with heads disabled."""
     found = []

@@ -1,4 +1,5 @@
-"""What each head, feed-forward layer and embedding adds directly to the logit of the true next token."""
+"""What each head, feed-forward layer and embedding adds directly to the logit of the true next
+token."""
 
 from __future__ import annotations
 
@@ -13,11 +14,18 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Bench, Experiment, Paper, Shape, layer_head_coords, mean_variables
+from headwise.analyses.contract import (
+    Experiment,
+    ExperimentContext,
+    Paper,
+    Shape,
+    layer_head_coords,
+    mean_variables,
+)
 from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
-from headwise.core.store import Piece
-from headwise.core.workers import current, whole
+from headwise.core.store import Checkpoint
+from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
 from headwise.models.direct import Direct, Recorded, adds_up
 from headwise.models.structure import Structure, find_structure
@@ -38,18 +46,20 @@ UPOS = tuple(_TAGS.split())
 class Logits(Experiment):
     """What each part of a pre-norm decoder adds directly to the logit of the true next token.
 
-    The final norm is held at its actual scale; then the logit is a sum over heads, feed-forward layers, embedding and
-    biases. That the sum is the model's own logit is checked on every run (attribute `adds_up`, the largest difference
-    relative to the largest logit; above 1e-4 in float32 nothing is said). Mean over the tokens of an example, then over
-    examples, with count and 95 % interval:
+    The final norm is held at its actual scale; then the logit is a sum over heads, feed-forward
+    layers, embedding and biases. That the sum is the model's own logit is checked on every run
+    (attribute `adds_up`, the largest difference relative to the largest logit; above 1e-4 in
+    float32 nothing is said). Mean over the tokens of an example, then over examples, with count and
+    95 % interval:
 
     - `direct[layer, head]`: contribution to the logit of the next token, less the mean over the vocabulary (or less the
-      logit of the token `against`); `direct_other[layer]`: of the feed-forward branch; `direct_bias[layer]`: of the
-      biases of attention; `direct_embedding`, `direct_constant`: of the embedding and of the last biases; `logit`: the
-      model's own;
+      logit of the token `against`); `direct_other[layer]`: of the feed-forward branch;
+      `direct_bias[layer]`: of the biases of attention; `direct_embedding`, `direct_constant`: of
+      the embedding and of the last biases; `logit`: the model's own;
     - `specific[layer, head]`: the same, less what the head adds to the logit of the token that comes next at this place
-      in another text: a head that raises common tokens everywhere, which random weights do too, has none;
-      `specific_p`: over examples, two-sided (Student's t); `specific_p_adjusted`: corrected over heads (Holm);
+      in another text: a head that raises common tokens everywhere, which random weights do too, has
+      none; `specific_p`: over examples, two-sided (Student's t); `specific_p_adjusted`: corrected
+      over heads (Holm);
     - `direct_upos[layer, head, upos]`: by the part of speech of the next token, where the corpus has them.
 
     Parameters
@@ -61,10 +71,11 @@ class Logits(Experiment):
     -----
     Question: What does each head add directly to the logit of the next token?
 
-    Assumes: The final norm is held at its actual scale, so that the logit is a sum of parts; pre-norm decoders only.
+    Assumes: The final norm is held at its actual scale, so that the logit is a sum of parts;
+    pre-norm decoders only.
 
-    Traps: Direct only: what a head does through later layers is not in it (`headwise patch` has that). A head that
-    raises common tokens everywhere has a large `direct` and no `specific`.
+    Traps: Direct only: what a head does through later layers is not in it (`headwise patch` has
+    that). A head that raises common tokens everywhere has a large `direct` and no `specific`.
 
     Cost: A pass over the examples that keeps each head's output in the direction of the next token.
     """
@@ -73,7 +84,9 @@ class Logits(Experiment):
 
     name: ClassVar[str] = "logits"
     title: ClassVar[str] = "What each head adds to the logit of the next token"
-    paper: ClassVar[Paper] = Paper("elhage2021", "Direct contributions to the logits; Wang et al. 2022")
+    paper: ClassVar[Paper] = Paper(
+        "elhage2021", "Direct contributions to the logits; Wang et al. 2022"
+    )
     budget: ClassVar[int | None] = 64
 
     def refusal(self, shape: Shape) -> str | None:
@@ -83,7 +96,7 @@ class Logits(Experiment):
             return "the model is an encoder-decoder, whose weights are not followed to the logits"
         return None
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
         structure = find_structure(model)
         if structure.refusal is not None:
@@ -92,10 +105,15 @@ class Logits(Experiment):
         if not rows:
             raise InputError("No input has a next token to predict; give longer texts.")
         other = self._other(model)
-        parts: list[Piece] = []
+        parts: list[Checkpoint] = []
         groups = ((start, rows[start : start + PIECE]) for start in range(0, len(rows), PIECE))
-        units = ((f"examples-{start:06d}", (own, _elsewhere(rows, start, len(own)))) for start, own in groups)
-        for piece in whole(current().pieces(bench.store, partial(_piece, model, structure, other), units)):
+        units = (
+            (f"examples-{start:06d}", (own, _elsewhere(rows, start, len(own))))
+            for start, own in groups
+        )
+        for piece in raise_failures(
+            current().pieces(bench.store, partial(_piece, model, structure, other), units)
+        ):
             parts.append(piece)
             bench.progress("logits", min(len(parts) * PIECE, len(rows)), len(rows))
         found = {key: np.concatenate([p.arrays[key] for p in parts]) for key in parts[0].arrays}
@@ -105,7 +123,11 @@ class Logits(Experiment):
                 f"The parts of {model.name} do not add up to its logits (difference {worst:.1e}), so what a head adds "
                 "is not known; this architecture is not served here."
             )
-        return _dataset(found, bench.shape, {"adds_up": worst, "against": self.against or "mean over the vocabulary"})
+        return _dataset(
+            found,
+            bench.shape,
+            {"adds_up": worst, "against": self.against or "mean over the vocabulary"},
+        )
 
     def _other(self, model: HeadModel) -> int | None:
         if not self.against:
@@ -122,7 +144,8 @@ class Logits(Experiment):
         value, sure = dataset["specific"].values, (dataset["specific_p_adjusted"] < LEVEL).values
         up, down = ranked_heads(value, sure & (value > 0)), ranked_heads(value, sure & (value < 0))
         whole = {
-            name: float(dataset[f"direct{name}"].sum()) for name in ("", "_other", "_bias", "_embedding", "_constant")
+            name: float(dataset[f"direct{name}"].sum())
+            for name in ("", "_other", "_bias", "_embedding", "_constant")
         }
         return [
             f"Logit of the next token, less the {dataset.attrs['against']}: {float(dataset['logit']):.2f}; heads "
@@ -144,8 +167,8 @@ def _piece(
     against: int | None,
     unit: tuple[Sequence[Encoded], Mapping[int, np.ndarray]],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Means over tokens of each example, `[example, ...]`, in the order of the rows; a unit is rows and the tokens of
-    other rows."""
+    """Means over tokens of each example, `[example, ...]`, in the order of the rows; a unit is rows
+    and the tokens of other rows."""
     rows, elsewhere = unit
     head = structure.head
     vocabulary = len(head.weight) if head is not None else 0  # type: ignore[arg-type]
@@ -167,11 +190,14 @@ def _piece(
             found.setdefault(name, []).append(value.float().cpu())
         places += [order[index] for index in batch.index]
     turn = np.argsort(places)
-    return {name: torch.cat(parts).numpy()[turn] for name, parts in found.items()}, {"adds_up": worst}
+    return {name: torch.cat(parts).numpy()[turn] for name, parts in found.items()}, {
+        "adds_up": worst
+    }
 
 
 def _others(batch: Batch, elsewhere: Mapping[int, np.ndarray]) -> Tensor:
-    """The token that comes next at each place in another text, which is repeated where it is shorter."""
+    """The token that comes next at each place in another text, which is repeated where it is
+    shorter."""
     width = batch.ids.shape[1]
     taken = [np.resize(elsewhere[index], width + 1)[1:] for index in batch.index]
     return torch.as_tensor(np.array(taken), device=batch.device)
@@ -196,13 +222,18 @@ def _means(direct: Direct, other: Direct, predicted: Tensor, upos: Tensor) -> di
     count = weight.sum(-1)
 
     def mean(values: Tensor, of: Tensor = weight, number: Tensor = count) -> Tensor:
-        """`[layer, example, token, ...]` to `[example, layer, ...]`; NaN where there is no token."""
+        """`[layer, example, token, ...]` to `[example, layer, ...]`; NaN where there is no
+        token."""
         extra = values.ndim - 3
         total = (values.double() * of.view(1, *of.shape, *(1,) * extra)).sum(2).transpose(0, 1)
         number = number.view(-1, *(1,) * (total.ndim - 1))
         return torch.where(number > 0, total / number.clamp(min=1), torch.nan)
 
-    found = {"direct": mean(direct.heads), "direct_other": mean(direct.other), "direct_bias": mean(direct.bias)}
+    found = {
+        "direct": mean(direct.heads),
+        "direct_other": mean(direct.other),
+        "direct_bias": mean(direct.bias),
+    }
     found["specific"] = mean(other.heads)
     for name in ("embedding", "constant", "logit"):
         whole = mean(getattr(direct, name)[None])[:, 0]
@@ -214,7 +245,11 @@ def _means(direct: Direct, other: Direct, predicted: Tensor, upos: Tensor) -> di
 
 
 def _dataset(found: Mapping[str, np.ndarray], shape: Shape, attrs: dict[str, Any]) -> xr.Dataset:
-    dims: dict[str, tuple[str, ...]] = {"direct": HEADS, "specific": HEADS, "direct_upos": (*HEADS, "upos")}
+    dims: dict[str, tuple[str, ...]] = {
+        "direct": HEADS,
+        "specific": HEADS,
+        "direct_upos": (*HEADS, "upos"),
+    }
     dims |= {"direct_other": ("layer",), "direct_bias": ("layer",)}
     variables: dict[str, Any] = {}
     for name, values in found.items():

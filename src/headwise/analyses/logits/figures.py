@@ -26,9 +26,14 @@ PAPER = "Elhage et al. 2021, Wang et al. 2022"
 )
 def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of `direct` and `specific`, zero in the neutral colour."""
-    panels = {f"less the {dataset.attrs['against']}": dataset["direct"], "less another text's": dataset["specific"]}
+    panels = {
+        f"less the {dataset.attrs['against']}": dataset["direct"],
+        "less another text's": dataset["specific"],
+    }
     notes = data.ground(dataset, "direct")
-    return heatmap_panels(panels, title="Direct contributions of heads", label="logit", centre=0.0, notes=notes)
+    return heatmap_panels(
+        panels, title="Direct contributions of heads", label="logit", centre=0.0, notes=notes
+    )
 
 
 @figure(
@@ -50,10 +55,21 @@ def layers(dataset: xr.Dataset) -> Figure:
     bounds = data.interval(dataset, "direct_other", ["layer"])
     error = None if bounds is None else np.abs(np.stack([other - bounds[0], bounds[1] - other]))
     ax.errorbar(
-        place, other, error, color=style.VERMILION, marker="s", markersize=3, linewidth=1.0, label="feed-forward"
+        place,
+        other,
+        error,
+        color=style.VERMILION,
+        marker="s",
+        markersize=3,
+        linewidth=1.0,
+        label="feed-forward",
     )
     style.layer_axis(ax, data.numbers(dataset, "layer"))
     ax.set_ylabel("logit")
-    rest = ", ".join(f"{name} {float(dataset[f'direct_{name}']):+.2f}" for name in ("embedding", "constant"))
+    rest = ", ".join(
+        f"{name} {float(dataset[f'direct_{name}']):+.2f}" for name in ("embedding", "constant")
+    )
     notes = [data.source_text(dataset), f"Logit {float(dataset['logit']):.2f}; {rest}"]
-    return style.complete(fig, "Direct contributions by layer", notes, ax.get_legend_handles_labels()[0], 2)
+    return style.complete(
+        fig, "Direct contributions by layer", notes, ax.get_legend_handles_labels()[0], 2
+    )

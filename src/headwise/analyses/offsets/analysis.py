@@ -1,4 +1,5 @@
-"""Attention by relative position: histogram over offsets and its centre of mass (Pascual et al. 2021, §6)."""
+"""Attention by relative position: histogram over offsets and its centre of mass (Pascual et al.
+2021, §6)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from headwise.analyses.contract import (
     one_of,
 )
 from headwise.analyses.headlines import top_heads
-from headwise.models.ask import Answers, Ask
+from headwise.models.statistics.request import StatsRequest, StatsResult
 from headwise.stats.accumulators import Ratios, State, means
 from headwise.text.encode import Batch
 
@@ -33,8 +34,8 @@ DEFAULT_REACH = 511
 class Offsets(Observer):
     """How much a head looks at each relative position.
 
-    With offset o = source position − receiving position and N(o) the number of pairs (i, i+o) in the corpus that the
-    model can see:
+    With offset o = source position − receiving position and N(o) the number of pairs (i, i+o) in
+    the corpus that the model can see:
 
     - `histogram[source, layer, head, offset]`: `Σ A[i, i+o] / N(o)`, the mean weight at an offset, every pair alike;
     - `centre[source, layer, head]`: `Σ_o o·h(o) / Σ_o h(o)`;
@@ -46,11 +47,11 @@ class Offsets(Observer):
     Parameters
     ----------
     reach : int, optional
-        The largest offset kept; the longest input, at most 511, unless given. Mass further away is `beyond[source,
-        layer, head]`, and not in `centre`.
+        The largest offset kept; the longest input, at most 511, unless given. Mass further away is
+        `beyond[source, layer, head]`, and not in `centre`.
     weighting : str, default "examples"
-        For `mean_offset`, `mean_distance` and `beyond`: `examples` or `tokens`. The histogram always weighs pairs
-        alike.
+        For `mean_offset`, `mean_distance` and `beyond`: `examples` or `tokens`. The histogram
+        always weighs pairs alike.
 
     Notes
     -----
@@ -58,9 +59,9 @@ class Offsets(Observer):
 
     Assumes: Positions are counted in tokens, not in words.
 
-    Traps: `histogram` weighs every offset alike, though far ones occur in few pairs, so `centre` is pulled far out by a
-    head that rests on the first token; `mean_offset` and `mean_distance` weigh by where the mass lies. Corpora of other
-    lengths have other histograms.
+    Traps: `histogram` weighs every offset alike, though far ones occur in few pairs, so `centre` is
+    pulled far out by a head that rests on the first token; `mean_offset` and `mean_distance` weigh
+    by where the mass lies. Corpora of other lengths have other histograms.
 
     Cost: The pass of the model itself; on a GPU no map is formed (`benchmarks/bench_pass.py`).
     """
@@ -82,23 +83,29 @@ class Offsets(Observer):
 
     def start(self, shape: Shape) -> State:
         width = 2 * self._reach(shape) + 1
-        state = State(histogram=Ratios(shape.layers, shape.heads, width, weight_shape=(shape.layers, 1, width)))
+        state = State(
+            histogram=Ratios(
+                shape.layers, shape.heads, width, weight_shape=(shape.layers, 1, width)
+            )
+        )
         for name in ("mean_offset", "mean_distance", "beyond"):
             state[name] = means(self.weighting, shape.layers, shape.heads)
         return state
 
-    def ask(self, batch: Batch) -> Ask:
-        return Ask(reach=self._reach_in(batch), distance=True)
+    def ask(self, batch: Batch) -> StatsRequest:
+        return StatsRequest(reach=self._reach_in(batch), distance=True)
 
     def _reach_in(self, batch: Batch) -> int:
         return min(self.reach or DEFAULT_REACH, batch.ids.shape[1] - 1)
 
-    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         reach = self._reach_in(batch)
         mass, pairs = answers.diagonals_within(reach)
         beyond = torch.zeros_like(mass[..., 0])
         if reach < batch.ids.shape[1] - 1:
-            whole = (answers.seen > 0).sum(-1)[:, None] - (0 if answers.sink is None else answers.sink.sum(-1))
+            whole = (answers.seen > 0).sum(-1)[:, None] - (
+                0 if answers.sink is None else answers.sink.sum(-1)
+            )
             beyond = (whole - mass.double().sum(-1)).clamp(min=0)
         assert answers.offset is not None
         assert answers.distance is not None
@@ -122,7 +129,10 @@ class Offsets(Observer):
         lines = []
         for source in map(str, dataset["source"].values):
             one = dataset.sel(source=source)
-            far, named = one["mean_distance"].mean(("layer", "head")), top_heads(one, "mean_distance", form=".1f")
+            far, named = (
+                one["mean_distance"].mean(("layer", "head")),
+                top_heads(one, "mean_distance", form=".1f"),
+            )
             centres = " ".join(f"{centre:+.1f}" for centre in one["centre"].mean("head").values)
             lines += [
                 f"{source}: mean distance {float(far):.1f} tokens; farthest {named}",
@@ -135,19 +145,27 @@ class Offsets(Observer):
         histogram = state["histogram"]
         assert isinstance(histogram, Ratios)
         reach = histogram.shape[-1] // 2
-        variables = mean_variables("histogram", (*heads, "offset"), histogram, units="mean weight of a pair")
+        variables = mean_variables(
+            "histogram", (*heads, "offset"), histogram, units="mean weight of a pair"
+        )
         pairs = histogram.parts["w"].numpy()[:, 0].astype(np.int64)
-        variables["pairs"] = xr.Variable(("layer", "offset"), pairs, {"long_name": "pairs of tokens at an offset"})
+        variables["pairs"] = xr.Variable(
+            ("layer", "offset"), pairs, {"long_name": "pairs of tokens at an offset"}
+        )
         for name in ("mean_offset", "mean_distance", "beyond"):
             units = "share of attention" if name == "beyond" else "tokens"
             variables |= mean_variables(name, heads, state.means(name), units=units)
-        dataset = xr.Dataset(variables, coords=layer_head_coords(shape) | {"offset": np.arange(-reach, reach + 1)})
+        dataset = xr.Dataset(
+            variables, coords=layer_head_coords(shape) | {"offset": np.arange(-reach, reach + 1)}
+        )
         seen = np.flatnonzero(dataset["pairs"].values.sum(0))
         if len(seen):
             dataset = dataset.isel(offset=slice(int(seen[0]), int(seen[-1]) + 1))
         dataset["centre"] = centre_of_mass(dataset["histogram"])
         per_source = [name for name in dataset.data_vars if "head" in dataset[name].dims]
-        return dataset.assign({name: dataset[name].expand_dims(source=["attention"]) for name in per_source})
+        return dataset.assign(
+            {name: dataset[name].expand_dims(source=["attention"]) for name in per_source}
+        )
 
 
 def centre_of_mass(histogram: xr.DataArray) -> xr.DataArray:

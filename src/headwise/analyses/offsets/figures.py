@@ -1,5 +1,5 @@
-"""Figures of relative positions: where, relative to a token, its attention and its contributions come from (Pascual et
-al. 2021)."""
+"""Figures of relative positions: where, relative to a token, its attention and its contributions
+come from (Pascual et al. 2021)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from matplotlib.patches import Patch
 from headwise.core.errors import ParameterError
 from headwise.plots import data, style
 from headwise.plots.registry import figure
-from headwise.plots.scatter import Series, legend_handles, mean_over_heads, scatter_by_layer, series_of
+from headwise.plots.scatter import (
+    Series,
+    legend_handles,
+    mean_over_heads,
+    scatter_by_layer,
+    series_of,
+)
 from headwise.stats.intervals import mean_interval
 
 # What is drawn of a reading of mixing: its words, its colour and its marker.
@@ -29,7 +35,9 @@ READINGS = {
     "value_zeroing": ("value zeroing", style.BLACK, "X"),
     "chefer": ("gradient-weighted attention", style.GREY, "*"),
 }
-EVERY_OFFSET = "Every offset weighs alike, however few pairs of tokens have it: far ones count for much"
+EVERY_OFFSET = (
+    "Every offset weighs alike, however few pairs of tokens have it: far ones count for much"
+)
 PRINTED = 63  # the largest offset in the paper's histograms: inputs have at most 64 tokens
 _DIMS = ("source", "layer", "head", "offset")
 _SIDES = (  # where a token looks: colour, words, sign of the offset
@@ -51,10 +59,14 @@ _SIDES = (  # where a token looks: colour, words, sign of the offset
     each="source",
 )
 def histogram_grid(
-    dataset: xr.Dataset, *, source: str | None = None, window: int = 10, layers: Sequence[int] | None = None
+    dataset: xr.Dataset,
+    *,
+    source: str | None = None,
+    window: int = 10,
+    layers: Sequence[int] | None = None,
 ) -> Figure:
-    """Relative-position histograms of every head, `histogram[source, layer, head, offset]`, as a grid of layers × heads
-    (Pascual et al. 2021, Fig 2).
+    """Relative-position histograms of every head, `histogram[source, layer, head, offset]`, as a
+    grid of layers × heads (Pascual et al. 2021, Fig 2).
 
     Parameters
     ----------
@@ -68,14 +80,18 @@ def histogram_grid(
     if layers is not None:
         known = data.numbers(dataset, "layer")
         if not layers or not set(layers) <= set(known):
-            raise ParameterError(f"`layers` must name layers from 0 to {known[-1]}; it is {list(layers)}.")
+            raise ParameterError(
+                f"`layers` must name layers from 0 to {known[-1]}; it is {list(layers)}."
+            )
         dataset = dataset.isel(layer=[known.index(number) for number in layers])
     sources = data.labels(dataset, "source")
     cube = data.values(dataset, "histogram", _DIMS)
     present = [name for index, name in enumerate(sources) if np.isfinite(cube[index]).any()]
     chosen = source or (present[0] if present else "")
     if chosen not in present:
-        raise ParameterError(f"`source` must be one of {', '.join(present) or 'none'}; it is {source!r}.")
+        raise ParameterError(
+            f"`source` must be one of {', '.join(present) or 'none'}; it is {source!r}."
+        )
     offsets = np.array(data.numbers(dataset, "offset"))
     bars = cube[sources.index(chosen)]
     # A causal model has nothing after the token.
@@ -93,7 +109,14 @@ def histogram_grid(
     _cells(ax, bars, offsets)
     for (layer, head), peak in np.ndenumerate(_peaks(bars)):
         if np.isfinite(peak):
-            ax.text(head - 0.46, layer + 0.03, _peak_text(peak), va="top", fontsize=style.SMALL, color=style.GREY)
+            ax.text(
+                head - 0.46,
+                layer + 0.03,
+                _peak_text(peak),
+                va="top",
+                fontsize=style.SMALL,
+                color=style.GREY,
+            )
     ax.set(xlim=(-0.5, heads - 0.5), ylim=(rows, 0), xlabel="head", ylabel="layer (0 at the top)")
     ax.set_xticks(range(heads), [str(h) for h in data.numbers(dataset, "head")])
     ax.set_yticks(np.arange(rows) + 0.5, [str(name) for name in data.numbers(dataset, "layer")])
@@ -106,7 +129,8 @@ def histogram_grid(
     what = READINGS[chosen][0] if chosen in READINGS else chosen
     notes = [
         data.source_text(dataset),
-        data.count_text(dataset.isel(offset=np.flatnonzero(drawn)), "histogram") or data.count_text(dataset, "centre"),
+        data.count_text(dataset.isel(offset=np.flatnonzero(drawn)), "histogram")
+        or data.count_text(dataset, "centre"),
         f"Bars: mean {what} (share of 1) per pair of tokens at that relative position, offsets {_range(offsets)}",
         "Each head is scaled to its own peak, whose height is printed; intervals, where computed, are in the tables",
     ]
@@ -124,7 +148,8 @@ def histogram_grid(
     needs=("histogram",),
 )
 def histogram_wide(dataset: xr.Dataset) -> Figure:
-    """Histograms of attention over offsets from −63 to 63, `histogram[source, layer, head, offset]`."""
+    """Histograms of attention over offsets from −63 to 63, `histogram[source, layer, head,
+    offset]`."""
     return histogram_grid(dataset, source="attention", window=PRINTED)
 
 
@@ -139,19 +164,22 @@ def histogram_wide(dataset: xr.Dataset) -> Figure:
     needs=("centre",),
 )
 def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
-    """Centre of mass of each head's histogram by layer, `centre[source, layer, head]`, one line per source (Pascual et
-    al. 2021, Fig 4).
+    """Centre of mass of each head's histogram by layer, `centre[source, layer, head]`, one line per
+    source (Pascual et al. 2021, Fig 4).
 
-    Several datasets (a mapping of label to dataset: languages, models) stand side by side on one scale.
-    """
-    title, label = "Centre of mass of relative positions", "centre of mass (tokens)\n← before      after →"
+    Several datasets (a mapping of label to dataset: languages, models) stand side by side on one
+    scale."""
+    title, label = (
+        "Centre of mass of relative positions",
+        "centre of mass (tokens)\n← before      after →",
+    )
     lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
     return by_layer(datasets, same_inputs, "centre", title, label, lines)
 
 
 def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") -> Figure:
-    """Mean centre of mass by layer of several datasets (languages, models) in one panel, a line for each (Pascual et
-    al. 2021, Fig 4).
+    """Mean centre of mass by layer of several datasets (languages, models) in one panel, a line for
+    each (Pascual et al. 2021, Fig 4).
 
     Parameters
     ----------
@@ -171,7 +199,9 @@ def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") 
             dataset = dataset.sel(source=[source])
             values = data.values(dataset, "centre", ("source", "layer", "head"))[0]
             mean = mean_over_heads(values)
-            low, high = mean_interval(mean, np.nanvar(values, axis=1, ddof=1), np.isfinite(values).sum(1))
+            low, high = mean_interval(
+                mean, np.nanvar(values, axis=1, ddof=1), np.isfinite(values).sum(1)
+            )
             colour, marker = style.cycle(style.OKABE_ITO, index), style.cycle(style.MARKERS, index)
             ax.plot(range(len(mean)), mean, color=colour, marker=marker, label=which)
             ax.fill_between(range(len(mean)), low, high, color=colour, alpha=0.15, linewidth=0)
@@ -181,14 +211,21 @@ def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") 
         ax.set_ylabel("centre of mass (tokens)\n← before      after →")
         handles, _ = ax.get_legend_handles_labels()
         how = f"Lines: mean over the heads of a layer; shade: its 95 % interval over heads. {EVERY_OFFSET}"
-        return style.complete(fig, "Mean centre of mass by layer", [*notes, how], handles, min(3, len(handles)))
+        return style.complete(
+            fig, "Mean centre of mass by layer", [*notes, how], handles, min(3, len(handles))
+        )
 
 
 def same_inputs(dataset: xr.Dataset) -> xr.Dataset:
-    """The sources that were measured on the same inputs as attention: others must not be drawn beside it."""
-    if "mean_offset_n" not in dataset.variables or "attention" not in data.labels(dataset, "source"):
+    """The sources that were measured on the same inputs as attention: others must not be drawn
+    beside it."""
+    if "mean_offset_n" not in dataset.variables or "attention" not in data.labels(
+        dataset, "source"
+    ):
         return dataset
-    counts = dataset["mean_offset_n"].max([dim for dim in dataset["mean_offset_n"].dims if dim != "source"])
+    counts = dataset["mean_offset_n"].max(
+        [dim for dim in dataset["mean_offset_n"].dims if dim != "source"]
+    )
     own = counts.sel(source="attention")
     return dataset.isel(source=np.flatnonzero((counts == own).values))
 
@@ -203,8 +240,8 @@ def same_inputs(dataset: xr.Dataset) -> xr.Dataset:
     needs=("mean_distance",),
 )
 def mean_distance(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
-    """Mean distance between a token and what its head attends to, by layer: `mean_distance[source, layer, head]`; one
-    or several datasets."""
+    """Mean distance between a token and what its head attends to, by layer: `mean_distance[source,
+    layer, head]`; one or several datasets."""
     lines = "One point per head; lines: mean over the heads of a layer"
     label = "mean distance (tokens)"
     return by_layer(datasets, same_inputs, "mean_distance", "How far heads look", label, lines)
@@ -218,8 +255,8 @@ def by_layer(
     label: str,
     lines: str,
 ) -> Figure:
-    """A variable `[source, layer, head]` of what is `chosen` of one or several datasets by layer, side by side on one
-    scale."""
+    """A variable `[source, layer, head]` of what is `chosen` of one or several datasets by layer,
+    side by side on one scale."""
     given = {"": datasets} if isinstance(datasets, xr.Dataset) else datasets
     named = {which: chosen(one) for which, one in given.items()}
     if not named:
@@ -239,7 +276,11 @@ def by_layer(
             ax.axhline(0, color=style.GREY, linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
         else:
             ax.set_ylim(bottom=0)
-        style.layer_axis(ax, data.numbers(dataset, "layer"), "layer (0 = first)" if index + columns >= count else "")
+        style.layer_axis(
+            ax,
+            data.numbers(dataset, "layer"),
+            "layer (0 = first)" if index + columns >= count else "",
+        )
         notes.append(_counted(dataset, which, name, "mean_offset", "histogram"))
     for ax in axes[count:]:
         ax.remove()
@@ -252,7 +293,8 @@ def by_layer(
 
 
 def _counted(dataset: xr.Dataset, which: str, *names: str) -> str:
-    """Whose these are, which model on which corpus, and on how many examples: of the first name that says so."""
+    """Whose these are, which model on which corpus, and on how many examples: of the first name
+    that says so."""
     counts = (data.count_text(dataset, name) for name in names)
     told = ", ".join(filter(None, (data.source_text(dataset), next(filter(None, counts), ""))))
     return ": ".join(filter(None, (which, told)))
@@ -276,8 +318,8 @@ def _peak_text(peak: float) -> str:
 
 
 def _cells(ax: Axes, bars: np.ndarray, offsets: np.ndarray) -> None:
-    """Draw all histograms into one axes: cell (layer, head) spans head ± 0.5 and layer to layer + 1; three shapes per
-    head keep the file small."""
+    """Draw all histograms into one axes: cell (layer, head) spans head ± 0.5 and layer to layer +
+    1; three shapes per head keep the file small."""
     slot = 0.92 / len(offsets)
     left = -0.46 + np.arange(len(offsets)) * slot
     peaks = _peaks(bars)
@@ -285,7 +327,15 @@ def _cells(ax: Axes, bars: np.ndarray, offsets: np.ndarray) -> None:
     for layer, head in np.ndindex(*peaks.shape):
         floor = layer + 0.97
         if not np.isfinite(peaks[layer, head]):
-            ax.text(head, layer + 0.5, "n/a", ha="center", va="center", fontsize=style.SMALL, color=style.GREY)
+            ax.text(
+                head,
+                layer + 0.5,
+                "n/a",
+                ha="center",
+                va="center",
+                fontsize=style.SMALL,
+                color=style.GREY,
+            )
             continue
         height = np.nan_to_num(bars[layer, head]) / (peaks[layer, head] or 1.0) * 0.86
         for colour, _, sign in _SIDES:
@@ -293,11 +343,21 @@ def _cells(ax: Axes, bars: np.ndarray, offsets: np.ndarray) -> None:
             if part.any():
                 x = np.column_stack([left[part], left[part] + slot]).ravel() + head
                 y = floor - np.repeat(height[part], 2)
-                shapes[colour].append(np.column_stack([np.r_[x[0], x, x[-1]], np.r_[floor, y, floor]]))
+                shapes[colour].append(
+                    np.column_stack([np.r_[x[0], x, x[-1]], np.r_[floor, y, floor]])
+                )
     for colour, polygons in shapes.items():
         ax.add_collection(PolyCollection(polygons, facecolors=colour, edgecolors="none", zorder=2))
     for layer in range(peaks.shape[0]):
-        ax.plot([-0.5, peaks.shape[1] - 0.5], [layer + 0.97] * 2, color=style.PALE, linewidth=0.5, zorder=1)
+        ax.plot(
+            [-0.5, peaks.shape[1] - 0.5],
+            [layer + 0.97] * 2,
+            color=style.PALE,
+            linewidth=0.5,
+            zorder=1,
+        )
     for here in left[offsets == 0] + slot / 2:  # where the token itself stands
         for head in range(peaks.shape[1]):
-            ax.plot([head + here] * 2, [0, peaks.shape[0]], color="#ececec", linewidth=0.5, zorder=0)
+            ax.plot(
+                [head + here] * 2, [0, peaks.shape[0]], color="#ececec", linewidth=0.5, zorder=0
+            )

@@ -13,18 +13,25 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Bench, Experiment, Paper, Shape, layer_head_coords, mean_variables
+from headwise.analyses.contract import (
+    Experiment,
+    ExperimentContext,
+    Paper,
+    Shape,
+    layer_head_coords,
+    mean_variables,
+)
 from headwise.analyses.headlines import named_heads, ranked_heads
 from headwise.analyses.sinks.analysis import SHORTEST, check_threshold, on_first
 from headwise.analyses.surface.analysis import FIRST
 from headwise.core.errors import InputError
-from headwise.core.workers import current, whole
+from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
-from headwise.models.ask import Answers, Ask
+from headwise.models.statistics.request import StatsRequest, StatsResult
 from headwise.models.view import Watcher
 from headwise.stats.accumulators import Moments
 from headwise.text.encode import Batch, Encoded, batches, documents_of
-from headwise.text.made import made_row
+from headwise.text.synthetic import synthetic_row
 
 HEADS = ("layer", "head")
 WAYS = {"with": True, "without": False}
@@ -35,10 +42,12 @@ SHARE = "share of attention"
 
 @dataclass(frozen=True)
 class OpeningToken(Experiment):
-    """How much of each head rests on the first token of the same inputs with the tokenizer's opening token and without.
+    """How much of each head rests on the first token of the same inputs with the tokenizer's
+    opening token and without.
 
-    With it, the first token is the opening token; without it, it is the first of the text. Over the rows i > 0 that see
-    token 0, averaged in an example, then over examples, with count and 95 % interval:
+    With it, the first token is the opening token; without it, it is the first of the text. Over the
+    rows i > 0 that see token 0, averaged in an example, then over examples, with count and 95 %
+    interval:
 
     - `first_with`, `first_without[layer, head]`: `A[i, 0]`; `rate_with`, `rate_without`: share of rows with `A[i, 0]`
       above `threshold`;
@@ -56,12 +65,12 @@ class OpeningToken(Experiment):
     -----
     Question: Does a head rest on the opening token, or on whatever comes first?
 
-    Assumes: The first token is seen by all others, so it is asked of decoders; the tokenizer has an opening token,
-    whether it adds it or not (attribute `opening`: 1 where it does).
+    Assumes: The first token is seen by all others, so it is asked of decoders; the tokenizer has an
+    opening token, whether it adds it or not (attribute `opening`: 1 where it does).
 
-    Traps: One of the two ways is not how the model was trained: a change says what the opening token does, not what a
-    model trained without it would do. Rows of the two ways are not alike in number: with the opening token the text's
-    first token is a row more.
+    Traps: One of the two ways is not how the model was trained: a change says what the opening
+    token does, not what a model trained without it would do. Rows of the two ways are not alike in
+    number: with the opening token the text's first token is a row more.
 
     Cost: Two passes over the examples.
     """
@@ -83,29 +92,46 @@ class OpeningToken(Experiment):
             return "the decoder reads a source beside its own text, which opens as the model has it"
         return None if "cls" in shape.token_types else "the tokenizer has no opening token"
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
         given = list(islice(iter(bench.rows), bench.limit))
-        pairs = [{way: with_opening(model, row, there) for way, there in WAYS.items()} for row in given]
+        pairs = [
+            {way: with_opening(model, row, there) for way, there in WAYS.items()} for row in given
+        ]
         pairs = [pair for pair in pairs if min(map(len, pair.values())) >= SHORTEST]
         if not pairs:
-            raise InputError(f"Without the opening token every input is shorter than {SHORTEST} tokens: give longer.")
+            raise InputError(
+                f"Without the opening token every input is shorter than {SHORTEST} tokens: give longer."
+            )
         units = [
             (f"{way}-{start:06d}", [pair[way] for pair in pairs[start : start + PIECE]])
             for way in WAYS
             for start in range(0, len(pairs), PIECE)
         ]
         parts: dict[str, list[dict[str, np.ndarray]]] = {way: [] for way in WAYS}
-        made = whole(current().pieces(bench.store, partial(observe_piece, model, self.threshold), iter(units)))
+        made = raise_failures(
+            current().pieces(
+                bench.store, partial(observe_piece, model, self.threshold), iter(units)
+            )
+        )
         for done, ((name, _), piece) in enumerate(zip(units, made, strict=True), 1):
             parts[name.split("-")[0]].append(piece.arrays)
             bench.progress("with and without the opening token", done, len(units))
-        found = {way: {key: np.concatenate([p[key] for p in own]) for key in own[0]} for way, own in parts.items()}
+        found = {
+            way: {key: np.concatenate([p[key] for p in own]) for key in own[0]}
+            for way, own in parts.items()
+        }
         opens = sum(bool(row.ids[0] == model.encoder.cls_id) for row in given) > len(given) / 2
-        return self._dataset(found, bench.shape, documents_of([pair["with"] for pair in pairs]), opens)
+        return self._dataset(
+            found, bench.shape, documents_of([pair["with"] for pair in pairs]), opens
+        )
 
     def _dataset(
-        self, found: Mapping[str, Mapping[str, np.ndarray]], shape: Shape, documents: Sequence[int] | None, opens: bool
+        self,
+        found: Mapping[str, Mapping[str, np.ndarray]],
+        shape: Shape,
+        documents: Sequence[int] | None,
+        opens: bool,
     ) -> xr.Dataset:
         variables: dict[str, Any] = {}
 
@@ -136,20 +162,22 @@ class OpeningToken(Experiment):
 
 
 class Watch(Watcher):
-    """Keeps, for each example of a batch and each layer, the mean weight on the first token and how often it is above
-    the threshold."""
+    """Keeps, for each example of a batch and each layer, the mean weight on the first token and how
+    often it is above the threshold."""
 
     needs: frozenset[str] = frozenset()
 
     def __init__(self, batch: Batch, threshold: float) -> None:
         self.batch, self.threshold = batch, threshold
-        self.ask: Ask | None = Ask({FIRST: batch.kind("first")}, uniform=True)
+        self.ask: StatsRequest | None = StatsRequest({FIRST: batch.kind("first")}, uniform=True)
         self.found: dict[str, list[Tensor]] = {"first": [], "rate": []}
 
-    def answers(self, answers: Answers) -> None:
+    def answers(self, answers: StatsResult) -> None:
         _, sums = on_first(answers, self.batch, self.threshold)
         for name, total in (("first", sums["first"]), ("rate", sums["above"])):
-            self.found[name].append(torch.where(sums["rows"] > 0, total.double() / sums["rows"], torch.nan))
+            self.found[name].append(
+                torch.where(sums["rows"] > 0, total.double() / sums["rows"], torch.nan)
+            )
 
 
 def with_opening(model: HeadModel, row: Encoded, opening: bool) -> Encoded:
@@ -159,13 +187,14 @@ def with_opening(model: HeadModel, row: Encoded, opening: bool) -> Encoded:
     if has == opening or encoder.cls_id is None:
         return row
     ids = row.ids[1:] if has else np.r_[encoder.cls_id, row.ids][: encoder.max_length]
-    return replace(made_row(encoder, ids, row.index), example=row.example)
+    return replace(synthetic_row(encoder, ids, row.index), example=row.example)
 
 
 def observe_piece(
     model: HeadModel, threshold: float, rows: Sequence[Encoded]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """`first` and `rate` of each example, `[example, layer, head]`, in the order of the rows, as a piece."""
+    """`first` and `rate` of each example, `[example, layer, head]`, in the order of the rows, as a
+    piece."""
     order = {row.index: place for place, row in enumerate(rows)}
     found: dict[str, list[np.ndarray]] = {"first": [], "rate": []}
     places: list[int] = []

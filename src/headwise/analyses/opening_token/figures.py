@@ -26,7 +26,9 @@ def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of `first_with` and `first_without` on one scale."""
     panels = {"with the opening token": dataset["first_with"], "without": dataset["first_without"]}
     notes = data.ground(dataset, "first_with")
-    return heatmap_panels(panels, title="Attention to the first token", label="share", limits=(0.0, 1.0), notes=notes)
+    return heatmap_panels(
+        panels, title="Attention to the first token", label="share", limits=(0.0, 1.0), notes=notes
+    )
 
 
 @figure(
@@ -43,6 +45,8 @@ def change(dataset: xr.Dataset) -> Figure:
     fig, ax = style.one_panel(style.COLUMN, 2.9)
     ax.axline((0, 0), slope=1, color=style.GREY, linewidth=0.6, linestyle=":")
     points_by_layer(ax, dataset["first_with"].values, dataset["first_without"].values, 9)
-    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="with the opening token", ylabel="without")
+    ax.set(
+        xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="with the opening token", ylabel="without"
+    )
     style.panel_labels([ax], ["weight on the first token (colour: layer)"])
     return style.complete(fig, "With and without the opening token", data.ground(dataset, "change"))

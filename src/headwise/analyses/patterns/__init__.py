@@ -1,4 +1,5 @@
-"""The five patterns of attention maps (Kovaleva et al. 2019, §4.1): a trained classifier, and a page to label maps."""
+"""The five patterns of attention maps (Kovaleva et al. 2019, §4.1): a trained classifier, and a
+page to label maps."""
 
 from headwise.analyses.patterns.label import serve_labels
 from headwise.analyses.patterns.network import (

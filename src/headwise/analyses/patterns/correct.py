@@ -1,5 +1,5 @@
-"""What is known of the classifier's mistakes, and shares of classes corrected for them: those that, so confused, come
-nearest to the counted."""
+"""What is known of the classifier's mistakes, and shares of classes corrected for them: those that,
+so confused, come nearest to the counted."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ERRORS = "errors.json"
 class ErrorModel:
     """Labelled maps by true and by said pattern, `tables[head, true, said]`.
 
-    Maps of one head resemble each other, so doubt about the mistakes is drawn by head. `unit[head]` is what the
-    mistakes must carry over to: other heads (each its own unit, the default), or other models.
-    """
+    Maps of one head resemble each other, so doubt about the mistakes is drawn by head. `unit[head]`
+    is what the mistakes must carry over to: other heads (each its own unit, the default), or other
+    models."""
 
     tables: np.ndarray
     origin: str = ""
@@ -40,7 +40,8 @@ class ErrorModel:
         return np.asarray(np.einsum("rh,htd->rtd", drawn_heads, self.tables))
 
     def halves(self, repeats: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The counts of one half of the units and of the other, drawn again and again, `[repeat, true, said]` each.
+        """The counts of one half of the units and of the other, drawn again and again, `[repeat,
+        true, said]` each.
 
         None where there is one unit only.
         """
@@ -55,7 +56,9 @@ class ErrorModel:
 
 @cache
 def _shipped() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((resources.files("headwise.analyses.patterns") / ERRORS).read_text("utf-8"))
+    found: dict[str, Any] = json.loads(
+        (resources.files("headwise.analyses.patterns") / ERRORS).read_text("utf-8")
+    )
     return found
 
 
@@ -72,11 +75,16 @@ def seen_in_training(name: str, layers: int, heads: int) -> bool:
 def shipped_errors(seen: bool, causal: bool) -> ErrorModel:
     """The mistakes of the shipped classifier on such a model."""
     found = _shipped()["seen" if seen else "unseen"]["causal" if causal else "encoder"]
-    return ErrorModel(np.array(found["tables"]), found["origin"], np.array(found["unit"]) if "unit" in found else None)
+    return ErrorModel(
+        np.array(found["tables"]),
+        found["origin"],
+        np.array(found["unit"]) if "unit" in found else None,
+    )
 
 
 REPEATS = 400
-# Half a map is added to each row of the confusion counts: a mistake not seen in dozens of maps is rare, not impossible.
+# Half a map is added to each row of the confusion counts: a mistake not seen in dozens of maps is
+# rare, not impossible.
 PSEUDO = 0.5
 
 
@@ -87,11 +95,12 @@ def said_given_true(counts: np.ndarray) -> np.ndarray:
 
 
 def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
-    """`argmin_p ‖Cᵀ p − q‖²` over the simplex (p ≥ 0, Σ p = 1), with q the shares said `[..., class]`.
+    """`argmin_p ‖Cᵀ p − q‖²` over the simplex (p ≥ 0, Σ p = 1), with q the shares said `[...,
+    class]`.
 
-    `C[true, said]` are the probabilities of `said_given_true`: one table for all shares, or one for each. Exact: the
-    least-squares solution with Σ p = 1 is taken on every subset of classes, and the best one that is nowhere negative
-    is kept. NaN shares stay NaN.
+    `C[true, said]` are the probabilities of `said_given_true`: one table for all shares, or one for
+    each. Exact: the least-squares solution with Σ p = 1 is taken on every subset of classes, and
+    the best one that is nowhere negative is kept. NaN shares stay NaN.
 
     Examples
     --------
@@ -103,14 +112,19 @@ def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
     tables = mistakes.reshape(-1, classes, classes)
     best = np.full(shares.shape, np.nan)
     least = np.full(len(shares), np.inf)
-    for index in (list(own) for size in range(1, classes + 1) for own in combinations(range(classes), size)):
+    for index in (
+        list(own) for size in range(1, classes + 1) for own in combinations(range(classes), size)
+    ):
         part = tables[:, index]  # said given these true classes
         size = len(index)
-        # minimise ‖partᵀ p − q‖² with Σ p = 1, by Lagrange: [part partᵀ, 1; 1ᵀ, 0] [p; λ] = [part q; 1]
+        # minimise ‖partᵀ p − q‖² with Σ p = 1, by Lagrange: [part partᵀ, 1; 1ᵀ, 0] [p; λ] = [part
+        # q; 1]
         system = np.zeros((len(tables), size + 1, size + 1))
         system[:, :size, :size] = part @ part.swapaxes(-1, -2)
         system[:, :size, size] = system[:, size, :size] = 1
-        right = np.concatenate([(part @ shares[:, :, None])[..., 0], np.ones((len(shares), 1))], axis=1)
+        right = np.concatenate(
+            [(part @ shares[:, :, None])[..., 0], np.ones((len(shares), 1))], axis=1
+        )
         found = (np.linalg.pinv(system, hermitian=True) @ right[:, :, None])[:, :size, 0]
         residual = (((found[:, None] @ part)[:, 0] - shares) ** 2).sum(-1)
         better = (found >= -1e-9).all(-1) & (residual < least - 1e-15)
@@ -123,8 +137,8 @@ def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corrected:
-    """Corrected shares `[class]` with a 95 % interval, and whether they are likely nearer the truth than those
-    counted."""
+    """Corrected shares `[class]` with a 95 % interval, and whether they are likely nearer the truth
+    than those counted."""
 
     shares: np.ndarray
     low: np.ndarray
@@ -136,9 +150,9 @@ class Corrected:
 def carries_over(errors: ErrorModel, repeats: int = REPEATS, seed: int = 0) -> bool:
     """Whether the mistakes on some heads (or models) mend the shares of others.
 
-    Half of the labelled units give the confusion, by which the shares said of the other half are corrected; their
-    labels say whether that is nearer the truth. It is, where the squared distance is less in the mean over such halves.
-    """
+    Half of the labelled units give the confusion, by which the shares said of the other half are
+    corrected; their labels say whether that is nearer the truth. It is, where the squared distance
+    is less in the mean over such halves."""
     known, others = errors.halves(repeats, np.random.default_rng(seed))
     enough = (known.sum((-2, -1)) > 0) & (others.sum((-2, -1)) > 0)
     if not enough.any():
@@ -155,11 +169,10 @@ def corrected_with_interval(
 ) -> Corrected:
     """Correct the shares said in each example, `per_example[example, class]`.
 
-    Both sources of doubt are in the interval: examples are resampled, and so are the labelled heads behind the error
-    model. The correction helps where two things hold: the mistakes carry over (`carries_over`), and what it takes away
-    (the squared bias of the counted shares, less what chance alone would show of it, and their variance) is more than
-    the variance it brings in.
-    """
+    Both sources of doubt are in the interval: examples are resampled, and so are the labelled heads
+    behind the error model. The correction helps where two things hold: the mistakes carry over
+    (`carries_over`), and what it takes away (the squared bias of the counted shares, less what
+    chance alone would show of it, and their variance) is more than the variance it brings in."""
     seen = per_example[~np.isnan(per_example).any(-1)]
     classes = per_example.shape[-1]
     nothing = np.full(classes, np.nan)

@@ -1,4 +1,5 @@
-"""Figures of the five kinds of attention map: typical ones, how often each occurs, in which heads."""
+"""Figures of the five kinds of attention map: typical ones, how often each occurs, in which
+heads."""
 
 from __future__ import annotations
 
@@ -18,9 +19,13 @@ from headwise.core.errors import ParameterError
 from headwise.plots import data, style
 from headwise.plots.registry import figure
 
-COLOURS = dict(zip(PATTERNS, (style.BLUE, style.VERMILION, style.PINK, style.GREEN, style.PALE), strict=True))
+COLOURS = dict(
+    zip(PATTERNS, (style.BLUE, style.VERMILION, style.PINK, style.GREEN, style.PALE), strict=True)
+)
 DARK = ("vertical", "diagonal", "block")  # print on them is white
-_HATCHES = dict(zip(PATTERNS, ("", "", "////", "", ""), strict=True))  # told apart without colour too
+_HATCHES = dict(
+    zip(PATTERNS, ("", "", "////", "", ""), strict=True)
+)  # told apart without colour too
 
 
 @figure(
@@ -33,7 +38,9 @@ _HATCHES = dict(zip(PATTERNS, ("", "", "////", "", ""), strict=True))  # told ap
     paper="Kovaleva et al. 2019, Fig 1",
     needs=("proportion",),
 )
-def gallery(dataset: xr.Dataset | None = None, maps: Mapping[str, Sequence[np.ndarray]] | None = None) -> Figure:
+def gallery(
+    dataset: xr.Dataset | None = None, maps: Mapping[str, Sequence[np.ndarray]] | None = None
+) -> Figure:
     """Typical maps per class (Kovaleva et al. 2019, Fig 1).
 
     Parameters
@@ -80,7 +87,8 @@ def gallery(dataset: xr.Dataset | None = None, maps: Mapping[str, Sequence[np.nd
     needs=("overall",),
 )
 def shares(dataset: xr.Dataset) -> Figure:
-    """Shares of the five kinds over all maps and by layer; draws `overall`, `overall_corrected` and `proportion`."""
+    """Shares of the five kinds over all maps and by layer; draws `overall`, `overall_corrected` and
+    `proportion`."""
     fig = style.new_figure(style.PAGE, 2.7)
     left, right = fig.subplots(1, 2, width_ratios=(1.15, 1))
     place = np.arange(len(PATTERNS))
@@ -89,7 +97,9 @@ def shares(dataset: xr.Dataset) -> Figure:
         (0.16, "overall_corrected", "corrected for confusion", "D"),
     ):
         value = data.values(dataset, name, ("pattern",))
-        if name == "overall_corrected" and np.isnan(value).all():  # only counts, where a correction does not help
+        if (
+            name == "overall_corrected" and np.isnan(value).all()
+        ):  # only counts, where a correction does not help
             continue
         ends = data.interval(dataset, name, ("pattern",))
         for k, pattern in enumerate(PATTERNS):
@@ -97,7 +107,9 @@ def shares(dataset: xr.Dataset) -> Figure:
             if ends is not None:
                 left.hlines(k + offset, ends[0][k], ends[1][k], color=colour, linewidth=1.2)
             face = colour if marker == "o" else "white"
-            (point,) = left.plot(value[k], k + offset, marker, color=colour, markerfacecolor=face, markersize=4.5)
+            (point,) = left.plot(
+                value[k], k + offset, marker, color=colour, markerfacecolor=face, markersize=4.5
+            )
             point.set_label(label if k == 0 else "_")
     left.set_yticks(place, PATTERNS)
     left.invert_yaxis()
@@ -115,7 +127,9 @@ def shares(dataset: xr.Dataset) -> Figure:
     if np.isnan(data.values(dataset, "overall_corrected", ("pattern",))).all():
         bars = "Intervals: 95 %, over examples; as counted, since a correction would do more harm than good here"
     notes = [data.source_text(dataset), f"n = {count:,} examples" if count else "", bars]
-    return style.complete(fig, "The five kinds of attention map", notes, pattern_legend(), columns=len(PATTERNS))
+    return style.complete(
+        fig, "The five kinds of attention map", notes, pattern_legend(), columns=len(PATTERNS)
+    )
 
 
 @figure(
@@ -127,7 +141,8 @@ def shares(dataset: xr.Dataset) -> Figure:
     needs=("proportion",),
 )
 def heads(dataset: xr.Dataset) -> Figure:
-    """The most frequent pattern of each head, with its share printed where it fits; draws `proportion`."""
+    """The most frequent pattern of each head, with its share printed where it fits; draws
+    `proportion`."""
     proportion = data.values(dataset, "proportion", ("layer", "head", "pattern"))
     layers, count = proportion.shape[:2]
     known = ~np.isnan(proportion).any(-1)
@@ -138,7 +153,11 @@ def heads(dataset: xr.Dataset) -> Figure:
     strength = np.clip((share - 0.2) / 0.8, 0.08, 1)[..., None] * 0.85
     cell = min(0.42, (style.PAGE - 0.7) / count)
     fig, ax = style.one_panel(max(style.COLUMN, count * cell + 0.8), layers * min(cell, 0.3) + 1.25)
-    ax.imshow(np.where(known[..., None], 1 - strength * (1 - colours), 1.0), aspect="auto", interpolation="nearest")
+    ax.imshow(
+        np.where(known[..., None], 1 - strength * (1 - colours), 1.0),
+        aspect="auto",
+        interpolation="nearest",
+    )
     if cell >= 0.28 and layers * count <= 600:
         for layer, head in zip(*np.nonzero(known), strict=True):
             dark = strength[layer, head, 0] > 0.55 and PATTERNS[top[layer, head]] in DARK
@@ -168,27 +187,39 @@ def shares_by_corpus(results: Mapping[str, xr.Dataset], corrected: bool = False)
     name = "overall_corrected" if corrected else "overall"
     with style.context():
         fig, ax = style.one_panel(min(style.PAGE, 1.4 + 0.75 * len(results) + 1), 2.9)
-        values = np.stack([data.values(dataset, name, ("pattern",)) for dataset in results.values()])
+        values = np.stack(
+            [data.values(dataset, name, ("pattern",)) for dataset in results.values()]
+        )
         stack_patterns(ax, values, list(results), numbers=True)
         ax.set_ylabel("share of maps")
         what = "Corrected for the classifier's confusion" if corrected else "As counted"
-        behind = [f"{corpus}: {_behind(dataset)}" for corpus, dataset in results.items() if _behind(dataset)]
+        behind = [
+            f"{corpus}: {_behind(dataset)}"
+            for corpus, dataset in results.items()
+            if _behind(dataset)
+        ]
         notes = [f"{what}; intervals are in the tables. In per cent", *behind]
-        return style.complete(fig, "Kinds of attention map by corpus", notes, pattern_legend(), columns=3)
+        return style.complete(
+            fig, "Kinds of attention map by corpus", notes, pattern_legend(), columns=3
+        )
 
 
 def _behind(dataset: xr.Dataset) -> str:
     return ", ".join(filter(None, (data.source_text(dataset), data.count_text(dataset, "overall"))))
 
 
-def stack_patterns(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = False) -> None:
+def stack_patterns(
+    ax: Axes, values: np.ndarray, names: Sequence[str], numbers: bool = False
+) -> None:
     """Stacked bars of `values[bar, pattern]`."""
     place = np.arange(len(names))
     below = np.zeros(len(names))
     for k, pattern in enumerate(PATTERNS):
         height = np.nan_to_num(values[:, k])
         colour, hatch = COLOURS[pattern], _HATCHES[pattern]
-        ax.bar(place, height, 0.8, below, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
+        ax.bar(
+            place, height, 0.8, below, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4
+        )
         box = {"facecolor": colour, "edgecolor": "none", "pad": 0.8} if hatch else None
         for bar in np.flatnonzero(height > 0.04).tolist() if numbers else ():
             ink = "white" if pattern in DARK else style.INK
@@ -199,11 +230,25 @@ def stack_patterns(ax: Axes, values: np.ndarray, names: Sequence[str], numbers: 
     ax.set_ylim(0, 1)
 
 
-def _print(ax: Axes, x: float, y: float, share: float, ink: str, box: dict[str, Any] | None = None) -> None:
+def _print(
+    ax: Axes, x: float, y: float, share: float, ink: str, box: dict[str, Any] | None = None
+) -> None:
     """A share in per cent, in the middle of its cell or bar."""
-    ax.text(x, y, f"{100 * share:.0f}", ha="center", va="center", fontsize=style.SMALL, color=ink, bbox=box)
+    ax.text(
+        x,
+        y,
+        f"{100 * share:.0f}",
+        ha="center",
+        va="center",
+        fontsize=style.SMALL,
+        color=ink,
+        bbox=box,
+    )
 
 
 def pattern_legend() -> list[Patch]:
     """The colours and hatches of `stack_patterns`."""
-    return [Patch(facecolor=COLOURS[name], hatch=_HATCHES[name], edgecolor="white", label=name) for name in PATTERNS]
+    return [
+        Patch(facecolor=COLOURS[name], hatch=_HATCHES[name], edgecolor="white", label=name)
+        for name in PATTERNS
+    ]

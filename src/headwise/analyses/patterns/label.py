@@ -1,4 +1,5 @@
-"""`headwise label`: a local page that shows one map after another and takes one key for each, and its server."""
+"""`headwise label`: a local page that shows one map after another and takes one key for each, and
+its server."""
 
 from __future__ import annotations
 
@@ -33,26 +34,36 @@ from headwise.core.loopback import (
 )
 from headwise.stats.agreement import Kappa, cohen_kappa
 
-KEYS = {"v": "vertical", "d": "diagonal", "m": "vertical+diagonal", "b": "block", "h": "heterogeneous"}
+KEYS = {
+    "v": "vertical",
+    "d": "diagonal",
+    "m": "vertical+diagonal",
+    "b": "block",
+    "h": "heterogeneous",
+}
 
 
 class LabelSession:
-    """One labeller's way through the maps: which is next, what was said, and how it agrees with others.
+    """One labeller's way through the maps: which is next, what was said, and how it agrees with
+    others.
 
     Parameters
     ----------
     maps_file : Path
         An .npz file of square maps by id.
     labels_file : Path
-        The table that rows are added to; made where there is none. Maps this labeller has labelled in this pass are not
-        shown again.
+        The table that rows are added to; made where there is none. Maps this labeller has labelled
+        in this pass are not shown again.
     labeller : str, default ""
         Who labels.
     round : int, default 1
-        Which pass this is; a second pass of the same labeller shows the maps again, in another order.
+        Which pass this is; a second pass of the same labeller shows the maps again, in another
+        order.
     """
 
-    def __init__(self, maps_file: Path, labels_file: Path, labeller: str = "", round: int = 1) -> None:
+    def __init__(
+        self, maps_file: Path, labels_file: Path, labeller: str = "", round: int = 1
+    ) -> None:
         if "\n" in labeller or "\r" in labeller:
             raise ParameterError("`labeller` must be a name on one line.")
         if round < 1:
@@ -70,7 +81,8 @@ class LabelSession:
         self._done = {label.id: label.label for label in labels if self._own(label)}
         self._history = list(self._done)
         names = list(self.maps)
-        # A fixed shuffle: neighbouring maps do not come from one text, and a later sitting goes on in the same order.
+        # A fixed shuffle: neighbouring maps do not come from one text, and a later sitting goes on
+        # in the same order.
         self._order = [names[k] for k in np.random.default_rng(round).permutation(len(names))]
 
     def _own(self, label: Label) -> bool:
@@ -81,7 +93,11 @@ class LabelSession:
         with self._lock:
             name = next((name for name in self._order if name not in self._done), None)
             last = self._done.get(self._history[-1]) if self._history else None
-            state: dict[str, Any] = {"done": len(self._done), "total": len(self.maps), "labeller": self.labeller}
+            state: dict[str, Any] = {
+                "done": len(self._done),
+                "total": len(self.maps),
+                "labeller": self.labeller,
+            }
             state |= {"keys": KEYS, "id": name, "last": last}
         if name is None:
             state["agreement"] = [f"{who}: {kappa}" for who, kappa in self.agreement().items()]
@@ -104,7 +120,8 @@ class LabelSession:
             self._history.append(name)
 
     def undo(self) -> str | None:
-        """Take the last label back (by a row with an empty label): its map is shown again. Its id, None for none."""
+        """Take the last label back (by a row with an empty label): its map is shown again. Its id,
+        None for none."""
         with self._lock:
             if not self._history:
                 return None
@@ -114,17 +131,22 @@ class LabelSession:
             return name
 
     def agreement(self) -> dict[str, Kappa]:
-        """Cohen's kappa with all other labellers and with this one's other passes, over the maps both have labelled."""
+        """Cohen's kappa with all other labellers and with this one's other passes, over the maps
+        both have labelled."""
         if not self.labels_file.exists():
             return {}
         others: dict[str, dict[str, str]] = {}
         for label in read_labels(self.labels_file, self.maps):
             if not self._own(label):
-                others.setdefault(f"{label.labeller or 'unnamed'}, pass {label.round}", {})[label.id] = label.label
+                others.setdefault(f"{label.labeller or 'unnamed'}, pass {label.round}", {})[
+                    label.id
+                ] = label.label
         out = {}
         for who, theirs in sorted(others.items()):
             shared = [name for name in self._order if name in theirs and name in self._done]
-            out[who] = cohen_kappa([self._done[name] for name in shared], [theirs[name] for name in shared])
+            out[who] = cohen_kappa(
+                [self._done[name] for name in shared], [theirs[name] for name in shared]
+            )
         return out
 
 
@@ -137,12 +159,14 @@ def serve_labels(
     round: int = 1,
     say: Callable[[str], None] = print,
 ) -> dict[str, Kappa]:
-    """Serve the labelling page until interrupted, then say and return the agreement with all others in the label file.
+    """Serve the labelling page until interrupted, then say and return the agreement with all others
+    in the label file.
 
     Parameters
     ----------
     maps_file, labels_file : Path
-        Maps by id (.npz), and the table of labels, which is only ever added to: a later call goes on where one stopped.
+        Maps by id (.npz), and the table of labels, which is only ever added to: a later call goes
+        on where one stopped.
     port : int, default 0
         Port on 127.0.0.1; 0 takes any free one.
     open_browser : bool, default True
@@ -158,13 +182,17 @@ def serve_labels(
     with LabelServer(session, port) as server:
         address = server.address
         keys = ", ".join(f"{key} {name}" for key, name in KEYS.items())
-        say(f"Labelling {len(session.maps)} maps at {address} ({keys}, u undo); stop with Ctrl-C, every label is kept.")
+        say(
+            f"Labelling {len(session.maps)} maps at {address} ({keys}, u undo); stop with Ctrl-C, every label is kept."
+        )
         if open_browser:
             threading.Timer(0.3, webbrowser.open, [address]).start()
         with suppress(KeyboardInterrupt):
             server.serve_forever()
     agreement = session.agreement()
-    say(f"{session.next()['done']} of {len(session.maps)} maps labelled{f' by {labeller}' if labeller else ''}.")
+    say(
+        f"{session.next()['done']} of {len(session.maps)} maps labelled{f' by {labeller}' if labeller else ''}."
+    )
     for who, kappa in agreement.items():
         say(f"Agreement with {who}: {kappa}")
     return agreement
@@ -173,14 +201,17 @@ def serve_labels(
 PAGE = "label.html"
 LONGEST_BODY = 10_000  # bytes; the page sends a hundred
 PATIENCE = 20.0  # seconds that a request may take to arrive
-INLINE = {"Content-Security-Policy": f"{POLICY}script-src 'unsafe-inline'; style-src 'unsafe-inline'"}
+INLINE = {
+    "Content-Security-Policy": f"{POLICY}script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+}
 
 
 class LabelServer(ThreadingHTTPServer):
     """A server on this machine alone, whose address has a token in it that nobody can guess.
 
-    A request is answered only if it names this server as its host, comes from no other page, has the token, and is
-    short. Requests name maps by their id among those loaded: no part of one ever becomes a path.
+    A request is answered only if it names this server as its host, comes from no other page, has
+    the token, and is short. Requests name maps by their id among those loaded: no part of one ever
+    becomes a path.
 
     Parameters
     ----------
@@ -197,7 +228,9 @@ class LabelServer(ThreadingHTTPServer):
         try:
             super().__init__((HOST, port), partial(_Handler, session))
         except (OSError, OverflowError) as error:
-            raise ParameterError(f"Port {port} cannot be used ({error}); choose another or 0 for any.") from error
+            raise ParameterError(
+                f"Port {port} cannot be used ({error}); choose another or 0 for any."
+            ) from error
         self.guard.port = self.server_port
 
     @property
@@ -253,15 +286,27 @@ class _Handler(BaseHTTPRequestHandler):
         except HeadwiseError as error:
             self._json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
         except OSError as error:
-            self._json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"The label could not be written ({error})."})
+            self._json(
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                {"error": f"The label could not be written ({error})."},
+            )
 
     def _asked(self) -> str:
         headers = self.headers
-        return self.server.guard.asked(headers.get_all("Host", []), headers.get_all("Origin", []), self.path)
+        return self.server.guard.asked(
+            headers.get_all("Host", []), headers.get_all("Origin", []), self.path
+        )
 
     def _content(self) -> dict[str, Any]:
-        lengths, chunked = self.headers.get_all("Content-Length", []), "Transfer-Encoding" in self.headers
-        return content_of(self.rfile.read(body_length(self.headers.get_content_type(), lengths, chunked, LONGEST_BODY)))
+        lengths, chunked = (
+            self.headers.get_all("Content-Length", []),
+            "Transfer-Encoding" in self.headers,
+        )
+        return content_of(
+            self.rfile.read(
+                body_length(self.headers.get_content_type(), lengths, chunked, LONGEST_BODY)
+            )
+        )
 
     def _refuse(self, refused: Refused) -> None:
         self._json(refused.status, {"error": refused.why})
@@ -272,7 +317,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.close_connection = True
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **HEADERS, **INLINE}.items():
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(content)),
+            **HEADERS,
+            **INLINE,
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

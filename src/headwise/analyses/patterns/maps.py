@@ -1,4 +1,5 @@
-"""Brings attention maps of any length to one size, in a way that is linear and keeps stripes, diagonals and blocks."""
+"""Brings attention maps of any length to one size, in a way that is linear and keeps stripes,
+diagonals and blocks."""
 
 from __future__ import annotations
 
@@ -7,32 +8,36 @@ from torch import Tensor
 
 SIZE = 64
 CHANNELS = ("seen", "weight", "visible", "column", "offset")
-# The darkest shade stands for this quantile of the visible weights: one outlier must not make the rest of a map white.
+# The darkest shade stands for this quantile of the visible weights: one outlier must not make the
+# rest of a map white.
 TOP_SHARE = 0.01
 
 
 def bins(lengths: Tensor, width: int, start: int = 0, stop: int | None = None) -> Tensor:
-    """One-hot `[example, SIZE, token]`: which of at most SIZE groups each of the tokens `start..stop` falls into.
+    """One-hot `[example, SIZE, token]`: which of at most SIZE groups each of the tokens
+    `start..stop` falls into.
 
-    Up to SIZE tokens, each is its own group; beyond, token t of n falls into group `⌊t · SIZE / n⌋`, so that groups are
-    neighbours and (nearly) of one size. Padding tokens belong to none.
-    """
+    Up to SIZE tokens, each is its own group; beyond, token t of n falls into group `⌊t · SIZE /
+    n⌋`, so that groups are neighbours and (nearly) of one size. Padding tokens belong to none."""
     stop = width if stop is None else stop
     tokens = torch.arange(start, stop, device=lengths.device)
     n = lengths[:, None]
-    group = torch.where(n > SIZE, tokens[None] * SIZE // n.clamp(min=1), tokens[None].expand(len(lengths), -1))
+    group = torch.where(
+        n > SIZE, tokens[None] * SIZE // n.clamp(min=1), tokens[None].expand(len(lengths), -1)
+    )
     group = torch.where(tokens[None] < n, group, SIZE)
     return torch.nn.functional.one_hot(group.clamp(max=SIZE), SIZE + 1)[..., :SIZE].transpose(1, 2)
 
 
 def shrink(weights: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
-    """Mass between groups of tokens: `[example, head, row, key]`, rows from `start` on, to `[..., SIZE, SIZE]`.
+    """Mass between groups of tokens: `[example, head, row, key]`, rows from `start` on, to `[...,
+    SIZE, SIZE]`.
 
-    `M[I, J] = 1/|I| Σ_{i ∈ I} Σ_{j ∈ J} A[i, j]`: how much a token of group I gives to group J, so rows still sum to
-    one. It is linear, so blocks of rows add up. A head on the previous token keeps a full diagonal, a head on one token
-    a full stripe, and a head on its segment a full block, however long the input. Maps of at most SIZE tokens are left
-    as they are, in the upper left corner.
-    """
+    `M[I, J] = 1/|I| Σ_{i ∈ I} Σ_{j ∈ J} A[i, j]`: how much a token of group I gives to group J, so
+    rows still sum to one. It is linear, so blocks of rows add up. A head on the previous token
+    keeps a full diagonal, a head on one token a full stripe, and a head on its segment a full
+    block, however long the input. Maps of at most SIZE tokens are left as they are, in the upper
+    left corner."""
     keys = bins(lengths, weights.shape[-1]).to(weights.dtype)
     rows = bins(lengths, weights.shape[-1], start, start + weights.shape[-2]).to(weights.dtype)
     rows = rows / keys.sum(-1, keepdim=True).clamp(min=1)
@@ -40,14 +45,16 @@ def shrink(weights: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
 
 
 def shrink_visible(visible: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
-    """How many pairs of two groups are visible, `[example, 1 or head, SIZE, SIZE]`; blocks of rows add up."""
+    """How many pairs of two groups are visible, `[example, 1 or head, SIZE, SIZE]`; blocks of rows
+    add up."""
     keys = bins(lengths, visible.shape[-1]).float()
     rows = bins(lengths, visible.shape[-1], start, start + visible.shape[-2]).float()
     return rows[:, None] @ (visible.float() @ keys[:, None].transpose(-1, -2))
 
 
 def images(mass: Tensor, seen_pairs: Tensor, lengths: Tensor) -> Tensor:
-    """What the network looks at: `[example, head, channel, SIZE, SIZE]` from `shrink` and `shrink_visible`.
+    """What the network looks at: `[example, head, channel, SIZE, SIZE]` from `shrink` and
+    `shrink_visible`.
 
     Maps of fewer than SIZE groups are stretched by repeating their cells. Channels:
 
@@ -70,7 +77,9 @@ def images(mass: Tensor, seen_pairs: Tensor, lengths: Tensor) -> Tensor:
     seen = (flat / top.clamp(min=1e-9)).clamp(max=1).view_as(mass)
     column = mass.sum(-2, keepdim=True) / visible.sum(-2, keepdim=True).clamp(min=1)
     offset = _offset_means(mass, visible)
-    return torch.stack([seen.sqrt(), mass.sqrt(), visible, column.sqrt().expand_as(mass), offset.sqrt()], dim=-3)
+    return torch.stack(
+        [seen.sqrt(), mass.sqrt(), visible, column.sqrt().expand_as(mass), offset.sqrt()], dim=-3
+    )
 
 
 def _stretch(square: Tensor, source: Tensor) -> Tensor:
@@ -98,4 +107,6 @@ def map_images(maps: Tensor, causal: bool) -> Tensor:
     square = torch.ones(n, n, dtype=torch.bool, device=maps.device)
     visible = square.tril() if causal else square
     weights = maps[None].float() * visible
-    return images(shrink(weights, lengths), shrink_visible(visible[None, None], lengths), lengths)[0]
+    return images(shrink(weights, lengths), shrink_visible(visible[None, None], lengths), lengths)[
+        0
+    ]

@@ -1,4 +1,5 @@
-"""The classifier of attention maps: a network of eight convolutions, and its trained weights, which are shipped."""
+"""The classifier of attention maps: a network of eight convolutions, and its trained weights, which
+are shipped."""
 
 from __future__ import annotations
 
@@ -21,24 +22,35 @@ from headwise.core.errors import InputError, ParameterError
 
 PATTERNS = ("vertical", "diagonal", "vertical+diagonal", "block", "heterogeneous")
 WEIGHTS = "weights.safetensors"
-MEANING = {"patterns": PATTERNS, "channels": CHANNELS}  # what a file of weights must say of what goes in and comes out
-# Maps that go through the network at once: beyond this, a processor's cache loses more than batching gains.
+MEANING = {
+    "patterns": PATTERNS,
+    "channels": CHANNELS,
+}  # what a file of weights must say of what goes in and comes out
+# Maps that go through the network at once: beyond this, a processor's cache loses more than
+# batching gains.
 CHUNK = 256
 
 
 class PatternNetwork(nn.Module):
-    """Eight 3 × 3 convolutions with ReLU, in four pairs between which the image is halved, and one linear layer.
+    """Eight 3 × 3 convolutions with ReLU, in four pairs between which the image is halved, and one
+    linear layer.
 
     That layer sees the mean and the maximum over places. Takes `[map, channel, SIZE, SIZE]` (see
     `headwise.analyses.patterns.maps`), gives logits `[map, pattern]` in the order of `PATTERNS`.
     """
 
-    def __init__(self, widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64), dropout: float = 0.0) -> None:
+    def __init__(
+        self, widths: tuple[int, ...] = (12, 12, 24, 24, 48, 48, 64, 64), dropout: float = 0.0
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         before = len(CHANNELS)
         for k, width in enumerate(widths):
-            layers += [nn.Conv2d(before, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+            layers += [
+                nn.Conv2d(before, width, 3, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+            ]
             if k % 2 and k < len(widths) - 1:
                 layers.append(nn.MaxPool2d(2))
             before = width
@@ -55,11 +67,11 @@ class PatternNetwork(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class PatternClassifier:
-    """A trained network (or several, whose probabilities are averaged) with what is known of its mistakes.
+    """A trained network (or several, whose probabilities are averaged) with what is known of its
+    mistakes.
 
-    `confusion[c, d]` counts the held-out maps of true class c that it called d: what `patterns` corrects its
-    proportions by; `confusion_causal` likewise for causal maps.
-    """
+    `confusion[c, d]` counts the held-out maps of true class c that it called d: what `patterns`
+    corrects its proportions by; `confusion_causal` likewise for causal maps."""
 
     networks: tuple[PatternNetwork, ...]
     confusion: np.ndarray
@@ -70,8 +82,14 @@ class PatternClassifier:
         """`[map, channel, SIZE, SIZE]` to `[map, pattern]`."""
         out = images.new_empty(len(images), len(PATTERNS))
         own = torch.backends.cudnn
-        as_they_are = {"enabled": own.enabled, "benchmark": own.benchmark, "deterministic": own.deterministic}
-        with own.flags(**as_they_are, allow_tf32=False):  # the same numbers as on a CPU, to rounding
+        as_they_are = {
+            "enabled": own.enabled,
+            "benchmark": own.benchmark,
+            "deterministic": own.deterministic,
+        }
+        with own.flags(
+            **as_they_are, allow_tf32=False
+        ):  # the same numbers as on a CPU, to rounding
             for begin in range(0, len(images), CHUNK):
                 part = images[begin : begin + CHUNK].contiguous(memory_format=torch.channels_last)
                 said = torch.stack([network(part).softmax(-1) for network in self.networks])
@@ -80,32 +98,57 @@ class PatternClassifier:
 
     def to(self, device: torch.device) -> PatternClassifier:
         """The same classifier on a device."""
-        return replace(self, networks=tuple(copy.deepcopy(network).to(device) for network in self.networks))
+        return replace(
+            self, networks=tuple(copy.deepcopy(network).to(device) for network in self.networks)
+        )
 
 
 def load_classifier(path: Path) -> PatternClassifier:
     """A classifier from a file of weights that `tools/train_patterns` wrote."""
     try:
         with safe_open(path, "pt") as file:
-            about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about, tensors = (
+                file.metadata() or {},
+                {name: file.get_tensor(name) for name in file.keys()},  # noqa: SIM118
+            )
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as a pattern classifier ({error}).") from error
     if any(about.get(key) != json.dumps(names) for key, names in MEANING.items()):
-        raise InputError(f"{path} holds no pattern classifier of this version; train one with tools/train_patterns.")
+        raise InputError(
+            f"{path} holds no pattern classifier of this version; train one with tools/train_patterns."
+        )
     try:
         networks = tuple(_network(tensors, f"{k}.") for k in range(int(about["networks"])))
-        confusion, causal = (np.array(json.loads(about[key])) for key in ("confusion", "confusion_causal"))
-    except (KeyError, ValueError, RuntimeError) as error:  # what is not there, is no number, or has another shape
-        raise InputError(f"{path} is a damaged pattern classifier ({error}); train one again.") from error
+        confusion, causal = (
+            np.array(json.loads(about[key])) for key in ("confusion", "confusion_causal")
+        )
+    except (
+        KeyError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # what is not there, is no number, or has another shape
+        raise InputError(
+            f"{path} is a damaged pattern classifier ({error}); train one again."
+        ) from error
     return PatternClassifier(networks, confusion, causal)
 
 
 def _network(tensors: Mapping[str, Tensor], prefix: str) -> PatternNetwork:
     """One network from its weights, whose names begin with `prefix`."""
-    own = {name.removeprefix(prefix): value.float() for name, value in tensors.items() if name.startswith(prefix)}
-    convolutions = {int(name.split(".")[1]): len(value) for name, value in own.items() if value.ndim == 4}
+    own = {
+        name.removeprefix(prefix): value.float()
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+    convolutions = {
+        int(name.split(".")[1]): len(value) for name, value in own.items() if value.ndim == 4
+    }
     network = PatternNetwork(tuple(convolutions[place] for place in sorted(convolutions)))
-    lacking = [name for name in network.load_state_dict(own, strict=False).missing_keys if "batches" not in name]
+    lacking = [
+        name
+        for name in network.load_state_dict(own, strict=False).missing_keys
+        if "batches" not in name
+    ]
     if lacking:
         raise KeyError(lacking[0])
     # torch's stubs do not know the argument; it is the layout in which convolutions are fastest
@@ -113,7 +156,8 @@ def _network(tensors: Mapping[str, Tensor], prefix: str) -> PatternNetwork:
 
 
 def _fused(network: PatternNetwork) -> PatternNetwork:
-    """The same function with each normalisation taken into the convolution before it: a fifth faster."""
+    """The same function with each normalisation taken into the convolution before it: a fifth
+    faster."""
     layers: list[nn.Module] = []
     for layer in network.convolutions:
         if isinstance(layer, nn.BatchNorm2d):
@@ -137,13 +181,17 @@ def shipped_classifier() -> PatternClassifier:
     return found
 
 
-def classify_maps(maps: Tensor, causal: bool, classifier: PatternClassifier | None = None) -> Tensor:
-    """Pattern probabilities of attention maps, or of any maps with non-negative rows (contributions, for instance).
+def classify_maps(
+    maps: Tensor, causal: bool, classifier: PatternClassifier | None = None
+) -> Tensor:
+    """Pattern probabilities of attention maps, or of any maps with non-negative rows
+    (contributions, for instance).
 
     Parameters
     ----------
     maps : Tensor
-        `[..., n, n]`, rows receiving, columns giving; without padding. Rows need not sum to one: they are made to.
+        `[..., n, n]`, rows receiving, columns giving; without padding. Rows need not sum to one:
+        they are made to.
     causal : bool
         Whether later columns are hidden from a row; if so, what stands there is ignored.
     classifier : PatternClassifier, optional
@@ -162,9 +210,13 @@ def classify_maps(maps: Tensor, causal: bool, classifier: PatternClassifier | No
     'vertical'
     """
     if maps.ndim < 2 or maps.shape[-1] != maps.shape[-2] or maps.shape[-1] == 0:
-        raise ParameterError(f"`maps` must be square, [..., n, n]; its shape is {list(maps.shape)}.")
+        raise ParameterError(
+            f"`maps` must be square, [..., n, n]; its shape is {list(maps.shape)}."
+        )
     if (maps < 0).any() or not torch.isfinite(maps).all():
-        raise ParameterError("`maps` must hold finite numbers that are not negative; take absolute values first.")
+        raise ParameterError(
+            "`maps` must hold finite numbers that are not negative; take absolute values first."
+        )
     chosen = classifier or shipped_classifier()
     device = next(chosen.networks[0].parameters()).device
     n = maps.shape[-1]

@@ -33,8 +33,8 @@ class Label:
 def save_maps(path: Path, maps: Mapping[str, np.ndarray]) -> None:
     """Write maps `{id: [n, n] weights}` for `headwise label`.
 
-    Weights become bytes, `round(255 · √w)`: fine where weights are small, and never off by more than 0.004.
-    """
+    Weights become bytes, `round(255 · √w)`: fine where weights are small, and never off by more
+    than 0.004."""
     stored: dict[str, Any] = {}
     for name, given in maps.items():
         weights = np.asarray(given)
@@ -56,34 +56,47 @@ def read_maps(path: Path) -> dict[str, np.ndarray]:
         _check_square(path, name, array)
     # Bytes hold the square roots of weights, see `save_maps`.
     return {
-        name: (array.astype(np.float32) / 255) ** 2 if array.dtype == np.uint8 else array.astype(np.float32)
+        name: (array.astype(np.float32) / 255) ** 2
+        if array.dtype == np.uint8
+        else array.astype(np.float32)
         for name, array in arrays.items()
     }
 
 
 def _check_square(path: Path, name: str, array: np.ndarray) -> None:
-    if array.ndim != 2 or array.shape[0] != array.shape[1] or not array.size or array.dtype.kind not in "fui":
+    if (
+        array.ndim != 2
+        or array.shape[0] != array.shape[1]
+        or not array.size
+        or array.dtype.kind not in "fui"
+    ):
         raise InputError(
             f"{path}: map '{name}' must be a square array of numbers; it is {array.dtype} of shape {list(array.shape)}."
         )
 
 
 def typical_maps() -> dict[str, list[np.ndarray]]:
-    """Labelled maps that come with the package, `{pattern: [weights [n, n], ...]}`: the classifier's surest first."""
+    """Labelled maps that come with the package, `{pattern: [weights [n, n], ...]}`: the
+    classifier's surest first."""
     with resources.as_file(resources.files("headwise.analyses.patterns") / "typical.npz") as path:
         stored = read_maps(path)
-    return {name: [stored[key] for key in sorted(stored) if key.split("|")[0] == name] for name in PATTERNS}
+    return {
+        name: [stored[key] for key in sorted(stored) if key.split("|")[0] == name]
+        for name in PATTERNS
+    }
 
 
 def shade(weights: np.ndarray) -> np.ndarray:
-    """A map as labellers see it: the square root of the weight over the 99th percentile of the visible, at most 1."""
+    """A map as labellers see it: the square root of the weight over the 99th percentile of the
+    visible, at most 1."""
     causal = not np.triu(weights, 1).any()
     visible = weights[np.tril_indices(len(weights))] if causal else weights.ravel()
     return np.sqrt(np.clip(weights / max(float(np.quantile(visible, 0.99)), 1e-9), 0, 1))
 
 
 def read_labels(path: Path, maps: Iterable[str] | None = None) -> list[Label]:
-    """The labels that stand: for each map, labeller and pass the last row, none where its label is empty (undone).
+    """The labels that stand: for each map, labeller and pass the last row, none where its label is
+    empty (undone).
 
     Parameters
     ----------
@@ -120,7 +133,9 @@ def read_labels(path: Path, maps: Iterable[str] | None = None) -> list[Label]:
         try:
             found = Label(name, label, as_written(row["labeller"] or ""), int(row["pass"] or 1))
         except ValueError as error:
-            raise InputError(f"{path}, line {line}: `pass` must be a whole number; it is '{row['pass']}'.") from error
+            raise InputError(
+                f"{path}, line {line}: `pass` must be a whole number; it is '{row['pass']}'."
+            ) from error
         key = (found.id, found.labeller, found.round)
         standing.pop(key, None)
         if label:

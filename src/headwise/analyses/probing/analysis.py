@@ -1,4 +1,5 @@
-"""What each head's output knows of a sentence: probes on all heads, and the best heads together (Jo & Myaeng 2020)."""
+"""What each head's output knows of a sentence: probes on all heads, and the best heads together (Jo
+& Myaeng 2020)."""
 
 from __future__ import annotations
 
@@ -9,13 +10,21 @@ from typing import Any, ClassVar
 
 import xarray as xr
 
-from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, one_of
+from headwise.analyses.contract import (
+    Experiment,
+    ExperimentContext,
+    Paper,
+    Shape,
+    at_least,
+    layer_head_coords,
+    one_of,
+)
 from headwise.analyses.probing.fit import PAIRS, ProbingOptions, fit_baseline, fit_task
 from headwise.analyses.probing.result import PEARSON, Fitted, pooling_rows, probing_dataset
 from headwise.core.errors import ParameterError
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
-from headwise.models.twins import with_random_weights
+from headwise.models.random_init import with_random_weights
 from headwise.models.vectors import DTYPES, TOKENS, Vectors, collect_vectors, token_rule
 from headwise.probes import ProbeSettings
 from headwise.probes.settings import SOLVERS
@@ -32,13 +41,13 @@ def probe(
     tasks: Given,
     options: ProbingOptions | None = None,
     *,
-    store: Store | None = None,
+    store: CheckpointStore | None = None,
     progress: Report | None = None,
 ) -> xr.Dataset:
     """Probe every head and every layer of a model for some tasks.
 
-    Three phases: sentence vectors of all layers and heads in one pass, all probes of a task, and the dataset, which is
-    computed from those. The first two are kept in the store.
+    Three phases: sentence vectors of all layers and heads in one pass, all probes of a task, and
+    the dataset, which is computed from those. The first two are kept in the store.
 
     Parameters
     ----------
@@ -47,18 +56,19 @@ def probe(
     tasks : Task, Corpus, str, Path, or a sequence or mapping of them
         SentEval files, GLUE folders, folders of them, labelled corpora.
     options : ProbingOptions, optional
-        By default full-batch logistic regression on standardised vectors; `ProbingOptions(ProbeSettings(folds=5))` is
-        the paper's.
-    store : Store, optional
+        By default full-batch logistic regression on standardised vectors;
+        `ProbingOptions(ProbeSettings(folds=5))` is the paper's.
+    store : CheckpointStore, optional
         Where phases are kept; nothing is kept without it.
     progress : callable, optional
-        Told what is counted (tasks, sentences, families of probes), how many are done, and how many there are.
+        Told what is counted (tasks, sentences, families of probes), how many are done, and how many
+        there are.
 
     Returns
     -------
     Dataset
-        `accuracy[task, layer, head]`, `layer_accuracy[task, layer]`, `pooled_accuracy[task, pooling]` and what
-        `probing_dataset` lists.
+        `accuracy[task, layer, head]`, `layer_accuracy[task, layer]`, `pooled_accuracy[task,
+        pooling]` and what `probing_dataset` lists.
     """
     opened = model if isinstance(model, HeadModel) else HeadModel.open(model)
     options = options or ProbingOptions()
@@ -66,7 +76,9 @@ def probe(
         options = replace(options, settings=default_settings(opened, options.seed))
     top, curve = options.sizes(opened.layers, opened.heads)
     options = replace(options, token=token_rule(opened, options.token))
-    read = [task.limit(*options.limits, seed=options.seed) for task in read_tasks(tasks, options.seed)]
+    read = [
+        task.limit(*options.limits, seed=options.seed) for task in read_tasks(tasks, options.seed)
+    ]
     untrained = with_random_weights(opened, options.seed) if options.random_baseline else None
     fits: list[Fitted] = []
     baselines: list[Fitted] = []
@@ -90,31 +102,52 @@ def default_settings(model: HeadModel, seed: int = 0) -> ProbeSettings:
 
 
 def _fitted(
-    model: HeadModel, task: Task, options: ProbingOptions, kind: str, store: Store | None, tell: Report
+    model: HeadModel,
+    task: Task,
+    options: ProbingOptions,
+    kind: str,
+    store: CheckpointStore | None,
+    tell: Report,
 ) -> Fitted:
-    """Collect and fit one task of one model; what the store holds of it already is taken from there."""
+    """Collect and fit one task of one model; what the store holds of it already is taken from
+    there."""
 
     def make() -> tuple[dict[str, Any], dict[str, Any]]:
         vectors = task_vectors(model, task, options, store, tell)
-        fit = fit_baseline(task, vectors, options) if kind == "random" else fit_task(task, vectors, options, tell)
+        fit = (
+            fit_baseline(task, vectors, options)
+            if kind == "random"
+            else fit_task(task, vectors, options, tell)
+        )
         return fit, {}
 
     if store is None:
         return make()[0]
-    part = store.part(f"{kind}-{task.fingerprint()[:16]}", options.identity() | {"model": model.identity()})
+    part = store.part(
+        f"{kind}-{task.fingerprint()[:16]}", options.identity() | {"model": model.identity()}
+    )
     return part.piece("probes", make).arrays
 
 
 def task_vectors(
-    model: HeadModel, task: Task, options: ProbingOptions, store: Store | None = None, report: Report | None = None
+    model: HeadModel,
+    task: Task,
+    options: ProbingOptions,
+    store: CheckpointStore | None = None,
+    report: Report | None = None,
 ) -> Vectors:
-    """The vectors of a task's examples; for `pairs="features"` of all first sentences, then of all second ones."""
+    """The vectors of a task's examples; for `pairs="features"` of all first sentences, then of all
+    second ones."""
     examples = list(task.examples)
     if options.pairs == "features" and task.paired:
-        examples = [half(example, second=second) for second in (False, True) for example in task.examples]
+        examples = [
+            half(example, second=second) for second in (False, True) for example in task.examples
+        ]
 
     what = f"vectors of {task.name}"
-    return collect_vectors(model, examples, store, token=options.token, dtype=options.dtype, report=report, what=what)
+    return collect_vectors(
+        model, examples, store, token=options.token, dtype=options.dtype, report=report, what=what
+    )
 
 
 def _attributes(options: ProbingOptions, top: int) -> dict[str, Any]:
@@ -142,25 +175,26 @@ def _attributes(options: ProbingOptions, top: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Probing(Experiment):
-    """How well the label of an example can be told from one head's output vector (Jo & Myaeng 2020, §3-4, App. A).
+    """How well the label of an example can be told from one head's output vector (Jo & Myaeng 2020,
+    §3-4, App. A).
 
-    Logistic regression on the sentence's vector `O[l, h]` of each head and of each layer's output, fitted for all heads
-    and penalties at once; the heads with the best validation score are concatenated and tested against the last and the
-    best layer.
+    Logistic regression on the sentence's vector `O[l, h]` of each head and of each layer's output,
+    fitted for all heads and penalties at once; the heads with the best validation score are
+    concatenated and tested against the last and the best layer.
 
-    Gives what `headwise.analyses.probing.result.probing_dataset` lists: `accuracy[task, layer, head]`,
-    `layer_accuracy[task, layer]`, `pooled_accuracy[task, pooling]` and more.
+    Gives what `headwise.analyses.probing.result.probing_dataset` lists: `accuracy[task, layer,
+    head]`, `layer_accuracy[task, layer]`, `pooled_accuracy[task, pooling]` and more.
 
     Parameters
     ----------
     tasks : str, default ""
-        SentEval files, GLUE folders or folders of them, with commas between; by default the labels of the corpus (cut
-        60 / 20 / 20 by the digest of each example).
+        SentEval files, GLUE folders or folders of them, with commas between; by default the labels
+        of the corpus (cut 60 / 20 / 20 by the digest of each example).
     solver : {"lbfgs", "senteval", "ridge"}, default "lbfgs"
         `senteval` is the paper's.
     folds : int, default 0
-        0: the validation part picks penalties and ranks heads; k: k-fold cross-validation on training and validation
-        part.
+        0: the validation part picks penalties and ranks heads; k: k-fold cross-validation on
+        training and validation part.
     token, pairs, greedy, control, random_baseline, correction, dtype
         As in `ProbingOptions`.
     top : int, default 0
@@ -174,17 +208,17 @@ class Probing(Experiment):
 
     Notes
     -----
-    Question: What does each head's output know about a sentence, and do the best heads together know more than a layer?
+    Question: What does each head's output know about a sentence, and do the best heads together
+    know more than a layer?
 
     Assumes: What a linear probe finds is there; what it does not find may be there in another form.
 
-    Traps: A probe learns words as well as structure: selectivity (`control`) and random weights say how much. The best
-    of many heads is picked on validation, never on test; do not pick on `accuracy` yourself. Few rows favour few
-    dimensions: a head has fewer numbers than a layer.
+    Traps: A probe learns words as well as structure: selectivity (`control`) and random weights say
+    how much. The best of many heads is picked on validation, never on test; do not pick on
+    `accuracy` yourself. Few rows favour few dimensions: a head has fewer numbers than a layer.
 
-    Cost: A pass that keeps one vector a head for each example, then fits for all heads and penalties at once
-    (`benchmarks/bench_probing.py`).
-    """
+    Cost: A pass that keeps one vector a head for each example, then fits for all heads and
+    penalties at once (`benchmarks/bench_probing.py`)."""
 
     tasks: str = ""
     solver: str = "lbfgs"
@@ -217,7 +251,13 @@ class Probing(Experiment):
     cross: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        allowed = {"solver": SOLVERS, "token": TOKENS, "pairs": PAIRS, "correction": CORRECTIONS, "dtype": DTYPES}
+        allowed = {
+            "solver": SOLVERS,
+            "token": TOKENS,
+            "pairs": PAIRS,
+            "correction": CORRECTIONS,
+            "dtype": DTYPES,
+        }
         for name, values in allowed.items():
             one_of(name, getattr(self, name), values)
         for name in ("folds", "top", "train", "validation", "test"):
@@ -230,12 +270,14 @@ class Probing(Experiment):
         """Labels, unless tasks named by path bring their own."""
         return frozenset() if self.tasks else frozenset({"label"})
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         seed = self.seed or 0
         own = bench.corpus.limit(bench.limit)
         tasks: Given = self.tasks or [task_from_examples(own, bench.corpus.name, seed)]
         plain = default_settings(bench.model, seed)
-        settings = replace(plain, solver=self.solver, folds=self.folds or None, standardize=self.standardize)
+        settings = replace(
+            plain, solver=self.solver, folds=self.folds or None, standardize=self.standardize
+        )
         limits = (self.train or None, self.validation or None, self.test or None)
         same = ("greedy", "control", "pairs", "token", "random_baseline", "correction", "dtype")
         given: dict[str, Any] = {name: getattr(self, name) for name in same}

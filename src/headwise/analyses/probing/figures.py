@@ -1,4 +1,5 @@
-"""Figures of probing: what each head knows, the best heads together, how tasks go together (Jo & Myaeng 2020)."""
+"""Figures of probing: what each head knows, the best heads together, how tasks go together (Jo &
+Myaeng 2020)."""
 
 from __future__ import annotations
 
@@ -31,17 +32,24 @@ _LOCALISED = (
     ("localisation", "among heads", style.BLUE, "o"),
     ("layer_localisation", "among layers", style.ORANGE, "s"),
 )
-_LEVELS: dict[str, Any] = {"best_layer": (0, (4, 2)), "last_layer": (0, (1, 1.5))}  # lines across the curves
+_LEVELS: dict[str, Any] = {
+    "best_layer": (0, (4, 2)),
+    "last_layer": (0, (1, 1.5)),
+}  # lines across the curves
 
 
 def _names(dataset: xr.Dataset) -> list[str]:
     """The tasks as the paper calls them, where it does."""
-    found = dataset["paper_task"].values if "paper_task" in dataset.coords else dataset["task"].values
+    found = (
+        dataset["paper_task"].values if "paper_task" in dataset.coords else dataset["task"].values
+    )
     return [str(name) for name in np.atleast_1d(found)]
 
 
 def _planes(dataset: xr.Dataset, name: str = "accuracy") -> dict[str, xr.DataArray]:
-    return {task: 100 * dataset[name].isel(task=place) for place, task in enumerate(_names(dataset))}
+    return {
+        task: 100 * dataset[name].isel(task=place) for place, task in enumerate(_names(dataset))
+    }
 
 
 def _notes(dataset: xr.Dataset) -> list[str]:
@@ -50,10 +58,15 @@ def _notes(dataset: xr.Dataset) -> list[str]:
 
 def score_label(dataset: xr.Dataset) -> str:
     """What the scores of the tasks are, for an axis."""
-    kinds = {str(kind) for kind in np.atleast_1d(dataset["kind"].values)} if "kind" in dataset.coords else set()
-    return {frozenset({"regression"}): "Pearson's r × 100", frozenset({"classification"}): "test accuracy (%)"}.get(
-        frozenset(kinds), "test accuracy (%), or Pearson's r × 100"
+    kinds = (
+        {str(kind) for kind in np.atleast_1d(dataset["kind"].values)}
+        if "kind" in dataset.coords
+        else set()
     )
+    return {
+        frozenset({"regression"}): "Pearson's r × 100",
+        frozenset({"classification"}): "test accuracy (%)",
+    }.get(frozenset(kinds), "test accuracy (%), or Pearson's r × 100")
 
 
 @figure(
@@ -69,7 +82,9 @@ def heads(dataset: xr.Dataset) -> Figure:
     """`accuracy[task, layer, head]` as heat maps on one colour scale, heads in their own order."""
     title = "Probing accuracy of each head"
     label = score_label(dataset)
-    return heatmap_panels(_planes(dataset), title=title, label=label, annotate="none", notes=_notes(dataset))
+    return heatmap_panels(
+        _planes(dataset), title=title, label=label, annotate="none", notes=_notes(dataset)
+    )
 
 
 @figure(
@@ -82,9 +97,12 @@ def heads(dataset: xr.Dataset) -> Figure:
     needs=("accuracy",),
 )
 def heads_sorted(dataset: xr.Dataset) -> Figure:
-    """`accuracy[task, layer, head]` as heat maps on one colour scale, heads sorted within their layer."""
+    """`accuracy[task, layer, head]` as heat maps on one colour scale, heads sorted within their
+    layer."""
     title = "Probing accuracy of each head, sorted within its layer"
-    return heatmap_panels(_planes(dataset), title=title, label=score_label(dataset), sort=True, notes=_notes(dataset))
+    return heatmap_panels(
+        _planes(dataset), title=title, label=score_label(dataset), sort=True, notes=_notes(dataset)
+    )
 
 
 @figure(
@@ -97,7 +115,8 @@ def heads_sorted(dataset: xr.Dataset) -> Figure:
     each="task",
 )
 def one_task(dataset: xr.Dataset) -> Figure:
-    """One task's `accuracy[layer, head]` on its own colour scale, sorted; the majority label stands in the notes."""
+    """One task's `accuracy[layer, head]` on its own colour scale, sorted; the majority label stands
+    in the notes."""
     planes = _planes(dataset.isel(task=[0]))
     name = next(iter(planes))
     notes = _notes(dataset)
@@ -106,12 +125,16 @@ def one_task(dataset: xr.Dataset) -> Figure:
         notes.append(f"The most frequent label alone: {majority:.1f} %")
     if "better" in dataset:
         better = np.atleast_3d(dataset["better"].values)
-        notes.append(f"Better than that at 5 %, corrected over heads: {int(better.sum())} of {better.size} heads")
+        notes.append(
+            f"Better than that at 5 %, corrected over heads: {int(better.sum())} of {better.size} heads"
+        )
     if data.has(dataset, "random_accuracy"):
         best = 100 * np.nanmax(dataset["random_accuracy"].values)
         notes.append(f"Best head of the same model with random weights: {best:.1f} %")
     title = f"{name}: probing accuracy of each head"
-    return heatmap_panels({"": planes[name]}, title=title, label=score_label(dataset), sort=True, notes=notes)
+    return heatmap_panels(
+        {"": planes[name]}, title=title, label=score_label(dataset), sort=True, notes=notes
+    )
 
 
 @figure(
@@ -140,7 +163,8 @@ def selectivity(dataset: xr.Dataset) -> Figure:
     needs=("pooled_accuracy",),
 )
 def poolings(dataset: xr.Dataset) -> Figure:
-    """`pooled_accuracy[task, pooling]` with intervals, the majority label as a tick (Jo & Myaeng 2020, Table 3)."""
+    """`pooled_accuracy[task, pooling]` with intervals, the majority label as a tick (Jo & Myaeng
+    2020, Table 3)."""
     dims = ("task", "pooling")
     values = 100 * data.values(dataset, "pooled_accuracy", dims)
     bounds = data.interval(dataset, "pooled_accuracy", dims)
@@ -173,7 +197,9 @@ def poolings(dataset: xr.Dataset) -> Figure:
     ax.set_xlabel(score_label(dataset))
     notes = [*_notes(dataset), "Lines: 95 % interval"]
     title = "Sentence vectors from the last layer, the best layer and the best heads"
-    return style.complete(fig, title, notes, handles, columns=len(handles) if len(handles) < 6 else 3)
+    return style.complete(
+        fig, title, notes, handles, columns=len(handles) if len(handles) < 6 else 3
+    )
 
 
 @figure(
@@ -186,28 +212,50 @@ def poolings(dataset: xr.Dataset) -> Figure:
     needs=("curve_accuracy",),
 )
 def curves(dataset: xr.Dataset) -> Figure:
-    """`curve_accuracy[task, n_heads, selection]` with intervals, best and last layer as reference."""
+    """`curve_accuracy[task, n_heads, selection]` with intervals, best and last layer as
+    reference."""
     dims = ("task", "n_heads", "selection")
-    values, bounds = 100 * data.values(dataset, "curve_accuracy", dims), data.interval(dataset, "curve_accuracy", dims)
+    values, bounds = (
+        100 * data.values(dataset, "curve_accuracy", dims),
+        data.interval(dataset, "curve_accuracy", dims),
+    )
     tasks, counts = _names(dataset), np.array(data.numbers(dataset, "n_heads"))
-    lines = [_SELECTIONS.get(name, (name, style.GREEN, "^")) for name in data.labels(dataset, "selection")]
+    lines = [
+        _SELECTIONS.get(name, (name, style.GREEN, "^"))
+        for name in data.labels(dataset, "selection")
+    ]
     poolings = data.labels(dataset, "pooling") if data.has(dataset, "pooled_accuracy") else []
-    pooled = data.values(dataset, "pooled_accuracy", ("task", "pooling")) if poolings else np.empty((len(tasks), 0))
+    pooled = (
+        data.values(dataset, "pooled_accuracy", ("task", "pooling"))
+        if poolings
+        else np.empty((len(tasks), 0))
+    )
     levels = {name: dashes for name, dashes in _LEVELS.items() if name in poolings}
     columns = min(5, len(tasks)) if len(tasks) > 3 else len(tasks)
     rows = -(-len(tasks) // columns)
-    fig = style.new_figure(style.PAGE if columns > 1 else style.COLUMN, 1.55 * rows + 0.95 if columns > 1 else 2.8)
+    fig = style.new_figure(
+        style.PAGE if columns > 1 else style.COLUMN, 1.55 * rows + 0.95 if columns > 1 else 2.8
+    )
     axes = fig.subplots(rows, columns, squeeze=False).ravel()
     for i, ax in enumerate(axes[: len(tasks)]):
         for k, (_, colour, marker) in enumerate(lines):
             if bounds is not None:
                 low, high = (100 * bound[i, :, k] for bound in bounds)
                 ax.fill_between(counts, low, high, color=colour, alpha=0.15, linewidth=0)
-            ax.plot(counts, values[i, :, k], color=colour, marker=marker, markersize=2.4, linewidth=1.0)
+            ax.plot(
+                counts, values[i, :, k], color=colour, marker=marker, markersize=2.4, linewidth=1.0
+            )
         for pooling, dashes in levels.items():
-            ax.axhline(100 * pooled[i, poolings.index(pooling)], color=style.GREY, linewidth=0.9, linestyle=dashes)
+            ax.axhline(
+                100 * pooled[i, poolings.index(pooling)],
+                color=style.GREY,
+                linewidth=0.9,
+                linestyle=dashes,
+            )
         ax.set_xscale("log")
-        ticks = [n for n in (1, 3, 12, 36, 100, 300) if counts.min() <= n <= counts.max()] or counts.tolist()
+        ticks = [
+            n for n in (1, 3, 12, 36, 100, 300) if counts.min() <= n <= counts.max()
+        ] or counts.tolist()
         ax.set_xticks(ticks, [str(n) for n in ticks])
         ax.minorticks_off()
         ax.grid(axis="y")
@@ -218,11 +266,15 @@ def curves(dataset: xr.Dataset) -> Figure:
     for ax in axes[len(tasks) :]:
         ax.remove()
     style.panel_labels(list(axes[: len(tasks)]), tasks)
-    handles = [Line2D([], [], color=colour, marker=marker, label=shown) for shown, colour, marker in lines]
+    handles = [
+        Line2D([], [], color=colour, marker=marker, label=shown) for shown, colour, marker in lines
+    ]
     for name, dashes in levels.items():
         handles.append(Line2D([], [], color=style.GREY, linestyle=dashes, label=_POOLINGS[name][0]))
     notes = [*_notes(dataset), "Bands: 95 % interval"]
-    return style.complete(fig, "Accuracy of the n best heads together", notes, handles, columns=len(handles))
+    return style.complete(
+        fig, "Accuracy of the n best heads together", notes, handles, columns=len(handles)
+    )
 
 
 @figure(
@@ -235,14 +287,21 @@ def curves(dataset: xr.Dataset) -> Figure:
     needs=("syntactic_score",),
 )
 def syntactic_semantic(dataset: xr.Dataset) -> Figure:
-    """`syntactic_score` against `semantic_score`, one point per head, coloured by layer (Jo & Myaeng 2020, Fig 5)."""
-    x, y = (100 * data.values(dataset, name, ("layer", "head")) for name in ("syntactic_score", "semantic_score"))
+    """`syntactic_score` against `semantic_score`, one point per head, coloured by layer (Jo &
+    Myaeng 2020, Fig 5)."""
+    x, y = (
+        100 * data.values(dataset, name, ("layer", "head"))
+        for name in ("syntactic_score", "semantic_score")
+    )
     fig, ax = style.one_panel(style.COLUMN, 3.3)
     head_points(fig, ax, x, y, data.numbers(dataset, "layer"))
     r = float(correlation(x.ravel(), y.ravel()).r)
     ax.set_xlabel("syntactic score: mean accuracy (%)")
     ax.set_ylabel("semantic score: mean accuracy (%)")
-    notes = [data.source_text(dataset), f"Pearson correlation over heads: {r:.2f}" if np.isfinite(r) else ""]
+    notes = [
+        data.source_text(dataset),
+        f"Pearson correlation over heads: {r:.2f}" if np.isfinite(r) else "",
+    ]
     return style.complete(fig, "Syntactic and semantic score", notes)
 
 
@@ -267,7 +326,9 @@ def task_correlation(dataset: xr.Dataset) -> Figure:
             red, green, blue, _ = colours((value + 1) / 2)
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
             placed: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALL}
-            ax.text(j, i, f"{value:.2f}".replace("-", "−"), color="white" if dark else "black", **placed)
+            ax.text(
+                j, i, f"{value:.2f}".replace("-", "−"), color="white" if dark else "black", **placed
+            )
     ax.set_xticks(np.arange(len(tasks)), tasks, rotation=45, ha="right", rotation_mode="anchor")
     ax.set_yticks(np.arange(len(tasks)), tasks)
     style.bare(ax)
@@ -291,15 +352,21 @@ def localised_tasks(dataset: xr.Dataset) -> Figure:
     names = _names(dataset)
     fig, ax = style.one_panel(style.COLUMN, 1.2 + 0.24 * len(names))
     for index, (name, words, colour, marker) in enumerate(_LOCALISED):
-        middle, low, high = (data.values(dataset, f"{name}{end}", ("task",)) for end in ("", "_low", "_high"))
+        middle, low, high = (
+            data.values(dataset, f"{name}{end}", ("task",)) for end in ("", "_low", "_high")
+        )
         place = np.arange(len(names)) + 0.22 * index - 0.11
         ax.hlines(place, low, high, color=colour, linewidth=1)
         ax.plot(middle, place, marker, color=colour, label=words, linestyle="none", markersize=4)
     for row, count in enumerate(data.values(dataset, "effective_heads", ("task",))):
         text = f"{count:.0f}" if np.isfinite(count) else "no head knows it"
-        ax.annotate(text, (1.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=style.SMALL)
+        ax.annotate(
+            text, (1.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=style.SMALL
+        )
     ax.set_yticks(range(len(names)), names)
-    ax.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), xlabel="localisation (0 even, 1 a single one)")
+    ax.set(
+        xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), xlabel="localisation (0 even, 1 a single one)"
+    )
     handles, _ = ax.get_legend_handles_labels()
     notes = [*_notes(dataset), "Right: effective number of heads"]
     return style.complete(fig, "How localised each task is", notes, handles, 2)

@@ -1,4 +1,5 @@
-"""The fit phase of probing: every head, every layer, the best heads together and the control task, as named arrays."""
+"""The fit phase of probing: every head, every layer, the best heads together and the control task,
+as named arrays."""
 
 from __future__ import annotations
 
@@ -32,21 +33,32 @@ from headwise.stats.correlation import pearson
 from headwise.text.tasks import Task
 
 PAIRS = ("joint", "features")
-CURVE = (1, 2, 3, 4, 6, 8)  # with H, 3H/2, 2H and 3H: where the curve over n is measured unless said otherwise
+CURVE = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+)  # with H, 3H/2, 2H and 3H: where the curve over n is measured unless said otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class ProbingOptions:
-    """How heads are probed: what is fitted beside every head and every layer, on which vectors, and how it is tested.
+    """How heads are probed: what is fitted beside every head and every layer, on which vectors, and
+    how it is tested.
 
     Parameters
     ----------
     settings : ProbeSettings, optional
-        How probes are fitted; by default full-batch logistic regression on standardised vectors, on the model's device.
+        How probes are fitted; by default full-batch logistic regression on standardised vectors, on
+        the model's device.
     top : int, optional
-        How many heads are joined; by default as many as a layer has, so that the vector is as long as a layer's.
+        How many heads are joined; by default as many as a layer has, so that the vector is as long
+        as a layer's.
     curve : tuple of int, optional
-        Numbers of heads of the curve over n; by default some up to three layers' worth; empty for none.
+        Numbers of heads of the curve over n; by default some up to three layers' worth; empty for
+        none.
     greedy : bool, default True
         Forward selection of heads, by ridge regression with the penalty `greedy_penalty`.
     control : bool, default True
@@ -56,7 +68,8 @@ class ProbingOptions:
     pairs : {"joint", "features"}, default "joint"
         Two sentences as one input, or apart, as `[u; v; |u−v|; u*v]`.
     token : {"auto", "first", "last", "mean"}, default "auto"
-        Which token stands for the sentence; `auto` is the first for encoders, the last real one for decoders.
+        Which token stands for the sentence; `auto` is the first for encoders, the last real one for
+        decoders.
     dtype : {"float32", "float16"}, default "float32"
         Of the vectors kept.
     limits : tuple of int or None
@@ -102,10 +115,15 @@ class ProbingOptions:
         return plain
 
     def sizes(self, layers: int, heads: int) -> tuple[int, tuple[int, ...]]:
-        """How many heads are joined, and the points of the curve; refuses more heads than the model has."""
+        """How many heads are joined, and the points of the curve; refuses more heads than the model
+        has."""
         total = layers * heads
         top = min(heads, total) if self.top is None else self.top
-        curve = (*CURVE, heads, 3 * heads // 2, 2 * heads, 3 * heads) if self.curve is None else self.curve
+        curve = (
+            (*CURVE, heads, 3 * heads // 2, 2 * heads, 3 * heads)
+            if self.curve is None
+            else self.curve
+        )
         curve = tuple(sorted({n for n in curve if self.curve is not None or 1 <= n <= total}))
         for name, numbers in (("top", (top,)), ("curve", curve)):
             for n in numbers:
@@ -117,7 +135,8 @@ class ProbingOptions:
 
 
 def features_of(vectors: Vectors, task: Task) -> tuple[Features, Features]:
-    """Features of heads and of layers: the vectors, or those of pairs where all second sentences follow."""
+    """Features of heads and of layers: the vectors, or those of pairs where all second sentences
+    follow."""
     count = len(task.examples)
     if len(vectors) == count:
         return ArrayFeatures(vectors.heads), ArrayFeatures(vectors.layers)
@@ -132,7 +151,8 @@ def ranked(validation: np.ndarray) -> np.ndarray:
 
 
 def control_labels(task: Task, seed: int) -> list[Any]:
-    """Random labels of the same shape: dealt out anew within each part, the same label to the same text."""
+    """Random labels of the same shape: dealt out anew within each part, the same label to the same
+    text."""
     labels, out = task.labels, list(task.labels)
     random = np.random.RandomState(seed + 1)
     by_text: dict[tuple[Any, ...], Any] = {}
@@ -145,15 +165,18 @@ def control_labels(task: Task, seed: int) -> list[Any]:
 
 
 def fit_task(
-    task: Task, vectors: Vectors, options: ProbingOptions, report: Callable[[str, int, int], None] | None = None
+    task: Task,
+    vectors: Vectors,
+    options: ProbingOptions,
+    report: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, np.ndarray]:
     """All probes of one task.
 
     Returns
     -------
     dict of ndarray
-        `heads/...` and `layers/...` (validation, test, penalty, predicted, spearman), `top/order`, `top/<n>/...`,
-        `greedy/order`, `greedy/<n>/...`, `control/...`, `truth` and `majority`.
+        `heads/...` and `layers/...` (validation, test, penalty, predicted, spearman), `top/order`,
+        `top/<n>/...`, `greedy/order`, `greedy/<n>/...`, `control/...`, `truth` and `majority`.
     """
     top, curve = options.sizes(*vectors.heads.shape[:2])
     said, families = 0, 3 + options.greedy + options.control
@@ -188,7 +211,9 @@ def fit_task(
     if options.control:
         say()
         dealt = control_labels(task, options.seed)
-        fitter.out["control/truth"] = fitter.fit("control", head_features, dealt, " (control task)").truth
+        fitter.out["control/truth"] = fitter.fit(
+            "control", head_features, dealt, " (control task)"
+        ).truth
     say()
     return fitter.out
 
@@ -221,7 +246,9 @@ class _Fitter:
         for part in ("validation", "test", "penalty"):
             self.out[f"{name}/{part}"] = getattr(scores, part)
         predicted = scores.predicted
-        self.out[f"{name}/predicted"] = predicted.astype(np.float32 if predicted.dtype.kind == "f" else np.int32)
+        self.out[f"{name}/predicted"] = predicted.astype(
+            np.float32 if predicted.dtype.kind == "f" else np.int32
+        )
         if scores.spearman is not None:
             self.out[f"{name}/spearman"] = scores.spearman
         return scores
@@ -260,5 +287,7 @@ def _greedy(
 
     settings = options.fitting
     number = min(steps, len(candidates))
-    how = GreedyOptions(number, options.greedy_penalty, candidates, settings.standardize, settings.device)
+    how = GreedyOptions(
+        number, options.greedy_penalty, candidates, settings.standardize, settings.device
+    )
     return greedy_heads(features, split, targets, score, how)

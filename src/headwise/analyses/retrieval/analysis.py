@@ -1,4 +1,5 @@
-"""Retrieval heads: a needle in unrelated text, a question, and who looks at the needle while it is said."""
+"""Retrieval heads: a needle in unrelated text, a question, and who looks at the needle while it is
+said."""
 
 from __future__ import annotations
 
@@ -12,11 +13,19 @@ import numpy as np
 import torch
 import xarray as xr
 
-from headwise.analyses.contract import Bench, Experiment, Paper, Shape, at_least, layer_head_coords, mean_variables
+from headwise.analyses.contract import (
+    Experiment,
+    ExperimentContext,
+    Paper,
+    Shape,
+    at_least,
+    layer_head_coords,
+    mean_variables,
+)
 from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.analyses.retrieval.trials import SHORTEST, hay_of, make_trial, said_at_most, try_one
 from headwise.core.errors import ModelError, ParameterError
-from headwise.core.workers import current, whole
+from headwise.core.workers import current, raise_failures
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.stats.tests import mean_above
@@ -29,13 +38,14 @@ CALLED = 0.1  # the score from which Wu et al. call a head a retrieval head
 class Retrieval(Experiment):
     """Which heads look at a needle in unrelated text while the model says it.
 
-    A sentence of our own is put at several depths into the corpus's text, a question is asked, and the model answers
-    greedily. For a needle token that is said, a head scores if its largest weight at that step lies on that token in
-    the needle.
+    A sentence of our own is put at several depths into the corpus's text, a question is asked, and
+    the model answers greedily. For a needle token that is said, a head scores if its largest weight
+    at that step lies on that token in the needle.
 
     - `score[layer, head]`: share of the needle's tokens scored, mean over the trials in which at least half of the
-      needle was said, with count and interval over trials; `score_p`: over trials, the mean is no more than 0.1, from
-      which Wu et al. speak of a retrieval head (Student's t); `score_p_adjusted`: corrected over heads (Holm);
+      needle was said, with count and interval over trials; `score_p`: over trials, the mean is no
+      more than 0.1, from which Wu et al. speak of a retrieval head (Student's t);
+      `score_p_adjusted`: corrected over heads (Holm);
     - `emitted[length, depth]`: share of the needle said, mean over needles; `passed[length, depth]`: share of trials in
       which at least half was.
 
@@ -54,11 +64,12 @@ class Retrieval(Experiment):
     -----
     Question: Which heads find a needle in unrelated text while the model says it?
 
-    Assumes: Greedy decoding, and that a head whose largest weight lies on the token that is said took part in saying
-    it.
+    Assumes: Greedy decoding, and that a head whose largest weight lies on the token that is said
+    took part in saying it.
 
-    Traps: A model that cannot do the task gets no scores, which says nothing about its heads. Few trials at few depths
-    make wide intervals. It is attention, not cause: disable the heads to see whether the answer goes.
+    Traps: A model that cannot do the task gets no scores, which says nothing about its heads. Few
+    trials at few depths make wide intervals. It is attention, not cause: disable the heads to see
+    whether the answer goes.
 
     Cost: A prompt of each length, depth and needle, read once and answered token by token.
     """
@@ -70,14 +81,23 @@ class Retrieval(Experiment):
     name: ClassVar[str] = "retrieval"
     title: ClassVar[str] = "Retrieval: heads that find a needle in unrelated text"
     paper: ClassVar[Paper] = Paper("wu2024", "Retrieval score")
-    units: ClassVar[Mapping[str, str]] = {"share of the needle": "emitted", "share of trials": "passed"}
+    units: ClassVar[Mapping[str, str]] = {
+        "share of the needle": "emitted",
+        "share of trials": "passed",
+    }
 
     def __post_init__(self) -> None:
         for name in ("depths", "needles"):
             at_least(name, getattr(self, name), 1)
         given = self.lengths
-        if isinstance(given, int | str) or not given or any(not isinstance(n, int) or n < SHORTEST for n in given):
-            raise ParameterError(f"`lengths` must be whole numbers of at least {SHORTEST} tokens; it is {given!r}.")
+        if (
+            isinstance(given, int | str)
+            or not given
+            or any(not isinstance(n, int) or n < SHORTEST for n in given)
+        ):
+            raise ParameterError(
+                f"`lengths` must be whole numbers of at least {SHORTEST} tokens; it is {given!r}."
+            )
 
     def refusal(self, shape: Shape) -> str | None:
         if not shape.causal or shape.extras.get("lm_kind") != "causal":
@@ -86,9 +106,11 @@ class Retrieval(Experiment):
             return "the decoder reads a source beside its own text, and a needle in a text has none"
         return None
 
-    def perform(self, bench: Bench) -> xr.Dataset:
+    def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
-        lengths = [length for length in self.lengths if length + said_at_most(model) <= model.max_length]
+        lengths = [
+            length for length in self.lengths if length + said_at_most(model) <= model.max_length
+        ]
         if not lengths:
             raise ModelError(
                 f"{model.name} takes {model.max_length} tokens, too few for a needle in {min(self.lengths)} tokens of "
@@ -99,10 +121,13 @@ class Retrieval(Experiment):
         found: dict[tuple[int, int, int], Any] = {}
         trials = [*product(lengths, range(len(depths)), range(self.needles))]
         units = (
-            (f"trial-{length}-{place}-{needle}", make_trial(model, hay, length, float(depths[place]), needle))
+            (
+                f"trial-{length}-{place}-{needle}",
+                make_trial(model, hay, length, float(depths[place]), needle),
+            )
             for length, place, needle in trials
         )
-        made = whole(current().pieces(bench.store, partial(try_one, model), units))
+        made = raise_failures(current().pieces(bench.store, partial(try_one, model), units))
         for trial, piece in zip(trials, made, strict=True):
             found[trial] = piece.arrays
             bench.progress("trials", len(found), len(trials))
@@ -113,7 +138,9 @@ class Retrieval(Experiment):
         moments = Moments(bench.shape.layers, bench.shape.heads)
         if len(kept):
             moments.add(torch.as_tensor(kept))
-        variables: dict[str, Any] = mean_variables("score", HEADS, moments, units="share of the needle")
+        variables: dict[str, Any] = mean_variables(
+            "score", HEADS, moments, units="share of the needle"
+        )
         p = mean_above(kept, CALLED) if len(kept) > 1 else np.full(scores.shape[1:], np.nan)
         variables |= {"score_p": (HEADS, p), "score_p_adjusted": (HEADS, holm(p))}
         variables["emitted"] = (("length", "depth"), emitted.mean(-1))
@@ -131,4 +158,7 @@ class Retrieval(Experiment):
             return [f"{line}: the model cannot do this task, and no head is scored"]
         score, sure = dataset["score"].values, (dataset["score_p_adjusted"] < LEVEL).values
         named = named_heads(score, ranked_heads(score)[:5])
-        return [line, f"{int(sure.sum())} heads score over {CALLED:g} (corrected p < {LEVEL:g}); highest: {named}"]
+        return [
+            line,
+            f"{int(sure.sum())} heads score over {CALLED:g} (corrected p < {LEVEL:g}); highest: {named}",
+        ]

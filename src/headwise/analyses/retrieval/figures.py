@@ -25,7 +25,9 @@ PAPER = "Wu et al. 2024"
 def heads(dataset: xr.Dataset) -> Figure:
     """A heat map `[layer, head]` of `score`."""
     notes = data.ground(dataset, "score", each="trials")
-    return heatmap(dataset["score"], title="Retrieval score", label="share", limits=(0.0, 1.0), notes=notes)
+    return heatmap(
+        dataset["score"], title="Retrieval score", label="share", limits=(0.0, 1.0), notes=notes
+    )
 
 
 @figure(
@@ -44,7 +46,14 @@ def trials(dataset: xr.Dataset) -> Figure:
     image = ax.imshow(values, vmin=0, vmax=1, cmap=style.SEQUENTIAL, aspect="auto")
     for row, column in np.ndindex(*values.shape):
         value = values[row, column]
-        ax.text(column, row, f"{value:.2f}", ha="center", va="center", color="black" if value > 0.6 else "white")
+        ax.text(
+            column,
+            row,
+            f"{value:.2f}",
+            ha="center",
+            va="center",
+            color="black" if value > 0.6 else "white",
+        )
     ax.set_xticks(range(values.shape[1]), [f"{depth:.2f}" for depth in dataset["depth"].values])
     ax.set_yticks(range(values.shape[0]), [str(length) for length in dataset["length"].values])
     ax.set(xlabel="depth of the needle", ylabel="tokens")

@@ -1,4 +1,5 @@
-"""Needles in unrelated text: prompts, greedy decoding, and where heads look while the needle is said."""
+"""Needles in unrelated text: prompts, greedy decoding, and where heads look while the needle is
+said."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from headwise.core.errors import InputError, ModelError
 from headwise.models import HeadModel
 from headwise.models.view import Rows, Watcher
 from headwise.text.encode import Encoded, collate
-from headwise.text.made import made_row
+from headwise.text.synthetic import synthetic_row
 
 # What the needle begins with, which the answer is given too; what is to be found; and the question.
 NEEDLES = (
@@ -68,17 +69,22 @@ def hay_of(model: HeadModel, rows: Iterable[Encoded], tokens: int) -> list[int]:
 
 
 def make_trial(model: HeadModel, hay: list[int], length: int, depth: float, needle: int) -> Trial:
-    """A prompt of `length` tokens with the needle at this depth (0: at the beginning, 1: at the end)."""
+    """A prompt of `length` tokens with the needle at this depth (0: at the beginning, 1: at the
+    end)."""
     lead, said, question = NEEDLES[needle % len(NEEDLES)]
     start, whole = _ids(model, lead), _ids(model, f"{lead} {said}")
     if whole[: len(start)] != start:
-        raise ModelError(f"The tokenizer of {model.name} joins words, so the needle has no tokens of its own.")
+        raise ModelError(
+            f"The tokenizer of {model.name} joins words, so the needle has no tokens of its own."
+        )
     stop = _ids(model, f"{lead} {said}.")[len(whole) :]
     opening = [] if model.encoder.cls_id is None else [model.encoder.cls_id]
     tail = _ids(model, f"\n\nQuestion: {question}\nAnswer: {lead}")
     room = length - len(opening) - len(whole) - len(stop) - len(tail)
     if room < 8:
-        raise InputError(f"A prompt of {length} tokens has no room for a needle and a question; raise `lengths`.")
+        raise InputError(
+            f"A prompt of {length} tokens has no room for a needle and a question; raise `lengths`."
+        )
     cut = round(depth * room)
     prompt = [*opening, *hay[:cut], *whole, *stop, *hay[cut:room], *tail]
     first = len(opening) + cut + len(start)
@@ -86,7 +92,9 @@ def make_trial(model: HeadModel, hay: list[int], length: int, depth: float, need
 
 
 def _ids(model: HeadModel, text: str) -> list[int]:
-    return [int(i) for i in model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
+    return [
+        int(i) for i in model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    ]
 
 
 def said_at_most(model: HeadModel) -> int:
@@ -111,7 +119,8 @@ class _Watch(Watcher):
 
 
 def say(model: HeadModel, trial: Trial) -> list[int]:
-    """What the model says after the prompt, greedily, as far as the needle is long and a little more."""
+    """What the model says after the prompt, greedily, as far as the needle is long and a little
+    more."""
     count = min(len(trial.places) + EXTRA, model.max_length - len(trial.prompt))
     said: list[int] = model.generate(trial.prompt, max_new_tokens=count, as_ids=True, num_beams=1)
     return said
@@ -119,14 +128,15 @@ def say(model: HeadModel, trial: Trial) -> list[int]:
 
 def looked(model: HeadModel, trial: Trial, said: list[int]) -> np.ndarray:
     """Where each head looks most when each token is about to be said, int `[layer, head, step]`."""
-    row = made_row(model.encoder, [*trial.prompt, *said[:-1]])
+    row = synthetic_row(model.encoder, [*trial.prompt, *said[:-1]])
     watch = _Watch(len(trial.prompt) - 1)
     model.forward(collate([row], model.pad_id, model.device), watch)
     return np.stack([np.concatenate(watch.most[layer], -1) for layer in range(model.layers)])
 
 
 def scored(trial: Trial, said: list[int], most: np.ndarray) -> np.ndarray:
-    """Of each head, the share of the needle's tokens at which it looked while that very token was said."""
+    """Of each head, the share of the needle's tokens at which it looked while that very token was
+    said."""
     hits = np.zeros((*most.shape[:2], len(trial.places)), dtype=bool)
     for step, token in enumerate(said):
         for number, place in enumerate(trial.places):
@@ -141,7 +151,8 @@ def emitted(trial: Trial, said: list[int]) -> float:
 
 
 def try_one(model: HeadModel, trial: Trial) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A trial as a piece: `emitted`, and `score[layer, head]` where at least half of the needle was said."""
+    """A trial as a piece: `emitted`, and `score[layer, head]` where at least half of the needle was
+    said."""
     said = say(model, trial)
     share = emitted(trial, said)
     score = np.full((model.layers, model.heads), np.nan)

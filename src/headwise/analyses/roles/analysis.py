@@ -1,4 +1,5 @@
-"""Roles of heads, tested: how much more than average a head attends to what a role names (Pande et al. 2021)."""
+"""Roles of heads, tested: how much more than average a head attends to what a role names (Pande et
+al. 2021)."""
 
 from __future__ import annotations
 
@@ -11,17 +12,24 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Paper, Shape, at_least, layer_head_coords, mean_variables, one_of
+from headwise.analyses.contract import (
+    Paper,
+    Shape,
+    at_least,
+    layer_head_coords,
+    mean_variables,
+    one_of,
+)
 from headwise.analyses.items import ItemObserver, listed
 from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
 from headwise.analyses.roles import significance
-from headwise.analyses.roles.asked import asked_of, settled
 from headwise.analyses.roles.shares import reduced, released_sieves
+from headwise.analyses.roles.sieve_stats import asked_of, settled
 from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves
 from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOLED, REACH, RESTS
 from headwise.core.errors import ParameterError
 from headwise.core.released import RELEASED, check_reading
-from headwise.models.ask import Answers, Ask
+from headwise.models.statistics.request import StatsRequest, StatsResult
 from headwise.models.view import Layer, Rows
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.bootstrap import FEW
@@ -36,19 +44,21 @@ SAMPLED = 2048  # inputs whose scores are kept for the bootstrap and the histogr
 class Roles(RandomNull, ItemObserver):
     """Sieve bias of every head for every role, tested.
 
-    For a token t whose sieve S(t) ∩ V(t) is not empty, `β(t) = (mean of A[t, j] over the sieve) / (mean of A[t, j] over
-    V(t))`: 1 for uniform attention. The score of an input is the mean over those tokens; inputs without any are left
-    out.
+    For a token t whose sieve S(t) ∩ V(t) is not empty, `β(t) = (mean of A[t, j] over the sieve) /
+    (mean of A[t, j] over V(t))`: 1 for uniform attention. The score of an input is the mean over
+    those tokens; inputs without any are left out.
 
     - `bias[layer, head, role]`: mean score over inputs, with `bias_n` and a 95 % interval; `spread`, the standard
       deviation (ddof 1); `effect`, `(bias − τ) / spread`;
     - `p_value`: one-tailed z-test of H0 `mean ≤ τ`; `p_adjusted` corrected over heads × roles by `correction`, `p_holm`
-      and `p_fdr` by Holm and by Benjamini-Hochberg; `bootstrap_p_value`, `bootstrap_p_adjusted`: the studentized
-      bootstrap, for skewed scores; under `holm` the latter is corrected by the largest t of each resample (family-wise
-      error as well, but not bounded by the number of resamples), and 1 for roles of fewer than 30 inputs;
+      and `p_fdr` by Holm and by Benjamini-Hochberg; `bootstrap_p_value`, `bootstrap_p_adjusted`:
+      the studentized bootstrap, for skewed scores; under `holm` the latter is corrected by the
+      largest t of each resample (family-wise error as well, but not bounded by the number of
+      resamples), and 1 for roles of fewer than 30 inputs;
     - `has_role`: `p_value < alpha`, 30 inputs or more, an effect of at least `min_effect` and a bias above
-      `random_bound`; `has_role_adjusted`: the same with `p_adjusted`; `few[role]`: fewer than 30 inputs, so that no
-      head has the role. With `tau="paper"` the paper's bare rule: `p_value < alpha` (and 30 inputs);
+      `random_bound`; `has_role_adjusted`: the same with `p_adjusted`; `few[role]`: fewer than 30
+      inputs, so that no head has the role. With `tau="paper"` the paper's bare rule: `p_value <
+      alpha` (and 30 inputs);
     - `role_by_mean`, `role_by_test[layer, head, role]`: heads whose mean is over τ, and those that the bare test calls
       (30 inputs both); `mean_only[role]`: how many the mean calls and the test does not;
     - `random_bias[role]`: the mean bias of heads of random-weights models of the same shape, as sharp as this one, on
@@ -56,13 +66,14 @@ class Roles(RandomNull, ItemObserver):
       `headwise.stats.nulls.chance_bound`), at most three fifths of the way from 1 to the ceiling;
       `above_random[layer, head, role]`: `bias − random_bound`;
     - of decoders also the same with the first token left out, on which most heads rest: `bias_rest`, of rows without
-      it, made to sum to one again (rows that leave less than 1e-4 do not count), with `bias_rest_spread`;
-      `resting[layer, head]`: the mean attention of later tokens to the first. Of heads that rest (over half of it):
-      `bias_rest_p`, `bias_rest_p_adjusted` (corrected over these heads × roles), and `has_role_rest`, by the rule of
-      `has_role_adjusted`, against `bias_rest_bound[role]`;
+      it, made to sum to one again (rows that leave less than 1e-4 do not count), with
+      `bias_rest_spread`; `resting[layer, head]`: the mean attention of later tokens to the first.
+      Of heads that rest (over half of it): `bias_rest_p`, `bias_rest_p_adjusted` (corrected over
+      these heads × roles), and `has_role_rest`, by the rule of `has_role_adjusted`, against
+      `bias_rest_bound[role]`;
     - `ceiling[layer, role]`: the bias of a head that attends to its sieve alone, the mean of `|V(t)| / |S(t) ∩ V(t)|`.
-      Where τ lies above it no head can have the role: that of `block` is `2n/(n − 3)` for `[CLS] a [SEP] b [SEP]`,
-      whatever the lengths of a and b;
+      Where τ lies above it no head can have the role: that of `block` is `2n/(n − 3)` for `[CLS] a
+      [SEP] b [SEP]`, whatever the lengths of a and b;
     - `tokens`, `tokens_empty`, `inputs_left_out[layer, role]`: tokens counted, tokens whose sieve is empty, inputs
       without any other;
     - `histogram[layer, head, role, bin]`: inputs by score, bins between `2^(k/4)`; `undecided`, an attribute: the share
@@ -70,29 +81,31 @@ class Roles(RandomNull, ItemObserver):
     - `sweep[threshold, role]`: heads with the role at other values of τ, `sweep_unskilled`,
       `sweep_undecided[threshold]`;
     - `overlap`, `jaccard`, `share[role, role_b]`: heads with both roles; over the union; over those of `role`.
-      `overlap_p_value` (and adjusted): the overlap is larger than that of two random sets of these sizes;
-      `overlap_in_layer_p_value`: with the number of heads of each role in each layer kept;
+      `overlap_p_value` (and adjusted): the overlap is larger than that of two random sets of these
+      sizes; `overlap_in_layer_p_value`: with the number of heads of each role in each layer kept;
     - `spearman[role, role_b]`: rank correlation of mean scores across heads;
     - `per_layer[layer, role]`: heads with the role; `skills`, `coarse_skills[layer, head]`: how many of the paper's
-      nine and of its four roles a head has; `multi_skilled[layer]`: heads with two or more of the nine.
+      nine and of its four roles a head has; `multi_skilled[layer]`: heads with two or more of the
+      nine.
 
-    The bootstrap and the histogram are of at most 2,048 inputs, a sample by their places in the corpus
-    (`inputs_sampled`); everything else is of all (`inputs`).
+    The bootstrap and the histogram are of at most 2,048 inputs, a sample by their places in the
+    corpus (`inputs_sampled`); everything else is of all (`inputs`).
 
-    Attributes: `tau`, `tau_mean` (the mean it comes from), `tau_rule`, `unskilled` (share of heads with none of the
-    four roles), `roles_not_computed` (the corpus or model lacks what they need), `matched_nothing` (roles whose sieve
-    is empty on every input).
+    Attributes: `tau`, `tau_mean` (the mean it comes from), `tau_rule`, `unskilled` (share of heads
+    with none of the four roles), `roles_not_computed` (the corpus or model lacks what they need),
+    `matched_nothing` (roles whose sieve is empty on every input).
 
     Parameters
     ----------
     sieves : sequence of str or str, optional
-        Only these (a string: names with commas between); all that are registered by default. `relation:NAME` is a sieve
-        for any relation.
+        Only these (a string: names with commas between); all that are registered by default.
+        `relation:NAME` is a sieve for any relation.
     tau : float or str, optional
-        The threshold. By default `⌊mean of all scores of local, syntactic and block over inputs and heads⌋ + 1`, at
-        least `tau_floor`: delimiters, which not every tokenizer has, do not move it. `paper`: the bare rule of the
-        paper, whose mean has `delimiter` in it (kept as the attribute `tau_paper`), without floor, least effect and
-        random-weights models. Random heads have a mean of about 1, so that this τ is 1 or 2 by chance.
+        The threshold. By default `⌊mean of all scores of local, syntactic and block over inputs and
+        heads⌋ + 1`, at least `tau_floor`: delimiters, which not every tokenizer has, do not move
+        it. `paper`: the bare rule of the paper, whose mean has `delimiter` in it (kept as the
+        attribute `tau_paper`), without floor, least effect and random-weights models. Random heads
+        have a mean of about 1, so that this τ is 1 or 2 by chance.
     tau_floor : float, default 2
         The least τ that the rule gives.
     min_effect : float, default 0.1
@@ -104,31 +117,33 @@ class Roles(RandomNull, ItemObserver):
     bootstrap : int, default 1000
         Resamples of the bootstrap; 0 leaves it out.
     random_models : int, optional
-        Random-weights models beside the model. By default one to four, so many that they have 144 heads, and none for
-        models of more than 500 million parameters; 0 for none.
+        Random-weights models beside the model. By default one to four, so many that they have 144
+        heads, and none for models of more than 500 million parameters; 0 for none.
     plugin : str, optional
         A Python file or module with sieves of your own.
     seed : int, optional
         For the bootstrap; the run's by default.
     reading : {"paper", "released"}, default "paper"
-        `released` computes what the authors' notebooks do (see `headwise.core.released`): the score of a block times
-        the entropy of the row (special tokens have one too, and `ceiling` is not known), one token too many at the end
-        of `local`, Student's t and ddof 0 (so in `spread`).
+        `released` computes what the authors' notebooks do (see `headwise.core.released`): the score
+        of a block times the entropy of the row (special tokens have one too, and `ceiling` is not
+        known), one token too many at the end of `local`, Student's t and ddof 0 (so in `spread`).
 
     Notes
     -----
-    Question: Which roles (local, syntactic, block, delimiter, and their parts) does each head have, by a test?
+    Question: Which roles (local, syntactic, block, delimiter, and their parts) does each head have,
+    by a test?
 
     Assumes: Inputs are independent; a bias is a ratio of means, 1 for uniform attention.
 
-    Traps: A bias can be no larger than `ceiling`, which grows with the length of inputs, and with it τ: shares of heads
-    at different τ or lengths do not compare (`sweep` does). By the printed formula no head can be `block` at τ = 3 once
-    n > 9. A role is no exclusive label: local and syntactic overlap beyond chance. Random heads may prefer one token
-    that is in every input, which is why `cls`, `sep` and `delimiter` are held to random weights.
+    Traps: A bias can be no larger than `ceiling`, which grows with the length of inputs, and with
+    it τ: shares of heads at different τ or lengths do not compare (`sweep` does). By the printed
+    formula no head can be `block` at τ = 3 once n > 9. A role is no exclusive label: local and
+    syntactic overlap beyond chance. Random heads may prefer one token that is in every input, which
+    is why `cls`, `sep` and `delimiter` are held to random weights.
 
-    Cost: The pass of the model, on a GPU inside its attention kernel for sieves that can be asked for, and a pass of
-    one to four random-weights models (`benchmarks/bench_roles.py`, `benchmarks/bench_fused.py`).
-    """
+    Cost: The pass of the model, on a GPU inside its attention kernel for sieves that can be asked
+    for, and a pass of one to four random-weights models (`benchmarks/bench_roles.py`,
+    `benchmarks/bench_fused.py`)."""
 
     sieves: tuple[str, ...] | str = ()
     tau: float | str | None = None
@@ -158,14 +173,20 @@ class Roles(RandomNull, ItemObserver):
 
     def __post_init__(self) -> None:
         rule = self.tau is None or self.tau == PAPER
-        number = self.tau if isinstance(self.tau, int | float) and not isinstance(self.tau, bool) else 0.0
+        number = (
+            self.tau
+            if isinstance(self.tau, int | float) and not isinstance(self.tau, bool)
+            else 0.0
+        )
         if not rule and not 0 < number < float("inf"):
             raise ParameterError(
                 f"`tau` must be a number above 0, `{PAPER}`, or nothing for the rule from the data; it is {self.tau!r}."
             )
         for name in ("tau_floor", "min_effect"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ParameterError(f"`{name}` must be a number of at least 0; it is {getattr(self, name)!r}.")
+                raise ParameterError(
+                    f"`{name}` must be a number of at least 0; it is {getattr(self, name)!r}."
+                )
         self.check_random_models()
         if not 0 < self.alpha < 1:
             raise ParameterError(f"`alpha` must lie between 0 and 1; it is {self.alpha!r}.")
@@ -186,7 +207,7 @@ class Roles(RandomNull, ItemObserver):
         found = tuple(map(find_sieve, listed(self.sieves) or everything))
         return released_sieves(found) if self.reading == RELEASED else found
 
-    # --- the pass ---------------------------------------------------------------------------------------------------
+    # --- the pass ---------------------------------------------------------------------------------
 
     def start(self, shape: Shape) -> State:
         roles = len(self.chosen())
@@ -211,10 +232,10 @@ class Roles(RandomNull, ItemObserver):
     def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
         return reduced(self.chosen(), rows, batch, self.reading == RELEASED)
 
-    def ask(self, batch: Batch) -> Ask | None:
+    def ask(self, batch: Batch) -> StatsRequest | None:
         return None if self.reading == RELEASED else asked_of(self.chosen(), batch)
 
-    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         return settled(self.chosen(), answers, batch)
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
@@ -223,47 +244,75 @@ class Roles(RandomNull, ItemObserver):
 
     def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         asked = (state.sums("asked").total > 0).to(sums["count"].device, non_blocking=True)
-        total, count = sums["total"], sums["count"] * asked  # [example, layer, head, role], 1 for layers or heads alike
+        total, count = (
+            sums["total"],
+            sums["count"] * asked,
+        )  # [example, layer, head, role], 1 for layers or heads alike
         score = torch.where(count > 0, total / count, torch.nan)
         here = (layers,)
         if layers.start == 0:
             state.sums("inputs").add(torch.tensor([len(batch)]))
         state.moments("bias").add(score, here)
         state.records("scores").add(batch.index, score, here)
-        counted, most = (value[:, :, 0].expand(-1, score.shape[1], -1) for value in (count, sums["most"]))
+        counted, most = (
+            value[:, :, 0].expand(-1, score.shape[1], -1) for value in (count, sums["most"])
+        )
         state.moments("ceiling").add_sums(most, counted, here)
         state.sums("tokens").add(counted.sum(0), here)
         state.sums("empty").add((batch.lengths[:, None, None] - counted).sum(0), here)
         state.sums("left_out").add((counted == 0).sum(0), here)
         if "bias_rest" in state and "total_rest" in sums:
-            state.moments("bias_rest").add_sums(sums["total_rest"], sums["count_rest"] * asked, here)
+            state.moments("bias_rest").add_sums(
+                sums["total_rest"], sums["count_rest"] * asked, here
+            )
             state.moments("resting").add_sums(sums["first"], sums["later"], here)
 
-    # --- what comes of it -------------------------------------------------------------------------------------------
+    # --- what comes of it -------------------------------------------------------------------------
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         roles = [sieve.name for sieve in self.chosen()]
         moments = state.moments("bias")
         units, of_layers = "times the average", ("layer", "role")
-        variables = mean_variables("bias", DIMS, moments, units=units, long_name="mean sieve bias over inputs")
+        variables = mean_variables(
+            "bias", DIMS, moments, units=units, long_name="mean sieve bias over inputs"
+        )
         most = "bias of a head that attends to nothing else"
-        variables |= mean_variables("ceiling", of_layers, state.moments("ceiling"), units=units, long_name=most)
+        variables |= mean_variables(
+            "ceiling", of_layers, state.moments("ceiling"), units=units, long_name=most
+        )
         if self.reading == RELEASED and "block" in roles:  # an entropy has no such bound
             for name in ("ceiling", "ceiling_low", "ceiling_high"):
                 variables[name].values[:, roles.index("block")] = np.nan
-        for name, part in (("tokens", "tokens"), ("tokens_empty", "empty"), ("inputs_left_out", "left_out")):
-            variables[name] = xr.Variable(of_layers, state.sums(part).total.numpy().astype(np.int64))
+        for name, part in (
+            ("tokens", "tokens"),
+            ("tokens_empty", "empty"),
+            ("inputs_left_out", "left_out"),
+        ):
+            variables[name] = xr.Variable(
+                of_layers, state.sums(part).total.numpy().astype(np.int64)
+            )
         tests, attrs = significance.tested(moments, state.records("scores"), roles, self)
-        attrs |= {"inputs": int(state.sums("inputs").total[0]), "inputs_sampled": len(state.records("scores").index)}
+        attrs |= {
+            "inputs": int(state.sums("inputs").total[0]),
+            "inputs_sampled": len(state.records("scores").index),
+        }
         seen = moments.count.numpy().reshape(-1, len(roles)).max(0)
-        attrs["roles_not_computed"] = ", ".join(sorted(name.removeprefix("role=") for name in self.missing(shape)))
+        attrs["roles_not_computed"] = ", ".join(
+            sorted(name.removeprefix("role=") for name in self.missing(shape))
+        )
         attrs["matched_nothing"] = ", ".join(self.matched_nothing(seen, shape))
         if "bias_rest" in state:
             rest = "mean sieve bias over inputs, the first token left out"
-            variables |= mean_variables("bias_rest", DIMS, state.moments("bias_rest"), units=units, long_name=rest)
+            variables |= mean_variables(
+                "bias_rest", DIMS, state.moments("bias_rest"), units=units, long_name=rest
+            )
             resting, first = state.moments("resting"), "attention of later tokens to the first"
-            variables |= mean_variables("resting", DIMS[:2], resting, units="share of attention", long_name=first)
-            tests |= significance.tested_rest(state.moments("bias_rest"), resting, attrs["tau"], self)
+            variables |= mean_variables(
+                "resting", DIMS[:2], resting, units="share of attention", long_name=first
+            )
+            tests |= significance.tested_rest(
+                state.moments("bias_rest"), resting, attrs["tau"], self
+            )
         coords = layer_head_coords(shape) | significance.coordinates(roles)
         coords["about"] = ("role", np.array([sieve.about for sieve in self.chosen()]))
         return xr.Dataset(variables | tests, coords=coords, attrs=attrs)
@@ -272,7 +321,11 @@ class Roles(RandomNull, ItemObserver):
         return replace(self, bootstrap=0)
 
     def random_count(self, heads: int, parameters: int) -> int:
-        return 0 if self.tau == PAPER and self.random_models is None else super().random_count(heads, parameters)
+        return (
+            0
+            if self.tau == PAPER and self.random_models is None
+            else super().random_count(heads, parameters)
+        )
 
     def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
         tests = dataset.sizes["layer"] * dataset.sizes["head"] * int((~dataset["few"]).sum())
@@ -280,12 +333,18 @@ class Roles(RandomNull, ItemObserver):
         reached = 1 + REACH * (dataset["ceiling"].mean("layer").values - 1)
         bound = np.fmin(bound, reached)
         variables, attrs = significance.decided(dataset, self, bound)
-        variables["random_bias"] = xr.Variable("role", mean, {"long_name": "mean bias of random heads"})
-        variables["random_bound"] = xr.Variable("role", bound, {"long_name": "bias that no random head passes"})
+        variables["random_bias"] = xr.Variable(
+            "role", mean, {"long_name": "mean bias of random heads"}
+        )
+        variables["random_bound"] = xr.Variable(
+            "role", bound, {"long_name": "bias that no random head passes"}
+        )
         variables |= above_random(dataset["bias"], bound)
         if "bias_rest" in dataset:
             tests = max(1, int(dataset["bias_rest_p"].notnull().sum()))
-            bound = np.fmin(random_bound("bias_rest", found, tests, self.alpha, tail="ratio")[1], reached)
+            bound = np.fmin(
+                random_bound("bias_rest", found, tests, self.alpha, tail="ratio")[1], reached
+            )
             variables["has_role_rest"] = significance.decided_rest(dataset, self, bound)
             about = {"long_name": "bias that no random head passes, the first token left out"}
             variables["bias_rest_bound"] = xr.Variable("role", bound, about)
@@ -302,17 +361,28 @@ class Roles(RandomNull, ItemObserver):
         ordered = sorted(counts.items(), key=lambda item: -item[1])
         found = ", ".join(f"{role} {count}" for role, count in ordered if count)
         corrected = int(dataset["has_role_adjusted"].sum())
-        paper = f"; the paper's rule gives {attrs['tau_paper']:g}" if np.isfinite(attrs["tau_paper"]) else ""
+        paper = (
+            f"; the paper's rule gives {attrs['tau_paper']:g}"
+            if np.isfinite(attrs["tau_paper"])
+            else ""
+        )
         origin = attrs["tau_rule"] + paper
         lines = [
             f"τ = {attrs['tau']:g} ({origin}); {attrs['inputs']:,} inputs, {heads} heads",
             f"Heads with the role, p < {self.alpha:g}: {found or 'none'}; {sum(counts.values())} in all, "
             f"{corrected} after correction ({self.correction})",
         ]
-        few = [r for r in counts if dataset["few"].sel(role=r) and dataset["bias_n"].sel(role=r).any()]
+        few = [
+            r for r in counts if dataset["few"].sel(role=r) and dataset["bias_n"].sel(role=r).any()
+        ]
         if "has_role_rest" in dataset:
-            rests, rest = int((dataset["resting"] > RESTS).sum()), dataset["has_role_rest"].sum(("layer", "head"))
-            found = ", ".join(f"{role} {int(n)}" for role, n in zip(counts, rest.values, strict=True) if n)
+            rests, rest = (
+                int((dataset["resting"] > RESTS).sum()),
+                dataset["has_role_rest"].sum(("layer", "head")),
+            )
+            found = ", ".join(
+                f"{role} {int(n)}" for role, n in zip(counts, rest.values, strict=True) if n
+            )
             lines.append(
                 f"{rests} heads rest on the first token (over half of their attention); with it left out, after "
                 f"correction: {found or 'none'}"
@@ -321,9 +391,17 @@ class Roles(RandomNull, ItemObserver):
             lines.append(f"Fewer than {FEW} inputs, so never assigned: {', '.join(few)}")
         if attrs["random_models"]:
             bounds = zip(counts, dataset["random_bound"].values, strict=True)
-            over = ", ".join(f"{role} {bound:.1f}" for role, bound in bounds if bound > attrs["tau"])
-            lines.append(f"Random heads of the same shape reach τ in no role{f' but {over}' if over else ''}")
-        known = [role for role in COARSE if role in counts and dataset["bias_n"].sel(role=role).any()]
+            over = ", ".join(
+                f"{role} {bound:.1f}" for role, bound in bounds if bound > attrs["tau"]
+            )
+            lines.append(
+                f"Random heads of the same shape reach τ in no role{f' but {over}' if over else ''}"
+            )
+        known = [
+            role for role in COARSE if role in counts and dataset["bias_n"].sel(role=role).any()
+        ]
         if known:
-            lines.append(f"With none of {', '.join(known)}: {round(attrs['unskilled'] * heads)} heads")
+            lines.append(
+                f"With none of {', '.join(known)}: {round(attrs['unskilled'] * heads)} heads"
+            )
         return lines

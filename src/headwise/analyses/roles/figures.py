@@ -1,4 +1,5 @@
-"""Figures of roles: scores and p-values, the role grid, roles by layer and by τ (Pande et al. 2021, Fig 2, 3 and 5)."""
+"""Figures of roles: scores and p-values, the role grid, roles by layer and by τ (Pande et al. 2021,
+Fig 2, 3 and 5)."""
 
 from __future__ import annotations
 
@@ -18,9 +19,25 @@ from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
 
-COLOURS = {"local": style.PINK, "syntactic": style.BLUE, "block": "#6A3D9A", "delimiter": style.VERMILION}
-# Fig 5's nine, in the order of its 3 × 3 squares, each with a colour of its own; the place in the cell says the same.
-_NINE = ("#0072B2", "#56B4E9", "#009E73", "#7CB518", "#D55E00", "#E69F00", "#6A3D9A", "#CC79A7", "#1A1A1A")
+COLOURS = {
+    "local": style.PINK,
+    "syntactic": style.BLUE,
+    "block": "#6A3D9A",
+    "delimiter": style.VERMILION,
+}
+# Fig 5's nine, in the order of its 3 × 3 squares, each with a colour of its own; the place in the
+# cell says the same.
+_NINE = (
+    "#0072B2",
+    "#56B4E9",
+    "#009E73",
+    "#7CB518",
+    "#D55E00",
+    "#E69F00",
+    "#6A3D9A",
+    "#CC79A7",
+    "#1A1A1A",
+)
 FINE_COLOURS = dict(zip(FINE, _NINE, strict=True))
 CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.SMALL}
 _LHR = ("layer", "head", "role")
@@ -29,11 +46,14 @@ _LHR = ("layer", "head", "role")
 def shown_roles(dataset: xr.Dataset, wanted: Sequence[str]) -> list[str]:
     """Those of the wanted roles that some head has a score for."""
     bias, roles = data.values(dataset, "bias", _LHR), data.labels(dataset, "role")
-    return [role for role in wanted if role in roles and np.isfinite(bias[..., roles.index(role)]).any()]
+    return [
+        role for role in wanted if role in roles and np.isfinite(bias[..., roles.index(role)]).any()
+    ]
 
 
 def main_roles(dataset: xr.Dataset, wanted: Sequence[str] = COARSE) -> list[str]:
-    """The coarse roles (or the wanted ones) that have a score; where none has, the first four others."""
+    """The coarse roles (or the wanted ones) that have a score; where none has, the first four
+    others."""
     return shown_roles(dataset, wanted) or shown_roles(dataset, data.labels(dataset, "role"))[:4]
 
 
@@ -43,9 +63,12 @@ def memberships(dataset: xr.Dataset, roles: Sequence[str]) -> np.ndarray:
     return np.asarray(found.transpose(*_LHR).values, dtype=bool)
 
 
-def notes_on(dataset: xr.Dataset, roles: Sequence[str], how: str, wanted: Sequence[str] = COARSE) -> list[str]:
-    """The small print of a figure that shows these roles: model and corpus, how many inputs are behind them, τ; how to
-    read it; which of the wanted roles are not there or could not be had by any head."""
+def notes_on(
+    dataset: xr.Dataset, roles: Sequence[str], how: str, wanted: Sequence[str] = COARSE
+) -> list[str]:
+    """The small print of a figure that shows these roles: model and corpus, how many inputs are
+    behind them, τ; how to read it; which of the wanted roles are not there or could not be had by
+    any head."""
     labels, tau = data.labels(dataset, "role"), dataset.attrs.get("tau")
     kept = [place for place, role in enumerate(labels) if role in roles]
     lacking = [role for role in wanted if role not in shown_roles(dataset, wanted)]
@@ -53,10 +76,16 @@ def notes_on(dataset: xr.Dataset, roles: Sequence[str], how: str, wanted: Sequen
     if "ceiling" in dataset.variables and tau is not None:
         top = data.values(dataset, "ceiling", ("layer", "role"))
         highest = {role: top[:, labels.index(role)] for role in wanted if role in labels}
-        short = [role for role, t in highest.items() if np.isfinite(t).any() and np.nanmax(t) <= tau]
+        short = [
+            role for role, t in highest.items() if np.isfinite(t).any() and np.nanmax(t) <= tau
+        ]
     unseen = [
-        f"Not computed, for this corpus or model lacks what they need: {', '.join(lacking)}" if lacking else "",
-        f"No head can have {', '.join(short)} at this τ: attending to nothing else gives less" if short else "",
+        f"Not computed, for this corpus or model lacks what they need: {', '.join(lacking)}"
+        if lacking
+        else "",
+        f"No head can have {', '.join(short)} at this τ: attending to nothing else gives less"
+        if short
+        else "",
     ]
     return [
         data.source_text(dataset),
@@ -73,8 +102,16 @@ def random_text(dataset: xr.Dataset, roles: Sequence[str]) -> str:
     if "random_bound" not in dataset.variables:
         return ""
     bounds = dict(zip(data.labels(dataset, "role"), dataset["random_bound"].values, strict=True))
-    over = [f"{role} {bounds[role]:.1f}" for role in roles if role in bounds and bounds[role] > dataset.attrs["tau"]]
-    return f"Above random heads too, which reach {', '.join(over)}" if over else "Random heads stay below τ"
+    over = [
+        f"{role} {bounds[role]:.1f}"
+        for role in roles
+        if role in bounds and bounds[role] > dataset.attrs["tau"]
+    ]
+    return (
+        f"Above random heads too, which reach {', '.join(over)}"
+        if over
+        else "Random heads stay below τ"
+    )
 
 
 @figure(
@@ -102,7 +139,14 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
     for index, role in enumerate(shown):
         total = counts[:, :, roles.index(role)].sum((0, 1))
         colour = COLOURS.get(role, style.cycle(style.OKABE_ITO, index))
-        left.stairs(np.cumsum(total)[:-1] / total.sum(), edges, baseline=None, color=colour, linewidth=1.3, label=role)
+        left.stairs(
+            np.cumsum(total)[:-1] / total.sum(),
+            edges,
+            baseline=None,
+            color=colour,
+            linewidth=1.3,
+            label=role,
+        )
     score_axis(left, dataset)
     left.set(ylim=(0, 1.02), ylabel="share of scores at or below")
     left.legend(loc="upper left")
@@ -116,7 +160,11 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
     right.stairs(counts[layer, head, place][1:-1], edges[1:], fill=True, color=style.SKY)
     mean = data.values(dataset, "bias", _LHR)[layer, head, place]
     right.axvline(mean, color=style.INK, linewidth=0.9)
-    beside: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "xytext": (3, -2), "textcoords": "offset points"}
+    beside: dict[str, Any] = {
+        "xycoords": ("data", "axes fraction"),
+        "xytext": (3, -2),
+        "textcoords": "offset points",
+    }
     right.annotate(f"mean {mean:.1f}", (mean, 1), va="top", fontsize=style.SMALL, **beside)
     score_axis(right, dataset)
     right.set_ylabel("inputs")
@@ -130,7 +178,9 @@ def score_distributions(dataset: xr.Dataset) -> Figure:
     return style.complete(fig, "Sieve bias and its tests", notes_on(dataset, shown, how))
 
 
-def score_axis(ax: Axes, dataset: xr.Dataset, what: str = "sieve bias", least: float = 2**-4) -> None:
+def score_axis(
+    ax: Axes, dataset: xr.Dataset, what: str = "sieve bias", least: float = 2**-4
+) -> None:
     """The axis of scores, in powers of two from `least` on, with τ as a dashed line."""
     ax.set_xscale("log", base=2)
     ax.set_xlim(least, 2**7)
@@ -141,7 +191,8 @@ def score_axis(ax: Axes, dataset: xr.Dataset, what: str = "sieve bias", least: f
 
 
 def role_rows(names: Sequence[str], own: float, each: float) -> tuple[Figure, Axes]:
-    """A figure with a row of height `each` for every role, the first at the top, and `own` inches for the rest."""
+    """A figure with a row of height `each` for every role, the first at the top, and `own` inches
+    for the rest."""
     fig, ax = style.one_panel(style.PAGE, own + each * len(names))
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.4, -0.6)
@@ -182,7 +233,9 @@ def role_grid(dataset: xr.Dataset) -> Figure:
     layers, heads = fine.shape[:2]
     width = min(style.PAGE, 0.8 + heads * 0.44)
     cell = (width - 0.6) / heads
-    pitch = 1.14  # rows stand further apart than columns: the head's number has its place between them
+    pitch = (
+        1.14  # rows stand further apart than columns: the head's number has its place between them
+    )
     fig, ax = style.one_panel(max(width, 3.6), min(layers * pitch * cell + 1.3, style.PAGE_HEIGHT))
     squares: dict[str, list[Rectangle]] = {"": [], **{role: [] for role in FINE}}
     small = 0.8 / 3
@@ -191,23 +244,40 @@ def role_grid(dataset: xr.Dataset) -> Figure:
             squares[""].append(Rectangle((rank - 0.42, layer - 0.42 / pitch), 0.84, 0.84 / pitch))
             for place in np.flatnonzero(fine[layer, head]):
                 row, column = divmod(int(place), 3)
-                corner = (rank - 0.4 + column * small + 0.01, layer + (-0.4 + row * small + 0.01) / pitch)
+                corner = (
+                    rank - 0.4 + column * small + 0.01,
+                    layer + (-0.4 + row * small + 0.01) / pitch,
+                )
                 squares[FINE[place]].append(Rectangle(corner, small - 0.02, (small - 0.02) / pitch))
             if cell >= 0.34:
                 number = str(data.numbers(dataset, "head")[head])
                 ax.text(rank, layer + 0.57 / pitch, number, color=style.GREY, **CENTRED)
     for role, patches in squares.items():
-        ax.add_collection(PatchCollection(patches, facecolor=FINE_COLOURS.get(role, "#e9e9e9"), edgecolor="none"))
-    ax.set(xlim=(-0.6, heads - 0.4), ylim=(layers - 1 + 0.75 / pitch, -0.5 / pitch), aspect=pitch, xticks=[])
+        ax.add_collection(
+            PatchCollection(patches, facecolor=FINE_COLOURS.get(role, "#e9e9e9"), edgecolor="none")
+        )
+    ax.set(
+        xlim=(-0.6, heads - 0.4),
+        ylim=(layers - 1 + 0.75 / pitch, -0.5 / pitch),
+        aspect=pitch,
+        xticks=[],
+    )
     _layer_ticks(ax, dataset, 24)
     counts = dict(zip(FINE, fine.sum((0, 1)), strict=True))
-    named = [Patch(facecolor=colour, label=f"{role} ({counts[role]})") for role, colour in FINE_COLOURS.items()]
-    handles = [named[place] for column in range(3) for place in range(column, 9, 3)]  # a legend is filled by columns
+    named = [
+        Patch(facecolor=colour, label=f"{role} ({counts[role]})")
+        for role, colour in FINE_COLOURS.items()
+    ]
+    handles = [
+        named[place] for column in range(3) for place in range(column, 9, 3)
+    ]  # a legend is filled by columns
     how = (
         "The legend's places are those within a square. In brackets: heads with the role. Below a square: its head. "
         "No interval: each small square is a test"
     )
-    return style.complete(fig, "What each head does", notes_on(dataset, FINE, how, FINE), handles, 3)
+    return style.complete(
+        fig, "What each head does", notes_on(dataset, FINE, how, FINE), handles, 3
+    )
 
 
 @figure(
@@ -222,7 +292,9 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
     """`per_layer[layer, role]` and `multi_skilled[layer]` as a table of numbers in colour."""
     labels = data.labels(dataset, "role")
     chosen = shown_roles(dataset, labels)
-    counts = data.values(dataset, "per_layer", ("layer", "role"))[:, [labels.index(role) for role in chosen]]
+    counts = data.values(dataset, "per_layer", ("layer", "role"))[
+        :, [labels.index(role) for role in chosen]
+    ]
     table = np.column_stack([counts, data.values(dataset, "multi_skilled", ("layer",))])
     heads = dataset.sizes["head"]
     fig, ax = style.one_panel(style.PAGE, min(1.9 + 0.2 * len(table), style.PAGE_HEIGHT))
@@ -236,7 +308,9 @@ def roles_by_layer(dataset: xr.Dataset) -> Figure:
     ax.set_xticks(range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor")
     _layer_ticks(ax, dataset, 30)
     style.colour_bar(fig, image, ax, "heads of the layer", fraction=0.03, pad=0.015)
-    notes = notes_on(dataset, chosen, f"{heads} heads a layer; no interval: counts of heads", labels)
+    notes = notes_on(
+        dataset, chosen, f"{heads} heads a layer; no interval: counts of heads", labels
+    )
     return style.complete(fig, "How many heads of each layer have a role", notes)
 
 
@@ -276,14 +350,26 @@ def bias_maps(dataset: xr.Dataset) -> Figure:
 )
 def tau_sweep(dataset: xr.Dataset) -> Figure:
     """`sweep[threshold, role]` for the coarse roles and `sweep_unskilled[threshold]`."""
-    labels, thresholds = data.labels(dataset, "role"), np.asarray(dataset["threshold"].values, dtype=float)
+    labels, thresholds = (
+        data.labels(dataset, "role"),
+        np.asarray(dataset["threshold"].values, dtype=float),
+    )
     counts = data.values(dataset, "sweep", ("threshold", "role"))
     fig, ax = style.one_panel(style.COLUMN, 2.9)
     heads = dataset.sizes["layer"] * dataset.sizes["head"]
     shown = main_roles(dataset)
     for index, role in enumerate(shown):
-        colour, marker = COLOURS.get(role, style.cycle(style.OKABE_ITO, index)), style.cycle(style.MARKERS, index)
-        ax.plot(thresholds, counts[:, labels.index(role)] / heads, color=colour, marker=marker, label=role)
+        colour, marker = (
+            COLOURS.get(role, style.cycle(style.OKABE_ITO, index)),
+            style.cycle(style.MARKERS, index),
+        )
+        ax.plot(
+            thresholds,
+            counts[:, labels.index(role)] / heads,
+            color=colour,
+            marker=marker,
+            label=role,
+        )
     none = data.values(dataset, "sweep_unskilled", ("threshold",))
     ax.plot(thresholds, none, color=style.GREY, linestyle=(0, (1, 1)), label="none of the four")
     _mark_tau(ax, dataset)

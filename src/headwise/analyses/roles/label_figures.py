@@ -1,6 +1,6 @@
-"""Who has which role: every p-value as a point, what a mean would have called that the test does not, which roles the
-same heads have (as an UpSet plot and as the paper's Venn diagram), and all beside random weights (Pande et al. 2021,
-Fig 3 and 4)."""
+"""Who has which role: every p-value as a point, what a mean would have called that the test does
+not, which roles the same heads have (as an UpSet plot and as the paper's Venn diagram), and all
+beside random weights (Pande et al. 2021, Fig 3 and 4)."""
 
 from __future__ import annotations
 
@@ -54,13 +54,17 @@ def p_scatter(dataset: xr.Dataset) -> Figure:
     for index, role in enumerate(shown):
         p = values[..., roles.index(role)].ravel()
         place = index - 0.4 + 0.8 * (np.arange(p.size) + 0.5) / p.size
-        ax.plot(place, p, ".", markersize=3, color=_colour(role, index), alpha=0.7, markeredgewidth=0)
+        ax.plot(
+            place, p, ".", markersize=3, color=_colour(role, index), alpha=0.7, markeredgewidth=0
+        )
     for height in (0.05, 0.95):
         ax.axhline(height, color=style.GREY, linewidth=0.7, linestyle=(0, (1, 1)), zorder=1)
     slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if len(shown) > 6 else {}
     ax.set_xticks(range(len(shown)), shown, **slanted)  # type: ignore[arg-type]
     ax.set(xlim=(-0.6, len(shown) - 0.4), ylim=(-0.03, 1.03), ylabel="p-value (H0: mean bias ≤ τ)")
-    between = f"{undecided(values):.1%} of the points lie between the dotted lines".replace("%", " %")
+    between = f"{undecided(values):.1%} of the points lie between the dotted lines".replace(
+        "%", " %"
+    )
     how = f"{between}. Within a column: heads in the order of layers. No interval: each point is one test"
     return style.complete(fig, "p-values of all heads", notes_on(dataset, shown, how))
 
@@ -96,10 +100,10 @@ def labels(dataset: xr.Dataset) -> Figure:
         Patch(color=style.GREY, label="by the test"),
         Patch(color=style.GREY, alpha=0.35, label="by the mean alone"),
     ]
-    how = (
-        f"{int((mean & ~test).sum())} of {int(mean.sum())} roles that means call are not confirmed. No interval: counts"
+    how = f"{int((mean & ~test).sum())} of {int(mean.sum())} roles that means call are not confirmed. No interval: counts"
+    return style.complete(
+        fig, "Roles by mean and by test", notes_on(dataset, shown, how), handles, 2
     )
-    return style.complete(fig, "Roles by mean and by test", notes_on(dataset, shown, how), handles, 2)
 
 
 @figure(
@@ -133,11 +137,19 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
     patterns, counts = patterns[order], counts[order]
     tall = 0.24 * len(chosen)
     fig = style.new_figure(style.PAGE if len(counts) > 8 else 5.2, 1.7 + tall + 0.7)
-    grid = fig.add_gridspec(2, 2, width_ratios=[1.0, 3.2], height_ratios=[1.5, tall], wspace=0.02, hspace=0.03)
-    bars, dots, sizes = fig.add_subplot(grid[0, 1]), fig.add_subplot(grid[1, 1]), fig.add_subplot(grid[1, 0])
+    grid = fig.add_gridspec(
+        2, 2, width_ratios=[1.0, 3.2], height_ratios=[1.5, tall], wspace=0.02, hspace=0.03
+    )
+    bars, dots, sizes = (
+        fig.add_subplot(grid[0, 1]),
+        fig.add_subplot(grid[1, 1]),
+        fig.add_subplot(grid[1, 0]),
+    )
     columns = np.arange(len(counts))
     bars.bar(columns, counts, width=0.62, color=style.INK)
-    bars.set(xlim=(-0.6, len(counts) - 0.4), ylim=(0, counts.max() * 1.14), ylabel="heads", xticks=[])
+    bars.set(
+        xlim=(-0.6, len(counts) - 0.4), ylim=(0, counts.max() * 1.14), ylabel="heads", xticks=[]
+    )
     for row, role in enumerate(chosen):
         if row % 2 == 0:
             dots.axhspan(row - 0.5, row + 0.5, color="#f2f2f2", linewidth=0)
@@ -151,7 +163,13 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
         bars.text(column, float(count), str(count), **CENTRED | {"va": "bottom"})
         on = np.flatnonzero(pattern)
         if not len(on):
-            bars.text(column, -0.02, "none", transform=bars.get_xaxis_transform(), **CENTRED | {"va": "top"})
+            bars.text(
+                column,
+                -0.02,
+                "none",
+                transform=bars.get_xaxis_transform(),
+                **CENTRED | {"va": "top"},
+            )
         if len(on) > 1:
             dots.plot([column, column], [on[0], on[-1]], color=style.INK, linewidth=1.0, zorder=2)
     dots.set_yticks(range(len(chosen)), chosen)
@@ -161,7 +179,9 @@ def upset(dataset: xr.Dataset, roles: Sequence[str] | None = None, most: int = 2
     sizes.set(xlim=(widest, 0), ylim=dots.get_ylim(), yticks=[], xlabel="heads of the role")
     sizes.spines["left"].set_visible(False)
     how = f"{len(members)} heads in all layers; no interval: these are counts of heads"
-    return style.complete(fig, "Which roles go together", notes_on(dataset, chosen, how, roles or COARSE))
+    return style.complete(
+        fig, "Which roles go together", notes_on(dataset, chosen, how, roles or COARSE)
+    )
 
 
 _ELLIPSES = ((0.350, 0.400, 140), (0.450, 0.500, 140), (0.544, 0.500, 40), (0.644, 0.400, 40))
@@ -187,10 +207,16 @@ def venn(dataset: xr.Dataset) -> Figure:
     members = memberships(dataset, COARSE).reshape(-1, len(COARSE))
     shown = shown_roles(dataset, COARSE)
     fig, ax = style.one_panel(style.COLUMN, 3.1)
-    for (x, y, angle), role, place, size in zip(_ELLIPSES, COARSE, _NAMES, members.sum(0), strict=True):
+    for (x, y, angle), role, place, size in zip(
+        _ELLIPSES, COARSE, _NAMES, members.sum(0), strict=True
+    ):
         colour, count = COLOURS[role], size if role in shown else "not computed"
-        ax.add_patch(Ellipse((x, y), 0.72, 0.45, angle=angle, facecolor=colour, alpha=0.22, linewidth=0))
-        ax.add_patch(Ellipse((x, y), 0.72, 0.45, angle=angle, fill=False, edgecolor=colour, linewidth=1.1))
+        ax.add_patch(
+            Ellipse((x, y), 0.72, 0.45, angle=angle, facecolor=colour, alpha=0.22, linewidth=0)
+        )
+        ax.add_patch(
+            Ellipse((x, y), 0.72, 0.45, angle=angle, fill=False, edgecolor=colour, linewidth=1.1)
+        )
         bold = CENTRED | {"fontsize": style.NORMAL, "fontweight": "bold"}
         ax.text(*place, f"{role}\n{count}", color=colour, **bold)
     for key, place in _PLACES.items():
@@ -220,15 +246,32 @@ def beside_random(dataset: xr.Dataset) -> Figure:
     labels = data.labels(dataset, "role")
     shown = shown_roles(dataset, labels)
     bias = data.values(dataset, "bias", ("role", "layer", "head")).reshape(len(labels), -1)
-    has = data.values(dataset, "has_role_adjusted", ("role", "layer", "head")).reshape(len(labels), -1) > 0
+    has = (
+        data.values(dataset, "has_role_adjusted", ("role", "layer", "head")).reshape(
+            len(labels), -1
+        )
+        > 0
+    )
     low, high = (data.values(dataset, name, ("role",)) for name in ("random_bias", "random_bound"))
-    fig, ax = role_rows([f"{role} ({int(has[labels.index(role)].sum())})" for role in shown], 0.9, 0.26)
+    fig, ax = role_rows(
+        [f"{role} ({int(has[labels.index(role)].sum())})" for role in shown], 0.9, 0.26
+    )
     generator = np.random.default_rng(0)  # points lie beside each other, no more
     least = 2.0**-5
     for row, role in enumerate(shown):
         place = labels.index(role)
-        values, beside = np.maximum(bias[place], least), row + generator.uniform(-0.22, 0.22, bias.shape[1])
-        ax.barh(row, high[place] - low[place], left=low[place], height=0.74, color=style.PALE, linewidth=0)
+        values, beside = (
+            np.maximum(bias[place], least),
+            row + generator.uniform(-0.22, 0.22, bias.shape[1]),
+        )
+        ax.barh(
+            row,
+            high[place] - low[place],
+            left=low[place],
+            height=0.74,
+            color=style.PALE,
+            linewidth=0,
+        )
         for kind, colour in ((~has[place], style.GREY), (has[place], style.VERMILION)):
             ax.scatter(values[kind], beside[kind], s=5, color=colour, linewidths=0)
     score_axis(ax, dataset, "mean sieve bias", least * 0.9)
@@ -237,4 +280,6 @@ def beside_random(dataset: xr.Dataset) -> Figure:
         "Coloured, and in brackets: heads with the role after correction. "
         f"{count} random model{'s' if count > 1 else ''}. Points cut at 1/32; intervals are in the tables"
     )
-    return style.complete(fig, "Roles of heads beside random weights", notes_on(dataset, shown, how, shown))
+    return style.complete(
+        fig, "Roles of heads beside random weights", notes_on(dataset, shown, how, shown)
+    )

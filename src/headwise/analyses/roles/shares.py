@@ -1,5 +1,6 @@
-"""Roles by matrices: the sieves of a block of rows against its weights, the same without the first token, and scores as
-the authors' notebooks have them, by what they do to the rows of `local` and `block`."""
+"""Roles by matrices: the sieves of a block of rows against its weights, the same without the first
+token, and scores as the authors' notebooks have them, by what they do to the rows of `local` and
+`block`."""
 
 from __future__ import annotations
 
@@ -13,19 +14,25 @@ from torch import Tensor
 from headwise.analyses.roles.sieves import Sieve, Tokens, sieve_matrices
 from headwise.analyses.roles.sieves.builtin import segment
 from headwise.analyses.roles.sieves.forms import Same
-from headwise.models.ask import LEAST_REST
+from headwise.models.statistics.request import LEAST_REST
 from headwise.models.view import Rows
 from headwise.text.encode import Batch
 
 EDGE = 2  # rows at the end whose band is too wide
 
 
-def reduced(sieves: tuple[Sieve, ...], rows: Rows, batch: Batch, released: bool = False) -> dict[str, Tensor]:
-    """The sums of one block of rows: see `Shares.score`; of a causal model also `total_rest`, `count_rest[example,
-    head, role]`, the same of rows without the first token, made to sum to one again (`count_rest` has only the rows
-    that leave anything), and `first[example, head]`, `later[example, 1]`: the mass on the first token of the rows after
-    it, and how many there are."""
-    shares, tiny = _shares(batch, sieves, rows.start, rows.stop), torch.finfo(rows.weights.dtype).tiny
+def reduced(
+    sieves: tuple[Sieve, ...], rows: Rows, batch: Batch, released: bool = False
+) -> dict[str, Tensor]:
+    """The sums of one block of rows: see `Shares.score`; of a causal model also `total_rest`,
+    `count_rest[example, head, role]`, the same of rows without the first token, made to sum to one
+    again (`count_rest` has only the rows that leave anything), and `first[example, head]`,
+    `later[example, 1]`: the mass on the first token of the rows after it, and how many there
+    are."""
+    shares, tiny = (
+        _shares(batch, sieves, rows.start, rows.stop),
+        torch.finfo(rows.weights.dtype).tiny,
+    )
     weights, visible = rows.weights, rows.visible
     if rows.sink is not None:  # the mean over V(t) is of what the tokens get
         weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=tiny)
@@ -54,18 +61,20 @@ def looks_ahead(rows: Rows, batch: Batch) -> bool:
 
 
 class Shares:
-    """The sieves of a block of rows, divided by their sizes: one product with the weights gives every head's sum of β
-    for every role."""
+    """The sieves of a block of rows, divided by their sizes: one product with the weights gives
+    every head's sum of β for every role."""
 
     def __init__(self, sieves: Tensor) -> None:
         self.sieves = sieves  # bool [example, role, row, key]
         self._visible: Tensor | None = None
         self._parts: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def score(self, weights: Tensor, visible: Tensor, used: Tensor | None = None) -> dict[str, Tensor]:
-        """`total[example, head, role]`, the sum of β(t) over rows, and `count[example, 1 or head, role]`, the rows
-        whose sieve is not empty (and that are `used[example, head, row]`); `most[example, 1, role]`, the sum of the
-        largest β(t) there could be."""
+    def score(
+        self, weights: Tensor, visible: Tensor, used: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """`total[example, head, role]`, the sum of β(t) over rows, and `count[example, 1 or head,
+        role]`, the rows whose sieve is not empty (and that are `used[example, head, row]`);
+        `most[example, 1, role]`, the sum of the largest β(t) there could be."""
         shared = visible.shape[1] == 1  # some models have a window of its own for each head
         groups = [slice(None)] if shared else [slice(h, h + 1) for h in range(weights.shape[1])]
         totals, counts, mosts = [], [], []
@@ -75,12 +84,21 @@ class Shares:
             counted = some.new_ones(len(some), 1, some.shape[1]) if used is None else used[:, group]
             counts.append(torch.bmm(counted.float(), some.float()).double())
             mosts.append(most)
-        return {"total": torch.cat(totals, 1), "count": torch.cat(counts, 1), "most": mosts[0][:, None]}
+        return {
+            "total": torch.cat(totals, 1),
+            "count": torch.cat(counts, 1),
+            "most": mosts[0][:, None],
+        }
 
     def _divided(self, visible: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """`[example, row · key, role]`: |V(t)| / |S(t) ∩ V(t)| on the sieve, 0 elsewhere; `[example, row, role]`:
-        whether it is not empty; kept for the next layer, which mostly sees the same keys."""
-        if self._parts is not None and self._visible is not None and torch.equal(self._visible, visible):
+        """`[example, row · key, role]`: |V(t)| / |S(t) ∩ V(t)| on the sieve, 0 elsewhere;
+        `[example, row, role]`: whether it is not empty; kept for the next layer, which mostly sees
+        the same keys."""
+        if (
+            self._parts is not None
+            and self._visible is not None
+            and torch.equal(self._visible, visible)
+        ):
             return self._parts
         inside = self.sieves & visible[:, None]
         size = inside.sum(-1)
@@ -93,8 +111,8 @@ class Shares:
 
 
 def _shares(batch: Batch, sieves: tuple[Sieve, ...], start: int, stop: int) -> dict[str, Shares]:
-    """The sieves depend on the batch, not on the layer: they are built once for all layers. Where rows come in blocks
-    only the last block is kept, so that memory stays linear in length."""
+    """The sieves depend on the batch, not on the layer: they are built once for all layers. Where
+    rows come in blocks only the last block is kept, so that memory stays linear in length."""
     last = batch.remember(("roles", sieves), dict[tuple[int, int], dict[str, Shares]])
     if (start, stop) not in last:
         last.clear()
@@ -103,11 +121,12 @@ def _shares(batch: Batch, sieves: tuple[Sieve, ...], start: int, stop: int) -> d
     return last[start, stop]
 
 
-# --- as released --------------------------------------------------------------------------------------------------
+# --- as released ----------------------------------------------------------------------------------
 
 
 def block_of(side: Tokens) -> np.ndarray:
-    """The block that a looking token is scored against: the first up to its end, the second from the first [SEP] on."""
+    """The block that a looking token is scored against: the first up to its end, the second from
+    the first [SEP] on."""
     own = side.row.segment
     if not side.row.example.has_pair or not (own == 0).any():
         return np.full_like(side.segment, -1)
@@ -121,11 +140,18 @@ _BLOCK = Same("block as released", block_of, segment, itself=True)
 
 def released_sieves(sieves: tuple[Sieve, ...]) -> tuple[Sieve, ...]:
     """The same sieves, with the block of special tokens."""
-    return tuple(replace(sieve, function=_BLOCK) if sieve.name == "block" else sieve for sieve in sieves)
+    return tuple(
+        replace(sieve, function=_BLOCK) if sieve.name == "block" else sieve for sieve in sieves
+    )
 
 
 def as_released(
-    sums: Mapping[str, Tensor], shares: Shares, weights: Tensor, rows: Rows, batch: Batch, sieves: tuple[Sieve, ...]
+    sums: Mapping[str, Tensor],
+    shares: Shares,
+    weights: Tensor,
+    rows: Rows,
+    batch: Batch,
+    sieves: tuple[Sieve, ...],
 ) -> dict[str, Tensor]:
     """`sums` of these rows with the scores of `local` and `block` as released."""
     total = sums["total"].clone()
@@ -145,8 +171,13 @@ def _entropy(weights: Tensor, inside: Tensor, rows: Rows, batch: Batch) -> Tenso
 def _wide(weights: Tensor, inside: Tensor, rows: Rows, batch: Batch) -> Tensor:
     """`[example, 1, row]`: the last two rows are divided by one token more than their band has."""
     size = (inside[:, None] & rows.visible[:, :1]).sum(-1)
-    before_end = batch.lengths[:, None, None] - torch.arange(rows.start, rows.stop, device=weights.device)
+    before_end = batch.lengths[:, None, None] - torch.arange(
+        rows.start, rows.stop, device=weights.device
+    )
     return torch.where(before_end <= EDGE, size / (size + 1), 1.0)
 
 
-_FACTORS: dict[str, Callable[[Tensor, Tensor, Rows, Batch], Tensor]] = {"block": _entropy, "local": _wide}
+_FACTORS: dict[str, Callable[[Tensor, Tensor, Rows, Batch], Tensor]] = {
+    "block": _entropy,
+    "local": _wide,
+}

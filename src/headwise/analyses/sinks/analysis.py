@@ -1,4 +1,5 @@
-"""Attention sinks: how much of each head rests on the first token, and what is left of it without."""
+"""Attention sinks: how much of each head rests on the first token, and what is left of it
+without."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from headwise.analyses.contract import Observer, Paper, Shape, layer_head_coords
 from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.analyses.surface.analysis import FIRST, LATER, TOKEN_TYPES, kind_columns
 from headwise.core.errors import ParameterError
-from headwise.models.ask import Answers, Ask
+from headwise.models.statistics.request import StatsRequest, StatsResult
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.corrections import holm
@@ -40,22 +41,25 @@ OF_HEADS = {
 class Sinks(Observer):
     """How much of each head rests on the first token of an input, and what is left of it without.
 
-    Over the rows i > 0 that see token 0, averaged in an example, then over examples, with count and 95 % interval:
+    Over the rows i > 0 that see token 0, averaged in an example, then over examples, with count and
+    95 % interval:
 
     - `first[layer, head]`: `A[i, 0]`; `uniform[layer]`: `1/|V(i)|`, what a uniform head would have; `rate`: share of
-      rows with `A[i, 0]` above `threshold`; `learned`, `learned_rate`: the same of a learned sink, where
-      the model has one;
+      rows with `A[i, 0]` above `threshold`; `learned`, `learned_rate`: the same of a learned sink,
+      where the model has one;
     - `first_p`: over examples (or documents, where examples are of any), the mean is no more than `threshold`, or than
-      twice a uniform head's where that is more (Student's t); `first_p_adjusted`: corrected over heads (Holm). Against
-      a uniform head alone random weights would pass: the first token is always the same, and a random head likes or
-      dislikes it;
+      twice a uniform head's where that is more (Student's t); `first_p_adjusted`: corrected over
+      heads (Holm). Against a uniform head alone random weights would pass: the first token is
+      always the same, and a random head likes or dislikes it;
     - `value_norm_ratio[layer, head]`: `‖v_0‖` over the mean of the other `‖v_j‖`: a sink that moves nothing has a small
-      one; `hidden_norm_ratio[layer]`: norm of what enters the layer at token 0, over the median of the tokens;
+      one; `hidden_norm_ratio[layer]`: norm of what enters the layer at token 0, over the median of
+      the tokens;
     - `rest_entropy`, `rest_largest[layer, head]`, `rest_mass[layer, head, token_type]`: entropy in nats, largest weight
-      and mass by kind of token of rows without token 0, made to sum to one: what a head does when it does not rest.
+      and mass by kind of token of rows without token 0, made to sum to one: what a head does when
+      it does not rest.
 
-    Inputs of fewer than three tokens are left out. What changes where the opening token is taken away or put there is
-    another question, `opening_token`.
+    Inputs of fewer than three tokens are left out. What changes where the opening token is taken
+    away or put there is another question, `opening_token`.
 
     Parameters
     ----------
@@ -64,12 +68,14 @@ class Sinks(Observer):
 
     Notes
     -----
-    Question: How much of each head rests on the first token, and what does it do when it does not rest?
+    Question: How much of each head rests on the first token, and what does it do when it does not
+    rest?
 
     Assumes: The first token is seen by all others, so it is asked of decoders.
 
-    Traps: A rest without the first token is made to sum to one even where it is a thousandth of the row: read `rest_*`
-    beside `first`. Whether the tokenizer adds an opening token changes what the first token is (`opening_token`).
+    Traps: A rest without the first token is made to sum to one even where it is a thousandth of the
+    row: read `rest_*` beside `first`. Whether the tokenizer adds an opening token changes what the
+    first token is (`opening_token`).
 
     Cost: The pass that `surface`, `offsets` and `roles` watch too; on a GPU no map is formed
     (`benchmarks/bench_fused.py`).
@@ -89,7 +95,11 @@ class Sinks(Observer):
     def refusal(self, shape: Shape) -> str | None:
         if not shape.causal:
             return "it is asked of decoders, whose first token every other token sees"
-        return None if shape.hidden else "the layers of this model pass on no hidden states of the usual shape"
+        return (
+            None
+            if shape.hidden
+            else "the layers of this model pass on no hidden states of the usual shape"
+        )
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
         if dataset["first"].notnull().any():
@@ -103,10 +113,10 @@ class Sinks(Observer):
         state["uniform"], state["hidden_norm_ratio"] = Moments(shape.layers), Moments(shape.layers)
         return state
 
-    def ask(self, batch: Batch) -> Ask:
-        return Ask(kind_columns(batch), rest=True, uniform=True)
+    def ask(self, batch: Batch) -> StatsRequest:
+        return StatsRequest(kind_columns(batch), rest=True, uniform=True)
 
-    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         sees, sums = on_first(answers, batch, self.threshold)
         rest = answers.rest
         assert rest is not None
@@ -132,7 +142,9 @@ class Sinks(Observer):
         if layer.value is not None:
             norms = _norms(layer.value) * real[:, None]  # example, group, token
             others = norms[..., 1:].sum(-1) / (batch.lengths - 1).clamp(min=1)[:, None]
-            found["value_norm_ratio"] = torch.where(long, norms[..., 0] / others.clamp(min=1e-30), torch.nan)
+            found["value_norm_ratio"] = torch.where(
+                long, norms[..., 0] / others.clamp(min=1e-30), torch.nan
+            )
         if layer.hidden is not None:
             norms = _norms(layer.hidden)
             middle = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values
@@ -169,10 +181,18 @@ class Sinks(Observer):
             if not name.startswith("learned") or (made[f"{name}_n"].values > 0).any():
                 variables |= made
         variables |= mean_variables(
-            "hidden_norm_ratio", ("layer",), state.moments("hidden_norm_ratio"), units="times the median"
+            "hidden_norm_ratio",
+            ("layer",),
+            state.moments("hidden_norm_ratio"),
+            units="times the median",
         )
-        variables |= mean_variables("rest_mass", (*HEADS, "token_type"), state.moments("rest_mass"), units=SHARE)
-        variables["uniform"] = ("layer", state.moments("uniform").summary()["mean"].astype(np.float32))
+        variables |= mean_variables(
+            "rest_mass", (*HEADS, "token_type"), state.moments("rest_mass"), units=SHARE
+        )
+        variables["uniform"] = (
+            "layer",
+            state.moments("uniform").summary()["mean"].astype(np.float32),
+        )
         p = state.moments("excess").p_above()
         variables["first_p"], variables["first_p_adjusted"] = (HEADS, p), (HEADS, holm(p))
         coords = layer_head_coords(shape) | {"token_type": list(TOKEN_TYPES)}
@@ -197,7 +217,9 @@ class Sinks(Observer):
                 f"Norm of the first token's hidden state: {np.nanmax(norms):.1f} times the median at layer "
                 f"{int(np.nanargmax(norms))}"
             )
-        if "first_other" in dataset:  # atlases made before `opening_token` was a question of its own
+        if (
+            "first_other" in dataset
+        ):  # atlases made before `opening_token` was a question of its own
             lines.append(
                 f"Mean over heads {np.nanmean(first):.2f}; {dataset.attrs['other']} "
                 f"{float(dataset['first_other'].mean()):.2f}"
@@ -221,10 +243,13 @@ def check_threshold(value: float) -> None:
 SHORTEST = 3  # tokens of an input that has anything to say
 
 
-def on_first(answers: Answers, batch: Batch, threshold: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Which rows are asked, bool `[example, 1, row]`: those after the first that see it, of inputs that are long
-    enough. And sums over them: how many they are (`rows`), their weights on the first token (`first`), how many of
-    these are above the threshold (`above`), and what a uniform head would give (`uniform`)."""
+def on_first(
+    answers: StatsResult, batch: Batch, threshold: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Which rows are asked, bool `[example, 1, row]`: those after the first that see it, of inputs
+    that are long enough. And sums over them: how many they are (`rows`), their weights on the first
+    token (`first`), how many of these are above the threshold (`above`), and what a uniform head
+    would give (`uniform`)."""
     first, even = answers.columns[FIRST], answers.uniform
     assert even is not None
     uniform = even.columns[FIRST]

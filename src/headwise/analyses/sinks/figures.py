@@ -60,4 +60,6 @@ def values(dataset: xr.Dataset) -> Figure:
     right.set_ylabel("hidden norm, times the median")
     style.layer_axis(right, data.numbers(dataset, "layer"))
     style.panel_labels([left, right], ["values (colour: layer)", "hidden states"])
-    return style.complete(fig, "What the first token carries", data.ground(dataset, "value_norm_ratio"))
+    return style.complete(
+        fig, "What the first token carries", data.ground(dataset, "value_norm_ratio")
+    )

@@ -1,5 +1,5 @@
-"""Figures of the surface statistics: what kinds of token and which positions heads attend to, and how broadly (Clark et
-al. 2019, §3)."""
+"""Figures of the surface statistics: what kinds of token and which positions heads attend to, and
+how broadly (Clark et al. 2019, §3)."""
 
 from __future__ import annotations
 
@@ -55,16 +55,20 @@ _PANELS = {  # of the map of all heads: variable, label, title
     needs=("mass", "mass_from_sep", "mass_from_other"),
 )
 def token_types(dataset: xr.Dataset) -> Figure:
-    """Mean attention mass on each token type by layer, one point per head (Clark et al. 2019, Fig 2).
+    """Mean attention mass on each token type by layer, one point per head (Clark et al. 2019, Fig
+    2).
 
-    Draws `mass`, `mass_from_sep` and `mass_from_other`, each `[layer, head, token_type]`; panels all NaN are left out.
-    """
+    Draws `mass`, `mass_from_sep` and `mass_from_other`, each `[layer, head, token_type]`; panels
+    all NaN are left out."""
     panels = {"mass": "from all tokens"}
     if data.has(dataset, "mass_from_sep"):  # without sep tokens, all but sep are all
         panels |= {"mass_from_sep": "from sep tokens", "mass_from_other": "from all but sep tokens"}
     panels = {name: title for name, title in panels.items() if data.has(dataset, name)}
     types = _types(dataset)
-    series = {name: series_of(dataset.sel(token_type=list(types)), name, "token_type", types) for name in panels}
+    series = {
+        name: series_of(dataset.sel(token_type=list(types)), name, "token_type", types)
+        for name in panels
+    }
     many = len(panels) > 1
     fig, axes = _by_layer(dataset, series, 2.75 if many else 3.0, "attention mass (share of 1)")
     axes[0].set_ylim(-0.02, 1.02)
@@ -72,7 +76,9 @@ def token_types(dataset: xr.Dataset) -> Figure:
     shown = {one.label: one for own in series.values() for one in own}
     handles = legend_handles(list(shown.values()))
     columns = 4 if many else 2
-    return style.complete(fig, "Attention to each kind of token", _notes(dataset, series), handles, columns)
+    return style.complete(
+        fig, "Attention to each kind of token", _notes(dataset, series), handles, columns
+    )
 
 
 @figure(
@@ -87,13 +93,18 @@ def token_types(dataset: xr.Dataset) -> Figure:
 )
 def conversation_roles(dataset: xr.Dataset) -> Figure:
     """`role_mass` and `role_mass_rest[layer, head, role]` by layer, one point per head."""
-    panels = {"role_mass": "of all attention", "role_mass_rest": "of what is not on the first token"}
+    panels = {
+        "role_mass": "of all attention",
+        "role_mass_rest": "of what is not on the first token",
+    }
     series = {name: series_of(dataset, name, "role", {}) for name in panels}
     fig, axes = _by_layer(dataset, series, 2.9, "attention mass (share of 1)")
     axes[0].set_ylim(-0.02, 1.02)
     style.panel_labels(axes, list(panels.values()))
     handles = legend_handles(series["role_mass"])
-    return style.complete(fig, "Attention to each role of a conversation", _notes(dataset, series), handles, 5)
+    return style.complete(
+        fig, "Attention to each role of a conversation", _notes(dataset, series), handles, 5
+    )
 
 
 @figure(
@@ -106,13 +117,15 @@ def conversation_roles(dataset: xr.Dataset) -> Figure:
     needs=("position",),
 )
 def positions(dataset: xr.Dataset) -> Figure:
-    """Mean attention to the neighbouring positions by layer, one point per head: `position[layer, head, offset]` for
-    offsets −1, 0, 1."""
+    """Mean attention to the neighbouring positions by layer, one point per head: `position[layer,
+    head, offset]` for offsets −1, 0, 1."""
     series = {"position": series_of(dataset, "position", "offset", _POSITIONS)}
     fig, axes = _by_layer(dataset, series, 3.0, "mean attention weight", name_best=True)
     axes[0].set(ylim=(-0.02, 1.06), yticks=np.linspace(0, 1, 6))
     handles = legend_handles(series["position"])
-    return style.complete(fig, "Attention to neighbouring positions", _notes(dataset, series), handles, 2)
+    return style.complete(
+        fig, "Attention to neighbouring positions", _notes(dataset, series), handles, 2
+    )
 
 
 @figure(
@@ -126,12 +139,11 @@ def positions(dataset: xr.Dataset) -> Figure:
     needs=("entropy",),
 )
 def entropy(dataset: xr.Dataset) -> Figure:
-    """Mean entropy of attention by layer, with the uniform head, `entropy_uniform[layer]`, as reference (Clark et al.
-    2019, Fig 4).
+    """Mean entropy of attention by layer, with the uniform head, `entropy_uniform[layer]`, as
+    reference (Clark et al. 2019, Fig 4).
 
-    Draws `entropy[layer, head]` and, where it is not all NaN, `entropy_from_cls[layer, head]`, of a decoder
-    `entropy_rest` instead.
-    """
+    Draws `entropy[layer, head]` and, where it is not all NaN, `entropy_from_cls[layer, head]`, of a
+    decoder `entropy_rest` instead."""
     panels = {"entropy": "from all tokens", "entropy_from_cls": "from the cls token"}
     if "position" in dataset and is_decoder(dataset):
         panels = {"entropy": "from all tokens", "entropy_rest": "the first token left out"}
@@ -177,29 +189,44 @@ def max_weight(dataset: xr.Dataset) -> Figure:
     needs=("position", "mass", "max_weight"),
 )
 def heads(dataset: xr.Dataset) -> Figure:
-    """Heat maps `[layer, head]` of position, token type and largest weight on one scale; hatched where there is no
-    number."""
+    """Heat maps `[layer, head]` of position, token type and largest weight on one scale; hatched
+    where there is no number."""
     panels: dict[str, xr.DataArray] = {}
     types, rests = _types(dataset), "first" in _types(dataset)
     for (name, item), title in _PANELS.items():
-        if name in dataset and (rests or not name.endswith("_rest")) and (name != "mass" or item in types):
+        if (
+            name in dataset
+            and (rests or not name.endswith("_rest"))
+            and (name != "mass" or item in types)
+        ):
             (dim,) = set(dataset[name].dims) - set(_LH) or {""}
-            panels[title] = dataset[name].isel({dim: data.labels(dataset, str(dim)).index(item)} if dim else {})
+            panels[title] = dataset[name].isel(
+                {dim: data.labels(dataset, str(dim)).index(item)} if dim else {}
+            )
     cells = "Each cell: mean over examples of one head; intervals are in the tables"
     notes = [*data.ground(dataset, "position", "mass", "max_weight"), cells]
     shown = {title: panel for title, panel in panels.items() if np.isfinite(panel.values).any()}
     return heatmap_panels(
-        shown, title="Where each head's attention goes", label="mean attention", limits=(0.0, 1.0), notes=notes
+        shown,
+        title="Where each head's attention goes",
+        label="mean attention",
+        limits=(0.0, 1.0),
+        notes=notes,
     )
 
 
 def _types(dataset: xr.Dataset) -> dict[str, tuple[str, str, str]]:
-    """The kinds of token to draw: the opening token of an encoder, else the first, whatever it is; never one twice."""
-    shown = {name: drawn for name, drawn in _TYPES.items() if name in data.labels(dataset, "token_type")}
+    """The kinds of token to draw: the opening token of an encoder, else the first, whatever it is;
+    never one twice."""
+    shown = {
+        name: drawn for name, drawn in _TYPES.items() if name in data.labels(dataset, "token_type")
+    }
     opened = "cls" in shown and bool(dataset["mass"].sel(token_type="cls").notnull().any())
     if "first" not in shown:  # an atlas from before it was a kind
         return shown
-    shown.pop("first" if opened and not ("position" in dataset and is_decoder(dataset)) else "cls", None)
+    shown.pop(
+        "first" if opened and not ("position" in dataset and is_decoder(dataset)) else "cls", None
+    )
     return shown
 
 
@@ -208,7 +235,11 @@ def _one(dataset: xr.Dataset, name: str, colour: str) -> Series:
 
 
 def _by_layer(
-    dataset: xr.Dataset, panels: Mapping[str, list[Series]], height: float, label: str, name_best: bool = False
+    dataset: xr.Dataset,
+    panels: Mapping[str, list[Series]],
+    height: float,
+    label: str,
+    name_best: bool = False,
 ) -> tuple[Figure, list[Axes]]:
     """One panel for each variable, its series drawn by layer, on one scale."""
     fig = style.new_figure(style.PAGE if len(panels) > 1 else style.COLUMN, height)
@@ -229,8 +260,21 @@ def _notes(dataset: xr.Dataset, panels: Mapping[str, Sequence[Series]]) -> list[
 def _draw_uniform(ax: Axes, reference: np.ndarray) -> None:
     """Draw the uniform head's line with its name."""
     edges = np.arange(len(reference) + 1) - 0.5
-    ax.stairs(reference, edges, baseline=None, color=style.GREY, linewidth=0.9, linestyle=(0, (4, 2)), zorder=4)
+    ax.stairs(
+        reference,
+        edges,
+        baseline=None,
+        color=style.GREY,
+        linewidth=0.9,
+        linestyle=(0, (4, 2)),
+        zorder=4,
+    )
     level = f"{reference[0]:.2f} nats" if np.ptp(reference) < 0.005 else "by layer"
-    place: dict[str, Any] = {"xytext": (0, 2), "textcoords": "offset points", "va": "bottom", "zorder": 6}
+    place: dict[str, Any] = {
+        "xytext": (0, 2),
+        "textcoords": "offset points",
+        "va": "bottom",
+        "zorder": 6,
+    }
     at = edges[0] + 0.05, float(reference[0])
     ax.annotate(f"uniform attention: {level}", at, **place, fontsize=style.SMALL, color=style.GREY)

@@ -1,4 +1,5 @@
-"""Attention between two kinds of words, against matched pairs of other words (Kovaleva et al. 2019, §4.5)."""
+"""Attention between two kinds of words, against matched pairs of other words (Kovaleva et al. 2019,
+§4.5)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from headwise.analyses.token_pairs.matching import Matched, matched_pairs
 from headwise.analyses.token_pairs.pairs import Pair, known_pairs, parse_pairs
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
-from headwise.models.ask import Answers, Ask
-from headwise.models.picks import group_max, group_mean
+from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.token_pairs import group_max, group_mean
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.corrections import CORRECTIONS, correct
@@ -44,50 +45,54 @@ class TokenPairAttention(RandomNull, ItemObserver):
     - `attention[layer, head, pair]`: the largest `A[i, j]`, then the mean over inputs; `pair_mean`: the mean of
       `A[i, j]`, then the mean over inputs;
     - `expected`: the mean, over the same pairs, of the mean weight of matched pairs: pairs of ordinary tokens of this
-      input at the same offset `j − i` that are not of the kind, with words of the same parts of speech at both ends;
-      where there are none, with the same part of speech at j; else (or without parts of speech) any; where all pairs at
-      this offset are of the kind, these. Where it is more, uniform attention in its row plus what they have above
-      uniform attention in theirs (a decoder's early rows have few keys). `excess`: `pair_mean − expected`, input by
-      input: what the kind adds to distance and part of speech. Such words are often neighbours, so a head that looks at
-      the next token has a high `attention`, but no excess;
+      input at the same offset `j − i` that are not of the kind, with words of the same parts of
+      speech at both ends; where there are none, with the same part of speech at j; else (or without
+      parts of speech) any; where all pairs at this offset are of the kind, these. Where it is more,
+      uniform attention in its row plus what they have above uniform attention in theirs (a
+      decoder's early rows have few keys). `excess`: `pair_mean − expected`, input by input: what
+      the kind adds to distance and part of speech. Such words are often neighbours, so a head that
+      looks at the next token has a high `attention`, but no excess;
     - `matched[pair]`: the share of pairs with such partners of the same parts of speech at both ends;
     - `p_value`: one-tailed z-test of `excess > 0`; `p_adjusted` corrected over heads × pairs; `count[pair]`: pairs of
       tokens; `inputs_left_out[pair]`: inputs without one;
     - `random_excess`, `random_bound[pair]`: the mean excess of heads of random-weights models of the same shape, as
-      sharp as this one, on the same inputs (they keep words, places and distances; only the training is missing), and
-      what, at 0.05, none of their heads passes; `above_random`: `excess − random_bound`;
+      sharp as this one, on the same inputs (they keep words, places and distances; only the
+      training is missing), and what, at 0.05, none of their heads passes; `above_random`: `excess −
+      random_bound`;
     - `stands_out`: `p_adjusted < 0.05`, 30 inputs or more, an excess of `margin` or more and above `random_bound`: what
       a head must have to be called one for this kind.
 
-    All means have `_n`, `_low`, `_high`. Attribute `matched_nothing`: kinds of which the corpus has no pair.
+    All means have `_n`, `_low`, `_high`. Attribute `matched_nothing`: kinds of which the corpus has
+    no pair.
 
     Parameters
     ----------
     pairs : sequence of str or str, optional
-        Only these (a string: names with commas between): verb->subject, subject->verb (over nsubj arcs), noun->pronoun,
-        pronoun->noun (all of a sentence), and those of `extra`.
+        Only these (a string: names with commas between): verb->subject, subject->verb (over nsubj
+        arcs), noun->pronoun, pronoun->noun (all of a sentence), and those of `extra`.
     extra : str, optional
-        Pairs of your own: `name: A -> B`, or `name: A -> B by RELATION` for words joined by an arc (`down`: A is the
-        head; `up`: B is), with `;` between them. A and B are features (noun, verb, ...), `any`, or predicates: `aux:
-        upos=AUX -> verb by aux; det: upos=DET -> noun up det`.
+        Pairs of your own: `name: A -> B`, or `name: A -> B by RELATION` for words joined by an arc
+        (`down`: A is the head; `up`: B is), with `;` between them. A and B are features (noun,
+        verb, ...), `any`, or predicates: `aux: upos=AUX -> verb by aux; det: upos=DET -> noun up
+        det`.
     correction : str, default "holm"
         `holm`, `benjamini_hochberg` or `none`.
     margin : float, default 0.05
         The least excess of a head that stands out.
     random_models : int, optional
-        Random-weights models beside the model. By default one to four, so many that they have 144 heads, and none for
-        models of more than 500 million parameters; 0 for none.
+        Random-weights models beside the model. By default one to four, so many that they have 144
+        heads, and none for models of more than 500 million parameters; 0 for none.
 
     Notes
     -----
-    Question: Which heads attend between two kinds of words (verb and subject, pronoun and noun) beyond distance and
-    part of speech?
+    Question: Which heads attend between two kinds of words (verb and subject, pronoun and noun)
+    beyond distance and part of speech?
 
     Assumes: Trees and parts of speech are right.
 
-    Traps: A head on the previous token has a high `attention` for words that are neighbours: read `excess`. Where a
-    kind has few matched pairs (`matched`), the comparison is with any pair at that distance. Weights between pieces of
-    long words count piece by piece.
+    Traps: A head on the previous token has a high `attention` for words that are neighbours: read
+    `excess`. Where a kind has few matched pairs (`matched`), the comparison is with any pair at
+    that distance. Weights between pieces of long words count piece by piece.
 
     Cost: The pass of the model, and a pass of one to four random-weights models on the same inputs.
     """
@@ -129,11 +134,13 @@ class TokenPairAttention(RandomNull, ItemObserver):
         state["count"], state["left_out"], state["matched"] = Sums(kinds), Sums(kinds), Sums(kinds)
         return state
 
-    def ask(self, batch: Batch) -> Ask:
+    def ask(self, batch: Batch) -> StatsRequest:
         found = self._pairs(batch)
-        return Ask(pairs={PAIRS: found.pairs.places, PARTNERS: found.partners.places}, uniform=True)
+        return StatsRequest(
+            pairs={PAIRS: found.pairs.places, PARTNERS: found.partners.places}, uniform=True
+        )
 
-    def settle(self, answers: Answers, batch: Batch) -> Mapping[str, Tensor]:
+    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.uniform is not None
         own, even = answers.single, answers.uniform.single
         named = {"weights": own[PAIRS], "others": own[PARTNERS]}
@@ -145,8 +152,11 @@ class TokenPairAttention(RandomNull, ItemObserver):
         weights, present = sums["weights"].double(), sums["even"] > 0
         others, seen = sums["others"].double(), sums["even_others"] > 0
         usual = group_mean(others, seen, found.partners)[found.partner]
-        # A decoder's early rows have few keys to share among: as much above uniform as partners are counts as well.
-        above = group_mean(others - sums["even_others"].double(), seen, found.partners)[found.partner]
+        # A decoder's early rows have few keys to share among: as much above uniform as partners are
+        # counts as well.
+        above = group_mean(others - sums["even_others"].double(), seen, found.partners)[
+            found.partner
+        ]
         usual = torch.fmax(usual, above + sums["even"].double())
         scores = {
             "attention": group_max(weights, present, pairs),
@@ -156,7 +166,9 @@ class TokenPairAttention(RandomNull, ItemObserver):
         scores["excess"] = scores["pair_mean"] - scores["expected"]
         kinds = len(self.chosen())
         for name, values in scores.items():
-            state.moments(name).add(values.reshape(len(batch), kinds, -1).transpose(1, 2), (layer.layer,))
+            state.moments(name).add(
+                values.reshape(len(batch), kinds, -1).transpose(1, 2), (layer.layer,)
+            )
         if layer.layer == 0:
             held = torch.bincount(pairs.group, minlength=pairs.groups).view(len(batch), kinds)
             state.sums("count").add(held.sum(0))
@@ -172,11 +184,20 @@ class TokenPairAttention(RandomNull, ItemObserver):
         seen = excess.count.numpy()
         mean, variance = np.where(seen > 0, excess.mean.numpy(), np.nan), excess.variance()
         noise = (np.abs(mean) <= ROUNDING) & (np.sqrt(variance) <= ROUNDING)
-        p_value = z_test(np.where(noise, 0.0, mean), np.where(noise, 0.0, variance), seen, 0.0).p_value
-        adjusted, how = correct(p_value, self.correction), f"p_value corrected over heads and pairs ({self.correction})"
-        variables["p_value"] = xr.Variable(DIMS, p_value, {"long_name": "one-tailed z-test of excess > 0"})
+        p_value = z_test(
+            np.where(noise, 0.0, mean), np.where(noise, 0.0, variance), seen, 0.0
+        ).p_value
+        adjusted, how = (
+            correct(p_value, self.correction),
+            f"p_value corrected over heads and pairs ({self.correction})",
+        )
+        variables["p_value"] = xr.Variable(
+            DIMS, p_value, {"long_name": "one-tailed z-test of excess > 0"}
+        )
         variables["p_adjusted"] = xr.Variable(DIMS, adjusted, {"long_name": how})
-        count, left_out = (state.sums(name).total.numpy().astype(np.int64) for name in ("count", "left_out"))
+        count, left_out = (
+            state.sums(name).total.numpy().astype(np.int64) for name in ("count", "left_out")
+        )
         variables["count"] = xr.Variable(("pair",), count, {"long_name": "pairs of tokens"})
         variables["inputs_left_out"] = xr.Variable(("pair",), left_out)
         matched = share(state.sums("matched").total.numpy(), count)
@@ -189,8 +210,14 @@ class TokenPairAttention(RandomNull, ItemObserver):
                 f"The corpus has no pair of any of the kinds {', '.join(nothing)}; "
                 "check `pairs` and `extra`, or give another corpus."
             )
-        coords = layer_head_coords(shape) | {"pair": np.array([pair.name for pair in self.chosen()])}
-        return xr.Dataset(variables, coords=coords, attrs={"matched_nothing": ", ".join(nothing), "random_models": 0})
+        coords = layer_head_coords(shape) | {
+            "pair": np.array([pair.name for pair in self.chosen()])
+        }
+        return xr.Dataset(
+            variables,
+            coords=coords,
+            attrs={"matched_nothing": ", ".join(nothing), "random_models": 0},
+        )
 
     def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
         return excess_against(dataset, found, self.margin, "pair")
@@ -205,7 +232,11 @@ class TokenPairAttention(RandomNull, ItemObserver):
             excess = one["excess"].transpose("layer", "head").values
             for place in ranked_heads(excess)[:1]:
                 out = int(one["stands_out"].sum())
-                beside = f", random heads below +{float(one['random_bound']):.2f}" if "random_bound" in one else ""
+                beside = (
+                    f", random heads below +{float(one['random_bound']):.2f}"
+                    if "random_bound" in one
+                    else ""
+                )
                 best = f"{head_name(*place)} +{excess[place]:.2f} over matched pairs{beside}"
                 lines.append(f"{name}: {best}; {out} heads stand out")
         return lines

@@ -50,10 +50,15 @@ def pair_excess(dataset: xr.Dataset) -> Figure:
     layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
     best = []
     for name, panel in panels.items():
-        excess, out = (one.transpose("layer", "head").values for one in (panel, dataset["stands_out"].sel(pair=name)))
+        excess, out = (
+            one.transpose("layer", "head").values
+            for one in (panel, dataset["stands_out"].sel(pair=name))
+        )
         place = ranked_heads(excess)[0]
         sure = " (stands out)" if out[place] else ""
-        best.append(f"{name}: {head_name(layers[place[0]], heads[place[1]])} +{excess[place]:.2f}{sure}")
+        best.append(
+            f"{name}: {head_name(layers[place[0]], heads[place[1]])} +{excess[place]:.2f}{sure}"
+        )
     notes = [
         *data.ground(dataset, "excess"),
         "Best: " + "; ".join(best),

@@ -1,5 +1,5 @@
-"""Pairs of words of a kind, and for each the pairs of other words that it is matched with: at the same distance, of the
-same parts of speech where the input has such."""
+"""Pairs of words of a kind, and for each the pairs of other words that it is matched with: at the
+same distance, of the same parts of speech where the input has such."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.token_pairs.pairs import Pair
-from headwise.models.picks import TokenPairs, token_pairs
+from headwise.models.token_pairs import TokenPairs, token_pairs
 from headwise.text.encode import Batch, Encoded
 
 
@@ -19,9 +19,8 @@ from headwise.text.encode import Batch, Encoded
 class Matched:
     """All pairs of a batch, one group for each example and kind, and their partners.
 
-    `partner[pair]` is the group of `partners` that holds a pair's partners; `same[pair]`: these have the same parts of
-    speech at both ends.
-    """
+    `partner[pair]` is the group of `partners` that holds a pair's partners; `same[pair]`: these
+    have the same parts of speech at both ends."""
 
     pairs: TokenPairs
     partners: TokenPairs
@@ -75,7 +74,8 @@ class PartnerFinder:
         return j - i, int(self.tag[i]), int(self.tag[j])
 
     def partners(self, offset: int, first: int, second: int) -> tuple[np.ndarray, bool]:
-        """Pairs of tokens `[partner, 2]`, and whether they have the same parts of speech at both ends."""
+        """Pairs of tokens `[partner, 2]`, and whether they have the same parts of speech at both
+        ends."""
         a = self.ordinary[np.isin(self.ordinary + offset, self.ordinary)]
         b = a + offset
         others = ~self.matrix[a, b]

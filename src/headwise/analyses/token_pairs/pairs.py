@@ -1,4 +1,5 @@
-"""Kinds of pairs: words of two features in one sentence, linked by an arc or not (Kovaleva et al. 2019, §4.5)."""
+"""Kinds of pairs: words of two features in one sentence, linked by an arc or not (Kovaleva et al.
+2019, §4.5)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from functools import cache
 import numpy as np
 
 from headwise.analyses.contract import Shape
-from headwise.analyses.features.predicates import Condition, Feature, known_features, parse_conditions
+from headwise.analyses.features.predicates import (
+    Condition,
+    Feature,
+    known_features,
+    parse_conditions,
+)
 from headwise.analyses.items import lacking_annotation
 from headwise.analyses.roles.sieves.tokens import joined_words
 from headwise.core.errors import ParameterError
@@ -25,8 +31,8 @@ SYNTAX = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Pairs of words from `source` to `target` in the same sentence; with `arc`, only those joined by one of
-    `relations`.
+    """Pairs of words from `source` to `target` in the same sentence; with `arc`, only those joined
+    by one of `relations`.
 
     `arc` is `down` (the source is the head), `up` (the target is), `by` (either) or empty.
     """
@@ -38,7 +44,8 @@ class Pair:
     relations: frozenset[str] = frozenset()
 
     def matrix(self, row: Encoded) -> np.ndarray:
-        """Bool `[token, token]`: all pairs of pieces of such words; two pieces of one word are no pair."""
+        """Bool `[token, token]`: all pairs of pieces of such words; two pieces of one word are no
+        pair."""
         if not row.aligned:
             return np.zeros((len(row), len(row)), dtype=bool)
         word = row.word
@@ -54,7 +61,12 @@ class Pair:
 
     @property
     def requires(self) -> frozenset[str]:
-        return self.source.requires | self.target.requires | {"words"} | ({"dependencies"} if self.arc else set())
+        return (
+            self.source.requires
+            | self.target.requires
+            | {"words"}
+            | ({"dependencies"} if self.arc else set())
+        )
 
     def lacking(self, shape: Shape) -> str | None:
         """Why a corpus cannot give these pairs, or None."""
@@ -87,7 +99,9 @@ def parse_pairs(text: str, features: Mapping[str, Feature]) -> dict[str, Pair]:
     out: dict[str, Pair] = {}
     for part in filter(str.strip, text.split(";")):
         match = re.fullmatch(
-            r"\s*([A-Za-z][\w>\-]*)\s*:\s*(.+?)\s*->\s*(.+?)(?:\s+(by|down|up)\s+(\S+))?\s*", part, flags=re.DOTALL
+            r"\s*([A-Za-z][\w>\-]*)\s*:\s*(.+?)\s*->\s*(.+?)(?:\s+(by|down|up)\s+(\S+))?\s*",
+            part,
+            flags=re.DOTALL,
         )
         if match is None:
             raise ParameterError(f"'{part.strip()}' names no pair; write {SYNTAX}.")
@@ -95,7 +109,9 @@ def parse_pairs(text: str, features: Mapping[str, Feature]) -> dict[str, Pair]:
         if name in out or name in known_pairs():
             raise ParameterError(f"Two pairs are called '{name}': give one of them another name.")
         joined_by = frozenset((relations or "").split("|")) - {""}
-        out[name] = Pair(name, _side(source, features), _side(target, features), arc or "", joined_by)
+        out[name] = Pair(
+            name, _side(source, features), _side(target, features), arc or "", joined_by
+        )
     return out
 
 

@@ -1,4 +1,5 @@
-"""What the parsing probes are trained on: sentences with trees, in parts, and the word-level maps of all heads."""
+"""What the parsing probes are trained on: sentences with trees, in parts, and the word-level maps
+of all heads."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.core.store import Store
-from headwise.core.workers import current, whole
+from headwise.core.store import CheckpointStore
+from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
 from headwise.models.vectors import IN_MEMORY, scratch_array
 from headwise.models.view import Rows, Watcher
@@ -45,12 +46,16 @@ class Sentences:
         wanted: int = 0,
         generator: np.random.Generator | None = None,
     ) -> None:
-        """Take in sentences that have trees, are not too long, and whose words have tokens of their own.
+        """Take in sentences that have trees, are not too long, and whose words have tokens of their
+        own.
 
-        Where only so many are `wanted`, examples are drawn one after the other until there are as many; the others are
-        neither encoded nor counted. What is taken keeps its order.
-        """
-        order = range(len(examples)) if generator is None else generator.permutation(len(examples)).tolist()
+        Where only so many are `wanted`, examples are drawn one after the other until there are as
+        many; the others are neither encoded nor counted. What is taken keeps its order."""
+        order = (
+            range(len(examples))
+            if generator is None
+            else generator.permutation(len(examples)).tolist()
+        )
         found: dict[int, Encoded] = {}
         for place in order:
             if wanted and len(found) == wanted:
@@ -65,7 +70,9 @@ class Sentences:
             else:
                 found[place] = row
         first = len(self.rows)
-        self.rows += [replace(found[place], index=first + i) for i, place in enumerate(sorted(found))]
+        self.rows += [
+            replace(found[place], index=first + i) for i, place in enumerate(sorted(found))
+        ]
 
     def digest(self) -> str:
         """What sentences these are."""
@@ -80,21 +87,30 @@ def _is_parsed(example: Example) -> bool:
 class Gathering:
     """What is gathered of every sentence, in one pass of a model, and kept a few batches at a time.
 
-    `job` gives the array `values` of some batches, sentence after sentence; `place` where a sentence's part of them is
-    to lie.
-    """
+    `job` gives the array `values` of some batches, sentence after sentence; `place` where a
+    sentence's part of them is to lie."""
 
     kind: str  # names the pieces in the store
     job: Callable[[Sequence[Batch]], tuple[dict[str, np.ndarray], dict[str, str]]]
     place: Callable[[int], np.ndarray]
 
-    def run(self, model: HeadModel, rows: Sequence[Encoded], store: Store, report: Callable[[int, int], None]) -> None:
+    def run(
+        self,
+        model: HeadModel,
+        rows: Sequence[Encoded],
+        store: CheckpointStore,
+        report: Callable[[int, int], None],
+    ) -> None:
         """Have all pieces made, or read them, and lay every sentence's values in their place."""
         together = batches(list(rows), COLLECT_TOKENS, model.pad_id, model.device)
-        groups = {start: together[start : start + PIECE] for start in range(0, len(together), PIECE)}
+        groups = {
+            start: together[start : start + PIECE] for start in range(0, len(together), PIECE)
+        }
         units = ((f"{self.kind}-{start:06d}", some) for start, some in groups.items())
         seen = 0
-        for some, piece in zip(groups.values(), whole(current().pieces(store, self.job, units)), strict=True):
+        for some, piece in zip(
+            groups.values(), raise_failures(current().pieces(store, self.job, units)), strict=True
+        ):
             values = piece.arrays["values"]
             for sentence in (row.index for batch in some for row in batch.rows):
                 own = self.place(sentence)
@@ -103,13 +119,15 @@ class Gathering:
             report(seen, len(rows))
 
 
-def room(store: Store, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def room(store: CheckpointStore, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """A float16 array for what is gathered: in memory, or in a file where it is large."""
     large = 2 * math.prod(shape) > IN_MEMORY
-    return scratch_array(store, name, shape, "float16") if large else np.zeros(shape, dtype=np.float16)
+    return (
+        scratch_array(store, name, shape, "float16") if large else np.zeros(shape, dtype=np.float16)
+    )
 
 
-def drop_gathered(store: Store, kind: str) -> None:
+def drop_gathered(store: CheckpointStore, kind: str) -> None:
     """Forget the pieces of a kind, once what was made of them is kept."""
     for name in store.names():
         if name.startswith(f"{kind}-"):
@@ -117,7 +135,11 @@ def drop_gathered(store: Store, kind: str) -> None:
 
 
 def collect_maps(
-    model: HeadModel, rows: Sequence[Encoded], store: Store, kind: str, report: Callable[[int, int], None]
+    model: HeadModel,
+    rows: Sequence[Encoded],
+    store: CheckpointStore,
+    kind: str,
+    report: Callable[[int, int], None],
 ) -> WordMaps:
     """The word-level maps of all sentences."""
     sizes, heads = [row.word_count for row in rows], model.layers * model.heads
@@ -126,7 +148,9 @@ def collect_maps(
     return kept
 
 
-def _map_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def _map_piece(
+    model: HeadModel, some: Sequence[Batch]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The word-level maps of some batches, sentence after sentence."""
     found = []
     for batch in some:
@@ -134,7 +158,8 @@ def _map_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.nd
         model.forward(batch, watcher)
         maps = watcher.maps()
         found += [
-            flat_maps(own[:, : row.word_count, : row.word_count]) for own, row in zip(maps, batch.rows, strict=True)
+            flat_maps(own[:, : row.word_count, : row.word_count])
+            for own, row in zip(maps, batch.rows, strict=True)
         ]
     return {"values": np.concatenate(found)}, {}
 
@@ -150,19 +175,33 @@ class _Maps(Watcher):
 
     def rows(self, rows: Rows) -> None:
         part = word_maps(rows, self.index)
-        self.layers[rows.layer] = self.layers[rows.layer] + part if rows.layer in self.layers else part
+        self.layers[rows.layer] = (
+            self.layers[rows.layer] + part if rows.layer in self.layers else part
+        )
 
     def maps(self) -> np.ndarray:
         """`[example, layer · heads + head, from word, to word]`"""
-        return torch.cat([self.layers[layer] for layer in sorted(self.layers)], dim=1).half().cpu().numpy()
+        return (
+            torch.cat([self.layers[layer] for layer in sorted(self.layers)], dim=1)
+            .half()
+            .cpu()
+            .numpy()
+        )
 
 
 def make_trees(rows: Sequence[Encoded], vectors: WordVectors) -> Trees:
-    """Heads, scored words (all but punctuation) and vectors of sentences; vectors are scaled by one number for all."""
+    """Heads, scored words (all but punctuation) and vectors of sentences; vectors are scaled by one
+    number for all."""
     found = [vectors.of(row) for row in rows]
     norms = np.concatenate([(v**2).sum(1) for v in found]) if found else np.zeros(0)
     typical = norms[norms > 0].mean() if (norms > 0).any() else 1.0
     scale = np.float32(np.sqrt(NORM / typical))
-    heads = [np.array([row.word_count if h == ROOT else h for h in row.example.heads or ()]) for row in rows]
-    scored = [np.array([relation.split(":")[0] != "punct" for relation in row.example.relations or ()]) for row in rows]
+    heads = [
+        np.array([row.word_count if h == ROOT else h for h in row.example.heads or ()])
+        for row in rows
+    ]
+    scored = [
+        np.array([relation.split(":")[0] != "punct" for relation in row.example.relations or ()])
+        for row in rows
+    ]
     return Trees([v * scale for v in found], heads, scored)

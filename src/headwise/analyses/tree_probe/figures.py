@@ -17,7 +17,10 @@ _NAMES = {
     "random_attention_words": ("attention of random weights\n+ word vectors", style.PALE),
     "right_branching": ("right-branching", style.PALE),
 }
-_DIRECTIONS = {"head_to_dependent": "head to dependent (w)", "dependent_to_head": "dependent to head (u)"}
+_DIRECTIONS = {
+    "head_to_dependent": "head to dependent (w)",
+    "dependent_to_head": "dependent to head (u)",
+}
 
 
 @figure(
@@ -31,16 +34,38 @@ _DIRECTIONS = {"head_to_dependent": "head to dependent (w)", "dependent_to_head"
 )
 def uas(dataset: xr.Dataset) -> Figure:
     """Bars of `uas[probe]`, best first, with 95 % intervals over sentences."""
-    values, bounds = data.values(dataset, "uas", ("probe",)), data.interval(dataset, "uas", ("probe",))
+    values, bounds = (
+        data.values(dataset, "uas", ("probe",)),
+        data.interval(dataset, "uas", ("probe",)),
+    )
     probes = data.labels(dataset, "probe")
-    order = [i for i in np.argsort(np.where(np.isnan(values), np.inf, -values)) if np.isfinite(values[i])]
+    order = [
+        i for i in np.argsort(np.where(np.isnan(values), np.inf, -values)) if np.isfinite(values[i])
+    ]
     fig, ax = style.one_panel(style.COLUMN, 2.6)
     for place, index in enumerate(order):
         _, colour = _NAMES.get(probes[index], (probes[index], style.PALE))
-        errors = None if bounds is None else [[values[index] - bounds[0][index]], [bounds[1][index] - values[index]]]
-        ax.barh(place, values[index], 0.7, color=colour, xerr=errors, error_kw={"elinewidth": 0.8, "ecolor": style.INK})
-        end = values[index] if bounds is None or not np.isfinite(bounds[1][index]) else bounds[1][index]
-        ax.text(end + 0.015, place, f"{100 * values[index]:.1f} %", va="center", fontsize=style.SMALL)
+        errors = (
+            None
+            if bounds is None
+            else [[values[index] - bounds[0][index]], [bounds[1][index] - values[index]]]
+        )
+        ax.barh(
+            place,
+            values[index],
+            0.7,
+            color=colour,
+            xerr=errors,
+            error_kw={"elinewidth": 0.8, "ecolor": style.INK},
+        )
+        end = (
+            values[index]
+            if bounds is None or not np.isfinite(bounds[1][index])
+            else bounds[1][index]
+        )
+        ax.text(
+            end + 0.015, place, f"{100 * values[index]:.1f} %", va="center", fontsize=style.SMALL
+        )
     ax.set_yticks(range(len(order)), [_NAMES.get(probes[i], (probes[i], ""))[0] for i in order])
     ax.set_ylim(len(order) - 0.4, -0.6)
     ax.set_xlim(0, 1.0)
@@ -58,7 +83,9 @@ def uas(dataset: xr.Dataset) -> Figure:
         f"Word vectors: {attrs['vectors']}, for {100 * float(attrs['vector_coverage']):.0f} % of words"
         if "vector_coverage" in attrs
         else "",
-        "Bars: 95 % interval over sentences" if bounds is not None else "No interval over sentences",
+        "Bars: 95 % interval over sentences"
+        if bounds is not None
+        else "No interval over sentences",
     ]
     return style.complete(fig, "Parsing from attention", notes)
 
@@ -73,7 +100,8 @@ def uas(dataset: xr.Dataset) -> Figure:
     needs=("weight",),
 )
 def weights(dataset: xr.Dataset) -> Figure:
-    """Heat maps of `weight[layer, head]` for each probe on attention and direction, scaled by each probe's largest."""
+    """Heat maps of `weight[layer, head]` for each probe on attention and direction, scaled by each
+    probe's largest."""
     panels = {}
     for place, probe in enumerate(data.labels(dataset, "probe")):
         weight = dataset["weight"].isel(probe=place)
@@ -87,4 +115,6 @@ def weights(dataset: xr.Dataset) -> Figure:
         "No interval: one training",
     ]
     title, label = "What the probes make of each head", "weight / largest weight"
-    return heatmap_panels(panels, title=title, label=label, centre=0.0, annotate="none", notes=notes)
+    return heatmap_panels(
+        panels, title=title, label=label, centre=0.0, annotate="none", notes=notes
+    )

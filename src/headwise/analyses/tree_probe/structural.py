@@ -1,5 +1,5 @@
-"""The structural probe on the hidden states of every layer, beside the probes on attention (Clark et al. 2019, Table
-3)."""
+"""The structural probe on the hidden states of every layer, beside the probes on attention (Clark
+et al. 2019, Table 3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 
 from headwise.analyses.tree_probe.collect import Gathering, Sentences, drop_gathered, room
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
 from headwise.models.words import word_index
 from headwise.probes.structural import StructuralFit, StructuralSettings
@@ -24,11 +24,14 @@ STATES = "states"
 
 
 class WordStates:
-    """Hidden states of the words of many sentences, `[layer, word, width]` each (a word: the mean of its pieces), one
-    behind the other in one float16 array."""
+    """Hidden states of the words of many sentences, `[layer, word, width]` each (a word: the mean
+    of its pieces), one behind the other in one float16 array."""
 
     def __init__(self, sizes: Sequence[int], values: np.ndarray) -> None:
-        self.starts, self.values = np.concatenate([[0], np.cumsum(sizes)]), values  # [word, layer, width]
+        self.starts, self.values = (
+            np.concatenate([[0], np.cumsum(sizes)]),
+            values,
+        )  # [word, layer, width]
 
     def __call__(self, sentence: int) -> np.ndarray:
         return np.ascontiguousarray(np.moveaxis(self.place(sentence), 0, 1))
@@ -38,7 +41,9 @@ class WordStates:
         return self.values[self.starts[sentence] : self.starts[sentence + 1]]
 
 
-def collect_states(model: HeadModel, rows: Sequence[Encoded], store: Store, report: Report) -> WordStates:
+def collect_states(
+    model: HeadModel, rows: Sequence[Encoded], store: CheckpointStore, report: Report
+) -> WordStates:
     """The hidden states of the words of all sentences."""
     sizes = [row.word_count for row in rows]
     kept = WordStates(sizes, room(store, STATES, (sum(sizes), model.layers + 1, model.hidden)))
@@ -46,7 +51,9 @@ def collect_states(model: HeadModel, rows: Sequence[Encoded], store: Store, repo
     return kept
 
 
-def _state_piece(model: HeadModel, some: Sequence[Batch]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def _state_piece(
+    model: HeadModel, some: Sequence[Batch]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The states of the words of some batches, word after word: `[word, layer, width]`."""
     found = []
     for batch in some:
@@ -64,14 +71,17 @@ def structural_dataset(
     data: Sentences,
     trees: Trees,
     settings: StructuralSettings,
-    store: Store,
+    store: CheckpointStore,
     progress: Callable[[str, int, int], None],
 ) -> xr.Dataset:
-    """`uuas[hidden_layer]` on the test part with its interval, and `validation_uuas[hidden_layer]`, by which the layer
-    of the attribute `structural_layer` is picked; 0 is what enters the first layer."""
+    """`uuas[hidden_layer]` on the test part with its interval, and `validation_uuas[hidden_layer]`,
+    by which the layer of the attribute `structural_layer` is picked; 0 is what enters the first
+    layer."""
 
     def make() -> tuple[dict[str, np.ndarray], dict[str, str]]:
-        states = collect_states(model, data.rows, store, partial(progress, "tree_probe: hidden states"))
+        states = collect_states(
+            model, data.rows, store, partial(progress, "tree_probe: hidden states")
+        )
         fit = StructuralFit(trees, states, settings)
         report = partial(progress, "tree_probe: structural")
         probe = fit.fit(data.parts["train"], data.parts["validation"], report)
@@ -84,14 +94,21 @@ def structural_dataset(
     drop_gathered(store, STATES)
     summaries = {}
     for name in ("validation", "test"):
-        found, total = torch.from_numpy(arrays[f"{name}_found"]), torch.from_numpy(arrays[f"{name}_total"])
+        found, total = (
+            torch.from_numpy(arrays[f"{name}_found"]),
+            torch.from_numpy(arrays[f"{name}_total"]),
+        )
         ratio = Ratios(found.shape[1])
         ratio.add_sums(found, total[:, None].expand_as(found))
         summaries[name] = ratio.summary()
     test, validation = summaries["test"], summaries["validation"]["mean"]
     share = {"units": "share of edges"}
     variables = {
-        "uuas": ("hidden_layer", test["mean"], share | {"long_name": "edges of the tree found, direction left out"}),
+        "uuas": (
+            "hidden_layer",
+            test["mean"],
+            share | {"long_name": "edges of the tree found, direction left out"},
+        ),
         "uuas_n": ("hidden_layer", test["n"].astype(np.int64), {"long_name": "test sentences"}),
         "uuas_low": ("hidden_layer", np.clip(test["low"], 0, 1)),
         "uuas_high": ("hidden_layer", np.clip(test["high"], 0, 1)),

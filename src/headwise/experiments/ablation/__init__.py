@@ -1,7 +1,8 @@
-"""Disabling heads: what it does to the score, first-order importance, and removing heads for good."""
+"""Disabling heads: what it does to the score, first-order importance, and removing heads for
+good."""
 
-from headwise.experiments.ablation.beside import head_importance
 from headwise.experiments.ablation.gates import GateOptions, Gates, learn_gates
+from headwise.experiments.ablation.importance import head_importance
 from headwise.experiments.ablation.prune import Pruned, PruneOptions, prune
 from headwise.experiments.ablation.run import (
     AblationOptions,

@@ -1,5 +1,5 @@
-"""Figures of disabling: what each head, each layer and each set does to the score, and first-order importance beside it
-(Kovaleva et al. 2019, Fig 8-9)."""
+"""Figures of disabling: what each head, each layer and each set does to the score, and first-order
+importance beside it (Kovaleva et al. 2019, Fig 8-9)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,20 @@ def _notes(dataset: xr.Dataset, over_heads: bool = False) -> list[str]:
         notes.append(f"Disabled as: {facts['how']}")
     if over_heads and "mean_difference" in facts:
         change = f"{scale * facts['mean_difference']:+.2f}".replace("-", "−")
-        disabled, every = facts.get("heads_disabled"), dataset.sizes["layer"] * dataset.sizes["head"]
-        which = "heads (a random head)" if disabled in (None, every) else f"{disabled} heads disabled"
+        disabled, every = (
+            facts.get("heads_disabled"),
+            dataset.sizes["layer"] * dataset.sizes["head"],
+        )
+        which = (
+            "heads (a random head)" if disabled in (None, every) else f"{disabled} heads disabled"
+        )
         notes.append(f"Mean over the {which} {change} {unit}")
-        notes.append(f"Better without {facts['improving']} heads, {facts['improving_significant']} after correction")
-        notes.append(f"Worse without {facts['harming']}, {facts['harming_significant']} after correction")
+        notes.append(
+            f"Better without {facts['improving']} heads, {facts['improving_significant']} after correction"
+        )
+        notes.append(
+            f"Worse without {facts['harming']}, {facts['harming_significant']} after correction"
+        )
     return notes
 
 
@@ -56,13 +65,21 @@ def heads(dataset: xr.Dataset) -> Figure:
     scale, unit = _points(dataset)
     array = scale * dataset["difference"]
     label = f"change of {dataset.attrs.get('metric', 'score')}"
-    p = data.values(dataset, "p_adjusted", ("layer", "head")) if "p_adjusted" in dataset else np.ones((0, 0))
+    p = (
+        data.values(dataset, "p_adjusted", ("layer", "head"))
+        if "p_adjusted" in dataset
+        else np.ones((0, 0))
+    )
     rows, columns = np.nonzero(p < SURE)
     notes = [*_notes(dataset, over_heads=True), "Ringed: corrected p < 0.05" if len(rows) else ""]
     title = "Score without one head"
-    fig = heatmap(array, title=title, label=label, unit=unit, centre=0.0, annotate="none", notes=notes)
+    fig = heatmap(
+        array, title=title, label=label, unit=unit, centre=0.0, annotate="none", notes=notes
+    )
     for colour, width in (("white", 1.6), (style.INK, 0.7)):
-        fig.axes[0].scatter(columns, rows, s=22, facecolors="none", edgecolors=colour, linewidths=width)
+        fig.axes[0].scatter(
+            columns, rows, s=22, facecolors="none", edgecolors=colour, linewidths=width
+        )
     return fig
 
 
@@ -76,10 +93,13 @@ def heads(dataset: xr.Dataset) -> Figure:
     needs=("layer_difference", "set_difference"),
 )
 def layers(dataset: xr.Dataset) -> Figure:
-    """`layer_difference[layer]` and `set_difference[set]` with intervals (Kovaleva et al. 2019, Fig 9)."""
+    """`layer_difference[layer]` and `set_difference[set]` with intervals (Kovaleva et al. 2019, Fig
+    9)."""
     scale, unit = _points(dataset)
     shown = [dim for dim in ("layer", "set") if f"{dim}_difference" in dataset]
-    names = [f"layer {n}" if dim == "layer" else str(n) for dim in shown for n in dataset[dim].values]
+    names = [
+        f"layer {n}" if dim == "layer" else str(n) for dim in shown for n in dataset[dim].values
+    ]
     middle, low, high, p = (
         np.concatenate([data.values(dataset, f"{dim}_{key}", (dim,)) for dim in shown])
         for key in ("difference", "difference_low", "difference_high", "p_adjusted")
@@ -89,7 +109,15 @@ def layers(dataset: xr.Dataset) -> Figure:
     colours = [style.SKY if value < SURE else "white" for value in p]
     errors = scale * np.abs(np.stack([middle - low, high - middle]))
     ax.barh(place, scale * middle, color=colours, edgecolor=style.BLUE, linewidth=0.6, height=0.7)
-    ax.errorbar(scale * middle, place, xerr=errors, fmt="none", ecolor=style.INK, elinewidth=0.7, capsize=1.5)
+    ax.errorbar(
+        scale * middle,
+        place,
+        xerr=errors,
+        fmt="none",
+        ecolor=style.INK,
+        elinewidth=0.7,
+        capsize=1.5,
+    )
     ax.axvline(0, color="black", linewidth=0.6)
     ax.set_yticks(place, names)
     ax.invert_yaxis()
@@ -108,11 +136,13 @@ def layers(dataset: xr.Dataset) -> Figure:
     needs=("importance",),
 )
 def importance(dataset: xr.Dataset) -> Figure:
-    """`importance[layer, head]` against `difference[layer, head]`, coloured by layer; a heat map where nothing was
-    disabled."""
+    """`importance[layer, head]` against `difference[layer, head]`, coloured by layer; a heat map
+    where nothing was disabled."""
     if "difference" not in dataset:
         title, notes = "First-order importance of heads", _notes(dataset)
-        return heatmap(dataset["importance"], title=title, label="importance", annotate="none", notes=notes)
+        return heatmap(
+            dataset["importance"], title=title, label="importance", annotate="none", notes=notes
+        )
     scale, unit = _points(dataset)
     sign = -1.0 if dataset.attrs.get("higher_better", 1) else 1.0
     x = data.values(dataset, "importance", ("layer", "head"))
@@ -123,7 +153,9 @@ def importance(dataset: xr.Dataset) -> Figure:
     ax.set_xlabel("first-order importance (nats)")
     ax.set_ylabel(f"harm of disabling ({unit})")
     spearman = dataset.attrs.get("importance_spearman")
-    note = "" if spearman is None else f"Spearman over heads {float(spearman):.2f}".replace("-", "−")
+    note = (
+        "" if spearman is None else f"Spearman over heads {float(spearman):.2f}".replace("-", "−")
+    )
     return style.complete(fig, "Importance and harm of heads", [*_notes(dataset), note])
 
 

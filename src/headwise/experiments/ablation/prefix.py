@@ -1,4 +1,5 @@
-"""Running only the layers from a given one on: what the layers below gave in an undisturbed run is given again."""
+"""Running only the layers from a given one on: what the layers below gave in an undisturbed run is
+given again."""
 
 from __future__ import annotations
 
@@ -10,19 +11,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.models import HeadModel
-from headwise.models.calling import own_thread
+from headwise.models.forward_call import only_in_this_thread
 from headwise.models.session import Session
 from headwise.models.sites import Sites
 
 
 class Prefix:
-    """What each layer of a model gave on one batch, in the order of the layers' calls (a module shared between layers
-    is called several times).
+    """What each layer of a model gave on one batch, in the order of the layers' calls (a module
+    shared between layers is called several times).
 
-    `recording` keeps it during a run; `skipping(l)` makes layers 0 to l−1 give it again without computing anything.
-    Layer outputs are all that passes from one layer to the next in most architectures; `serves` says whether the layers
-    are modules that can be stood in for, and the first batch is compared with whole runs.
-    """
+    `recording` keeps it during a run; `skipping(l)` makes layers 0 to l−1 give it again without
+    computing anything. Layer outputs are all that passes from one layer to the next in most
+    architectures; `serves` says whether the layers are modules that can be stood in for, and the
+    first batch is compared with whole runs."""
 
     def __init__(self, model: HeadModel) -> None:
         self.model = model
@@ -31,7 +32,8 @@ class Prefix:
 
     @staticmethod
     def serves(sites: Sites) -> bool:
-        """Whether every layer is a module of its own (or one that is called once for each layer)."""
+        """Whether every layer is a module of its own (or one that is called once for each
+        layer)."""
         alone = all(site.entry is not None for site in sites.by_module.values())
         return alone and len(sites.entries) == len(sites.by_module)
 
@@ -44,13 +46,13 @@ class Prefix:
 
         with ExitStack() as stack:
             for entry in self.model.sites.entries:
-                stack.callback(entry.register_forward_hook(own_thread(keep)).remove)
+                stack.callback(entry.register_forward_hook(only_in_this_thread(keep)).remove)
             yield
 
     @contextmanager
     def skipping(self, layer: int, session: Session) -> Iterator[None]:
-        """Layers below `layer` give what they gave, to this thread alone; the session counts them as seen, so that
-        shared modules know which layer they are."""
+        """Layers below `layer` give what they gave, to this thread alone; the session counts them
+        as seen, so that shared modules know which layer they are."""
         calls, owner = 0, threading.get_ident()
         entries = self.model.sites.entries
 

@@ -1,5 +1,5 @@
-"""Removing heads from a model's weights, or zeroing them where its class cannot have fewer, and what that does to score
-and speed."""
+"""Removing heads from a model's weights, or zeroing them where its class cannot have fewer, and
+what that does to score and speed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.folders import new_folder, refuse_unsafe
 from headwise.core.labels import head_name, parse_head
+from headwise.experiments.ablation.pruning_eval import (
+    Ground,
+    Score,
+    language_ground,
+    seconds_of,
+    timed_text,
+)
 from headwise.experiments.ablation.sets import Heads, checked_heads
-from headwise.experiments.ablation.worth import Ground, Score, language_ground, seconds_of, timed_text
 from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, save_folder
-from headwise.models import HeadModel, opening
-from headwise.models.calling import own_thread
+from headwise.models import HeadModel, loading
+from headwise.models.forward_call import only_in_this_thread
 from headwise.models.sites import Sites
 from headwise.text import Corpus
 from headwise.text.encode import Batch
@@ -38,11 +44,11 @@ GROUPS = ("num_key_value_heads", "num_kv_heads")
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What became of a model: `table` has parameters, score (where one was asked for) and seconds of a run before and
-    after; `difference` is the largest difference of its outputs to those of the model with the same heads disabled
-    (zero), as a share of the largest output where that is above 1 (float32 rounds by shares); `absolute` is the same
-    difference as it is. `mode` is what was done, `note` why where that was not plain, `about` what score and seconds
-    were measured on."""
+    """What became of a model: `table` has parameters, score (where one was asked for) and seconds
+    of a run before and after; `difference` is the largest difference of its outputs to those of the
+    model with the same heads disabled (zero), as a share of the largest output where that is above
+    1 (float32 rounds by shares); `absolute` is the same difference as it is. `mode` is what was
+    done, `note` why where that was not plain, `about` what score and seconds were measured on."""
 
     folder: Path
     mode: str
@@ -61,17 +67,18 @@ class PruneOptions:
     Parameters
     ----------
     mode : str, default "auto"
-        `remove`: the weights get smaller, and the folder loads in plain transformers; only for classes whose config
-        names the size of a head apart from their number (Llama, Mistral, Qwen, Gemma and their kin; not BERT or GPT-2).
-        Such a class has one number of heads for all layers (and groups): where a layer is to lose more than another,
-        the others of its heads stay as zeros. `zero`: the same size, the heads' share of the output projection zero;
-        for every class. `auto`: `remove` where that can be, else `zero`, and `note` says why.
+        `remove`: the weights get smaller, and the folder loads in plain transformers; only for
+        classes whose config names the size of a head apart from their number (Llama, Mistral, Qwen,
+        Gemma and their kin; not BERT or GPT-2). Such a class has one number of heads for all layers
+        (and groups): where a layer is to lose more than another, the others of its heads stay as
+        zeros. `zero`: the same size, the heads' share of the output projection zero; for every
+        class. `auto`: `remove` where that can be, else `zero`, and `note` says why.
     batches : sequence of Batch, optional
-        What outputs are compared and speed is measured on; by default some of those that the loss is measured on, or a
-        few made-up inputs where there is no loss.
+        What outputs are compared and speed is measured on; by default some of those that the loss
+        is measured on, or a few made-up inputs where there is no loss.
     score : callable, optional
-        Called with a model's folder, before and after. By default the language-model loss on `corpus`, where the model
-        has a language-model head.
+        Called with a model's folder, before and after. By default the language-model loss on
+        `corpus`, where the model has a language-model head.
     corpus : Corpus, optional
         The text of that loss; the built-in one by default.
     limit : int, default 200
@@ -114,8 +121,9 @@ def prune(
 ) -> Pruned:
     """Write a model without some of its heads as an ordinary folder.
 
-    The written model is opened again and must give what the model gives with the same heads disabled, to 1e-5
-    (of the largest output where that is above 1); otherwise nothing stays written.
+    The written model is opened again and must give what the model gives with the same heads
+    disabled, to 1e-5 (of the largest output where that is above 1); otherwise nothing stays
+    written.
 
     Parameters
     ----------
@@ -129,13 +137,15 @@ def prune(
         How.
     """
     mode, device, note = options.mode, options.device, ""
-    target, source = Path(out), opening.model_path(folder)
+    target, source = Path(out), loading.model_path(folder)
     read = [Path(source)] if Path(source).exists() else []
     refuse_unsafe(target, options.overwrite, read)
     model = HeadModel.open(source, device=device, dtype=torch.float32)
     chosen = checked_heads(heads, model.layers, model.heads)
     if not chosen:
-        raise ParameterError("No head is named to be removed; name heads, or a rule that finds some.")
+        raise ParameterError(
+            "No head is named to be removed; name heads, or a rule that finds some."
+        )
     ground = options.ground(model)
     samples = list(ground.batches) or [_sample(model)]
     wanted = [_output(model, batch, dict.fromkeys(chosen, "zero")) for batch in samples]
@@ -160,7 +170,9 @@ def prune(
         again = HeadModel.open(beside, device=device, dtype=torch.float32)
         given = [_output(again, batch, None) for batch in samples]
         apart = [float((a - b).abs().max()) for a, b in zip(wanted, given, strict=True)]
-        difference = max(value / max(1.0, float(a.abs().max())) for value, a in zip(apart, wanted, strict=True))
+        difference = max(
+            value / max(1.0, float(a.abs().max())) for value, a in zip(apart, wanted, strict=True)
+        )
         if not difference <= TOLERANCE:
             raise ModelError(
                 f"{type(smaller).__name__} without these heads differs from itself with them disabled by "
@@ -177,7 +189,7 @@ def prune(
     return Pruned(target, mode, tuple(chosen), difference, max(apart), table, note, about)
 
 
-# --- the two ways -----------------------------------------------------------------------------------------------------
+# --- the two ways ---------------------------------------------------------------------------------
 
 
 def _zeroed(model: HeadModel, heads: Heads) -> PreTrainedModel:
@@ -193,22 +205,28 @@ def _zeroed(model: HeadModel, heads: Heads) -> PreTrainedModel:
 
 
 def output_projections(model: HeadModel) -> dict[int, tuple[nn.Module, bool]]:
-    """The module that reads the concatenated head outputs of each layer, found by what enters it in a run, and whether
-    its weight is laid out input first (GPT-2)."""
+    """The module that reads the concatenated head outputs of each layer, found by what enters it in
+    a run, and whether its weight is laid out input first (GPT-2)."""
     batch = _sample(model)
     trace = model.trace(batch, {"outputs"})
     assert trace.outputs is not None
-    outputs = trace.outputs.transpose(0, 1).transpose(-3, -2).flatten(-2)  # layer, example, token, head * d_head
+    outputs = (
+        trace.outputs.transpose(0, 1).transpose(-3, -2).flatten(-2)
+    )  # layer, example, token, head * d_head
     inputs: list[tuple[nn.Module, Tensor]] = []
 
     def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
         if args and isinstance(args[0], Tensor) and args[0].numel() == outputs[0].numel():
             inputs.append((module, args[0].reshape(outputs[0].shape)))
 
-    linear = [m for m in model.module.modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"]
+    linear = [
+        m
+        for m in model.module.modules()
+        if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"
+    ]
     with ExitStack() as stack:
         for module in linear:
-            stack.callback(module.register_forward_pre_hook(own_thread(keep)).remove)
+            stack.callback(module.register_forward_pre_hook(only_in_this_thread(keep)).remove)
         model.forward(batch)
     found: dict[int, tuple[nn.Module, bool]] = {}
     real = batch.real
@@ -230,10 +248,13 @@ def output_projections(model: HeadModel) -> dict[int, tuple[nn.Module, bool]]:
 
 
 def _layout(model: HeadModel, heads: Heads) -> dict[int, list[int]]:
-    """The heads each layer of the smaller model has: those that stay, and as many others, to be zeroed, as make all
-    layers and all key/value groups alike."""
+    """The heads each layer of the smaller model has: those that stay, and as many others, to be
+    zeroed, as make all layers and all key/value groups alike."""
     gone = set(heads)
-    members = {g: [h for h in range(model.heads) if model.kv_groups[h] == g] for g in sorted(set(model.kv_groups))}
+    members = {
+        g: [h for h in range(model.heads) if model.kv_groups[h] == g]
+        for g in sorted(set(model.kv_groups))
+    }
     stay = {
         layer: {group: [h for h in own if (layer, h) not in gone] for group, own in members.items()}
         for layer in range(model.layers)
@@ -244,13 +265,16 @@ def _layout(model: HeadModel, heads: Heads) -> dict[int, list[int]]:
     for layer, groups in stay.items():
         used = sorted(sorted(groups, key=lambda group: (not groups[group], group))[:count])
         found[layer] = sorted(
-            head for group in used for head in sorted(members[group], key=lambda h: ((layer, h) in gone, h))[:each]
+            head
+            for group in used
+            for head in sorted(members[group], key=lambda h: ((layer, h) in gone, h))[:each]
         )
     return found
 
 
 def _removed(model: HeadModel, heads: Heads) -> tuple[PreTrainedModel, dict[int, list[int]]]:
-    """A smaller model of the same class with the weights of the heads that stay, and which these are by layer."""
+    """A smaller model of the same class with the weights of the heads that stay, and which these
+    are by layer."""
     name = type(model.module).__name__
     kept = _layout(model, heads)
     groups = {layer: sorted({model.kv_groups[h] for h in stay}) for layer, stay in kept.items()}
@@ -260,7 +284,9 @@ def _removed(model: HeadModel, heads: Heads) -> tuple[PreTrainedModel, dict[int,
     config._attn_implementation_internal = None
     text = config.get_text_config()
     number = next((key for key in COUNTS if getattr(text, key, None) == model.heads), None)
-    if number is None or not hasattr(text, "head_dim"):  # said first: no other choice of heads would help
+    if number is None or not hasattr(
+        text, "head_dim"
+    ):  # said first: no other choice of heads would help
         raise ModelError(refusal)
     left = len(kept[0])
     if left == model.heads:
@@ -276,7 +302,9 @@ def _removed(model: HeadModel, heads: Heads) -> tuple[PreTrainedModel, dict[int,
     try:
         if hasattr(config, "validate"):
             config.validate()
-        smaller: PreTrainedModel = type(model.module)(config).to(next(model.module.parameters()).dtype)
+        smaller: PreTrainedModel = type(model.module)(config).to(
+            next(model.module.parameters()).dtype
+        )
     except Exception as error:  # configs and classes check numbers of heads in many ways
         cause = error.__cause__ or error
         reason = " ".join(str(cause).split()).rstrip(".")
@@ -285,7 +313,12 @@ def _removed(model: HeadModel, heads: Heads) -> tuple[PreTrainedModel, dict[int,
         ) from error
     _fill(smaller, model, kept, groups, refusal)
     smaller.to(model.device).eval()
-    idle = [(layer, stay.index(head)) for layer, head in heads for stay in (kept[layer],) if head in stay]
+    idle = [
+        (layer, stay.index(head))
+        for layer, head in heads
+        for stay in (kept[layer],)
+        if head in stay
+    ]
     if idle:
         with HeadModel.open(smaller) as opened:
             _zeroed(opened, idle)
@@ -293,9 +326,14 @@ def _removed(model: HeadModel, heads: Heads) -> tuple[PreTrainedModel, dict[int,
 
 
 def _fill(
-    smaller: PreTrainedModel, model: HeadModel, kept: dict[int, list[int]], groups: dict[int, list[int]], refusal: str
+    smaller: PreTrainedModel,
+    model: HeadModel,
+    kept: dict[int, list[int]],
+    groups: dict[int, list[int]],
+    refusal: str,
 ) -> None:
-    """Copy weights; those that shrank lose the blocks of the removed heads along the dimension that shrank."""
+    """Copy weights; those that shrank lose the blocks of the removed heads along the dimension that
+    shrank."""
     layer_of = _layers_by_prefix(model.sites)
     own = dict(model.module.named_parameters()) | dict(model.module.named_buffers())
     shrank = 0
@@ -305,7 +343,10 @@ def _fill(
             if old.shape == value.shape:
                 value.copy_(old)
                 continue
-            layer = next((number for prefix, number in layer_of.items() if key.startswith(prefix + ".")), None)
+            layer = next(
+                (number for prefix, number in layer_of.items() if key.startswith(prefix + ".")),
+                None,
+            )
             if layer is None or old.ndim != value.ndim:
                 raise ModelError(refusal)
             shrank += 1
@@ -320,9 +361,11 @@ def _fill(
         raise ModelError(refusal)
 
 
-def _staying(before: int, after: int, d_head: int, stay: Sequence[tuple[int, list[int]]]) -> Tensor | None:
-    """Which places of a dimension are those of the heads (or key/value groups) that stay; None where it has no such
-    blocks."""
+def _staying(
+    before: int, after: int, d_head: int, stay: Sequence[tuple[int, list[int]]]
+) -> Tensor | None:
+    """Which places of a dimension are those of the heads (or key/value groups) that stay; None
+    where it has no such blocks."""
     if before == after:
         return torch.arange(before)
     for total, own in stay:
@@ -343,7 +386,7 @@ def _layers_by_prefix(sites: Sites) -> dict[str, int]:
     return found
 
 
-# --- helpers ----------------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def _sample(model: HeadModel) -> Batch:
@@ -358,16 +401,22 @@ def _sample(model: HeadModel) -> Batch:
 
 def _output(model: HeadModel, batch: Batch, interventions: Any) -> Tensor:
     has_head = model.lm_kind is not None or (
-        hasattr(model.module, "num_labels") and type(model.module).__name__.endswith("ForSequenceClassification")
+        hasattr(model.module, "num_labels")
+        and type(model.module).__name__.endswith("ForSequenceClassification")
     )
     output = model.forward(batch, interventions=interventions, logits=has_head)
-    found: Tensor = output.logits if has_head and getattr(output, "logits", None) is not None else output[0]
+    found: Tensor = (
+        output.logits if has_head and getattr(output, "logits", None) is not None else output[0]
+    )
     found = found.float().cpu()
     return found[batch.real.cpu()] if found.ndim == 3 else found
 
 
-def _copy_classifier(source: Path, target: Path, heads: Heads, layout: dict[int, list[int]], mode: str) -> None:
-    """The classifier beside a model that was fine-tuned on chosen heads: copied, the heads renumbered."""
+def _copy_classifier(
+    source: Path, target: Path, heads: Heads, layout: dict[int, list[int]], mode: str
+) -> None:
+    """The classifier beside a model that was fine-tuned on chosen heads: copied, the heads
+    renumbered."""
     if not (source / HEAD_CONFIG).is_file():
         return
     facts = json.loads((source / HEAD_CONFIG).read_text())

@@ -1,5 +1,5 @@
-"""Disabling heads: every single head, whole layers and sets, scored in one run that shares the layers below the
-change."""
+"""Disabling heads: every single head, whole layers and sets, scored in one run that shares the
+layers below the change."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch import Tensor
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
-from headwise.core.store import Store
-from headwise.experiments.ablation.beside import head_importance, sink_share
+from headwise.core.store import CheckpointStore
+from headwise.experiments.ablation.importance import head_importance, sink_share
 from headwise.experiments.ablation.prefix import Prefix
+from headwise.experiments.ablation.replacements import AUTO, WAYS, Disabling, way_for
 from headwise.experiments.ablation.result import ablation_dataset
 from headwise.experiments.ablation.sets import Heads, checked_heads, pick_heads
 from headwise.experiments.ablation.subjects import HeadOutputs, Subject
-from headwise.experiments.ablation.ways import AUTO, WAYS, Disabling, way_for
 from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models.interventions import Plan
 from headwise.stats.corrections import CORRECTIONS
@@ -40,15 +40,17 @@ class AblationOptions:
     Parameters
     ----------
     how : str, default "auto"
-        `uniform` (the paper's: the same attention to every visible token), `zero` (no output), `mean` (its mean output
-        over the input), `corpus_mean` (over all tokens of all inputs), `resample` (its output on another input, drawn
-        by seed, place for place), or `auto`: `zero` for causal models, `uniform` for others.
+        `uniform` (the paper's: the same attention to every visible token), `zero` (no output),
+        `mean` (its mean output over the input), `corpus_mean` (over all tokens of all inputs),
+        `resample` (its output on another input, drawn by seed, place for place), or `auto`: `zero`
+        for causal models, `uniform` for others.
     heads : str or list of (layer, head), default "all"
         `all` single heads, `none`, or those of a rule or list.
     layers : bool, default True
         Whole layers too.
     sets : mapping of str to a rule or a list of (layer, head), default none
-        Sets to disable together, by name: a list of heads, or a rule (`roles:delimiter`, `frames:top5`).
+        Sets to disable together, by name: a list of heads, or a rule (`roles:delimiter`,
+        `frames:top5`).
     importance : bool, default True
         First-order importance beside it (Michel et al. 2019), and the correlation of both.
     sinks : bool, default True
@@ -100,12 +102,16 @@ def _single(layer: int, head: int) -> Condition:
 
 def whole_layers(layers: int, heads: int) -> list[Condition]:
     """All heads of each layer."""
-    return [Condition(f"L{layer}", tuple((layer, head) for head in range(heads))) for layer in range(layers)]
+    return [
+        Condition(f"L{layer}", tuple((layer, head) for head in range(heads)))
+        for layer in range(layers)
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """What the model said of each example, undisturbed `[example]` and under each condition `[condition, example]`.
+    """What the model said of each example, undisturbed `[example]` and under each condition
+    `[condition, example]`.
 
     `shared` tells whether lower layers were run once only.
     """
@@ -124,22 +130,25 @@ def evaluate(
     *,
     share: bool = True,
     seed: int = 0,
-    store: Store | None = None,
+    store: CheckpointStore | None = None,
     report: Report = silent,
 ) -> Evaluation:
     """Run a model under every condition on every batch.
 
-    With `share` the layers below a condition's first disturbed layer are not run again: they give what they gave
-    undisturbed. The first batch is run both ways for conditions at several depths; where the outputs differ by more
-    than 1e-6 (an architecture that passes more between layers than its layers' outputs), whole runs are made and `note`
-    says so. With a `store`, finished batches are kept there.
-    """
+    With `share` the layers below a condition's first disturbed layer are not run again: they give
+    what they gave undisturbed. The first batch is run both ways for conditions at several depths;
+    where the outputs differ by more than 1e-6 (an architecture that passes more between layers than
+    its layers' outputs), whole runs are made and `note` says so. With a `store`, finished batches
+    are kept there."""
     name, note = subject.model.name, ""
     runner = Runner(subject, conditions, way_for(how, subject.model), seed)
     baseline, values = np.zeros(subject.examples), np.zeros((len(conditions), subject.examples))
     with subject.evaluating():
         if share and not Prefix.serves(subject.model.sites):
-            share, note = False, f"The layers of {name} cannot be run apart, so every condition was a whole run."
+            share, note = (
+                False,
+                f"The layers of {name} cannot be run apart, so every condition was a whole run.",
+            )
         if share and not (difference := runner.check(subject.batches[0])) <= TOLERANCE:
             share = False
             more = f"The layers of {name} pass on more than their outputs (difference {difference:.1e})"
@@ -155,7 +164,9 @@ def evaluate(
 class Runner:
     """Runs batches under conditions."""
 
-    def __init__(self, subject: Subject, conditions: Sequence[Condition], how: str, seed: int = 0) -> None:
+    def __init__(
+        self, subject: Subject, conditions: Sequence[Condition], how: str, seed: int = 0
+    ) -> None:
         self.subject, self.conditions = subject, conditions
         self.disabling = Disabling(subject, how, seed)
 
@@ -163,14 +174,22 @@ class Runner:
         """What a condition does to a batch."""
         return self.disabling.plan(condition.heads, batch)
 
-    def output(self, batch: Batch, plan: Plan | None = None, prefix: Prefix | None = None, layer: int = 0) -> Tensor:
+    def output(
+        self, batch: Batch, plan: Plan | None = None, prefix: Prefix | None = None, layer: int = 0
+    ) -> Tensor:
         """The model's output on a batch, with layers below `layer` taken from the prefix."""
         session, model = self.subject.session(batch, plan), self.subject.model
         with ExitStack() as stack:
             if prefix is not None:
                 stack.enter_context(prefix.skipping(layer, session))
-                if isinstance(session.watcher, HeadOutputs):  # a classifier reads outputs of layers that are not run
-                    kept = {number: output for number, output in prefix.head_outputs.items() if number < layer}
+                if isinstance(
+                    session.watcher, HeadOutputs
+                ):  # a classifier reads outputs of layers that are not run
+                    kept = {
+                        number: output
+                        for number, output in prefix.head_outputs.items()
+                        if number < layer
+                    }
                     session.watcher.outputs.update(kept)
             stack.enter_context(session.running())
             output = self.subject.run(batch, session)
@@ -196,12 +215,17 @@ class Runner:
             prefix, own = self.record(batch) if share else (None, self.output(batch))
             said = [own]
             for condition in self.conditions:
-                said.append(self.output(batch, self.plan(condition, batch), prefix, condition.first_layer))
-        values = torch.stack([self.subject.values(output).double().cpu() for output in said]).numpy()
+                said.append(
+                    self.output(batch, self.plan(condition, batch), prefix, condition.first_layer)
+                )
+        values = torch.stack(
+            [self.subject.values(output).double().cpu() for output in said]
+        ).numpy()
         return {"baseline": values[0], "values": values[1:]}, {}
 
     def check(self, batch: Batch) -> float:
-        """The largest difference between shared and whole runs, over conditions at the first, middle and last layer."""
+        """The largest difference between shared and whole runs, over conditions at the first,
+        middle and last layer."""
         if not self.conditions:
             return 0.0
         prefix, _ = self.record(batch)
@@ -212,7 +236,9 @@ class Runner:
         for depth in {depths[0], depths[len(depths) // 2], depths[-1]}:
             plan = self.plan(next(c for c in self.conditions if c.first_layer == depth), batch)
             shared, whole = self.output(batch, plan, prefix, depth), self.output(batch, plan)
-            difference = max(difference, float((shared - whole).abs().max() / max(1.0, float(whole.abs().max()))))
+            difference = max(
+                difference, float((shared - whole).abs().max() / max(1.0, float(whole.abs().max())))
+            )
         return difference
 
 
@@ -234,11 +260,11 @@ def ablate(
     options : AblationOptions, optional
         What is disabled, and how.
     atlas : mapping of str to Dataset, optional
-        Results of the same model, where rules are looked up; where it has `roles`, the effect of heads is correlated
-        with their roles.
+        Results of the same model, where rules are looked up; where it has `roles`, the effect of
+        heads is correlated with their roles.
     folder : str or Path, optional
-        Where finished batches are kept: a killed call goes on from them. They stay until `headwise.core.store.forget`
-        removes them.
+        Where finished batches are kept: a killed call goes on from them. They stay until
+        `headwise.core.store.delete_checkpoints` removes them.
     overwrite : bool, default False
         Start anew where the folder holds other work, instead of refusing.
     report : callable, optional
@@ -247,15 +273,18 @@ def ablate(
     Returns
     -------
     Dataset
-        `score[layer, head]`, `difference` (score − baseline) with `_low`, `_high`, `p_value`, `p_adjusted`;
-        `layer_score[layer]`, `set_score[set]` and the like; `importance`, `sink_share[layer, head]`; attributes
-        `baseline`, `metric`, `how`, `mean_difference` (a random head) with its interval over examples, the heads fixed.
+        `score[layer, head]`, `difference` (score − baseline) with `_low`, `_high`, `p_value`,
+        `p_adjusted`; `layer_score[layer]`, `set_score[set]` and the like; `importance`,
+        `sink_share[layer, head]`; attributes `baseline`, `metric`, `how`, `mean_difference` (a
+        random head) with its interval over examples, the heads fixed.
     """
     options = replace(options, how=way_for(options.how, subject.model))
     size = (subject.model.layers, subject.model.heads)
 
     def picked(what: str | Heads) -> Heads:
-        return pick_heads(what, *size, atlas) if isinstance(what, str) else checked_heads(what, *size)
+        return (
+            pick_heads(what, *size, atlas) if isinstance(what, str) else checked_heads(what, *size)
+        )
 
     everything: dict[str, list[Condition]] = {"all": single_heads(*size), "none": []}
     chosen = everything.get(options.heads) if isinstance(options.heads, str) else None
@@ -267,20 +296,32 @@ def ablate(
     if not conditions and not options.importance:
         raise ParameterError("Nothing is to be disabled; name heads, layers or sets.")
     disabled = [[condition.name, condition.heads] for condition in conditions]
-    with kept_work(folder, {**provenance(subject, options), "disabled": disabled}, overwrite=overwrite) as store:
-        how: dict[str, Any] = {"share": options.share, "seed": options.seed, "store": store, "report": report}
+    with kept_work(
+        folder, {**provenance(subject, options), "disabled": disabled}, overwrite=overwrite
+    ) as store:
+        how: dict[str, Any] = {
+            "share": options.share,
+            "seed": options.seed,
+            "store": store,
+            "report": report,
+        }
         evaluation = evaluate(subject, conditions, options.how, **how)
         beside = {}
         if options.importance:
             beside["importance"] = head_importance(subject, store=store, report=report)
         if options.sinks:
             beside["sink_share"] = sink_share(subject, store=store, report=report)
-    return ablation_dataset(subject, evaluation, [c.heads[0] for c in chosen], sets, options, beside, atlas)
+    return ablation_dataset(
+        subject, evaluation, [c.heads[0] for c in chosen], sets, options, beside, atlas
+    )
 
 
 def provenance(subject: Subject, options: AblationOptions) -> dict[str, Any]:
     """What an ablation was made from, as an atlas keeps it."""
     model = subject.model
-    about = {"model": model.identity(), "corpus": {"examples": subject.examples, **subject.identity()}}
+    about = {
+        "model": model.identity(),
+        "corpus": {"examples": subject.examples, **subject.identity()},
+    }
     how = {"ablation": asdict(options), "seed": options.seed, "device": model.device.type}
     return {**software(), **about, **how}

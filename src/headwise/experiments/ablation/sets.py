@@ -13,8 +13,8 @@ from headwise.core.labels import existing_heads, labels_of
 
 LAYER = re.compile(r"(?:layer:|L)(\d+)")
 EXTREME = re.compile(r"(top|bottom)(\d+)(/layer)?")
-# The variable of a group that ranks its heads where a rule names none, and whether heads are ranked by how far a mean
-# is high.
+# The variable of a group that ranks its heads where a rule names none, and whether heads are ranked
+# by how far a mean is high.
 RANKED = {
     "frames": "score",
     "ablation": "difference",
@@ -31,16 +31,19 @@ HOW = (
 Heads = list[tuple[int, int]]
 
 
-def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Dataset] | None = None) -> Heads:
+def pick_heads(
+    rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Dataset] | None = None
+) -> Heads:
     """The heads a rule names, sorted.
 
     Parameters
     ----------
     rule
-        `L7H9,L8H1` (heads), `L3` or `layer:3` (a whole layer), `roles:delimiter` (heads that have the role),
-        `frames:top5`, `ablation:bottom10`, `probing.accuracy=MRPC:top12` (the highest or lowest of a variable, at one
-        label of its other dimension), `ablation:bottom2/layer` (so many of each layer), `ablation.harm:bottom10` (the
-        heads whose loss harms least, for scores and losses alike).
+        `L7H9,L8H1` (heads), `L3` or `layer:3` (a whole layer), `roles:delimiter` (heads that have
+        the role), `frames:top5`, `ablation:bottom10`, `probing.accuracy=MRPC:top12` (the highest or
+        lowest of a variable, at one label of its other dimension), `ablation:bottom2/layer` (so
+        many of each layer), `ablation.harm:bottom10` (the heads whose loss harms least, for scores
+        and losses alike).
     atlas
         Where results are looked up.
     """
@@ -51,13 +54,17 @@ def pick_heads(rule: str, layers: int, heads: int, atlas: Mapping[str, xr.Datase
     if layer:
         number = int(layer[1])
         if number >= layers:
-            raise ParameterError(f"There is no layer {number}: the model has layers 0 to {layers - 1}.")
+            raise ParameterError(
+                f"There is no layer {number}: the model has layers 0 to {layers - 1}."
+            )
         return [(number, head) for head in range(heads)]
     source, colon, what = rule.partition(":")
     if not colon or not what:
         raise ParameterError(f"'{rule}' names no heads; {HOW}.")
     if atlas is None:
-        raise ParameterError(f"'{rule}' picks heads from another result; give its file with --atlas.")
+        raise ParameterError(
+            f"'{rule}' picks heads from another result; give its file with --atlas."
+        )
     group, _, variable = source.partition(".")
     if group not in atlas:
         raise ParameterError(f"The atlas has no '{group}'; it has {', '.join(atlas)}.")
@@ -91,7 +98,12 @@ def _with_role(dataset: xr.Dataset, group: str, role: str) -> Heads:
     known = labels_of(dataset, "role")
     if role not in known:
         raise ParameterError(f"There is no role '{role}' in this atlas; it has {', '.join(known)}.")
-    has = dataset["has_role"].transpose("layer", "head", "role").values[..., known.index(role)].astype(float)
+    has = (
+        dataset["has_role"]
+        .transpose("layer", "head", "role")
+        .values[..., known.index(role)]
+        .astype(float)
+    )
     found = [(layer, head) for layer, head in np.argwhere(has > 0).tolist()]
     if not found:
         raise ParameterError(f"No head has the role '{role}' in this atlas.")
@@ -103,9 +115,13 @@ def _plane(dataset: xr.Dataset, group: str, variable: str) -> np.ndarray:
     name = name or RANKED.get(group, "")
     if group == "ablation" and name == "harm" and "difference" in dataset:
         # How far the model is worse without the head: a fall of a score, a rise of a loss.
-        dataset = dataset.assign(harm=dataset["difference"] * (-1 if dataset.attrs.get("higher_better", 1) else 1))
+        dataset = dataset.assign(
+            harm=dataset["difference"] * (-1 if dataset.attrs.get("higher_better", 1) else 1)
+        )
     if name not in dataset:
-        raise ParameterError(f"'{group}' has no variable '{name}'; name one as {group}.VARIABLE:topN.")
+        raise ParameterError(
+            f"'{group}' has no variable '{name}'; name one as {group}.VARIABLE:topN."
+        )
     array = dataset[name]
     for dim in [str(d) for d in array.dims if d not in ("layer", "head")]:
         known = labels_of(dataset, dim)

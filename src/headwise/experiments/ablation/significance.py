@@ -1,5 +1,5 @@
-"""Differences to the baseline on the same examples: intervals by paired bootstrap, p-values by McNemar's exact test or
-the bootstrap's spread."""
+"""Differences to the baseline on the same examples: intervals by paired bootstrap, p-values by
+McNemar's exact test or the bootstrap's spread."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headwise.stats.tests import mcnemar_exact
 class Paired:
     """For each condition: score minus baseline, its 95 % interval, and a two-sided p-value.
 
-    `mean_low`, `mean_high` are the interval of the mean over all conditions: these conditions, other examples.
-    """
+    `mean_low`, `mean_high` are the interval of the mean over all conditions: these conditions,
+    other examples."""
 
     difference: np.ndarray
     low: np.ndarray
@@ -51,17 +51,21 @@ def paired_differences(
     draws
         Resamples made before (`resamples`), where many comparisons share them.
 
-    The interval is the percentile interval of the metric's difference over resampled examples, the same resamples for
-    every condition. The p-value is McNemar's exact one for accuracy (from the examples only one of both gets right), a
-    paired t-test for losses, and `2 Φ(−|difference| / s)` with s the bootstrap's standard deviation for the others.
-    """
+    The interval is the percentile interval of the metric's difference over resampled examples, the
+    same resamples for every condition. The p-value is McNemar's exact one for accuracy (from the
+    examples only one of both gets right), a paired t-test for losses, and `2 Φ(−|difference| / s)`
+    with s the bootstrap's standard deviation for the others."""
     n = len(baseline)
     draws = resamples(n, repeats, seed) if draws is None else draws
     if metric == "loss":
         change = values - baseline
         difference = change.mean(1)
         spread = draws @ change.T / n
-        p = scipy_stats.ttest_1samp(change, 0.0, axis=1).pvalue if n > 1 else np.full(len(values), np.nan)
+        p = (
+            scipy_stats.ttest_1samp(change, 0.0, axis=1).pvalue
+            if n > 1
+            else np.full(len(values), np.nan)
+        )
         p = np.where(np.ptp(change, axis=1) == 0, np.where(difference == 0, 1.0, 0.0), p)
         test = "paired t-test"
     else:
@@ -83,4 +87,12 @@ def paired_differences(
             test = "paired bootstrap"
     low, high = percentile_interval(spread)
     together = percentile_interval(spread.mean(1)) if len(values) else (np.nan, np.nan)
-    return Paired(difference, low, high, np.asarray(p, dtype=float), test, float(together[0]), float(together[1]))
+    return Paired(
+        difference,
+        low,
+        high,
+        np.asarray(p, dtype=float),
+        test,
+        float(together[0]),
+        float(together[1]),
+    )

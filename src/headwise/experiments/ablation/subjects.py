@@ -1,4 +1,5 @@
-"""What is scored while heads are disabled: a fine-tuned model on its task, or a language model on a text."""
+"""What is scored while heads are disabled: a fine-tuned model on its task, or a language model on a
+text."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from headwise.analyses.gradient.analysis import Gradient
 from headwise.core.errors import InputError, ModelError
 from headwise.experiments.finetuning.classifier import PooledClassifier, TaskModel, open_classifier
 from headwise.models import HeadModel
-from headwise.models.calling import evaluating
+from headwise.models.forward_call import evaluating
 from headwise.models.interventions import Plan
 from headwise.models.session import Session
 from headwise.models.view import Layer, Watcher
@@ -45,9 +46,9 @@ class HeadOutputs(Watcher):
 class Subject(ABC):
     """A model, batches to run it on, and how its output is scored.
 
-    `values` gives one number for each example (class, value, or loss); `score` turns those of all examples into the
-    metric, of which more is better where `higher_better`. `divisible` batches may be run in parts.
-    """
+    `values` gives one number for each example (class, value, or loss); `score` turns those of all
+    examples into the metric, of which more is better where `higher_better`. `divisible` batches may
+    be run in parts."""
 
     model: HeadModel
     batches: list[Batch]
@@ -82,7 +83,9 @@ class Subject(ABC):
         """Where the examples of a batch stand among all that are scored."""
         return batch.index
 
-    def session(self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None) -> Session:
+    def session(
+        self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None
+    ) -> Session:
         """A session over one batch with interventions."""
         return Session(self.model.sites, batch.real, watcher, plan, keys=batch.keys.real)
 
@@ -140,14 +143,21 @@ class TaskSubject(Subject):
 
     @classmethod
     def open(
-        cls, folder: str | Path, task: Task, *, device: str | torch.device | None = None, **options: Any
+        cls,
+        folder: str | Path,
+        task: Task,
+        *,
+        device: str | torch.device | None = None,
+        **options: Any,
     ) -> TaskSubject:
         """A fine-tuned model from its folder; `options` are those of the class."""
         where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         classifier, tokenizer = open_classifier(folder, where)
         return cls(classifier, tokenizer, task, name=Path(folder).resolve().name, **options)
 
-    def session(self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None) -> Session:
+    def session(
+        self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None
+    ) -> Session:
         reads = isinstance(self.classifier, PooledClassifier) and self.classifier.heads is not None
         return super().session(batch, plan, HeadOutputs() if reads and watcher is None else watcher)
 
@@ -178,12 +188,16 @@ class TaskSubject(Subject):
         return score(self.metrics, self.targets if places is None else self.targets[places], values)
 
     def identity(self) -> dict[str, Any]:
-        return {"task": self.task.name, "dev": self.task.fingerprint(), "max_length": self.max_length}
+        return {
+            "task": self.task.name,
+            "dev": self.task.fingerprint(),
+            "max_length": self.max_length,
+        }
 
 
 class LanguageSubject(Subject):
-    """A language model on a text: the mean loss in nats over predicted tokens of each example (15 % masked by seed, or
-    the next token), then over examples.
+    """A language model on a text: the mean loss in nats over predicted tokens of each example (15 %
+    masked by seed, or the next token), then over examples.
 
     Parameters
     ----------
@@ -240,8 +254,12 @@ class LanguageSubject(Subject):
         return [self._place[index] for index in batch.index]
 
     def run(self, batch: Batch, session: Session) -> Tensor:
-        output = self.model.run(batch.ids, batch.real, batch.types, logits=True, source=batch.source)
-        return self._losses[next(i for i, own in enumerate(self.batches) if own is batch)](output, batch)
+        output = self.model.run(
+            batch.ids, batch.real, batch.types, logits=True, source=batch.source
+        )
+        return self._losses[next(i for i, own in enumerate(self.batches) if own is batch)](
+            output, batch
+        )
 
     def values(self, output: Tensor) -> Tensor:
         return output.double()

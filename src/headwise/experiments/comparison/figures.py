@@ -1,5 +1,5 @@
-"""Figures of change between models: similarity of maps, change by role or feature and by thirds of the layers, roles
-gained and lost, probing on one colour scale."""
+"""Figures of change between models: similarity of maps, change by role or feature and by thirds of
+the layers, roles gained and lost, probing on one colour scale."""
 
 from __future__ import annotations
 
@@ -34,22 +34,30 @@ def _against(dataset: xr.Dataset) -> str:
     needs=("cosine_to",),
 )
 def cosine(dataset: xr.Dataset) -> Figure:
-    """`cosine_to[model, layer, head]` as heat maps on one colour scale (Kovaleva et al. 2019, Fig 5)."""
+    """`cosine_to[model, layer, head]` as heat maps on one colour scale (Kovaleva et al. 2019, Fig
+    5)."""
     notes = [_against(dataset), f"{dataset.attrs.get('examples', '?')} inputs"]
     planes = data.panels(dataset, "cosine_to", "model")
     title, label = "Similarity of attention maps", "cosine similarity"
-    return heatmap_panels(planes, title=title, label=label, limits=(None, 1.0), annotate="none", notes=notes)
+    return heatmap_panels(
+        planes, title=title, label=label, limits=(None, 1.0), annotate="none", notes=notes
+    )
 
 
-def _third_panels(dataset: xr.Dataset, labels: Sequence[str], height: float, label: str) -> tuple[Figure, list[Axes]]:
-    """A panel for each model with places for bars of every label, as many inches high and one more for all."""
+def _third_panels(
+    dataset: xr.Dataset, labels: Sequence[str], height: float, label: str
+) -> tuple[Figure, list[Axes]]:
+    """A panel for each model with places for bars of every label, as many inches high and one more
+    for all."""
     models = data.labels(dataset, "model")
     fig = style.new_figure(style.PAGE, 1.0 + height * len(models))
     axes = list(fig.subplots(len(models), 1, sharex=True, sharey=True, squeeze=False).ravel())
     for ax in axes:
         ax.axhline(0, color="black", linewidth=0.5)
         ax.set_ylabel(label)
-    slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
+    slanted: dict[str, Any] = (
+        {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if len(labels) > 6 else {}
+    )
     axes[-1].set_xticks(range(len(labels)), [name.replace("_", " ") for name in labels], **slanted)
     style.panel_labels(axes, models)
     return fig, axes
@@ -63,8 +71,8 @@ def _places(count: int) -> Iterator[tuple[int, dict[str, Any]]]:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A quantity with one value a head and label that is compared: where it lies in the result, and in which words it
-    is drawn."""
+    """A quantity with one value a head and label that is compared: where it lies in the result, and
+    in which words it is drawn."""
 
     group: str
     variable: str
@@ -76,7 +84,9 @@ class Changed:
 
     def thirds(self, dataset: xr.Dataset) -> Figure:
         dims, name = ("model", "third", self.dim), f"{self.variable}_third_change"
-        middle, low, high = (data.values(dataset, f"{name}{end}", dims) for end in ("", "_low", "_high"))
+        middle, low, high = (
+            data.values(dataset, f"{name}{end}", dims) for end in ("", "_low", "_high")
+        )
         labels = data.labels(dataset, self.dim)
         shown = [i for i in range(len(labels)) if np.isfinite(middle[..., i]).any()]
         fig, axes = _third_panels(dataset, [labels[i] for i in shown], 1.7, self.label)
@@ -85,9 +95,14 @@ class Changed:
                 here = (row, third, shown)
                 errors = np.abs(np.stack([middle[here] - low[here], high[here] - middle[here]]))
                 whiskers = {"ecolor": "black", "elinewidth": 0.5, "capsize": 1}
-                ax.bar(**bars, height=middle[here], yerr=errors, error_kw=whiskers, label=THIRDS[third])
+                ax.bar(
+                    **bars, height=middle[here], yerr=errors, error_kw=whiskers, label=THIRDS[third]
+                )
         handles, _ = axes[0].get_legend_handles_labels()
-        notes = ["Whiskers: 95 % interval over inputs, paired", "Thirds of the layers, mean over their heads"]
+        notes = [
+            "Whiskers: 95 % interval over inputs, paired",
+            "Thirds of the layers, mean over their heads",
+        ]
         title = f"Change of {self.what}"
         return style.complete(fig, title, [_against(dataset), *notes], legend=handles, columns=3)
 
@@ -96,7 +111,9 @@ class Changed:
         found = data.panels(dataset.isel(model=0), f"{self.variable}_change", self.dim)
         panels = {label.replace("_", " "): panel for label, panel in found.items()}
         title, notes = f"Change of {self.what}: {dataset['model'].values[0]}", [_against(dataset)]
-        return heatmap_panels(panels, title=title, label=self.label, centre=0.0, annotate="none", notes=notes)
+        return heatmap_panels(
+            panels, title=title, label=self.label, centre=0.0, annotate="none", notes=notes
+        )
 
 
 CHANGED = (
@@ -117,7 +134,8 @@ CHANGED = (
 
 
 def _register(changed: Changed) -> None:
-    """Two figures of each quantity: means over thirds of the layers with intervals, and every head."""
+    """Two figures of each quantity: means over thirds of the layers with intervals, and every
+    head."""
     figure(
         changed.group,
         name="thirds",
@@ -152,22 +170,37 @@ for _changed in CHANGED:
     needs=("gained_count",),
 )
 def gained_and_lost(dataset: xr.Dataset) -> Figure:
-    """`gained_count` and `lost_count[model, third, role]` as bars around zero, those that are sure in full colour."""
+    """`gained_count` and `lost_count[model, third, role]` as bars around zero, those that are sure
+    in full colour."""
     roles, dims = data.labels(dataset, "role"), ("model", "third", "role")
     parts = {
-        name: data.values(dataset, f"{name}_count", dims) for name in ("gained", "lost", "gained_sure", "lost_sure")
+        name: data.values(dataset, f"{name}_count", dims)
+        for name in ("gained", "lost", "gained_sure", "lost_sure")
     }
     before = data.values(dataset, "role_count", ("model_all", "role"))
-    shown = [i for i in range(len(roles)) if before[:, i].any() or any(part[..., i].any() for part in parts.values())]
-    fig, axes = _third_panels(dataset, [roles[i] for i in shown], 1.75, "heads\n← lost      gained →")
+    shown = [
+        i
+        for i in range(len(roles))
+        if before[:, i].any() or any(part[..., i].any() for part in parts.values())
+    ]
+    fig, axes = _third_panels(
+        dataset, [roles[i] for i in shown], 1.75, "heads\n← lost      gained →"
+    )
     for row, ax in enumerate(axes):
         for third, bars in _places(len(shown)):
             for name, sign in (("gained", 1), ("lost", -1)):
-                every, sure = (sign * parts[key][row, third, shown] for key in (name, f"{name}_sure"))
+                every, sure = (
+                    sign * parts[key][row, third, shown] for key in (name, f"{name}_sure")
+                )
                 ax.bar(**bars, height=every, alpha=0.35)
                 ax.bar(**bars, height=sure)
         for x, i in enumerate(shown):
-            moved: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": style.SMALL, "color": style.GREY}
+            moved: dict[str, Any] = {
+                "ha": "center",
+                "va": "top",
+                "fontsize": style.SMALL,
+                "color": style.GREY,
+            }
             text = f"{before[0, i]:.0f} → {before[row + 1, i]:.0f}"
             ax.annotate(text, (x, 1), xycoords=("data", "axes fraction"), **moved)
     colours = zip(style.layer_colours(3), data.labels(dataset, "third"), strict=True)
@@ -191,12 +224,14 @@ def gained_and_lost(dataset: xr.Dataset) -> Figure:
     each="task",
 )
 def probing(dataset: xr.Dataset) -> Figure:
-    """`accuracy[model_all, task, layer, head]` of one task on one colour scale, heads sorted (Jo & Myaeng 2020, Fig
-    4)."""
+    """`accuracy[model_all, task, layer, head]` of one task on one colour scale, heads sorted (Jo &
+    Myaeng 2020, Fig 4)."""
     task = str(dataset["task"].values[0])
     notes = [data.count_text(dataset, "accuracy", each="test examples")]
     if data.has(dataset, "majority"):
-        notes.append(f"The most frequent label alone: {100 * float(dataset['majority'].values[0]):.1f} %")
+        notes.append(
+            f"The most frequent label alone: {100 * float(dataset['majority'].values[0]):.1f} %"
+        )
     planes = data.panels(100 * dataset[["accuracy"]].isel(task=0), "accuracy", "model_all")
     title, label = f"{task}: probing accuracy in every model", score_label(dataset)
     return heatmap_panels(planes, title=title, label=label, sort=True, annotate="none", notes=notes)
@@ -215,8 +250,12 @@ def probing(dataset: xr.Dataset) -> Figure:
 def probing_heads(dataset: xr.Dataset) -> Figure:
     """`accuracy_change[model, task, layer, head]` of one task around zero."""
     task = str(dataset["task"].values[0])
-    planes = data.panels(100 * dataset[["accuracy_change"]].isel(task=0), "accuracy_change", "model")
+    planes = data.panels(
+        100 * dataset[["accuracy_change"]].isel(task=0), "accuracy_change", "model"
+    )
     scores = score_label(dataset)
     label = "points" if scores.endswith("(%)") else f"change of {scores}"
     title, notes = f"{task}: change of probing accuracy", [_against(dataset)]
-    return heatmap_panels(planes, title=title, label=label, centre=0.0, annotate="none", notes=notes)
+    return heatmap_panels(
+        planes, title=title, label=label, centre=0.0, annotate="none", notes=notes
+    )

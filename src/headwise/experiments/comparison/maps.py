@@ -1,5 +1,5 @@
-"""Cosine similarity of attention maps of the same head in two models, on the same inputs (Kovaleva et al. 2019,
-§4.3)."""
+"""Cosine similarity of attention maps of the same head in two models, on the same inputs (Kovaleva
+et al. 2019, §4.3)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ class _Blocks(Watcher):
         self.take(rows)
 
 
-def map_cosines(first: HeadModel, others: Sequence[HeadModel], batch: Batch, reading: str = PAPER) -> list[Tensor]:
-    """For each other model, `Σ_ij A[i,j] B[i,j] / (‖A‖ ‖B‖)` over real tokens, `[example, layer, head]`.
+def map_cosines(
+    first: HeadModel, others: Sequence[HeadModel], batch: Batch, reading: str = PAPER
+) -> list[Tensor]:
+    """For each other model, `Σ_ij A[i,j] B[i,j] / (‖A‖ ‖B‖)` over real tokens, `[example, layer,
+    head]`.
 
-    As `released`, over inputs padded to 200 tokens (or to what the model takes): padding is looked at by no token, but
-    looks at tokens itself, and its rows count.
-    """
+    As `released`, over inputs padded to 200 tokens (or to what the model takes): padding is looked
+    at by no token, but looks at tokens itself, and its rows count."""
     padding = reading == RELEASED
     if padding:
         width = min(PADDED, first.encoder.max_length)
@@ -45,8 +47,8 @@ def map_cosines(first: HeadModel, others: Sequence[HeadModel], batch: Batch, rea
 
 
 def _cosine(kept: Sequence[Tensor], model: HeadModel, batch: Batch, padding: bool) -> Tensor:
-    """Of kept blocks and another model's, `[example, layer, head]`; weights are zero at padding unless asked for, so
-    only real tokens count."""
+    """Of kept blocks and another model's, `[example, layer, head]`; weights are zero at padding
+    unless asked for, so only real tokens count."""
     blocks = iter(kept)
     sums: list[list[Tensor]] = [[] for _ in range(model.layers)]
 

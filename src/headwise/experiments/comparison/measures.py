@@ -1,5 +1,5 @@
-"""Any streaming analysis, example by example: what each example adds to a mean is kept, so that two models can be
-compared on the same examples."""
+"""Any streaming analysis, example by example: what each example adds to a mean is kept, so that two
+models can be compared on the same examples."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headwise.text.encode import Batch
 
 
 class Kept(Moments):
-    """Moments that also keep the value of each example of a batch, unless an analysis hands in other examples than
-    those."""
+    """Moments that also keep the value of each example of a batch, unless an analysis hands in
+    other examples than those."""
 
     def __init__(self, examples: int, *shape: int) -> None:
         super().__init__(*shape)
@@ -36,7 +36,8 @@ class Kept(Moments):
 
 @dataclass(slots=True, eq=False)
 class Measured:
-    """One model's result of an analysis, with the values of each example behind some of its variables."""
+    """One model's result of an analysis, with the values of each example behind some of its
+    variables."""
 
     dataset: xr.Dataset
     values: dict[str, np.ndarray]  # variable -> [example, ...]
@@ -44,7 +45,8 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watching:
-    """Several analyses watching one model: the states of one batch, and the values of its examples."""
+    """Several analyses watching one model: the states of one batch, and the values of its
+    examples."""
 
     model: HeadModel
     analyses: Sequence[Observer]
@@ -67,9 +69,12 @@ class Watching:
 
 
 class Measuring:
-    """Adds up what several analyses see of one model, batch by batch: `watching` looks at a batch, `take` adds."""
+    """Adds up what several analyses see of one model, batch by batch: `watching` looks at a batch,
+    `take` adds."""
 
-    def __init__(self, model: HeadModel, analyses: Sequence[Observer], shape: Shape, examples: int) -> None:
+    def __init__(
+        self, model: HeadModel, analyses: Sequence[Observer], shape: Shape, examples: int
+    ) -> None:
         self.watching = Watching(model, analyses, shape)
         self.analyses, self.shape = analyses, shape
         self.states = {analysis.name: analysis.start(shape) for analysis in analyses}
@@ -85,7 +90,13 @@ class Measuring:
         for analysis in self.analyses:
             part: State = analysis.start(self.shape)
             prefix = f"state/{analysis.name}/"
-            part.load({key.removeprefix(prefix): array for key, array in found.items() if key.startswith(prefix)})
+            part.load(
+                {
+                    key.removeprefix(prefix): array
+                    for key, array in found.items()
+                    if key.startswith(prefix)
+                }
+            )
             self.states[analysis.name].merge(part)
         for name in list(self.values):
             if f"values/{name}" in found:
@@ -94,11 +105,16 @@ class Measuring:
                 del self.values[name]
 
     def results(self) -> dict[str, Measured]:
-        """What each analysis makes of all batches; values only of variables that are the mean over them."""
+        """What each analysis makes of all batches; values only of variables that are the mean over
+        them."""
         measured = {}
         for analysis in self.analyses:
             dataset = analysis.result(self.states[analysis.name], self.shape)
-            own = {str(name): self.values.get(f"{analysis.name}/{name}") for name in dataset.data_vars}
-            kept = {n: v for n, v in own.items() if v is not None and dataset[n].shape == v.shape[1:]}
+            own = {
+                str(name): self.values.get(f"{analysis.name}/{name}") for name in dataset.data_vars
+            }
+            kept = {
+                n: v for n, v in own.items() if v is not None and dataset[n].shape == v.shape[1:]
+            }
             measured[analysis.name] = Measured(dataset, kept)
         return measured

@@ -20,12 +20,17 @@ from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.papers import reference
 from headwise.core.released import PAPER, RELEASED, check_reading
-from headwise.core.store import Store
-from headwise.core.workers import current, whole
+from headwise.core.store import CheckpointStore
+from headwise.core.workers import current, raise_failures
 from headwise.experiments.comparison.maps import PADDED, map_cosines
 from headwise.experiments.comparison.measures import Measured, Measuring, Watching
 from headwise.experiments.comparison.probing import probing_change
-from headwise.experiments.comparison.result import change_dataset, difference_dataset, role_changes, words_dataset
+from headwise.experiments.comparison.result import (
+    change_dataset,
+    difference_dataset,
+    role_changes,
+    words_dataset,
+)
 from headwise.experiments.work import Report, kept_work, silent, software
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
@@ -47,8 +52,8 @@ class ComparisonOptions:
     Parameters
     ----------
     analyses : sequence of str or Analysis, default ("surface", "roles", "features")
-        Streaming analyses whose per-example means are compared; those that do not apply to the corpus are left out and
-        named in the provenance.
+        Streaming analyses whose per-example means are compared; those that do not apply to the
+        corpus are left out and named in the provenance.
     names : sequence of str, optional
         What the models are called; by default their own names.
     probing : optional
@@ -64,8 +69,8 @@ class ComparisonOptions:
     device : str or torch.device, optional
         Where models that are given by name run; a GPU where there is one.
     reading : {"paper", "released"}, default "paper"
-        `released`: maps and analyses as the code of the papers' authors has them (see `headwise.core.released`);
-        analyses that are given already made stay as they are.
+        `released`: maps and analyses as the code of the papers' authors has them (see
+        `headwise.core.released`); analyses that are given already made stay as they are.
     """
 
     analyses: Sequence[str | Analysis] = ANALYSES
@@ -104,8 +109,8 @@ def compare(
     options : ComparisonOptions, optional
         What is compared, and how.
     folder : str or Path, optional
-        Where finished batches are kept: a killed call goes on from them. They stay until `headwise.core.store.forget`
-        removes them.
+        Where finished batches are kept: a killed call goes on from them. They stay until
+        `headwise.core.store.delete_checkpoints` removes them.
     overwrite : bool, default False
         Start anew where the folder holds other work, instead of refusing.
     report : callable, optional
@@ -114,9 +119,10 @@ def compare(
     Returns
     -------
     Atlas
-        `change` (`cosine[layer, head]`: Kovaleva et al. 2019, Fig 5), `change_surface`, `change_roles` (with thirds of
-        the layers: Pande et al. 2021, Fig 6; and the roles that heads gain and lose), `change_features` (Kovaleva Fig
-        6), `change_probing` (Jo & Myaeng 2020, Fig 4); `change_words`: what each head of each model does, in a word.
+        `change` (`cosine[layer, head]`: Kovaleva et al. 2019, Fig 5), `change_surface`,
+        `change_roles` (with thirds of the layers: Pande et al. 2021, Fig 6; and the roles that
+        heads gain and lose), `change_features` (Kovaleva Fig 6), `change_probing` (Jo & Myaeng
+        2020, Fig 4); `change_words`: what each head of each model does, in a word.
     """
     if len(models) < 2:
         raise ParameterError(f"Comparing takes at least two models; {len(models)} was given.")
@@ -131,7 +137,11 @@ def compare(
         names = _names(opened, options.names)
         first = opened[0]
         text = open_corpus(
-            corpus, tokenizer=first.tokenizer, limit=options.limit, seed=options.seed, prose=first.causal
+            corpus,
+            tokenizer=first.tokenizer,
+            limit=options.limit,
+            seed=options.seed,
+            prose=first.causal,
         ).alone()
         work = _Comparison(opened, names, EncodedCorpus(text, opened[0].encoder), options)
         with kept_work(folder, work.provenance(), overwrite=overwrite) as store:
@@ -142,7 +152,11 @@ class _Comparison:
     """Models of one shape on the same inputs."""
 
     def __init__(
-        self, models: Sequence[HeadModel], names: Sequence[str], corpus: EncodedCorpus, options: ComparisonOptions
+        self,
+        models: Sequence[HeadModel],
+        names: Sequence[str],
+        corpus: EncodedCorpus,
+        options: ComparisonOptions,
     ) -> None:
         self.models, self.names, self.corpus, self.options = models, names, corpus, options
         _check_shapes(models, names)
@@ -158,7 +172,9 @@ class _Comparison:
         self.measuring: list[Measuring] = []
         if self.analyses:
             plans = [make_plan(model, corpus, self.analyses) for model in models]
-            self.left_out = {name: dict(items) for plan in plans for name, items in plan.dropped.items()}
+            self.left_out = {
+                name: dict(items) for plan in plans for name, items in plan.dropped.items()
+            }
             everywhere = set.intersection(*({a.name for a in plan.streaming} for plan in plans))
             usable = [a for a in plans[0].streaming if a.name in everywhere]
             both = zip(models, plans, strict=True)
@@ -172,9 +188,18 @@ class _Comparison:
             **software(),
             "model": first.identity(),
             "models": [{"called": name, **model.identity()} for name, model in called],
-            "corpus": {"name": self.corpus.corpus.name, "fingerprint": scan.fingerprint, **scan.counts()},
-            "encoding": {"max_length": first.encoder.max_length, "overlong": first.encoder.overlong},
-            "analyses": {analysis.name: describe(analysis.parameters) for analysis in self.analyses},
+            "corpus": {
+                "name": self.corpus.corpus.name,
+                "fingerprint": scan.fingerprint,
+                **scan.counts(),
+            },
+            "encoding": {
+                "max_length": first.encoder.max_length,
+                "overlong": first.encoder.overlong,
+            },
+            "analyses": {
+                analysis.name: describe(analysis.parameters) for analysis in self.analyses
+            },
             "left_out": self.left_out,
             "correction": self.options.correction,
             "reading": self.options.reading,
@@ -182,20 +207,28 @@ class _Comparison:
             "device": first.device.type,
         }
 
-    def atlas(self, store: Store, report: Report) -> Atlas:
+    def atlas(self, store: CheckpointStore, report: Report) -> Atlas:
         """Do what is not done yet, and label it."""
         first, options = self.models[0], self.options
         cosines = np.full((len(self.models) - 1, len(self.rows), first.layers, first.heads), np.nan)
         done = 0
         together = self._batches()
         units = ((f"batch-{number:06d}", batch) for number, batch in enumerate(together))
-        job = partial(_piece, self.models, [own.watching for own in self.measuring], options.reading)
-        for batch, piece in zip(together, whole(current().pieces(store, job, units)), strict=True):
+        job = partial(
+            _piece, self.models, [own.watching for own in self.measuring], options.reading
+        )
+        for batch, piece in zip(
+            together, raise_failures(current().pieces(store, job, units)), strict=True
+        ):
             found = piece.arrays
             cosines[:, batch.index] = found["cosine"]
             for m, measuring in enumerate(self.measuring):
                 prefix = f"{m}/"
-                own = {key.removeprefix(prefix): array for key, array in found.items() if key.startswith(prefix)}
+                own = {
+                    key.removeprefix(prefix): array
+                    for key, array in found.items()
+                    if key.startswith(prefix)
+                }
                 measuring.take(own, batch.index)
             done += len(batch)
             report("examples", done, len(self.rows))
@@ -203,16 +236,24 @@ class _Comparison:
         datasets = {"change": maps}
         results: list[dict[str, Measured]] = [measuring.results() for measuring in self.measuring]
         for name in results[0] if results else ():
-            dataset = difference_dataset(name, [each[name] for each in results], self.names, options.correction)
-            roles = next((a for a in self.analyses if isinstance(a, Roles) and a.name == name), None)
+            dataset = difference_dataset(
+                name, [each[name] for each in results], self.names, options.correction
+            )
+            roles = next(
+                (a for a in self.analyses if isinstance(a, Roles) and a.name == name), None
+            )
             if roles is not None and "bias_change" in dataset:
-                dataset = dataset.assign(role_changes(dataset, [each[name] for each in results], roles))
+                dataset = dataset.assign(
+                    role_changes(dataset, [each[name] for each in results], roles)
+                )
             if dataset.data_vars:
                 datasets[f"change_{name}"] = dataset.assign_attrs(_paper(self.analyses, name))
         if results:
             datasets["change_words"] = words_dataset(results, self.names, first.layers, first.heads)
         if options.probing is not None:
-            datasets["change_probing"] = probing_change(self.models, self.names, options, store=store, report=report)
+            datasets["change_probing"] = probing_change(
+                self.models, self.names, options, store=store, report=report
+            )
         return Atlas(datasets, {**self.provenance(), "threads": store.adopted["threads"]})
 
     def _batches(self) -> list[Batch]:
@@ -223,14 +264,21 @@ class _Comparison:
             return batches(self.rows, max(longest, room // longest), first.pad_id, first.device)
         size = max(1, room // max(longest, PADDED) ** 2)  # every map is as large as the longest's
         rows = sorted(self.rows, key=len)
-        return [collate(rows[i : i + size], first.pad_id, first.device) for i in range(0, len(rows), size)]
+        return [
+            collate(rows[i : i + size], first.pad_id, first.device)
+            for i in range(0, len(rows), size)
+        ]
 
 
 def _piece(
     models: Sequence[HeadModel], watching: Sequence[Watching], reading: str, batch: Batch
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """`cosine[model, example, layer, head]` of one batch and what every analysis saw of it."""
-    arrays = {"cosine": torch.stack([c.cpu() for c in map_cosines(models[0], models[1:], batch, reading)]).numpy()}
+    arrays = {
+        "cosine": torch.stack(
+            [c.cpu() for c in map_cosines(models[0], models[1:], batch, reading)]
+        ).numpy()
+    }
     for m, watch in enumerate(watching):
         arrays |= {f"{m}/{key}": array for key, array in watch(batch).items()}
     return arrays, {}
@@ -239,7 +287,9 @@ def _piece(
 def _names(models: Sequence[HeadModel], given: Sequence[str] | None) -> list[str]:
     if given is not None:
         if len(given) != len(models) or len(set(given)) < len(given):
-            raise ParameterError(f"`names` must be {len(models)} different names; they are {list(given)}.")
+            raise ParameterError(
+                f"`names` must be {len(models)} different names; they are {list(given)}."
+            )
         return list(given)
     names: list[str] = []
     for model in models:
@@ -262,7 +312,9 @@ def _check_shapes(models: Sequence[HeadModel], names: Sequence[str]) -> None:
                 )
 
 
-def _check_tokens(models: Sequence[HeadModel], names: Sequence[str], rows: Sequence[Encoded]) -> None:
+def _check_tokens(
+    models: Sequence[HeadModel], names: Sequence[str], rows: Sequence[Encoded]
+) -> None:
     """Refuse tokenizers that cut the text otherwise than the first."""
     for model, name in zip(models[1:], names[1:], strict=True):
         for row in rows:

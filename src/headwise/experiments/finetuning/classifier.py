@@ -1,4 +1,5 @@
-"""A model with a head for a task: its own classification class, or a new head on one layer or on chosen heads."""
+"""A model with a head for a task: its own classification class, or a new head on one layer or on
+chosen heads."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ from transformers import PreTrainedModel
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import InputError, ModelError, OutputError, ParameterError
 from headwise.core.labels import head_name
-from headwise.models import HeadModel, opening
-from headwise.models.calling import tells_segments
+from headwise.models import HeadModel, loading
+from headwise.models.forward_call import tells_segments
 from headwise.models.pooling import chosen_heads
 from headwise.models.sites import LayerCount, Sites
 from headwise.models.sizes import padding_id
-from headwise.models.tap import Call, Running, led_to
+from headwise.models.tap import Call, Running, use_session
 from headwise.models.vectors import pool_tokens, token_rule
 from headwise.text.tasks import Task
 
@@ -42,11 +43,12 @@ class ClassifierOptions:
     Parameters
     ----------
     pooling : str, default "last_layer"
-        `last_layer` (the model's own classification class), `best_layer` (the output of `layer`) or `top_heads` (the
-        outputs of `heads`).
+        `last_layer` (the model's own classification class), `best_layer` (the output of `layer`) or
+        `top_heads` (the outputs of `heads`).
     start : str, default "pretrained"
-        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn from a normal
-        distribution, then trained), `pretrained`, or `frozen` (only the head is trained).
+        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn
+        from a normal distribution, then trained), `pretrained`, or `frozen` (only the head is
+        trained).
     layer : int, optional
         The layer of `best_layer`.
     heads : sequence of (layer, head) or names like `L7H9`, optional
@@ -71,15 +73,17 @@ class ClassifierOptions:
 
 
 class TaskModel(nn.Module):
-    """What is trained: `forward(ids, types, real)` gives `[example, output]`; `encoder` is the model of transformers
-    inside, `pad_id` fills batches, so many `outputs` are predicted of an example."""
+    """What is trained: `forward(ids, types, real)` gives `[example, output]`; `encoder` is the
+    model of transformers inside, `pad_id` fills batches, so many `outputs` are predicted of an
+    example."""
 
     encoder: PreTrainedModel
     pad_id: int
     outputs: int
 
     def head_modules(self) -> list[nn.Module]:
-        """The parts after the encoder: what is new, and what is trained where the encoder is frozen."""
+        """The parts after the encoder: what is new, and what is trained where the encoder is
+        frozen."""
         raise NotImplementedError
 
     def save(self, folder: Path, tokenizer: Any) -> None:
@@ -99,8 +103,8 @@ class TaskModel(nn.Module):
 
 
 class OwnClassifier(TaskModel):
-    """The model's own class for sequence classification: for BERT and its kin, `[CLS]` of the last layer; for decoders,
-    the last real token."""
+    """The model's own class for sequence classification: for BERT and its kin, `[CLS]` of the last
+    layer; for decoders, the last real token."""
 
     def __init__(self, encoder: PreTrainedModel, tokenizer: Any) -> None:
         super().__init__()
@@ -109,20 +113,27 @@ class OwnClassifier(TaskModel):
 
     def head_modules(self) -> list[nn.Module]:
         base, own = self.encoder.base_model, self.encoder.base_model_prefix
-        after = [part for name, part in self.encoder.named_children() if part is not base and name != own]
+        after = [
+            part for name, part in self.encoder.named_children() if part is not base and name != own
+        ]
         pooler = getattr(base, "pooler", None)
         return [*after, pooler] if isinstance(pooler, nn.Module) else after
 
     def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
-        logits: Tensor = self.encoder(**_inputs(self.encoder, self.encoder.config, ids, types, real)).logits
+        logits: Tensor = self.encoder(
+            **_inputs(self.encoder, self.encoder.config, ids, types, real)
+        ).logits
         return logits
 
     def save(self, folder: Path, tokenizer: Any) -> None:
         save_folder(self.encoder, tokenizer, folder)
 
 
-def _inputs(part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tensor) -> dict[str, Any]:
-    """What a part of a model takes: segments only where it has an embedding for them, and no cache."""
+def _inputs(
+    part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tensor
+) -> dict[str, Any]:
+    """What a part of a model takes: segments only where it has an embedding for them, and no
+    cache."""
     accepted = inspect.signature(part.forward).parameters
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
     if "token_type_ids" in accepted and tells_segments(config):
@@ -133,8 +144,8 @@ def _inputs(part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tens
 
 
 class _Outputs(Running):
-    """A session that lets the model compute its attention as ever, dropout included, and keeps the head outputs of some
-    layers."""
+    """A session that lets the model compute its attention as ever, dropout included, and keeps the
+    head outputs of some layers."""
 
     def __init__(self, sites: Sites, layers: set[int]) -> None:
         self.layers, self.layer_count = layers, LayerCount(sites)
@@ -149,8 +160,8 @@ class _Outputs(Running):
 
 
 class PooledClassifier(TaskModel):
-    """Dropout, linear, tanh and a classifier (Jo & Myaeng 2020, App. A.4) on one layer's vector, or on the outputs of
-    chosen heads one after the other.
+    """Dropout, linear, tanh and a classifier (Jo & Myaeng 2020, App. A.4) on one layer's vector, or
+    on the outputs of chosen heads one after the other.
 
     Parameters
     ----------
@@ -188,7 +199,9 @@ class PooledClassifier(TaskModel):
     ) -> None:
         super().__init__()
         if (layer is None) == (heads is None):
-            raise ParameterError("A pooled classifier takes either `layer` or `heads`, exactly one of them.")
+            raise ParameterError(
+                "A pooled classifier takes either `layer` or `heads`, exactly one of them."
+            )
         self.opened = HeadModel.open(encoder, tokenizer=tokenizer)
         self.opened.name = name or self.opened.name
         self.encoder, self.outputs = encoder, outputs
@@ -216,18 +229,22 @@ class PooledClassifier(TaskModel):
         if self.heads is None:
             assert self.layer is not None
             part = model.encoder_part or self.encoder
-            found = part(**_inputs(part, self.encoder.config, ids, types, real), output_hidden_states=True)
+            found = part(
+                **_inputs(part, self.encoder.config, ids, types, real), output_hidden_states=True
+            )
             return pool_tokens(found.hidden_states[self.layer + 1], real, self.token)
         session = _Outputs(model.sites, {layer for layer, _ in self.heads})
-        with led_to(session):
+        with use_session(session):
             model.run(ids, real, types)
         return self.joined(session.found, real)
 
     def joined(self, outputs: Mapping[int, Tensor], real: Tensor) -> Tensor:
-        """The chosen heads' vectors one after the other, from `outputs[example, head, token, d_head]` of their
-        layers."""
+        """The chosen heads' vectors one after the other, from `outputs[example, head, token,
+        d_head]` of their layers."""
         heads = self.heads or ()
-        return torch.cat([pool_tokens(outputs[layer][:, head], real, self.token) for layer, head in heads], -1)
+        return torch.cat(
+            [pool_tokens(outputs[layer][:, head], real, self.token) for layer, head in heads], -1
+        )
 
     def classify(self, pooled: Tensor) -> Tensor:
         """What is predicted from sentence vectors."""
@@ -248,13 +265,18 @@ class PooledClassifier(TaskModel):
         facts: dict[str, Any] = {"layer": self.layer, "heads": names, "token": self.token}
         facts |= {"dropout": self.dropout.p, "outputs": self.outputs}
         try:
-            save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, folder / HEAD_FILE)
+            save_file(
+                {key: value.detach().cpu().contiguous() for key, value in tensors.items()},
+                folder / HEAD_FILE,
+            )
             (folder / HEAD_CONFIG).write_text(json.dumps(facts, indent=1) + "\n")
         except OSError as error:
-            raise OutputError(f"The classifier cannot be written to '{folder}' ({error.strerror or error}).") from error
+            raise OutputError(
+                f"The classifier cannot be written to '{folder}' ({error.strerror or error})."
+            ) from error
 
 
-# --- making them ------------------------------------------------------------------------------------------------------
+# --- making them ----------------------------------------------------------------------------------
 
 
 def make_classifier(
@@ -265,8 +287,8 @@ def make_classifier(
     device: torch.device | str = "cpu",
 ) -> TaskModel:
     """A model with a head for a task; new weights come from torch's current random state."""
-    where = opening.located(model)
-    config = opening.load_config(model)
+    where = loading.located(model)
+    config = loading.load_config(model)
     made: TaskModel
     if options.pooling == "last_layer":
         config.num_labels = task.outputs
@@ -277,9 +299,16 @@ def make_classifier(
         if getattr(config, "pad_token_id", None) is None:
             own = tokenizer.pad_token_id
             config.pad_token_id = own if own is not None else tokenizer.eos_token_id
-        encoder = _load(transformers.AutoModelForSequenceClassification, where, config, model, options.start)
+        encoder = _load(
+            transformers.AutoModelForSequenceClassification, where, config, model, options.start
+        )
         made = OwnClassifier(encoder.to(device), tokenizer)
-        linear = [part for module in made.head_modules() for part in module.modules() if isinstance(part, nn.Linear)]
+        linear = [
+            part
+            for module in made.head_modules()
+            for part in module.modules()
+            if isinstance(part, nn.Linear)
+        ]
         for part in linear if options.new_pooler else ():
             draw(part, config)
     else:
@@ -292,7 +321,7 @@ def make_classifier(
 
 
 def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) -> PreTrainedModel:
-    with opening.spoken(name, "weights"):
+    with loading.spoken(name, "weights"):
         if start == "random":
             drawn: PreTrainedModel = chosen.from_config(config, dtype=torch.float32)
             return drawn
@@ -304,12 +333,16 @@ def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) ->
             trust_remote_code=False,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # a classifier of another task is drawn anew; anything else is refused below
-            local_files_only=opening.offline(where),
+            local_files_only=loading.offline(where),
         )
-    base = opening.base_prefix(model)
-    wrong = [str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ())]
+    base = loading.base_prefix(model)
+    wrong = [
+        str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ())
+    ]
     missing = [*wrong, *info["missing_keys"]]
-    body = sorted(key for key in missing if (key.startswith(base) or not base) and ".pooler." not in f".{key}")
+    body = sorted(
+        key for key in missing if (key.startswith(base) or not base) and ".pooler." not in f".{key}"
+    )
     if body:
         raise ModelError(
             f"The checkpoint of '{name}' has no fitting weight '{body[0]}': it is not whole, or of another model."
@@ -317,17 +350,22 @@ def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) ->
     return model
 
 
-def open_classifier(folder: str | Path, device: torch.device | str = "cpu") -> tuple[TaskModel, Any]:
-    """A fine-tuned model with its tokenizer, as `TaskModel.save` wrote it (or any folder of a sequence classifier)."""
-    where = Path(opening.located(folder))
-    tokenizer = opening.load_tokenizer(where)
+def open_classifier(
+    folder: str | Path, device: torch.device | str = "cpu"
+) -> tuple[TaskModel, Any]:
+    """A fine-tuned model with its tokenizer, as `TaskModel.save` wrote it (or any folder of a
+    sequence classifier)."""
+    where = Path(loading.located(folder))
+    tokenizer = loading.load_tokenizer(where)
     if (where / HEAD_CONFIG).is_file():
         try:
             facts = json.loads((where / HEAD_CONFIG).read_text())
             weights = load_file(where / HEAD_FILE)
-            encoder = opening.load_model(where, None, opening.device_of(device), torch.float32, [])
+            encoder = loading.load_model(where, None, loading.device_of(device), torch.float32, [])
             about = {key: facts[key] for key in ("layer", "heads", "dropout")}
-            made = PooledClassifier(encoder, tokenizer, facts["outputs"], **about, name=where.resolve().name)
+            made = PooledClassifier(
+                encoder, tokenizer, facts["outputs"], **about, name=where.resolve().name
+            )
             made.load_state_dict({**made.state_dict(), **weights})
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise InputError(
@@ -335,9 +373,13 @@ def open_classifier(folder: str | Path, device: torch.device | str = "cpu") -> t
             ) from error
         return made.eval(), tokenizer
     notes: list[str] = []
-    model = opening.load_model(where, "classification", opening.device_of(device), torch.float32, notes)
+    model = loading.load_model(
+        where, "classification", loading.device_of(device), torch.float32, notes
+    )
     if any("classifier was newly initialised" in note for note in notes):
-        raise ModelError(f"'{folder}' has no trained classifier; fine-tune it first with `headwise finetune`.")
+        raise ModelError(
+            f"'{folder}' has no trained classifier; fine-tune it first with `headwise finetune`."
+        )
     return OwnClassifier(model, tokenizer).eval(), tokenizer
 
 
@@ -356,10 +398,12 @@ def save_folder(model: PreTrainedModel, tokenizer: Any, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         config._attn_implementation_internal = None
-        with opening.quiet():
+        with loading.quiet():
             model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     except OSError as error:
-        raise OutputError(f"The model cannot be written to '{folder}' ({error.strerror or error}).") from error
+        raise OutputError(
+            f"The model cannot be written to '{folder}' ({error.strerror or error})."
+        ) from error
     finally:
         config._attn_implementation_internal = before

@@ -1,4 +1,5 @@
-"""Examples of a task as token ids, and batches of similar length from them, shuffled by seed and epoch."""
+"""Examples of a task as token ids, and batches of similar length from them, shuffled by seed and
+epoch."""
 
 from __future__ import annotations
 
@@ -39,15 +40,23 @@ class RowBatch:
     targets: Tensor
 
 
-def encode_rows(examples: Sequence[Example], targets: np.ndarray, tokenizer: Any, max_length: int) -> Rows:
+def encode_rows(
+    examples: Sequence[Example], targets: np.ndarray, tokenizer: Any, max_length: int
+) -> Rows:
     """Tokenize examples; longer ones are cut, of the longer sentence first."""
     if any(example.text is None for example in examples):
         encoder = Encoder(tokenizer, max_length)
         encoded = [encoder.encode(example, i) for i, example in enumerate(examples)]
         return Rows(
-            [row.ids.tolist() for row in encoded if row], [row.types.tolist() for row in encoded if row], targets
+            [row.ids.tolist() for row in encoded if row],
+            [row.types.tolist() for row in encoded if row],
+            targets,
         )
-    second = [example.pair for example in examples] if examples and examples[0].pair is not None else None
+    second = (
+        [example.pair for example in examples]
+        if examples and examples[0].pair is not None
+        else None
+    )
     found = tokenizer(
         [example.text for example in examples],
         second,
@@ -63,7 +72,9 @@ def encode_rows(examples: Sequence[Example], targets: np.ndarray, tokenizer: Any
     return Rows(found["input_ids"], types, targets)
 
 
-def collate_rows(rows: Rows, index: Sequence[int], pad_id: int, device: torch.device | str) -> RowBatch:
+def collate_rows(
+    rows: Rows, index: Sequence[int], pad_id: int, device: torch.device | str
+) -> RowBatch:
     """One batch of these rows."""
     width = max(len(rows.ids[i]) for i in index)
     ids = torch.tensor([rows.ids[i] + [pad_id] * (width - len(rows.ids[i])) for i in index])
@@ -75,13 +86,15 @@ def collate_rows(rows: Rows, index: Sequence[int], pad_id: int, device: torch.de
 
 
 def training_order(rows: Rows, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
-    """The batches of an epoch: rows shuffled, sorted by length within pools of some batches, batches shuffled. The same
-    for the same seed and epoch."""
+    """The batches of an epoch: rows shuffled, sorted by length within pools of some batches,
+    batches shuffled. The same for the same seed and epoch."""
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(rows))
     found = []
     for start in range(0, len(order), batch_size * POOL):
-        pool = sorted(order[start : start + batch_size * POOL].tolist(), key=lambda i: len(rows.ids[i]))
+        pool = sorted(
+            order[start : start + batch_size * POOL].tolist(), key=lambda i: len(rows.ids[i])
+        )
         found += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
     return [found[i] for i in random.permutation(len(found))]
 

@@ -1,5 +1,5 @@
-"""Figures of fine-tuning: scores by pooling and start over seeds (Kovaleva et al. 2019, Table 1; Jo & Myaeng 2020,
-Table 4)."""
+"""Figures of fine-tuning: scores by pooling and start over seeds (Kovaleva et al. 2019, Table 1; Jo
+& Myaeng 2020, Table 4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ COLOURS = (style.BLUE, style.VERMILION, style.ORANGE, style.GREY)
 
 
 def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None) -> Figure:
-    """Median scores with their intervals over seeds, one row for each task, pooling, start and recipe.
+    """Median scores with their intervals over seeds, one row for each task, pooling, start and
+    recipe.
 
     Parameters
     ----------
@@ -38,9 +39,13 @@ def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None
             for row in [r for r in summary if r["task"] == task]:
                 chosen = metric if metric in row["metrics"] else next(iter(row["metrics"]))
                 found = row["metrics"][chosen]
-                ax.plot([100 * found["low"], 100 * found["high"]], [at, at], color=colour, linewidth=1.2)
+                ax.plot(
+                    [100 * found["low"], 100 * found["high"]], [at, at], color=colour, linewidth=1.2
+                )
                 ax.plot(100 * found["median"], at, "o", color=colour, markersize=3.5)
-                names.append(f"{row['pooling'].replace('_', ' ')}, {row['start']}, {row['recipe']} ({chosen})")
+                names.append(
+                    f"{row['pooling'].replace('_', ' ')}, {row['start']}, {row['recipe']} ({chosen})"
+                )
                 place.append(at)
                 at += 1
             at += 0.6
@@ -52,7 +57,9 @@ def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None
             for i, task in enumerate(tasks)
         ]
         seeds = sorted({len(row["seeds"]) for row in summary})
-        coverage = float(np.min([next(iter(row["metrics"].values()))["coverage"] for row in summary]))
+        coverage = float(
+            np.min([next(iter(row["metrics"].values()))["coverage"] for row in summary])
+        )
         notes = [
             f"Dot: median over {' to '.join(map(str, seeds))} seeds; line: its interval by order statistics (coverage "
             f"at least {100 * coverage:.0f} %)"

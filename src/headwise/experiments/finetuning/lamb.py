@@ -1,4 +1,5 @@
-"""The LAMB optimizer (You et al. 2020): Adam whose step in each weight is scaled to the size of that weight."""
+"""The LAMB optimizer (You et al. 2020): Adam whose step in each weight is scaled to the size of
+that weight."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from torch import Tensor
 
 
 class Lamb(torch.optim.Optimizer):
-    """`w ← w − lr · φ(‖w‖) / ‖r‖ · r` with `r = m̂ / (√v̂ + eps) + λ w`, moments corrected for bias; `φ` cuts at
-    `largest`, and the ratio is 1 where a norm is 0.
+    """`w ← w − lr · φ(‖w‖) / ‖r‖ · r` with `r = m̂ / (√v̂ + eps) + λ w`, moments corrected for
+    bias; `φ` cuts at `largest`, and the ratio is 1 where a norm is 0.
 
     Parameters
     ----------
@@ -31,7 +32,14 @@ class Lamb(torch.optim.Optimizer):
         largest: float = 10.0,
     ) -> None:
         super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "largest": largest}
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "largest": largest,
+            },
         )
 
     @torch.no_grad()
@@ -59,6 +67,8 @@ class Lamb(torch.optim.Optimizer):
         step = mean / (spread.sqrt() + group["eps"]) + group["weight_decay"] * weight
         size, reach = weight.norm().clamp(max=group["largest"]), step.norm()
         ratio = torch.where(
-            (size > 0) & (reach > 0), size / reach.clamp(min=torch.finfo(reach.dtype).tiny), torch.ones_like(reach)
+            (size > 0) & (reach > 0),
+            size / reach.clamp(min=torch.finfo(reach.dtype).tiny),
+            torch.ones_like(reach),
         )
         weight.sub_(group["lr"] * ratio * step)

@@ -8,7 +8,7 @@ import numpy as np
 
 from headwise.core.errors import InputError, ParameterError
 from headwise.core.labels import head_name
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.experiments.work import Report, silent
 from headwise.models import HeadModel
 from headwise.models.vectors import collect_vectors
@@ -22,7 +22,8 @@ PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Heads from best to worst, the best layer, and their scores on the held-out share of the training part."""
+    """Heads from best to worst, the best layer, and their scores on the held-out share of the
+    training part."""
 
     heads: list[str]
     scores: list[float]
@@ -32,19 +33,26 @@ class Ranking:
     def top(self, count: int) -> list[str]:
         """The best heads."""
         if not 1 <= count <= len(self.heads):
-            raise ParameterError(f"`top` must be from 1 to {len(self.heads)}, the number of heads; it is {count}.")
+            raise ParameterError(
+                f"`top` must be from 1 to {len(self.heads)}, the number of heads; it is {count}."
+            )
         return self.heads[:count]
 
 
 def rank_heads(
-    model: HeadModel, task: Task, *, seed: int = 0, store: Store | None = None, report: Report = silent
+    model: HeadModel,
+    task: Task,
+    *,
+    seed: int = 0,
+    store: CheckpointStore | None = None,
+    report: Report = silent,
 ) -> Ranking:
-    """Rank all heads and layers of a model by a logistic (or ridge) regression on their vectors at the sentence's
-    token.
+    """Rank all heads and layers of a model by a logistic (or ridge) regression on their vectors at
+    the sentence's token.
 
-    Only the training part is used: a sample of it, four fifths to fit and one fifth to rank (Jo & Myaeng 2020, §3.3
-    rank on validation too). With a `store`, vectors are kept there as they are made.
-    """
+    Only the training part is used: a sample of it, four fifths to fit and one fifth to rank (Jo &
+    Myaeng 2020, §3.3 rank on validation too). With a `store`, vectors are kept there as they are
+    made."""
     labels = ["" if task.regression else example.label for example in task.train]
     chosen = sample(labels, np.arange(len(task.train)), EXAMPLES, seed)
     order = np.random.default_rng(seed).permutation(len(chosen))
@@ -61,7 +69,8 @@ def rank_heads(
     fit = fit_regressions if task.regression else fit_probes
     targets = task.targets(picked)
     by_head, by_layer = (
-        fit(own, targets, split, settings, task.name).validation for own in (vectors.heads, vectors.layers)
+        fit(own, targets, split, settings, task.name).validation
+        for own in (vectors.heads, vectors.layers)
     )
     order = np.argsort(-by_head, kind="stable")
     names = [head_name(*divmod(place, model.heads)) for place in order.tolist()]

@@ -20,11 +20,11 @@ OPTIMIZERS = ("adamw", "lamb")
 class Recipe:
     """One way to fine-tune.
 
-    `learning_rate` holds for the encoder and the head, `frozen_rate` for the head alone where the encoder is frozen (at
-    the encoder's rate a new head would hardly move in three epochs). Warm-up is linear over `warmup_share` of the
-    steps, or over `warmup_steps` of them but never more than a third; then the rate falls linearly to zero.
-    `new_pooler`: the pooler before the classifier is drawn anew, so that every pooling starts with an untrained head
-    (Jo & Myaeng 2020, App. A.4).
+    `learning_rate` holds for the encoder and the head, `frozen_rate` for the head alone where the
+    encoder is frozen (at the encoder's rate a new head would hardly move in three epochs). Warm-up
+    is linear over `warmup_share` of the steps, or over `warmup_steps` of them but never more than a
+    third; then the rate falls linearly to zero. `new_pooler`: the pooler before the classifier is
+    drawn anew, so that every pooling starts with an untrained head (Jo & Myaeng 2020, App. A.4).
     """
 
     name: str
@@ -81,12 +81,13 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        # Devlin et al.'s settings at batch 32 and 3 epochs (§3); the rate is the released trainer's default.
+        # Devlin et al.'s settings at batch 32 and 3 epochs (§3); the rate is the released trainer's
+        # default.
         Recipe("kovaleva"),
         # App. A.4: batch 32, 2e-5, three epochs, dropout 0.1 + linear + tanh before the classifier.
         Recipe("jo", learning_rate=2e-5, new_pooler=True),
-        # Experimental setup: LAMB, 1e-4 or 2e-4, batch 32 or 128, 10k steps of warm-up (no more than a third of a short
-        # training here).
+        # Experimental setup: LAMB, 1e-4 or 2e-4, batch 32 or 128, 10k steps of warm-up (no more
+        # than a third of a short training here).
         Recipe("pande", optimizer="lamb", learning_rate=2e-4, warmup_steps=10_000),
     )
 }
@@ -105,5 +106,7 @@ def parse_seeds(given: int | Iterable[int], first: int = 0) -> tuple[int, ...]:
     """So many seeds from the first on, or the seeds themselves."""
     seeds = tuple(range(first, first + given)) if isinstance(given, int) else tuple(given)
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ParameterError(f"`seeds` must be a number of at least 1, or different seeds; it is {given!r}.")
+        raise ParameterError(
+            f"`seeds` must be a number of at least 1, or different seeds; it is {given!r}."
+        )
     return seeds

@@ -1,4 +1,5 @@
-"""The results file: one JSON with a record for each finished training, and medians over seeds with their intervals."""
+"""The results file: one JSON with a record for each finished training, and medians over seeds with
+their intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One finished training: what was trained, from what, how, with which seed, and its scores on the dev part."""
+    """One finished training: what was trained, from what, how, with which seed, and its scores on
+    the dev part."""
 
     task: str
     pooling: str
@@ -27,8 +29,12 @@ class Record:
     seed: int
     metrics: dict[str, float]
     history: list[dict[str, float]] = field(default_factory=list)
-    identity: dict[str, Any] = field(default_factory=dict)  # model, data, settings: what makes two trainings the same
-    detail: dict[str, Any] = field(default_factory=dict)  # the layer or heads of the pooling, and how they were chosen
+    identity: dict[str, Any] = field(
+        default_factory=dict
+    )  # model, data, settings: what makes two trainings the same
+    detail: dict[str, Any] = field(
+        default_factory=dict
+    )  # the layer or heads of the pooling, and how they were chosen
     folder: str = ""  # where its predictions and model lie, relative to the results file
     seconds: float = 0.0
 
@@ -61,32 +67,50 @@ class Results:
         return next((r for r in self.records if r.group == group and r.seed == seed), None)
 
     def add(self, record: Record) -> None:
-        """Put a record in (in the place of one of the same group and seed) and write the file, whole or not at all."""
-        self.records = [r for r in self.records if (r.group, r.seed) != (record.group, record.seed)] + [record]
-        content = {"format": FORMAT, "records": [asdict(r) for r in self.records], "summary": summary(self.records)}
+        """Put a record in (in the place of one of the same group and seed) and write the file,
+        whole or not at all."""
+        self.records = [
+            r for r in self.records if (r.group, r.seed) != (record.group, record.seed)
+        ] + [record]
+        content = {
+            "format": FORMAT,
+            "records": [asdict(r) for r in self.records],
+            "summary": summary(self.records),
+        }
         write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """For each task, pooling, start and recipe, and each metric: median over seeds, its interval, and the seeds."""
+    """For each task, pooling, start and recipe, and each metric: median over seeds, its interval,
+    and the seeds."""
     groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for record in records:
         groups.setdefault(record.group, []).append(record)
     rows = []
     for (task, pooling, start, recipe), found in groups.items():
         found = sorted(found, key=lambda record: record.seed)
-        scores = {name: median_interval([r.metrics[name] for r in found]) for name in found[0].metrics}
-        row = {"task": task, "pooling": pooling, "start": start, "recipe": recipe, "seeds": [r.seed for r in found]}
+        scores = {
+            name: median_interval([r.metrics[name] for r in found]) for name in found[0].metrics
+        }
+        row = {
+            "task": task,
+            "pooling": pooling,
+            "start": start,
+            "recipe": recipe,
+            "seeds": [r.seed for r in found],
+        }
         rows.append({**row, "metrics": scores, "detail": found[0].detail})
     return rows
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The summary as rows of text: task, pooling, start, recipe, `median (low – high)` of each metric in hundredths,
-    and the number of seeds."""
+    """The summary as rows of text: task, pooling, start, recipe, `median (low – high)` of each
+    metric in hundredths, and the number of seeds."""
 
     def shown(name: str, score: Mapping[str, float]) -> str:
-        interval = f" ({100 * score['low']:.1f}–{100 * score['high']:.1f})" if score["n"] > 1 else ""
+        interval = (
+            f" ({100 * score['low']:.1f}–{100 * score['high']:.1f})" if score["n"] > 1 else ""
+        )
         return f"{name} {100 * score['median']:.1f}{interval}"
 
     return [

@@ -1,5 +1,5 @@
-"""Fine-tuning from names: a model, a task, a pooling, a start, a recipe and seeds in; records, models and one results
-file out."""
+"""Fine-tuning from names: a model, a task, a pooling, a start, a recipe and seeds in; records,
+models and one results file out."""
 
 from __future__ import annotations
 
@@ -20,20 +20,27 @@ from headwise.core.files import file_digest, sweep, write_atomically
 from headwise.core.folders import new_folder, refuse_sources, refuse_unsafe
 from headwise.core.labels import head_name
 from headwise.core.lock import held
-from headwise.core.store import Store, forget
+from headwise.core.store import CheckpointStore, delete_checkpoints
 from headwise.experiments.finetuning.classifier import ClassifierOptions, TaskModel, make_classifier
 from headwise.experiments.finetuning.data import Rows, encode_rows
 from headwise.experiments.finetuning.rank import Ranking, rank_heads
 from headwise.experiments.finetuning.recipes import Recipe, parse_seeds, recipe_named
 from headwise.experiments.finetuning.results import Record, Results
-from headwise.experiments.finetuning.train import Checkpoint, Trained, TrainingOptions, train
+from headwise.experiments.finetuning.train import (
+    Trained,
+    TrainingCheckpoint,
+    TrainingOptions,
+    train,
+)
 from headwise.experiments.work import Report, kept_work, random_state_kept, silent, software
-from headwise.models import HeadModel, opening
+from headwise.models import HeadModel, loading
 from headwise.text.tasks import Task
 
 MAX_LENGTH = 128
 SAVED = ("all", "first", "none")
-DROPOUT_SEED = 1_000_003  # added to the seed of the weights: the same dropout whatever was drawn for the head
+DROPOUT_SEED = (
+    1_000_003  # added to the seed of the weights: the same dropout whatever was drawn for the head
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,13 @@ class FinetuneOptions:
     Parameters
     ----------
     pooling : str, default "last_layer"
-        `last_layer` (the model's own classification class), `best_layer` (`layer`, or the best by a probe on the
-        training part) or `top_heads` (`heads`, or the `top` best; as many as a layer has by default).
+        `last_layer` (the model's own classification class), `best_layer` (`layer`, or the best by a
+        probe on the training part) or `top_heads` (`heads`, or the `top` best; as many as a layer
+        has by default).
     start : str, default "pretrained"
-        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn from a normal
-        distribution, then trained), `pretrained`, or `frozen` (only the head is trained).
+        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn
+        from a normal distribution, then trained), `pretrained`, or `frozen` (only the head is
+        trained).
     recipe : str or Recipe, default "kovaleva"
         `kovaleva`, `jo`, `pande`, or a `Recipe`.
     epochs, batch_size, learning_rate : optional
@@ -71,8 +80,8 @@ class FinetuneOptions:
     save_models : str, default "all"
         `all`, `first` (of the first seed) or `none`.
     checkpoints : bool, default True
-        Keep each finished epoch until the training is done; without them a killed call starts its current training
-        anew.
+        Keep each finished epoch until the training is done; without them a killed call starts its
+        current training anew.
     """
 
     pooling: str = "last_layer"
@@ -98,7 +107,9 @@ class FinetuneOptions:
         one_of("save_models", self.save_models, SAVED)
         for name, owner in (("layer", "best_layer"), ("heads", "top_heads"), ("top", "top_heads")):
             if getattr(self, name) is not None and self.pooling != owner:
-                raise ParameterError(f"`{name}` belongs to the pooling {owner}; the pooling is {self.pooling}.")
+                raise ParameterError(
+                    f"`{name}` belongs to the pooling {owner}; the pooling is {self.pooling}."
+                )
         if self.heads is not None and self.top is not None:
             raise ParameterError("Give either `heads` or `top`, not both.")
 
@@ -127,8 +138,9 @@ def finetune(
     task : Task
         What `read_task` gives: `read_task("MRPC", data="glue")`.
     out : str or Path
-        A folder: `results.json`, and for each training its predictions and its model, an ordinary folder that `headwise
-        atlas` opens. A call that was killed goes on where it stopped; what is finished is not done again.
+        A folder: `results.json`, and for each training its predictions and its model, an ordinary
+        folder that `headwise atlas` opens. A call that was killed goes on where it stopped; what is
+        finished is not done again.
     options : FinetuneOptions, optional
         What is trained, how, and how often.
     overwrite : bool, default False
@@ -142,16 +154,19 @@ def finetune(
         One for each seed, in order.
     """
     seeds = parse_seeds(options.seeds, options.seed)
-    source, place = opening.model_path(model), Path(out)
+    source, place = loading.model_path(model), Path(out)
     refuse_sources(place, [Path(source)] if Path(source).exists() else [])
-    with held(place / ".finetuning", place):  # its results file is read, added to and written by one at a time
+    with held(
+        place / ".finetuning", place
+    ):  # its results file is read, added to and written by one at a time
         sweep(place)
         job = _Job(source, task, place, options, overwrite, report)
         return [job.run(seed, first=seed == seeds[0]) for seed in seeds]
 
 
 def model_key(folder: str) -> str:
-    """What tells a model's files from others: a digest of its weights and config, or its name on the hub."""
+    """What tells a model's files from others: a digest of its weights and config, or its name on
+    the hub."""
     path = Path(folder)
     if not path.is_dir():
         return folder
@@ -166,20 +181,35 @@ class _Job:
     """Trainings that differ in their seed only."""
 
     def __init__(
-        self, source: str, task: Task, out: Path, options: FinetuneOptions, overwrite: bool, report: Report
+        self,
+        source: str,
+        task: Task,
+        out: Path,
+        options: FinetuneOptions,
+        overwrite: bool,
+        report: Report,
     ) -> None:
         self.source, self.task, self.out, self.options = source, task, out, options
         self.overwrite, self.report = overwrite, report
         self.recipe = options.whole_recipe()
-        self.device = opening.device_of(options.device)
+        self.device = loading.device_of(options.device)
         self.results = Results(out)
-        self.tokenizer = opening.load_tokenizer(source)
+        self.tokenizer = loading.load_tokenizer(source)
         longest = getattr(self.tokenizer, "model_max_length", options.max_length)
         self.max_length = int(min(options.max_length, longest))
-        self.key = {"model": model_key(source), "data": task.fingerprint(), "max_length": self.max_length}
+        self.key = {
+            "model": model_key(source),
+            "data": task.fingerprint(),
+            "max_length": self.max_length,
+        }
         self.group = (task.name, options.pooling, options.start, self.recipe.name)
         self.detail = self._choose()
-        about = {"task": task.name, "pooling": options.pooling, "start": options.start, "half": options.half}
+        about = {
+            "task": task.name,
+            "pooling": options.pooling,
+            "start": options.start,
+            "half": options.half,
+        }
         self.identity = {**self.key, **about, "recipe": asdict(self.recipe), "detail": self.detail}
 
     def _choose(self) -> dict[str, Any]:
@@ -190,25 +220,36 @@ class _Job:
         if options.layer is not None:
             return {"layer": options.layer, "chosen": "given"}
         if options.heads is not None:
-            return {"heads": [h if isinstance(h, str) else head_name(*h) for h in options.heads], "chosen": "given"}
+            return {
+                "heads": [h if isinstance(h, str) else head_name(*h) for h in options.heads],
+                "chosen": "given",
+            }
         ranking = self._ranking()
         if options.pooling == "best_layer":
             return {"layer": ranking.layer, "chosen": "best by a probe on the training part"}
-        config = opening.load_config(self.source).get_text_config()
-        top = options.top if options.top is not None else int(getattr(config, "num_attention_heads", 12))
+        config = loading.load_config(self.source).get_text_config()
+        top = (
+            options.top
+            if options.top is not None
+            else int(getattr(config, "num_attention_heads", 12))
+        )
         return {"heads": ranking.top(top), "chosen": "best by a probe on the training part"}
 
     def _ranking(self) -> Ranking:
-        """Heads and layers from best to worst: made once for a model, a task and a seed, and kept for other
-        poolings."""
+        """Heads and layers from best to worst: made once for a model, a task and a seed, and kept
+        for other poolings."""
         seed = self.options.seed
 
         def make() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             limited = {"device": self.device, "dtype": torch.float32, "max_length": self.max_length}
             with HeadModel.open(self.source, **limited) as opened:  # type: ignore[arg-type]
-                return {}, asdict(rank_heads(opened, self.task, seed=seed, store=vectors, report=self.report))
+                return {}, asdict(
+                    rank_heads(opened, self.task, seed=seed, store=vectors, report=self.report)
+                )
 
-        with Store(self.out / f".ranking-{self.task.name}", {**self.key, "seed": seed}, fresh=True) as store:
+        with CheckpointStore(
+            self.out / f".ranking-{self.task.name}", {**self.key, "seed": seed}, fresh=True
+        ) as store:
             vectors = store.part("vectors")
             ranking = Ranking(**store.piece("ranking", make).facts)
             vectors.remove()
@@ -218,7 +259,9 @@ class _Job:
     def rows(self) -> dict[str, Rows]:
         """Both parts of the task, encoded once."""
         return {
-            part: encode_rows(examples, self.task.targets(examples), self.tokenizer, self.max_length)
+            part: encode_rows(
+                examples, self.task.targets(examples), self.tokenizer, self.max_length
+            )
             for part, examples in (("train", self.task.train), ("dev", self.task.dev))
         }
 
@@ -230,27 +273,36 @@ class _Job:
         before = self.results.find(self.group, seed)
         if before is not None and not self.overwrite:
             self._check_same(before, identity)
-            forget(work)  # a kill may have come between the record and this
+            delete_checkpoints(work)  # a kill may have come between the record and this
             return before
         saved = self.options.save_models == "all" or (self.options.save_models == "first" and first)
         if saved:
-            refuse_unsafe(folder / "model", overwrite=True)  # what headwise did not write, it does not replace
+            refuse_unsafe(
+                folder / "model", overwrite=True
+            )  # what headwise did not write, it does not replace
         sweep(folder)
         began = time.perf_counter()
-        with kept_work(work, identity, overwrite=self.overwrite) as store, random_state_kept(self.device) as seed_torch:
+        with (
+            kept_work(work, identity, overwrite=self.overwrite) as store,
+            random_state_kept(self.device) as seed_torch,
+        ):
             seed_torch(seed)
-            model = make_classifier(self.source, self.tokenizer, self.task, self._head(), self.device)
+            model = make_classifier(
+                self.source, self.tokenizer, self.task, self._head(), self.device
+            )
             seed_torch(seed + DROPOUT_SEED)
-            trained = self._train(model, seed, Checkpoint(store))
+            trained = self._train(model, seed, TrainingCheckpoint(store))
             self._write_predictions(folder, trained)
             if saved:
                 with new_folder(folder / "model", overwrite=True) as beside:
                     model.save(beside, self.tokenizer)
         where, seconds = str(folder.relative_to(self.out)), round(time.perf_counter() - began, 2)
         about = {**software(), **identity}
-        record = Record(*self.group, seed, trained.metrics, trained.history, about, self.detail, where, seconds)
+        record = Record(
+            *self.group, seed, trained.metrics, trained.history, about, self.detail, where, seconds
+        )
         self.results.add(record)
-        forget(work)
+        delete_checkpoints(work)
         return record
 
     def _check_same(self, before: Record, identity: dict[str, Any]) -> None:
@@ -268,18 +320,24 @@ class _Job:
         read = (self.options.pooling, self.options.start, layer, heads)
         return ClassifierOptions(*read, self.recipe.dropout, self.recipe.new_pooler)
 
-    def _train(self, model: TaskModel, seed: int, checkpoint: Checkpoint) -> Trained:
+    def _train(self, model: TaskModel, seed: int, checkpoint: TrainingCheckpoint) -> Trained:
         options, untrained = self.options, self.options.start == "none"
-        how = TrainingOptions(self.recipe, seed, 0 if untrained else None, options.start == "frozen", options.half)
+        how = TrainingOptions(
+            self.recipe, seed, 0 if untrained else None, options.start == "frozen", options.half
+        )
         kept = checkpoint if options.checkpoints and not untrained else None
         return train(model, self.task, self.rows, how, checkpoint=kept, report=self.report)
 
     def _write_predictions(self, folder: Path, trained: Trained) -> None:
-        """`predictions.tsv`: the dev examples in their order, with what is so and what the model said (for paired tests
-        between trainings)."""
+        """`predictions.tsv`: the dev examples in their order, with what is so and what the model
+        said (for paired tests between trainings)."""
         names = self.task.classes
         lines = ["index\ttruth\tpredicted"]
         said = zip(self.rows["dev"].targets.tolist(), trained.predicted.tolist(), strict=True)
         for i, (true, predicted) in enumerate(said):
-            lines.append(f"{i}\t{names[true]}\t{names[predicted]}" if names else f"{i}\t{true:.6g}\t{predicted:.6g}")
+            lines.append(
+                f"{i}\t{names[true]}\t{names[predicted]}"
+                if names
+                else f"{i}\t{true:.6g}\t{predicted:.6g}"
+            )
         write_atomically(folder / "predictions.tsv", ("\n".join(lines) + "\n").encode())

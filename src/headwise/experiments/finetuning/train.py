@@ -1,5 +1,5 @@
-"""One training with checkpoints: killed at any moment, the same call goes on from the last finished epoch to the same
-numbers."""
+"""One training with checkpoints: killed at any moment, the same call goes on from the last finished
+epoch to the same numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import InputError
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.experiments.finetuning.classifier import TaskModel
 from headwise.experiments.finetuning.data import Rows, collate_rows, scoring_order, training_order
 from headwise.experiments.finetuning.recipes import Recipe
@@ -24,8 +24,8 @@ SCORING_BATCH = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """What a training came to: `history` has loss and dev scores after each epoch; `predicted` what the trained model
-    says of the dev part."""
+    """What a training came to: `history` has loss and dev scores after each epoch; `predicted` what
+    the trained model says of the dev part."""
 
     metrics: dict[str, float]
     history: list[dict[str, float]]
@@ -63,14 +63,13 @@ def train(
     rows: Mapping[str, Rows],
     options: TrainingOptions,
     *,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: TrainingCheckpoint | None = None,
     report: Report = silent,
 ) -> Trained:
     """Train a model on `rows["train"]` and score it on `rows["dev"]` after each epoch.
 
-    With a `checkpoint` each finished epoch is kept, and a training found there goes on. Dropout comes from torch's
-    current random state.
-    """
+    With a `checkpoint` each finished epoch is kept, and a training found there goes on. Dropout
+    comes from torch's current random state."""
     recipe, frozen, half = options.recipe, options.frozen, options.half
     device = next(model.parameters()).device
     epochs = recipe.epochs if options.epochs is None else options.epochs
@@ -87,7 +86,9 @@ def train(
         for epoch in range(len(history), epochs):
             model.training_mode(frozen)
             total = torch.zeros((), device=device)
-            for number, index in enumerate(training_order(rows["train"], recipe.batch_size, options.seed, epoch)):
+            for number, index in enumerate(
+                training_order(rows["train"], recipe.batch_size, options.seed, epoch)
+            ):
                 step = epoch * steps_each + number
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * recipe.factor(step, steps)
@@ -98,7 +99,9 @@ def train(
                 torch.autograd.backward(loss)
                 nn.utils.clip_grad_norm_(trained, recipe.clip)
                 optimizer.step()
-                total += loss.detach() * len(index)  # no look at the number itself: that would wait for the device
+                total += loss.detach() * len(
+                    index
+                )  # no look at the number itself: that would wait for the device
                 report(f"seed {options.seed}", step + 1, steps)
             mean = float(total) / len(rows["train"])
             if not np.isfinite(mean):
@@ -141,16 +144,16 @@ def predict(model: TaskModel, task: Task, rows: Rows, half: bool = False) -> np.
     return out
 
 
-class Checkpoint:
-    """The state of a training after its last finished epoch, as one piece of a store: weights, optimizer, random state,
-    history."""
+class TrainingCheckpoint:
+    """The state of a training after its last finished epoch, as one piece of a store: weights,
+    optimizer, random state, history."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: CheckpointStore) -> None:
         self.store = store
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
-        """Put weights, optimizer and random state back; gives the history so far, empty where there is no
-        checkpoint."""
+        """Put weights, optimizer and random state back; gives the history so far, empty where there
+        is no checkpoint."""
         piece = self.store.load("epoch")
         if piece is None:
             return []
@@ -158,8 +161,12 @@ class Checkpoint:
         for key, array in piece.arrays.items():
             part, _, name = key.partition("/")
             parts[part][name] = torch.from_numpy(array)
-        model.load_state_dict(parts["weight"], strict=False)  # of tied weights only one is kept: it sets the others
-        state: dict[int, dict[str, Any]] = {int(number): dict(own) for number, own in piece.facts["numbers"].items()}
+        model.load_state_dict(
+            parts["weight"], strict=False
+        )  # of tied weights only one is kept: it sets the others
+        state: dict[int, dict[str, Any]] = {
+            int(number): dict(own) for number, own in piece.facts["numbers"].items()
+        }
         for name, value in parts["optimizer"].items():
             number, _, key = name.partition("/")
             state.setdefault(int(number), {})[key] = value
@@ -169,7 +176,9 @@ class Checkpoint:
             torch.cuda.set_rng_state(parts["random"]["cuda"])
         return [dict(epoch) for epoch in piece.facts["history"]]
 
-    def write(self, model: nn.Module, optimizer: torch.optim.Optimizer, history: list[dict[str, float]]) -> None:
+    def write(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, history: list[dict[str, float]]
+    ) -> None:
         """Keep this epoch in the place of the one before."""
         arrays: dict[str, np.ndarray] = {}
         seen: set[int] = set()
@@ -187,5 +196,7 @@ class Checkpoint:
         arrays["random/cpu"] = torch.get_rng_state().numpy()
         if next(model.parameters()).is_cuda:
             arrays["random/cuda"] = torch.cuda.get_rng_state().numpy()
-        kept = [list(epoch.items()) for epoch in history]  # pairs: the order of the scores is the task's
+        kept = [
+            list(epoch.items()) for epoch in history
+        ]  # pairs: the order of the scores is the task's
         self.store.save("epoch", arrays, {"history": kept, "numbers": numbers})

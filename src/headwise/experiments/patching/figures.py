@@ -24,12 +24,19 @@ SHOWN = 20
     needs=("recovered", "estimate"),
 )
 def heads(dataset: xr.Dataset) -> Figure:
-    """Heat maps `[layer, head]` of `recovered`, `lost` and `estimate`, zero in the neutral colour."""
-    names = {"recovered": "clean into corrupted", "lost": "corrupted into clean", "estimate": "first order"}
+    """Heat maps `[layer, head]` of `recovered`, `lost` and `estimate`, zero in the neutral
+    colour."""
+    names = {
+        "recovered": "clean into corrupted",
+        "lost": "corrupted into clean",
+        "estimate": "first order",
+    }
     panels = {title: dataset[name] for name, title in names.items() if name in dataset}
     notes = [f"n = {dataset.attrs['pairs']} pairs", f"d clean {dataset.attrs['clean']:.2f}"]
     notes.append(f"d corrupted {dataset.attrs['corrupted']:.2f}")
-    return heatmap_panels(panels, title="Patching of heads", label="share of d", centre=0.0, notes=notes)
+    return heatmap_panels(
+        panels, title="Patching of heads", label="share of d", centre=0.0, notes=notes
+    )
 
 
 @figure(
@@ -48,11 +55,23 @@ def first_order(dataset: xr.Dataset) -> Figure:
     colours = np.repeat(style.layer_colours(len(exact)), exact.shape[1], axis=0)
     ends = [min(exact.min(), first.min()), max(exact.max(), first.max())]
     ax.plot(ends, ends, color=style.GREY, linewidth=0.6)
-    ax.scatter(exact.ravel(), first.ravel(), s=10, color=colours, edgecolors="white", linewidths=0.3, zorder=3)
+    ax.scatter(
+        exact.ravel(),
+        first.ravel(),
+        s=10,
+        color=colours,
+        edgecolors="white",
+        linewidths=0.3,
+        zorder=3,
+    )
     for i in np.argsort(-np.abs(exact), axis=None)[:3]:
         at = divmod(int(i), exact.shape[1])
         ax.annotate(
-            head_name(*at), (exact[at], first[at]), fontsize=style.SMALL, xytext=(2, 2), textcoords="offset points"
+            head_name(*at),
+            (exact[at], first[at]),
+            fontsize=style.SMALL,
+            xytext=(2, 2),
+            textcoords="offset points",
         )
     ax.set_xlabel("exact")
     ax.set_ylabel("first order")
@@ -78,11 +97,15 @@ def positions(dataset: xr.Dataset) -> Figure:
     order = np.argsort(-np.nanmax(np.abs(flat), -1), kind="stable")[:SHOWN]
     fig, ax = style.one_panel(style.COLUMN, 0.9 + 0.14 * len(order))
     reach = float(np.nanmax(np.abs(flat[order]), initial=1e-9))
-    image = ax.imshow(flat[order][:, ::-1], cmap=style.DIVERGING, vmin=-reach, vmax=reach, aspect="auto")
+    image = ax.imshow(
+        flat[order][:, ::-1], cmap=style.DIVERGING, vmin=-reach, vmax=reach, aspect="auto"
+    )
     labels = [head_name(*divmod(int(i), values.shape[1])) for i in order]
     ax.set_yticks(range(len(order)), labels)
     offsets = dataset["offset"].values[::-1]
     ax.set_xticks(range(len(offsets)), [str(offset) for offset in offsets])
     ax.set_xlabel("position from the end")
     fig.colorbar(image, ax=ax, label="share of d")
-    return style.complete(fig, "By position", ["exact" if name == "recovered_at" else "first order"])
+    return style.complete(
+        fig, "By position", ["exact" if name == "recovered_at" else "first order"]
+    )

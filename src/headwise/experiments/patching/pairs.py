@@ -1,4 +1,5 @@
-"""Pairs of inputs that differ in what decides the answer: from a file, or from templates of our own."""
+"""Pairs of inputs that differ in what decides the answer: from a file, or from templates of our
+own."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ _NOUNS = """
 key keys|dog dogs|book books|car cars|tree trees|house houses|boy boys|girl girls|teacher teachers|student students
 friend friends|doctor doctors|picture pictures|letter letters|road roads|river rivers
 """
-NOUNS = tuple(tuple(pair.split()) for line in _NOUNS.strip().split("\n") for pair in line.split("|"))
+NOUNS = tuple(
+    tuple(pair.split()) for line in _NOUNS.strip().split("\n") for pair in line.split("|")
+)
 BESIDE = ("near the", "behind the", "next to the", "in front of the")
 VERBS = ((" is", " are"), (" was", " were"), (" has", " have"))
 _NAMES = "Mary John Anna Peter Sarah Tom Emma James Alice David Laura Mark"
@@ -36,7 +39,8 @@ THINGS = ("book", "letter", "ball", "drink", "ring", "key")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A clean and a corrupted input, the answer that follows the clean one, and the one that follows the other.
+    """A clean and a corrupted input, the answer that follows the clean one, and the one that
+    follows the other.
 
     Both inputs must have the same number of tokens; the answers are told by their first token.
     """
@@ -54,10 +58,14 @@ def read_pairs(path: str | Path) -> list[Pair]:
     for where, row in json_rows(on_disk(Path(path))):
         lacking = [name for name in FIELDS if not isinstance(row.get(name), str)]
         if lacking:
-            raise InputError(f"{where}: the field `{lacking[0]}` must be a text; a pair has {', '.join(FIELDS)}.")
+            raise InputError(
+                f"{where}: the field `{lacking[0]}` must be a text; a pair has {', '.join(FIELDS)}."
+            )
         found.append(Pair(row["clean"], row["corrupted"], row["answer"], row["wrong"], where))
     if not found:
-        raise InputError(f"{path} holds no pairs; each line must be an object with {', '.join(FIELDS)}.")
+        raise InputError(
+            f"{path} holds no pairs; each line must be an object with {', '.join(FIELDS)}."
+        )
     return found
 
 
@@ -65,7 +73,11 @@ def _agreement(random: np.random.Generator) -> Iterator[Pair]:
     """The verb agrees with the first noun, not with the one beside it."""
     while True:
         own, other = (NOUNS[i] for i in random.choice(len(NOUNS), 2, replace=False))
-        beside, verb, plural = random.choice(BESIDE), VERBS[random.integers(len(VERBS))], int(random.integers(2))
+        beside, verb, plural = (
+            random.choice(BESIDE),
+            VERBS[random.integers(len(VERBS))],
+            int(random.integers(2)),
+        )
         tail = f"{beside} {other[int(random.integers(2))]}"
         inputs = [f"The {noun} {tail}" for noun in own]
         yield Pair(inputs[plural], inputs[1 - plural], verb[plural], verb[1 - plural], "agreement")
@@ -85,7 +97,8 @@ BUILTIN = {"agreement": _agreement, "names": _names}
 
 
 def builtin_pairs(name: str, count: int, seed: int = 0) -> list[Pair]:
-    """So many different pairs made by templates: `agreement` (subject and verb) or `names` (indirect objects).
+    """So many different pairs made by templates: `agreement` (subject and verb) or `names`
+    (indirect objects).
 
     >>> builtin_pairs("agreement", 1)[0].answer in {" is", " are", " was", " were", " has", " have"}
     True
@@ -111,7 +124,8 @@ class Rows:
 
 
 def encode_pairs(model: HeadModel, pairs: list[Pair], strict: bool) -> tuple[list[Rows], int]:
-    """Pairs as tokens, and how many were left out; with `strict` one that cannot be used is refused instead.
+    """Pairs as tokens, and how many were left out; with `strict` one that cannot be used is refused
+    instead.
 
     Left out are pairs of unequal length, and pairs whose answers begin with the same token.
     """
@@ -121,7 +135,9 @@ def encode_pairs(model: HeadModel, pairs: list[Pair], strict: bool) -> tuple[lis
         answer, wrong = (_first(model, text, pair) for text in (pair.answer, pair.wrong))
         reason = ""
         if len(clean) != len(corrupted):
-            reason = f"the inputs have {len(clean)} and {len(corrupted)} tokens; they must have as many"
+            reason = (
+                f"the inputs have {len(clean)} and {len(corrupted)} tokens; they must have as many"
+            )
         elif answer == wrong:
             reason = f"both answers begin with the same token ('{pair.answer}', '{pair.wrong}')"
         if reason and strict:
@@ -131,7 +147,9 @@ def encode_pairs(model: HeadModel, pairs: list[Pair], strict: bool) -> tuple[lis
         else:
             found.append(Rows(clean, corrupted, answer, wrong))
     if not found:
-        raise InputError("No pair can be used: all have inputs of unequal length or answers that begin alike.")
+        raise InputError(
+            "No pair can be used: all have inputs of unequal length or answers that begin alike."
+        )
     return found, left_out
 
 

@@ -1,4 +1,5 @@
-"""From differences of logits under patches to labelled arrays: shares of totals, intervals, tests, correlations."""
+"""From differences of logits under patches to labelled arrays: shares of totals, intervals, tests,
+correlations."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ HEADS = ("layer", "head")
 LEVEL = 0.05
 
 
-def patching_dataset(found: Mapping[str, np.ndarray], model: HeadModel, attrs: dict[str, Any]) -> xr.Dataset:
+def patching_dataset(
+    found: Mapping[str, np.ndarray], model: HeadModel, attrs: dict[str, Any]
+) -> xr.Dataset:
     """All variables and attributes of a patching; see `patch`."""
     clean, corrupted = found["clean"], found["corrupted"]
     gap = clean - corrupted
@@ -49,7 +52,11 @@ def patching_dataset(found: Mapping[str, np.ndarray], model: HeadModel, attrs: d
         exact, first = (variables[name].values.ravel() for name in ("recovered", "estimate"))
         for method in ("pearson", "spearman"):
             r = correlation(exact, first, method)
-            attrs |= {method: float(r.r), f"{method}_low": float(r.low), f"{method}_high": float(r.high)}
+            attrs |= {
+                method: float(r.r),
+                f"{method}_low": float(r.low),
+                f"{method}_high": float(r.high),
+            }
     coords: dict[str, Any] = {"layer": np.arange(model.layers), "head": np.arange(model.heads)}
     if model.kv_groups != tuple(range(model.heads)):
         coords["kv_group"] = ("head", np.array(model.kv_groups))
@@ -58,14 +65,18 @@ def patching_dataset(found: Mapping[str, np.ndarray], model: HeadModel, attrs: d
     return xr.Dataset(variables, coords, attrs)
 
 
-def _shares(name: str, values: np.ndarray, gap: np.ndarray, dims: tuple[str, ...]) -> dict[str, xr.Variable]:
+def _shares(
+    name: str, values: np.ndarray, gap: np.ndarray, dims: tuple[str, ...]
+) -> dict[str, xr.Variable]:
     """Totals over pairs as shares of the total gap; pairs without such a position are left out."""
     ratios = Ratios(*values.shape[1:])
     present = ~np.isnan(values)
-    # The sign of a total gap that goes the wrong way is kept: then no share is meant, and the summary says so.
+    # The sign of a total gap that goes the wrong way is kept: then no share is meant, and the
+    # summary says so.
     sign = 1.0 if gap.sum() >= 0 else -1.0
     weight = np.broadcast_to(sign * gap.reshape(-1, *(1,) * (values.ndim - 1)), values.shape)
-    # A ratio of totals takes weights above zero only; a pair whose own gap goes the other way still counts in both.
+    # A ratio of totals takes weights above zero only; a pair whose own gap goes the other way still
+    # counts in both.
     total = np.where(present, weight, 0.0)
     ratios.parts["y"] += torch.as_tensor(np.where(present, sign * values, 0.0).sum(0))
     ratios.parts["yy"] += torch.as_tensor(np.where(present, values**2, 0.0).sum(0))
@@ -77,14 +88,19 @@ def _shares(name: str, values: np.ndarray, gap: np.ndarray, dims: tuple[str, ...
 
 
 def carriers(found: Mapping[str, np.ndarray], count: int) -> list[tuple[int, int]]:
-    """The heads that bring back most, exactly or, without that, to first order: (layer, head), the first first."""
+    """The heads that bring back most, exactly or, without that, to first order: (layer, head), the
+    first first."""
     values = found[_first(found)].sum(0)
     values = values * np.sign((found["clean"] - found["corrupted"]).sum() or 1.0)
-    return [divmod(int(i), values.shape[1]) for i in np.argsort(-values, axis=None, kind="stable")[:count]]
+    return [
+        divmod(int(i), values.shape[1])
+        for i in np.argsort(-values, axis=None, kind="stable")[:count]
+    ]
 
 
 def ablated_heads(dataset: xr.Dataset) -> list[str]:
-    """The heads that were zeroed, in the order of what they bring back, with the share lost and corrected p."""
+    """The heads that were zeroed, in the order of what they bring back, with the share lost and
+    corrected p."""
     return _ranked(dataset, "ablated")
 
 
@@ -102,4 +118,8 @@ def _ranked(dataset: xr.Dataset, name: str) -> list[str]:
     values, p = dataset[name].values, dataset[f"{name}_p_adjusted"].values
     order = np.argsort(-dataset[_first(dataset)].values, axis=None, kind="stable")
     places = (divmod(int(i), values.shape[1]) for i in order)
-    return [f"{head_name(*at)} {values[at]:+.2f} (p {p[at]:.2g})" for at in places if np.isfinite(values[at])]
+    return [
+        f"{head_name(*at)} {values[at]:+.2f} (p {p[at]:.2g})"
+        for at in places
+        if np.isfinite(values[at])
+    ]

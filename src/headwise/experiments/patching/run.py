@@ -1,4 +1,5 @@
-"""Patching every head from a clean run into a corrupted one and back, exactly and to first order."""
+"""Patching every head from a clean run into a corrupted one and back, exactly and to first
+order."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from headwise.experiments.patching.pairs import Pair, Rows, encode_pairs
 from headwise.experiments.patching.result import carriers, patching_dataset
 from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models import HeadModel
-from headwise.models.calling import own_thread
+from headwise.models.forward_call import only_in_this_thread
 from headwise.models.interventions import Intervention, Patch
 from headwise.models.session import Session
 from headwise.text.encode import Batch, collate
@@ -39,7 +40,8 @@ class PatchOptions:
     exact : bool, default True
         Every head by a run of its own, both ways; otherwise the first-order estimate alone.
     positions : int, default 0
-        So many positions, counted from the last, are also patched one at a time (clean into corrupted).
+        So many positions, counted from the last, are also patched one at a time (clean into
+        corrupted).
     ablate : int, default 10
         So many of the heads that bring back most are also zeroed, one at a time, in the clean run.
     batch : int, default 16
@@ -88,14 +90,16 @@ def patch(
     Returns
     -------
     Dataset
-        With `d` the logit of the answer less that of the wrong answer at the last token: `recovered[layer, head]`, the
-        share of `d(clean) − d(corrupted)` that comes back when the head's output in the corrupted run is replaced by
-        the clean one (totals over pairs, with `_n` and 95 % interval); `lost`, the share that goes the other way round;
-        `_p`, `_p_adjusted`: two-sided over pairs, corrected over heads (Holm); `estimate`: `recovered` to first order,
-        from two runs and one gradient; `ablated`: the share that is lost when the head is zeroed in the clean run, for
-        the heads that bring back most, NaN for all others; `recovered_at`, `estimate_at[layer, head, offset]` by
-        position. Attributes: `clean`, `corrupted` (mean d), `clean_right`, `corrupted_right` (share of pairs whose d
-        says so), `pearson`, `spearman` of estimate and exact over heads.
+        With `d` the logit of the answer less that of the wrong answer at the last token:
+        `recovered[layer, head]`, the share of `d(clean) − d(corrupted)` that comes back when the
+        head's output in the corrupted run is replaced by the clean one (totals over pairs, with
+        `_n` and 95 % interval); `lost`, the share that goes the other way round; `_p`,
+        `_p_adjusted`: two-sided over pairs, corrected over heads (Holm); `estimate`: `recovered` to
+        first order, from two runs and one gradient; `ablated`: the share that is lost when the head
+        is zeroed in the clean run, for the heads that bring back most, NaN for all others;
+        `recovered_at`, `estimate_at[layer, head, offset]` by position. Attributes: `clean`,
+        `corrupted` (mean d), `clean_right`, `corrupted_right` (share of pairs whose d says so),
+        `pearson`, `spearman` of estimate and exact over heads.
     """
     if model.lm_kind != "causal":
         raise ModelError(
@@ -103,12 +107,23 @@ def patch(
         )
     rows, left_out = encode_pairs(model, list(pairs), strict)
     groups = _grouped(rows, options.batch)
-    identity = {"model": model.identity(), "pairs": [asdict(pair) for pair in pairs], "options": asdict(options)}
+    identity = {
+        "model": model.identity(),
+        "pairs": [asdict(pair) for pair in pairs],
+        "options": asdict(options),
+    }
     with kept_work(folder, identity, overwrite=overwrite) as store, model.evaluating():
         share, note = options.share and Prefix.serves(model.sites), ""
         if share and not Runner(model, groups[0], share).shares():
-            share, note = False, f"The layers of {model.name} pass on more than their outputs: whole runs were made."
-        parts = list(each_piece(store, "pairs", PairsJob(model, options, share, report), groups, report, "pairs"))
+            share, note = (
+                False,
+                f"The layers of {model.name} pass on more than their outputs: whole runs were made.",
+            )
+        parts = list(
+            each_piece(
+                store, "pairs", PairsJob(model, options, share, report), groups, report, "pairs"
+            )
+        )
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         if options.ablate:
             job = partial(_ablated, model, share, carriers(joined, options.ablate))
@@ -120,7 +135,12 @@ def patch(
 
 def provenance(model: HeadModel, pairs: Sequence[Pair], options: PatchOptions) -> dict[str, Any]:
     """What a patching was made from, as an atlas keeps it."""
-    return {**software(), "model": model.identity(), "corpus": {"examples": len(pairs)}, "patching": asdict(options)}
+    return {
+        **software(),
+        "model": model.identity(),
+        "corpus": {"examples": len(pairs)},
+        "patching": asdict(options),
+    }
 
 
 def _grouped(rows: list[Rows], size: int) -> list[list[Rows]]:
@@ -145,7 +165,8 @@ class Runner:
             for name in ("clean", "corrupted")
         }
         self.answer, self.wrong = (
-            torch.tensor([getattr(row, name) for row in group], device=model.device) for name in ("answer", "wrong")
+            torch.tensor([getattr(row, name) for row in group], device=model.device)
+            for name in ("answer", "wrong")
         )
         self._prefix: dict[str, Prefix] = {}
         self.outputs: dict[str, list[Tensor]] = {}
@@ -156,7 +177,9 @@ class Runner:
                 with ExitStack() as stack:
                     if share:
                         stack.enter_context(prefix.recording())
-                    self.difference[name] = self._run(batch, Session(model.sites, batch.real, watcher))
+                    self.difference[name] = self._run(
+                        batch, Session(model.sites, batch.real, watcher)
+                    )
                 self.outputs[name] = [watcher.outputs[layer] for layer in range(model.layers)]
                 self._prefix[name] = prefix
 
@@ -164,21 +187,33 @@ class Runner:
         """d: the logit of the answer less that of the wrong one, at the last token."""
         with session.running():
             output = self.model.run(batch.ids, batch.real, batch.types, logits=True)
-        last = output.logits[torch.arange(len(batch), device=batch.device), batch.lengths - 1].float()
-        picked: Tensor = last.gather(-1, self.answer[:, None]) - last.gather(-1, self.wrong[:, None])
+        last = output.logits[
+            torch.arange(len(batch), device=batch.device), batch.lengths - 1
+        ].float()
+        picked: Tensor = last.gather(-1, self.answer[:, None]) - last.gather(
+            -1, self.wrong[:, None]
+        )
         return picked[:, 0]
 
     def patched(
-        self, into: str, layer: int, head: int, position: int | None = None, share: bool | None = None
+        self,
+        into: str,
+        layer: int,
+        head: int,
+        position: int | None = None,
+        share: bool | None = None,
     ) -> Tensor:
-        """d of the run `into` with one head's output from the other run, at all positions or at one from the end."""
+        """d of the run `into` with one head's output from the other run, at all positions or at one
+        from the end."""
         source = "clean" if into == "corrupted" else "corrupted"
         given = self.outputs[source][layer][:, head]
         if position is not None:
             whole = self.outputs[into][layer][:, head].clone()
             whole[:, -1 - position] = given[:, -1 - position]
             given = whole
-        return self.disturbed(into, layer, head, Patch(output=given), self.share if share is None else share)
+        return self.disturbed(
+            into, layer, head, Patch(output=given), self.share if share is None else share
+        )
 
     def zeroed(self, layer: int, head: int) -> Tensor:
         """d of the clean run with one head's output zero."""
@@ -195,19 +230,27 @@ class Runner:
             return self._run(batch, session)
 
     def shares(self) -> bool:
-        """Whether runs that share lower layers give what whole runs give, at the first, middle and last layer."""
+        """Whether runs that share lower layers give what whole runs give, at the first, middle and
+        last layer."""
         layers = self.model.layers
         for layer in {0, layers // 2, layers - 1}:
-            shared, whole = (self.patched("corrupted", layer, 0, share=share) for share in (True, False))
-            if not float((shared - whole).abs().max()) <= TOLERANCE * max(1.0, float(whole.abs().max())):
+            shared, whole = (
+                self.patched("corrupted", layer, 0, share=share) for share in (True, False)
+            )
+            if not float((shared - whole).abs().max()) <= TOLERANCE * max(
+                1.0, float(whole.abs().max())
+            ):
                 return False
         return True
 
     def estimate(self) -> Tensor:
-        """To first order, what `patched` would add to d of the corrupted run, `[pair, layer, head, token]`."""
+        """To first order, what `patched` would add to d of the corrupted run, `[pair, layer, head,
+        token]`."""
         batch, watcher = self.batches["corrupted"], HeadOutputs()
         embeddings = self.model.module.get_input_embeddings()
-        hook = embeddings.register_forward_hook(own_thread(lambda module, args, output: output.requires_grad_()))
+        hook = embeddings.register_forward_hook(
+            only_in_this_thread(lambda module, args, output: output.requires_grad_())
+        )
         try:
             with torch.enable_grad():
                 difference = self._run(batch, Session(self.model.sites, batch.real, watcher))
@@ -228,7 +271,8 @@ class Runner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairsJob:
-    """Patches a group of pairs, as a piece; who is told how far it is stays where it is when the job travels."""
+    """Patches a group of pairs, as a piece; who is told how far it is stays where it is when the
+    job travels."""
 
     model: HeadModel
     options: PatchOptions
@@ -243,17 +287,25 @@ class PairsJob:
             return _piece(Runner(self.model, group, self.share), self.options, self.report)
 
 
-def _piece(runner: Runner, options: PatchOptions, report: Report) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _piece(
+    runner: Runner, options: PatchOptions, report: Report
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     model, corrupted = runner.model, runner.difference["corrupted"]
     pairs, tokens = len(runner.answer), runner.batches["clean"].ids.shape[1]
     estimate = runner.estimate()
-    found = {"clean": runner.difference["clean"], "corrupted": corrupted, "estimate": estimate.sum(-1)}
+    found = {
+        "clean": runner.difference["clean"],
+        "corrupted": corrupted,
+        "estimate": estimate.sum(-1),
+    }
     shape = (pairs, model.layers, model.heads)
     if options.exact:
         found["recovered"], found["lost"] = torch.zeros(shape), torch.zeros(shape)
         for layer in range(model.layers):
             for head in range(model.heads):
-                found["recovered"][:, layer, head] = (runner.patched("corrupted", layer, head) - corrupted).cpu()
+                found["recovered"][:, layer, head] = (
+                    runner.patched("corrupted", layer, head) - corrupted
+                ).cpu()
                 back = runner.patched("clean", layer, head)
                 found["lost"][:, layer, head] = (runner.difference["clean"] - back).cpu()
             report("layers", layer + 1, model.layers)
@@ -281,5 +333,7 @@ def _ablated(
     with model.evaluating():
         runner = Runner(model, group, share)
         for layer, head in best:
-            lost[:, layer, head] = (runner.difference["clean"] - runner.zeroed(layer, head)).double().cpu()
+            lost[:, layer, head] = (
+                (runner.difference["clean"] - runner.zeroed(layer, head)).double().cpu()
+            )
     return {"ablated": lost.numpy()}, {}

@@ -1,8 +1,9 @@
-"""The papers reproduced: every table and figure in its order, the printed numbers beside ours, claims as a
-checklist."""
+"""The papers reproduced: every table and figure in its order, the printed numbers beside ours,
+claims as a checklist."""
 
 from headwise.experiments.reproduction.bench import Bench, ReproductionOptions
-from headwise.experiments.reproduction.frame import (
+from headwise.experiments.reproduction.run import Reproduced, papers, reproduce, reproduction_of
+from headwise.experiments.reproduction.schema import (
     Entry,
     NotRunError,
     Outcome,
@@ -12,7 +13,6 @@ from headwise.experiments.reproduction.frame import (
     Table,
     Verdict,
 )
-from headwise.experiments.reproduction.run import Reproduced, papers, reproduce, reproduction_of
 
 __all__ = [
     "Bench",

@@ -1,4 +1,5 @@
-"""Data sets by name, found in one folder: as their owners ship them, or packed as headwise's own tests have them."""
+"""Data sets by name, found in one folder: as their owners ship them, or packed as headwise's own
+tests have them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.core.errors import InputError, ParameterError, unknown
-from headwise.experiments.reproduction.frame import NotRunError
+from headwise.experiments.reproduction.schema import NotRunError
 from headwise.text.known_tasks import GLUE, SENTEVAL, known_task
 
 _PACKED = ("", ".gz", ".xz", ".bz2", ".zst")
@@ -18,8 +19,9 @@ _DEEPEST = 4  # folders below the one that is given
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set: what it is, where to get it, the names its file or folder may have (the first that is there is
-    taken; `*` stands for anything), and the format to read it by where the ending does not tell."""
+    """A data set: what it is, where to get it, the names its file or folder may have (the first
+    that is there is taken; `*` stands for anything), and the format to read it by where the ending
+    does not tell."""
 
     title: str
     origin: str
@@ -75,9 +77,15 @@ DATA_SETS: dict[str, DataSet] = {
         ("exemplars.jsonl", "framenet_v17", "fndata-1.7", "framenet"),
         "framenet",
     ),
-    "xnli-en": DataSet("XNLI dev, English", "https://github.com/facebookresearch/XNLI", ("dev-en.tsv",)),
-    "xnli-de": DataSet("XNLI dev, German", "https://github.com/facebookresearch/XNLI", ("dev-de.tsv",)),
-    "xnli-ar": DataSet("XNLI dev, Arabic", "https://github.com/facebookresearch/XNLI", ("dev-ar.tsv",)),
+    "xnli-en": DataSet(
+        "XNLI dev, English", "https://github.com/facebookresearch/XNLI", ("dev-en.tsv",)
+    ),
+    "xnli-de": DataSet(
+        "XNLI dev, German", "https://github.com/facebookresearch/XNLI", ("dev-de.tsv",)
+    ),
+    "xnli-ar": DataSet(
+        "XNLI dev, Arabic", "https://github.com/facebookresearch/XNLI", ("dev-ar.tsv",)
+    ),
     "glove": DataSet(
         "GloVe vectors (6B, 100d)",
         "https://nlp.stanford.edu/projects/glove",
@@ -141,7 +149,14 @@ class DataSets:
         known = GLUE[name.removesuffix("-dev")]
         wanted = (known.dev,) if name.endswith("-dev") else (known.train, known.dev)
         own = (path for path in self._paths if path.is_dir() and known_task(path.name) is known)
-        return next((path for path in own if all(any((path / one).is_file() for one in part) for part in wanted)), None)
+        return next(
+            (
+                path
+                for path in own
+                if all(any((path / one).is_file() for one in part) for part in wanted)
+            ),
+            None,
+        )
 
     def path(self, name: str) -> Path:
         """The same; a data set that is not there is a reason not to run."""

@@ -1,4 +1,5 @@
-"""A report as Markdown: the printed numbers beside ours, what differs, what was not run, the claims as a checklist."""
+"""A report as Markdown: the printed numbers beside ours, what differs, what was not run, the claims
+as a checklist."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ HUNDREDTHS = ("%", "points")  # written with one digit behind the point
 
 def as_markdown(facts: Mapping[str, Any], figures: bool = True) -> str:
     """The whole report; without `figures` no pictures are linked."""
-    lines = [f"# {facts['paper']['short']}, on {facts['model']['name']}", "", facts["paper"]["citation"], ""]
+    lines = [
+        f"# {facts['paper']['short']}, on {facts['model']['name']}",
+        "",
+        facts["paper"]["citation"],
+        "",
+    ]
     lines += [facts["summary"], ""]
     lines += ["The paper's setting:", "", *(f"- {text}" for text in facts["settings"]), ""]
     lines += _claims(facts["claims"])
@@ -24,7 +30,11 @@ def as_markdown(facts: Mapping[str, Any], figures: bool = True) -> str:
 
 def summary(facts: Mapping[str, Any]) -> str:
     """What was run and what came of it, in a few sentences."""
-    options, entries, claims = facts["options"], facts["counts"]["entries"], facts["counts"]["claims"]
+    options, entries, claims = (
+        facts["options"],
+        facts["counts"]["entries"],
+        facts["counts"]["claims"],
+    )
     model = facts["model"]
     size = "a quick run on small samples" if options["quick"] else "the paper's sample sizes"
     if not options["quick"] and options["scale"] != 1:
@@ -37,12 +47,19 @@ def summary(facts: Mapping[str, Any]) -> str:
         f"{claims['holds']} hold, {claims['does not hold']} do not, {claims['not tried']} could not be tried. "
         "Heads count from 0 (`L7H9` is the paper's 8-10)."
     )
-    return text + (" Computed as the released code does." if options["reading"] == "released" else "")
+    return text + (
+        " Computed as the released code does." if options["reading"] == "released" else ""
+    )
 
 
 def row_cells(row: Mapping[str, Any]) -> list[str]:
     """One number: its name, printed, ours with its interval, the difference with its own, notes."""
-    ours, low, high, unit = row["ours"], row["low"], row["high"], f" {row['unit']}" if row["unit"] else ""
+    ours, low, high, unit = (
+        row["ours"],
+        row["low"],
+        row["high"],
+        f" {row['unit']}" if row["unit"] else "",
+    )
     own = partial(number, digits=1 if row["unit"] in HUNDREDTHS else None)
     shown = DASH if ours is None else f"{own(ours)}{unit}"
     difference = DASH
@@ -62,7 +79,8 @@ ROW_COLUMNS = ("", "printed", "ours (95 % interval)", "difference", "note")
 
 
 def number(value: Any, signed: bool = False, digits: int | None = None) -> str:
-    """A number as people read it; with its sign, or with so many digits behind the point, where that is asked for.
+    """A number as people read it; with its sign, or with so many digits behind the point, where
+    that is asked for.
 
     >>> number(94.31234), number(0.012345), number(-2), number(True)
     ('94.3', '0.012', '−2', 'yes')
@@ -90,7 +108,10 @@ def number(value: Any, signed: bool = False, digits: int | None = None) -> str:
 def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     if not claims:
         return []
-    rows = [[f"“{c['quote']}” ({c['where']})", c["printed"], c["ours"] or DASH, c["rule"], _verdict(c)] for c in claims]
+    rows = [
+        [f"“{c['quote']}” ({c['where']})", c["printed"], c["ours"] or DASH, c["rule"], _verdict(c)]
+        for c in claims
+    ]
     return ["## Claims", "", *_table(("claim", "printed", "ours", "holds if", "verdict"), rows), ""]
 
 
@@ -105,15 +126,30 @@ def _entry(entry: Mapping[str, Any], figures: bool) -> list[str]:
     if entry["status"] != "done":
         lines += [f"**{entry['status'].capitalize()}**: {entry['reason']}.", ""]
     if entry["seen"]:
-        lines += ["Computed on: " + "; ".join(f"{key}: {value}" for key, value in entry["seen"].items()) + ".", ""]
+        lines += [
+            "Computed on: "
+            + "; ".join(f"{key}: {value}" for key, value in entry["seen"].items())
+            + ".",
+            "",
+        ]
     if entry["rows"]:
         lines += [*_table(**entry["shown"]), ""]
     for table in entry["tables"]:
-        lines += [f"**{table['title']}.** {table['note']}".rstrip(), "", *_table(table["columns"], table["rows"]), ""]
+        lines += [
+            f"**{table['title']}.** {table['note']}".rstrip(),
+            "",
+            *_table(table["columns"], table["rows"]),
+            "",
+        ]
     for figure in entry["figures"] if figures else ():
         lines += [f"![{figure['title']}]({figure['files'][0]})", "", f"*{figure['caption']}*", ""]
     if entry["differs"]:
-        lines += ["What differs from the paper:", "", *(f"- {text}" for text in entry["differs"]), ""]
+        lines += [
+            "What differs from the paper:",
+            "",
+            *(f"- {text}" for text in entry["differs"]),
+            "",
+        ]
     return lines
 
 

@@ -13,7 +13,7 @@ from headwise.analyses.attribution.map_figures import map_pairs
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.offsets.figures import PRINTED, centre_lines, histogram_grid
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.frame import (
+from headwise.experiments.reproduction.schema import (
     Entry,
     NotRunError,
     Outcome,
@@ -53,7 +53,9 @@ def _drawn_inputs(bench: Bench) -> tuple[Corpus, list[int], list[str]]:
     differs = []
     if bench.data.find(name) is None:
         examples = list(bench.built_in())
-        differs.append("Neither MNLI nor XNLI was given: sentences of the built-in corpus (UD English EWT) stand in.")
+        differs.append(
+            "Neither MNLI nor XNLI was given: sentences of the built-in corpus (UD English EWT) stand in."
+        )
     elif name == "xnli-en":
         examples = list(bench.corpus(name))
         differs.append("XNLI's English dev part in place of MNLI-m's: the same kind of pairs.")
@@ -64,18 +66,31 @@ def _drawn_inputs(bench: Bench) -> tuple[Corpus, list[int], list[str]]:
     if not lengths:
         raise NotRunError(f"no input has {SHORTEST} to {longest} tokens")
     if longest != LONGEST:
-        differs.append(f"At most {longest} tokens in place of 64: this model's heads have {longest} dimensions.")
+        differs.append(
+            f"At most {longest} tokens in place of 64: this model's heads have {longest} dimensions."
+        )
     return corpus, lengths, [*differs, *sizes_differ(bench, len(lengths), INPUTS)]
 
 
 def _found(bench: Bench) -> tuple[xr.Dataset, dict[str, str], list[str]]:
     """Attention and contributions on the same inputs."""
     corpus, lengths, differs = _inputs(bench)
-    parameters = {"weighting": "tokens", "length": "all", "readings": (), "patterns": min(len(lengths), PATTERNED)}
+    parameters = {
+        "weighting": "tokens",
+        "length": "all",
+        "readings": (),
+        "patterns": min(len(lengths), PATTERNED),
+    }
     found = bench.watch(corpus, make_analysis("attribution", parameters))
     error = found.attrs.get("total_variation")
-    told = [f"Contributions by random tangents, median error of a row {100 * error:.1f} %."] if error else []
-    seen = {"text": f"{corpus.name}, {len(lengths):,} inputs of {min(lengths)} to {max(lengths)} tokens"}
+    told = (
+        [f"Contributions by random tangents, median error of a row {100 * error:.1f} %."]
+        if error
+        else []
+    )
+    seen = {
+        "text": f"{corpus.name}, {len(lengths):,} inputs of {min(lengths)} to {max(lengths)} tokens"
+    }
     return found, seen, [*differs, *told]
 
 
@@ -120,7 +135,9 @@ def local(bench: Bench) -> Outcome:
     ]
     claims = {
         "local-pearson": Verdict(f"{known - low} of {known} heads", (known - low) / known >= 0.95),
-        "local-spearman": Verdict(f"{known - high} of {known} heads", (known - high) / known >= 0.95),
+        "local-spearman": Verdict(
+            f"{known - high} of {known} heads", (known - high) / known >= 0.95
+        ),
     }
     drawn = pictures("attribution", found.sel(source=["previous_layer"]), "correlation")
     drawn += pictures("attribution", found, "head")
@@ -142,10 +159,14 @@ def far(bench: Bench) -> Outcome:
     ]
     third = depth(3, 3, layers)[0]
     told = f"{ranks[third]:.2f} in layer {third}, {ranks[-1]:.2f} in the last"
-    falls = float(scipy_stats.spearmanr(np.arange(layers), middle).statistic) if layers > 2 else np.nan
+    falls = (
+        float(scipy_stats.spearmanr(np.arange(layers), middle).statistic) if layers > 2 else np.nan
+    )
     under = float((pearson[list(late)] < 0.5).mean())
     claims = {
-        "decreases": Verdict(f"Spearman {falls:.2f}", falls < -0.7) if layers > 2 else untried("two layers"),
+        "decreases": Verdict(f"Spearman {falls:.2f}", falls < -0.7)
+        if layers > 2
+        else untried("two layers"),
         "after-four": Verdict(f"{100 * under:.0f} % of the heads in {words(late)}", under > 0.5),
         "last-four": Verdict(f"largest {most:.2f} in {words(last)}", bool(most < 0.25)),
         "spearman-three": Verdict(told, bool(ranks[third] < 0.7 and ranks[-1] < 0.25)),
@@ -160,7 +181,9 @@ def _histograms(found: xr.Dataset, source: str, layers: list[int], name: str) ->
     caption = f"Offsets up to {PRINTED} tokens; each head scaled to its own peak, whose height is printed."
     with style.context():
         drawn = histogram_grid(found, source=source, window=PRINTED, layers=layers)
-    return [Picture(name, f"Relative positions, layers {', '.join(map(str, layers))}", caption, drawn)]
+    return [
+        Picture(name, f"Relative positions, layers {', '.join(map(str, layers))}", caption, drawn)
+    ]
 
 
 def chosen(bench: Bench, source: str) -> Outcome:
@@ -173,14 +196,21 @@ def chosen(bench: Bench, source: str) -> Outcome:
     if source == "attention":
         centre = found["centre"].sel(source=source).values
         first, last = depth(1, 3, layers), depth(9, 12, layers)
-        early, ahead = float(np.nanmean(centre[list(first)])), float((centre[list(last)] > 0).mean())
+        early, ahead = (
+            float(np.nanmean(centre[list(first)])),
+            float((centre[list(last)] > 0).mean()),
+        )
         second = depth(2, 2, layers)[0]
         mass = found["histogram"].sel(source=source).isel(layer=second)
         later = mass.sel(offset=mass["offset"] > 0).sum("offset") / mass.sum("offset")
         claims = {
             "past-first": Verdict(f"{early:+.1f} tokens in {words(first)}", early < 0),
-            "future-later": Verdict(f"{100 * ahead:.0f} % of the heads in {words(last)}", ahead > 0.5),
-            "negligible": Verdict(f"least {float(later.min()):.3f} in layer {second}", bool(later.min() < 0.05)),
+            "future-later": Verdict(
+                f"{100 * ahead:.0f} % of the heads in {words(last)}", ahead > 0.5
+            ),
+            "negligible": Verdict(
+                f"least {float(later.min()):.3f} in layer {second}", bool(later.min() < 0.05)
+            ),
         }
     return Outcome(pictures=drawn, claims=claims, differs=differs, seen=seen)
 
@@ -212,8 +242,12 @@ def languages(bench: Bench) -> Outcome:
             if given is not None or key == "en":
                 own.append(key)
             examples = list(open_corpus(bench.data.spec(data_set), tokenizer=model.tokenizer))
-            corpus, lengths = between(examples, data_set, count, (SHORTEST, LONGEST), model, bench.seed)
-            found[f"{name} ({model.name})"] = bench.watch(corpus, make_analysis("offsets"), model=model)
+            corpus, lengths = between(
+                examples, data_set, count, (SHORTEST, LONGEST), model, bench.seed
+            )
+            found[f"{name} ({model.name})"] = bench.watch(
+                corpus, make_analysis("offsets"), model=model
+            )
             differs += sizes_differ(bench, len(lengths), INPUTS, f"inputs ({name})")
     if not found:
         raise NotRunError(bench.data.missing("xnli-en"))
@@ -224,22 +258,42 @@ def languages(bench: Bench) -> Outcome:
             "which shows what that model does with it and reproduces nothing. Give models with --finetuned de=FOLDER "
             "and --finetuned ar=FOLDER."
         )
-    centres = {name: one["centre"].sel(source="attention").mean("head").values for name, one in found.items()}
+    centres = {
+        name: one["centre"].sel(source="attention").mean("head").values
+        for name, one in found.items()
+    }
     table = layer_table("Mean centre of mass of attention (tokens)", centres)
     third = max(1, bench.model.layers // 3)
-    moves = {name: (float(v[:third].mean()), float(v[-third:].mean())) for name, v in centres.items()}
-    told = "; ".join(f"{name}: {first:+.1f}, then {last:+.1f}" for name, (first, last) in moves.items())
+    moves = {
+        name: (float(v[:third].mean()), float(v[-third:].mean())) for name, v in centres.items()
+    }
+    told = "; ".join(
+        f"{name}: {first:+.1f}, then {last:+.1f}" for name, (first, last) in moves.items()
+    )
     holds = all(first < last for first, last in moves.values()) if not lacking else None
     why = "" if not lacking else f"no model of its own for {' and '.join(lacking)}"
     with style.context():
-        drawn = Picture("languages", "Mean centre of mass by layer", "A line for each language.", centre_lines(found))
-    return Outcome(tables=[table], pictures=[drawn], claims={"languages": Verdict(told, holds, why)}, differs=differs)
+        drawn = Picture(
+            "languages",
+            "Mean centre of mass by layer",
+            "A line for each language.",
+            centre_lines(found),
+        )
+    return Outcome(
+        tables=[table],
+        pictures=[drawn],
+        claims={"languages": Verdict(told, holds, why)},
+        differs=differs,
+    )
 
 
 def centres(bench: Bench) -> Outcome:
     """Figure 5: centres of mass of attention and of contributions."""
     found, seen, differs = _found(bench)
-    centre = {source: found["centre"].sel(source=source).mean("head").values for source in ("attention", "input")}
+    centre = {
+        source: found["centre"].sel(source=source).mean("head").values
+        for source in ("attention", "input")
+    }
     late = depth(5, 12, found.sizes["layer"])
     local, deep = (float(np.abs(values[list(late)]).mean()) for values in centre.values())
     told = f"attention {local:.1f}, input {deep:.1f} tokens in {words(late)}"
@@ -258,7 +312,9 @@ def patterns(bench: Bench) -> Outcome:
     deep = float(share.sel(source="input", pattern="block").isel(layer=late).max())
     kept = {name: own["input"] / max(own["attention"], 1e-9) for name, own in mean.items()}
     fading = [kept[name] for name in ("vertical", "diagonal", "vertical+diagonal")]
-    told = ", ".join(f"{name} {own['attention']:.2f} → {own['input']:.2f}" for name, own in mean.items())
+    told = ", ".join(
+        f"{name} {own['attention']:.2f} → {own['input']:.2f}" for name, own in mean.items()
+    )
     claims = {
         "block-stays": Verdict(told, bool(max(fading) < 1 and kept["block"] > max(fading))),
         "no-deep-block": Verdict(f"largest share of a layer {deep:.3f}", deep <= 0.02),
@@ -286,7 +342,11 @@ def maps(bench: Bench, layer: int) -> Outcome:
     with style.context():
         drawn = map_pairs(above, below, data.texts(found, "token_text"), layers=[layer])
     caption = "Above attention, below what of the input is in the head's output."
-    return Outcome(pictures=[Picture("maps", f"Layer {layer}, all heads", caption, drawn)], differs=differs, seen=seen)
+    return Outcome(
+        pictures=[Picture("maps", f"Layer {layer}, all heads", caption, drawn)],
+        differs=differs,
+        seen=seen,
+    )
 
 
 REPRODUCTION = Reproduction(
@@ -300,18 +360,46 @@ REPRODUCTION = Reproduction(
     (
         Entry("text5", "the inputs", setup),
         Entry("fig1", "attention against contributions of the previous layer", local),
-        Entry("fig2", "attention by relative position, layers 2, 5 and 10", partial(chosen, source="attention")),
-        Entry("fig3", "input contribution by relative position, layers 2, 5 and 10", partial(chosen, source="input")),
+        Entry(
+            "fig2",
+            "attention by relative position, layers 2, 5 and 10",
+            partial(chosen, source="attention"),
+        ),
+        Entry(
+            "fig3",
+            "input contribution by relative position, layers 2, 5 and 10",
+            partial(chosen, source="input"),
+        ),
         Entry("fig4", "centres of mass of attention in three languages", languages),
         Entry("fig5", "centres of mass of attention and input contribution", centres),
         Entry("fig6", "attention against contributions of the input", far),
         Entry("fig7", "five patterns, in attention and in input contribution", patterns),
-        Entry("fig8", "attention by relative position, first half", partial(half, source="attention", which=0)),
-        Entry("fig9", "attention by relative position, second half", partial(half, source="attention", which=1)),
-        Entry("fig10", "input contribution by relative position, first half", partial(half, source="input", which=0)),
-        Entry("fig11", "input contribution by relative position, second half", partial(half, source="input", which=1)),
+        Entry(
+            "fig8",
+            "attention by relative position, first half",
+            partial(half, source="attention", which=0),
+        ),
+        Entry(
+            "fig9",
+            "attention by relative position, second half",
+            partial(half, source="attention", which=1),
+        ),
+        Entry(
+            "fig10",
+            "input contribution by relative position, first half",
+            partial(half, source="input", which=0),
+        ),
+        Entry(
+            "fig11",
+            "input contribution by relative position, second half",
+            partial(half, source="input", which=1),
+        ),
         *(
-            Entry(f"fig{12 + layer}", f"attention over input contribution, layer {layer}", partial(maps, layer=layer))
+            Entry(
+                f"fig{12 + layer}",
+                f"attention over input contribution, layer {layer}",
+                partial(maps, layer=layer),
+            )
             for layer in range(12)
         ),
     ),

@@ -1,4 +1,5 @@
-"""What the papers print: numbers and claims as data, each with its table or section and a quotation of one line."""
+"""What the papers print: numbers and claims as data, each with its table or section and a quotation
+of one line."""
 
 from __future__ import annotations
 
@@ -56,7 +57,11 @@ def printed(paper: str) -> Printed:
     file = resources.files("headwise.experiments.reproduction").joinpath("printed", f"{paper}.json")
     found = json.loads(file.read_text(encoding="utf-8"))
     entries = {
-        key: Caption(entry["where"], entry["quote"], tuple(Value(**value) for value in entry.get("values", ())))
+        key: Caption(
+            entry["where"],
+            entry["quote"],
+            tuple(Value(**value) for value in entry.get("values", ())),
+        )
         for key, entry in found["entries"].items()
     }
     return Printed(entries, tuple(Claim(**claim) for claim in found["claims"]))

@@ -1,4 +1,5 @@
-"""A paper reproduced: its entries computed one after the other, each kept when it is done, and the report of all."""
+"""A paper reproduced: its entries computed one after the other, each kept when it is done, and the
+report of all."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ import torch
 from headwise.core.errors import HeadwiseError, OutputError, ParameterError, unknown
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.papers import REFERENCES, reference
-from headwise.core.store import Store
+from headwise.core.store import CheckpointStore
 from headwise.core.version import __version__
 from headwise.experiments.reproduction.bench import Bench, ReproductionOptions
-from headwise.experiments.reproduction.frame import Entry, Outcome, Reproduction, Row
 from headwise.experiments.reproduction.markdown import ROW_COLUMNS, as_markdown, row_cells, summary
 from headwise.experiments.reproduction.printed import Claim, Value, printed
+from headwise.experiments.reproduction.schema import Entry, Outcome, Reproduction, Row
 from headwise.experiments.work import Report, kept_work, silent
 from headwise.models import HeadModel
 from headwise.plots import figure_bytes
@@ -36,7 +37,9 @@ HOLDS, FAILS, UNTRIED = "holds", "does not hold", "not tried"
 def papers() -> tuple[str, ...]:
     """The papers that can be reproduced, by key."""
     home = import_module("headwise.experiments.reproduction").__path__
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(home) if module.name in REFERENCES))
+    return tuple(
+        sorted(module.name for module in pkgutil.iter_modules(home) if module.name in REFERENCES)
+    )
 
 
 def reproduction_of(paper: str) -> Reproduction:
@@ -83,19 +86,21 @@ def reproduce(
     overwrite: bool = False,
     report: Report = silent,
 ) -> Reproduced:
-    """Reproduce a paper on a model: every numbered table and figure in its order, the printed numbers beside ours.
+    """Reproduce a paper on a model: every numbered table and figure in its order, the printed
+    numbers beside ours.
 
     Parameters
     ----------
     paper : str
         `clark2019`, say; `papers()` has them all.
     model : HeadModel, str, Path or None, default None
-        A hub name or folder, an open model, or None for the built-in one. An open model cannot be fine-tuned.
+        A hub name or folder, an open model, or None for the built-in one. An open model cannot be
+        fine-tuned.
     options : ReproductionOptions, optional
         Data sets, entries, sample sizes.
     folder : str or Path, optional
-        Where finished work is kept, in `.reproduction`, and fine-tuned models, in `finetuned`: the same call goes on
-        where a killed one stopped. A temporary one by default.
+        Where finished work is kept, in `.reproduction`, and fine-tuned models, in `finetuned`: the
+        same call goes on where a killed one stopped. A temporary one by default.
     overwrite : bool, default False
         Start anew where other work lies there.
     report : callable, optional
@@ -105,7 +110,9 @@ def reproduce(
     entries = _chosen(asked, options.only)
     with tempfile.TemporaryDirectory(prefix="headwise-") as temporary:
         place = Path(folder or temporary)
-        opened = model if isinstance(model, HeadModel) else HeadModel.open(model, device=options.device)
+        opened = (
+            model if isinstance(model, HeadModel) else HeadModel.open(model, device=options.device)
+        )
         try:
             identity = _identity(paper, opened, options)
             with kept_work(place / WORK, identity, overwrite=overwrite) as store:
@@ -125,15 +132,18 @@ def _chosen(asked: Reproduction, only: Sequence[str]) -> list[Entry]:
 
 
 def _identity(paper: str, model: HeadModel, options: ReproductionOptions) -> dict[str, Any]:
-    """What tells this work from other work. Which entries are asked for does not: a later call may ask for more."""
-    given = {name: value for name, value in asdict(options).items() if name not in ("only", "device")}
+    """What tells this work from other work. Which entries are asked for does not: a later call may
+    ask for more."""
+    given = {
+        name: value for name, value in asdict(options).items() if name not in ("only", "device")
+    }
     return {"paper": paper, "model": model.identity(), "device": model.device.type, **given}
 
 
 class _Reproducing:
     """One paper under way."""
 
-    def __init__(self, asked: Reproduction, bench: Bench, store: Store) -> None:
+    def __init__(self, asked: Reproduction, bench: Bench, store: CheckpointStore) -> None:
         self.asked, self.bench, self.store = asked, bench, store
         self.printed = printed(asked.key)
         self.files: dict[str, bytes] = {}
@@ -146,10 +156,15 @@ class _Reproducing:
             told.append(self._entry(entry))
         report(self.asked.key, len(entries), len(entries))
         chosen = {entry.key for entry in entries}
-        claims = [self._claim(claim, told) for claim in self.printed.claims if claim.entry in chosen]
+        claims = [
+            self._claim(claim, told) for claim in self.printed.claims if claim.entry in chosen
+        ]
         for one in told:
             one.pop("claims")
-            one["shown"] = {"columns": list(ROW_COLUMNS), "rows": [row_cells(row) for row in one["rows"]]}
+            one["shown"] = {
+                "columns": list(ROW_COLUMNS),
+                "rows": [row_cells(row) for row in one["rows"]],
+            }
         paper, options = reference(self.asked.key), asdict(self.bench.options)
         facts: dict[str, Any] = {
             "headwise": __version__,
@@ -157,12 +172,18 @@ class _Reproducing:
             "settings": list(self.asked.settings),
             "model": self.bench.model.identity(),
             "options": {name: options[name] for name in ("quick", "reading", "scale", "seed")},
-            "finetuned": {task: Path(where).name for task, where in self.bench.options.finetuned.items()},
+            "finetuned": {
+                task: Path(where).name for task, where in self.bench.options.finetuned.items()
+            },
             "entries": told,
             "claims": claims,
             "counts": {
-                "entries": {one: sum(e["status"] == one for e in told) for one in (DONE, NOT_RUN, FAILED)},
-                "claims": {one: sum(c["verdict"] == one for c in claims) for one in (HOLDS, FAILS, UNTRIED)},
+                "entries": {
+                    one: sum(e["status"] == one for e in told) for one in (DONE, NOT_RUN, FAILED)
+                },
+                "claims": {
+                    one: sum(c["verdict"] == one for c in claims) for one in (HOLDS, FAILS, UNTRIED)
+                },
             },
         }
         return Reproduced({**facts, "summary": summary(facts)}, self.files, self.failures)
@@ -170,8 +191,17 @@ class _Reproducing:
     def _entry(self, entry: Entry) -> dict[str, Any]:
         """What an entry comes to, with what is printed; a finished one is not computed again."""
         caption = self.printed.entries[entry.key]
-        facts: dict[str, Any] = {"key": entry.key, "title": entry.title, "where": caption.where, "quote": caption.quote}
-        missing = [self.bench.data.missing(name) for name in entry.needs if self.bench.data.find(name) is None]
+        facts: dict[str, Any] = {
+            "key": entry.key,
+            "title": entry.title,
+            "where": caption.where,
+            "quote": caption.quote,
+        }
+        missing = [
+            self.bench.data.missing(name)
+            for name in entry.needs
+            if self.bench.data.find(name) is None
+        ]
         if missing:
             return facts | self._nothing(entry, NOT_RUN, "; ".join(missing))
         kept = self.store.load(f"entry-{entry.key}")
@@ -182,7 +212,9 @@ class _Reproducing:
                 raise
             except UnexpectedError as error:
                 self.failures += error.failures
-                return facts | self._nothing(entry, FAILED, "; ".join(one.error for one in error.failures))
+                return facts | self._nothing(
+                    entry, FAILED, "; ".join(one.error for one in error.failures)
+                )
             except HeadwiseError as error:
                 return facts | self._nothing(entry, NOT_RUN, str(error).rstrip("."))
             except Exception as error:
@@ -195,18 +227,32 @@ class _Reproducing:
 
     def _nothing(self, entry: Entry, status: str, reason: str) -> dict[str, Any]:
         empty: dict[str, Any] = {name: [] for name in ("tables", "figures", "differs")}
-        return {"status": status, "reason": reason, **empty, "rows": self._rows(entry, ()), "seen": {}, "claims": {}}
+        return {
+            "status": status,
+            "reason": reason,
+            **empty,
+            "rows": self._rows(entry, ()),
+            "seen": {},
+            "claims": {},
+        }
 
-    def _packed(self, entry: Entry, outcome: Outcome) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def _packed(
+        self, entry: Entry, outcome: Outcome
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """An outcome as the store holds it: figures as bytes, the rest as JSON."""
         arrays: dict[str, np.ndarray] = {}
         figures = []
         for picture in outcome.pictures:
-            names = [f"figures/{self.asked.key}-{entry.key}-{picture.name}.{format}" for format in FORMATS]
+            names = [
+                f"figures/{self.asked.key}-{entry.key}-{picture.name}.{format}"
+                for format in FORMATS
+            ]
             for name, format in zip(names, FORMATS, strict=True):
                 arrays[name] = np.frombuffer(figure_bytes(picture.figure, format), dtype=np.uint8)
             figures.append({"title": picture.title, "caption": picture.caption, "files": names})
-        stray = set(outcome.claims) - {claim.key for claim in self.printed.claims if claim.entry == entry.key}
+        stray = set(outcome.claims) - {
+            claim.key for claim in self.printed.claims if claim.entry == entry.key
+        }
         if stray:
             raise ValueError(f"claims that are not printed: {', '.join(sorted(stray))}")
         facts = {
@@ -220,15 +266,23 @@ class _Reproducing:
         return arrays, _plain(facts)
 
     def _rows(self, entry: Entry, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """The printed numbers in their order with ours beside them, then those of ours that have none."""
+        """The printed numbers in their order with ours beside them, then those of ours that have
+        none."""
         ours = {row.key: row for row in rows}
         printed = self.printed.entries[entry.key].values
         found = [_row(value, ours.pop(value.key, Row(value.key, None))) for value in printed]
-        return found + [_row(Value(row.key, row.label or row.key, None, "", row.unit), row) for row in ours.values()]
+        return found + [
+            _row(Value(row.key, row.label or row.key, None, "", row.unit), row)
+            for row in ours.values()
+        ]
 
     def _claim(self, claim: Claim, told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         entry = next(entry for entry in told if entry["key"] == claim.entry)
-        untried = {"ours": "", "holds": None, "why": entry["reason"] or "nothing was computed for it"}
+        untried = {
+            "ours": "",
+            "holds": None,
+            "why": entry["reason"] or "nothing was computed for it",
+        }
         found = entry["claims"].get(claim.key, untried)
         verdict = {True: HOLDS, False: FAILS, None: UNTRIED}[found["holds"]]
         return {**asdict(claim), "ours": found["ours"], "verdict": verdict, "why": found["why"]}

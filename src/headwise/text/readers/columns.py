@@ -1,4 +1,5 @@
-"""Which fields of a row are its text, second text and label: of JSON lines, of tables and of datasets of the hub."""
+"""Which fields of a row are its text, second text and label: of JSON lines, of tables and of
+datasets of the hub."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ NAME_IT = "name the field with the text: text_field=NAME (--text-field NAME; two
 
 
 def task_of_header(header: Collection[str]) -> KnownTask | None:
-    """The task that a header belongs to: its label column too must be there, except in test files, which have none."""
+    """The task that a header belongs to: its label column too must be there, except in test files,
+    which have none."""
     for with_label in (True, False):
         for task in TASKS:
             wanted = [task.text, task.pair, task.label if with_label else None]
@@ -34,13 +36,18 @@ def task_of_field(text_field: str, header: Collection[str], where: str) -> Known
     for name in names:
         if name not in header:
             has = shown(", ".join(header), 200) or "nothing"
-            raise InputError(f"{where}: there is no field '{shown(name)}' (text_field); there are: {has}.")
+            raise InputError(
+                f"{where}: there is no field '{shown(name)}' (text_field); there are: {has}."
+            )
     label = next((name for name in LABELS if name in header), LABELS[0])
     return KnownTask("named field", names[0], names[1] if len(names) > 1 else None, label)
 
 
-def with_text(row: Mapping[str, Any], where: str, text_field: str | None = None) -> Mapping[str, Any]:
-    """The same row with `text` (and `pair`) or `words`, from whatever fields hold them; unchanged where it has them.
+def with_text(
+    row: Mapping[str, Any], where: str, text_field: str | None = None
+) -> Mapping[str, Any]:
+    """The same row with `text` (and `pair`) or `words`, from whatever fields hold them; unchanged
+    where it has them.
 
     >>> dict(with_text({"prompt": "Why?", "completion": "So."}, "row 1"))
     {'text': 'Why?', 'pair': 'So.', 'label': None}

@@ -1,5 +1,5 @@
-"""Coreference files of the CoNLL family: OntoGUM's three columns, CoNLL-2012's many; one example per document
-(part)."""
+"""Coreference files of the CoNLL family: OntoGUM's three columns, CoNLL-2012's many; one example
+per document (part)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def _documents(file: TextFile, split_tabs: bool) -> Iterator[_Document]:
         else:
             if current is None:
                 current = _Document(file.stem, file.where(number), limits)
-            current.add(line.split("\t") if split_tabs else line.split(), file.where(number), len(line))
+            current.add(
+                line.split("\t") if split_tabs else line.split(), file.where(number), len(line)
+            )
     if current is not None and current.rows:
         yield current
 
@@ -92,18 +94,23 @@ def _document_name(rest: str) -> str:
 
 
 def read_ontogum(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
-    """OntoGUM: index, token and coreference brackets, separated by tabs. Heads of mentions are unknown here, see
-    `attach_trees`."""
+    """OntoGUM: index, token and coreference brackets, separated by tabs. Heads of mentions are
+    unknown here, see `attach_trees`."""
     for file in files:
         for document in _documents(file, split_tabs=True):
             for row, where in zip(document.rows, document.places, strict=True):
                 if len(row) != 3:
                     problem = f"the row has {len(row)} columns separated by tabs"
-                    raise InputError(f"{where}: {problem}; OntoGUM has 3 (index, token, coreference).")
+                    raise InputError(
+                        f"{where}: {problem}; OntoGUM has 3 (index, token, coreference)."
+                    )
                 if not row[1]:  # OntoGUM's own files lost the token `|`
                     row[1] = EMPTY
                     notes["empty tokens, read as _"] += 1
-            mentions = [Mention(m.start, m.end, m.entity) for m in bracketed(document.marks(2), document.limits)]
+            mentions = [
+                Mention(m.start, m.end, m.entity)
+                for m in bracketed(document.marks(2), document.limits)
+            ]
             yield Example(
                 words=tuple(row[1] for row in document.rows),
                 sentences=tuple(document.sentences) if document.sentences[-1] > 0 else None,
@@ -114,16 +121,20 @@ def read_ontogum(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
 
 
 def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
-    """CoNLL-2012 (`*_gold_conll`): words, parts of speech as UPOS, number from the tag, mentions with the head word
-    their constituent has."""
+    """CoNLL-2012 (`*_gold_conll`): words, parts of speech as UPOS, number from the tag, mentions
+    with the head word their constituent has."""
     for file in files:
         for document in _documents(file, split_tabs=False):
             for row, where in zip(document.rows, document.places, strict=True):
                 if len(row) < TOO_FEW:
-                    raise InputError(f"{where}: the row has {len(row)} columns; CoNLL-2012 has at least {TOO_FEW}.")
+                    raise InputError(
+                        f"{where}: the row has {len(row)} columns; CoNLL-2012 has at least {TOO_FEW}."
+                    )
             tags = [row[4] for row in document.rows]
             bits = [row[5] for row in document.rows]
-            head_of = PhraseHeads(phrases(bits, document.places, document.sentences, document.limits), tags)
+            head_of = PhraseHeads(
+                phrases(bits, document.places, document.sentences, document.limits), tags
+            )
             mentions = [
                 Mention(m.start, m.end, m.entity, head_of(m.start, m.end))
                 for m in bracketed(document.marks(-1), document.limits)
@@ -141,8 +152,8 @@ def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]
 
 
 def read_conll(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
-    """`.conll` files: three columns with tabs are OntoGUM's, twelve and more are CoNLL-2012's, as the first row of each
-    file tells."""
+    """`.conll` files: three columns with tabs are OntoGUM's, twelve and more are CoNLL-2012's, as
+    the first row of each file tells."""
     for file in files:
         first, file = file.first_line(_is_row)
         if not first:

@@ -1,4 +1,5 @@
-"""CoNLL-U treebanks: one example per sentence, or one per document with the entities that GUM marks."""
+"""CoNLL-U treebanks: one example per sentence, or one per document with the entities that GUM
+marks."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ FORM, LEMMA, UPOS, FEATS, HEAD, DEPREL, MISC = 1, 2, 3, 5, 6, 7, 9
 
 @dataclass
 class Sentence:
-    """The words of one sentence as they stand in the file; multiword tokens and empty nodes are no words."""
+    """The words of one sentence as they stand in the file; multiword tokens and empty nodes are no
+    words."""
 
     line: int = 0
     size: int = 0  # characters
@@ -53,7 +55,9 @@ class Sentence:
                 need = f"a number from 0 to {len(given)} is needed"
                 raise InputError(f"{file.where(line)}: HEAD is '{shown(head)}' where {need}.")
             if above > len(given):
-                raise InputError(f"{file.where(line)}: HEAD is {above}, but the sentence has {len(given)} words.")
+                raise InputError(
+                    f"{file.where(line)}: HEAD is {above}, but the sentence has {len(given)} words."
+                )
             heads.append(above - 1)
         looped = word_in_cycle(heads)
         if looped is not None:
@@ -70,14 +74,16 @@ class Sentence:
         return None if column is None else tuple(map(features_of, column))
 
     def surface(self) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """The text, put together by SpaceAfter, and each word's place in it. Words fused into one token whose form is
-        not just theirs all get its whole place."""
+        """The text, put together by SpaceAfter, and each word's place in it. Words fused into one
+        token whose form is not just theirs all get its whole place."""
         text, spans = list[str](), list[tuple[int, int]]()
         start = 0
         fused = {first: (last, form, space) for first, last, form, space in self.fused}
         word = 0
         while word < len(self.rows):
-            last, form, space = fused.get(word, (word, self.rows[word][FORM], spaced(self.rows[word][MISC])))
+            last, form, space = fused.get(
+                word, (word, self.rows[word][FORM], spaced(self.rows[word][MISC]))
+            )
             end = start + len(form)
             parts = [row[FORM] for row in self.rows[word : last + 1]]
             if "".join(parts) == form:
@@ -126,7 +132,9 @@ def sentences_of(file: TextFile) -> Iterator[Sentence]:
 
 def _add_row(sentence: Sentence, row: list[str], number: int, where: str) -> None:
     if len(row) != COLUMNS:
-        raise InputError(f"{where}: the row has {len(row)} columns separated by tabs; CoNLL-U has {COLUMNS}.")
+        raise InputError(
+            f"{where}: the row has {len(row)} columns separated by tabs; CoNLL-U has {COLUMNS}."
+        )
     match = _ID.fullmatch(row[0])
     if match is None:
         raise InputError(f"{where}: ID is '{shown(row[0])}', which is no word number.")
@@ -160,11 +168,11 @@ def read_conllu(
     Parameters
     ----------
     documents : bool, default False
-        One example per document (`# newdoc`, or the whole file where there is none), with sentence numbers and, where
-        the file marks them (`Entity=`), mentions.
+        One example per document (`# newdoc`, or the whole file where there is none), with sentence
+        numbers and, where the file marks them (`Entity=`), mentions.
     text : bool, default False
-        Give the text as it was written, by SpaceAfter, and the words as places in it; otherwise each word is tokenized
-        apart.
+        Give the text as it was written, by SpaceAfter, and the words as places in it; otherwise
+        each word is tokenized apart.
     entities : bool, default True
         Whether the mentions of documents are read.
     skip_links : collection of str, optional
@@ -174,14 +182,18 @@ def read_conllu(
         if not documents:
             name: str | None = None
             for sentence in sentences_of(file):
-                name = sentence.comment("newdoc id") or (name if sentence.comment("newdoc") is None else None)
+                name = sentence.comment("newdoc id") or (
+                    name if sentence.comment("newdoc") is None else None
+                )
                 yield _example([sentence], _heads([sentence], file), file, text=text, document=name)
             continue
         held: list[Sentence] = []
         marks: EntityMarks | None = None
         words, size = 0, 0
         for sentence in sentences_of(file):
-            if held and (sentence.comment("newdoc") is not None or sentence.comment("newdoc id") is not None):
+            if held and (
+                sentence.comment("newdoc") is not None or sentence.comment("newdoc id") is not None
+            ):
                 yield _document(held, file, marks, notes, text=text, skip_links=skip_links)
                 held, words, size = [], 0, 0
             declared = sentence.comment("global.Entity")
@@ -198,7 +210,8 @@ def read_conllu(
 def read_gum(
     files: Iterable[TextFile], notes: Notes, *, text: bool = False, skip_links: Collection[str] = ()
 ) -> Iterator[Example]:
-    """GUM and other CoNLL-U files with `Entity=`: one example per document, with trees and mentions."""
+    """GUM and other CoNLL-U files with `Entity=`: one example per document, with trees and
+    mentions."""
     return read_conllu(files, notes, documents=True, text=text, skip_links=skip_links)
 
 
@@ -215,7 +228,11 @@ def _document(
     heads = _heads(held, file)
     mentions = None
     if marks is not None:
-        rows = ((row[MISC], file.where(line)) for part in held for row, line in zip(part.rows, part.lines, strict=True))
+        rows = (
+            (row[MISC], file.where(line))
+            for part in held
+            for row, line in zip(part.rows, part.lines, strict=True)
+        )
         mentions = marks.mentions(rows, heads, notes, skip_links, file.walk.limits)
     origin = f"{file.where(held[0].line)}, document {name}"
     numbers = tuple(number for number, part in enumerate(held) for _ in part.rows)
@@ -226,15 +243,24 @@ def _document(
 def _heads(parts: list[Sentence], file: TextFile) -> tuple[int, ...] | None:
     """The heads of the words of all sentences; None where some sentence has none."""
     starts = accumulate((len(part.rows) for part in parts), initial=0)
-    pairs = zip([part.heads(file) for part in parts], starts, strict=False)  # the last start is the end
-    return _joined([tree and tuple([h if h == ROOT else h + start for h in tree]) for tree, start in pairs])
+    pairs = zip(
+        [part.heads(file) for part in parts], starts, strict=False
+    )  # the last start is the end
+    return _joined(
+        [tree and tuple([h if h == ROOT else h + start for h in tree]) for tree, start in pairs]
+    )
 
 
 def _example(
-    parts: list[Sentence], heads: tuple[int, ...] | None, file: TextFile, *, text: bool, **known: Any
+    parts: list[Sentence],
+    heads: tuple[int, ...] | None,
+    file: TextFile,
+    *,
+    text: bool,
+    **known: Any,
 ) -> Example:
-    """Sentences as one example. A column that some sentence has not is left out, but features, which a word may
-    lack."""
+    """Sentences as one example. A column that some sentence has not is left out, but features,
+    which a word may lack."""
     features = [part.features() for part in parts]
     written, spans = list[str](), list[tuple[int, int]]()
     start = 0
@@ -250,7 +276,9 @@ def _example(
         relations=_joined([part.column(DEPREL) for part in parts]),
         upos=_joined([part.column(UPOS) for part in parts]),
         lemmas=_joined([part.column(LEMMA) for part in parts]),
-        features=_joined([own or ({},) * len(part.rows) for own, part in zip(features, parts, strict=True)])
+        features=_joined(
+            [own or ({},) * len(part.rows) for own, part in zip(features, parts, strict=True)]
+        )
         if any(own is not None for own in features)
         else None,
         scheme="ud",

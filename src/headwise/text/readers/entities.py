@@ -1,4 +1,5 @@
-"""Entity marks as brackets: `(1`, `1)`, `(1)`, in GUM's `Entity=` and in the coreference columns of CoNLL files."""
+"""Entity marks as brackets: `(1`, `1)`, `(1)`, in GUM's `Entity=` and in the coreference columns of
+CoNLL files."""
 
 from __future__ import annotations
 
@@ -36,9 +37,8 @@ def bracketed(marks: Iterable[tuple[str, str]], limits: Limits = DEFAULT) -> Ite
     limits : Limits, optional
         The most marks.
 
-    An entity may be open several times; the latest opened closes first. A bracket without its partner is refused with
-    its line.
-    """
+    An entity may be open several times; the latest opened closes first. A bracket without its
+    partner is refused with its line."""
     standing: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
     count = 0
     for word, (text, where) in enumerate(marks):
@@ -51,17 +51,22 @@ def bracketed(marks: Iterable[tuple[str, str]], limits: Limits = DEFAULT) -> Ite
             elif opens:
                 standing[entity].append((word, body, where))
             elif not standing[entity]:
-                raise InputError(f"{where}: the mention of entity {shown(entity)} ends here but begins nowhere.")
+                raise InputError(
+                    f"{where}: the mention of entity {shown(entity)} ends here but begins nowhere."
+                )
             else:
                 start, opening, _ = standing[entity].pop()
                 yield Bracketed(start, word + 1, entity, opening)
     for entity, left in standing.items():
         if left:
-            raise InputError(f"{left[-1][2]}: the mention of entity {shown(entity)} begins here but ends nowhere.")
+            raise InputError(
+                f"{left[-1][2]}: the mention of entity {shown(entity)} begins here but ends nowhere."
+            )
 
 
 def _marks_in(text: str, where: str) -> Iterator[tuple[str, bool, bool]]:
-    """The brackets of one word, from left to right: what stands in each, whether it opens, whether it closes."""
+    """The brackets of one word, from left to right: what stands in each, whether it opens, whether
+    it closes."""
     pieces = _PIECE.findall(text)
     place = 0
     while place < len(pieces):
@@ -72,13 +77,16 @@ def _marks_in(text: str, where: str) -> Iterator[tuple[str, bool, bool]]:
         body, after = (*pieces[place + opens : place + opens + 2], "", "")[:2]
         closes = after == ")"
         if body in ("", "(", ")", "|") or not (opens or closes):
-            raise InputError(f"{where}: '{shown(text)}' is not a list of brackets like (1, 1) or (1).")
+            raise InputError(
+                f"{where}: '{shown(text)}' is not a list of brackets like (1, 1) or (1)."
+            )
         yield body, opens, closes
         place += opens + 1 + closes
 
 
 def entity_id(body: str) -> str:
-    """What stands before the first dash: the entity's name (with the part of a split mention, `e5[1/2]`)."""
+    """What stands before the first dash: the entity's name (with the part of a split mention,
+    `e5[1/2]`)."""
     return body.split("-", 1)[0]
 
 
@@ -88,7 +96,8 @@ def tree_head(start: int, end: int, heads: Sequence[int]) -> int:
 
 
 class TreeHeads:
-    """The head words of many stretches of one text: a stretch costs the logarithm of the words, not its length.
+    """The head words of many stretches of one text: a stretch costs the logarithm of the words, not
+    its length.
 
     Parameters
     ----------
@@ -102,7 +111,8 @@ class TreeHeads:
         self.heads, self.first = heads, first
         self.size = 1 << max(len(heads) - 1, 0).bit_length()
         inside = len(heads) + first
-        # A tree over the words: node n holds the smallest and the largest head below it, words are the last nodes.
+        # A tree over the words: node n holds the smallest and the largest head below it, words are
+        # the last nodes.
         self.low = [0] * self.size + [*heads] + [inside] * (self.size - len(heads))
         self.high = [0] * self.size + [*heads] + [-1] * (self.size - len(heads))
         for node in range(self.size - 1, 0, -1):
@@ -110,13 +120,17 @@ class TreeHeads:
             self.high[node] = max(self.high[2 * node], self.high[2 * node + 1])
 
     def __call__(self, start: int, end: int, among: Collection[int] = ()) -> int:
-        """The first word of `start..end` whose head lies outside, of those preferred where one is `among` them."""
+        """The first word of `start..end` whose head lies outside, of those preferred where one is
+        `among` them."""
         preferred = (word for word in sorted(among) if start <= word < end)
-        found = next((word for word in preferred if not start <= self.heads[word - self.first] < end), None)
+        found = next(
+            (word for word in preferred if not start <= self.heads[word - self.first] < end), None
+        )
         return self._top(start, end) if found is None else found
 
     def _top(self, start: int, end: int) -> int:
-        """Up from the first word until a node to the right holds a head outside, then down to its first such word."""
+        """Up from the first word until a node to the right holds a head outside, then down to its
+        first such word."""
         node = self.size + start - self.first
         while not (self.low[node] < start or self.high[node] >= end):
             while node & 1:  # a right child: what follows lies beside an ancestor
@@ -146,10 +160,9 @@ class EntityMarks:
     ) -> tuple[Mention, ...]:
         """The mentions of a document, by their place.
 
-        The head of a mention is the one the mark names (`head`, CorefUD); else the word of the tree whose head lies
-        outside the mention, of the smallest span (`minspan`, GUM) where it holds one; else the first word of the
-        smallest span.
-        """
+        The head of a mention is the one the mark names (`head`, CorefUD); else the word of the tree
+        whose head lies outside the mention, of the smallest span (`minspan`, GUM) where it holds
+        one; else the first word of the smallest span."""
         marks = ((_entity_of(column), where) for column, where in misc)
         tops = None if heads is None else TreeHeads(heads)
         found = []
@@ -171,13 +184,17 @@ def in_order(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
 
 
 def _entity_of(misc: str) -> str:
-    return next((part.removeprefix("Entity=") for part in misc.split("|") if part.startswith("Entity=")), "")
+    return next(
+        (part.removeprefix("Entity=") for part in misc.split("|") if part.startswith("Entity=")), ""
+    )
 
 
 def _head(item: Bracketed, values: dict[str, str], tops: TreeHeads | None) -> int | None:
     def places(name: str) -> list[int]:
         numbers = map(whole_number, values.get(name, "").split(","))
-        return [item.start + n - 1 for n in numbers if n is not None and 1 <= n <= item.end - item.start]
+        return [
+            item.start + n - 1 for n in numbers if n is not None and 1 <= n <= item.end - item.start
+        ]
 
     named = places("head")
     if named:

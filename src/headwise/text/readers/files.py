@@ -1,5 +1,5 @@
-"""Opening files of text: plain, compressed, in an archive or in a folder, line by line, with file and line in every
-error."""
+"""Opening files of text: plain, compressed, in an archive or in a folder, line by line, with file
+and line in every error."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ def plain_name(name: str) -> str:
 class TextFile:
     """One file of lines, and the one place where lines are read.
 
-    `label` is what messages call it; `walk` holds the limits. `begun` is set where reading has begun already: all lines
-    from the first on, to be read once.
-    """
+    `label` is what messages call it; `walk` holds the limits. `begun` is set where reading has
+    begun already: all lines from the first on, to be read once."""
 
     label: str
     open: Callable[[], IO[bytes]]
@@ -59,8 +58,8 @@ class TextFile:
         return f"{self.label}:{line}"
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Lines with their 1-based numbers, without line end. Only LF and CRLF end a line: a line separator of Unicode
-        is text."""
+        """Lines with their 1-based numbers, without line end. Only LF and CRLF end a line: a line
+        separator of Unicode is text."""
         return self._lines() if self.begun is None else self.begun
 
     def filled(self) -> Iterator[tuple[str, str]]:
@@ -68,15 +67,21 @@ class TextFile:
         return ((self.where(number), line) for number, line in self.lines() if line.strip())
 
     def first_line(self, wanted: Callable[[str], bool]) -> tuple[str, TextFile]:
-        """The first line that is wanted ("" for none in the whole file), and the file from its start."""
+        """The first line that is wanted ("" for none in the whole file), and the file from its
+        start."""
         line, file, more = self.look(wanted)
         if line is None and more:
-            raise InputError(f"{self.where(self.walk.line)}: no line so far is a row; check the format of the file.")
+            raise InputError(
+                f"{self.where(self.walk.line)}: no line so far is a row; check the format of the file."
+            )
         return line or "", file
 
-    def look(self, wanted: Callable[[str], bool], most: int = LOOKED_AT) -> tuple[str | None, TextFile, bool]:
-        """The first line that is wanted (None where none of the first `most` is), the file from its start (a member of
-        an archive cannot be opened twice), and whether lines were left that were not looked at."""
+    def look(
+        self, wanted: Callable[[str], bool], most: int = LOOKED_AT
+    ) -> tuple[str | None, TextFile, bool]:
+        """The first line that is wanted (None where none of the first `most` is), the file from its
+        start (a member of an archive cannot be opened twice), and whether lines were left that were
+        not looked at."""
         lines = self.lines()
         seen: list[tuple[int, str]] = []
         found, held = None, 0
@@ -97,7 +102,9 @@ class TextFile:
         with reading(self.label, "the file cannot be read", advice=DAMAGED), self.open() as handle:
             content = handle.read(limits.max_whole + 1)
         if len(content) > limits.max_whole:
-            limits.refuse(self.label, "a file of more than {} bytes that must be held whole", "max_whole")
+            limits.refuse(
+                self.label, "a file of more than {} bytes that must be held whole", "max_whole"
+            )
         return content
 
     def _lines(self) -> Iterator[tuple[int, str]]:
@@ -115,7 +122,9 @@ class TextFile:
                 raw = raw.removesuffix(b"\n").removesuffix(b"\r")
                 walk.line = number
                 if len(raw) > longest:
-                    walk.limits.refuse(self.where(number), "a line of more than {} bytes", "max_line")
+                    walk.limits.refuse(
+                        self.where(number), "a line of more than {} bytes", "max_line"
+                    )
                 if b"\0" in raw:
                     walk.notes[NUL] += 1
                     raw = raw.replace(b"\0", "\ufffd".encode())
@@ -130,8 +139,8 @@ class TextFile:
 
 
 class Files:
-    """The files of text behind one path: the file itself, the fitting members of an archive, or the fitting files of a
-    folder.
+    """The files of text behind one path: the file itself, the fitting members of an archive, or the
+    fitting files of a folder.
 
     Parameters
     ----------
@@ -153,7 +162,9 @@ class Files:
         if self.path.is_dir():
             found = [p for p in sorted(self.path.rglob("*")) if p.is_file() and self._fits(p.name)]
             if not found:
-                raise InputError(f"The folder '{self.path}' holds no file that ends in {', '.join(self.wanted)}.")
+                raise InputError(
+                    f"The folder '{self.path}' holds no file that ends in {', '.join(self.wanted)}."
+                )
             for path in found:
                 yield on_disk(path, self.walk)
         elif endings(self.path.name)[0] == ".tar":
@@ -182,13 +193,18 @@ class Files:
                     continue
                 found = True
                 label = f"{self.label}!{shown(member.name, 1000)}"
-                yield TextFile(label, partial(_open_member, tar, member, self.walk, packed_already), self.walk)
+                yield TextFile(
+                    label, partial(_open_member, tar, member, self.walk, packed_already), self.walk
+                )
         if not found:
-            raise InputError(f"The archive '{self.path}' holds no file that ends in {', '.join(self.wanted)}.")
+            raise InputError(
+                f"The archive '{self.path}' holds no file that ends in {', '.join(self.wanted)}."
+            )
 
     @contextmanager
     def _archive(self) -> Iterator[Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]]:
-        # Front to back: members come in order and the archive is decompressed once, whatever its size.
+        # Front to back: members come in order and the archive is decompressed once, whatever its
+        # size.
         advice = "; it may be cut off or damaged"
         broken = reading(self.label, "the archive cannot be read to its end", advice=advice)
         with broken, on_disk(self.path, self.walk).open() as raw:
@@ -203,18 +219,25 @@ def on_disk(path: Path, walk: Walk | None = None) -> TextFile:
 
 
 def _open_file(path: Path) -> IO[bytes]:
-    """A plain file; a pipe or a device, which may never end and cannot be read twice, is refused without waiting."""
+    """A plain file; a pipe or a device, which may never end and cannot be read twice, is refused
+    without waiting."""
     try:
-        handle = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")  # opening a pipe would wait for its writer
+        handle = os.fdopen(
+            os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
+        )  # opening a pipe would wait for its writer
     except FileNotFoundError:
         raise InputError(f"There is no file '{shown(path, 1000)}'; check the path.") from None
     if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
         handle.close()
-        raise InputError(f"'{shown(path, 1000)}' is no file but a pipe or device; save its content to a file first.")
+        raise InputError(
+            f"'{shown(path, 1000)}' is no file but a pipe or device; save its content to a file first."
+        )
     return handle
 
 
-def _open_member(archive: tarfile.TarFile, member: tarfile.TarInfo, walk: Walk, packed_already: bool) -> IO[bytes]:
+def _open_member(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, walk: Walk, packed_already: bool
+) -> IO[bytes]:
     handle = archive.extractfile(member)
     assert handle is not None  # only plain files are asked for
     return unpacked(member.name, handle, walk, packed_already)

@@ -1,4 +1,5 @@
-"""FrameNet exemplars: from JSON lines, or from the XML folder FrameNet itself (and nltk's download) has."""
+"""FrameNet exemplars: from JSON lines, or from the XML folder FrameNet itself (and nltk's download)
+has."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ CoreTypes = Mapping[str, Mapping[str, str]]  # by frame and element
 
 
 def core_types_beside(path: Path, walk: Walk) -> CoreTypes:
-    """From `frames.json` (or `.gz`, `.xz`) in the folder of the exemplars; empty where there is none."""
+    """From `frames.json` (or `.gz`, `.xz`) in the folder of the exemplars; empty where there is
+    none."""
     folder = path if path.is_dir() else path.parent
     found = next((folder / name for name in BESIDE if (folder / name).is_file()), None)
     return {} if found is None else _core_types_in(found, walk)
@@ -49,13 +51,16 @@ def _core_types_of_xml(folder: Path, walk: Walk) -> CoreTypes:
     """From FrameNet's `frame/*.xml`."""
     roots = ((path, _parse(path, walk)) for path in sorted(folder.glob("*.xml")))
     return {
-        root.get("name", path.stem): {fe.get("name", ""): fe.get("coreType", "") for fe in root.iter(f"{SPACE}FE")}
+        root.get("name", path.stem): {
+            fe.get("name", ""): fe.get("coreType", "") for fe in root.iter(f"{SPACE}FE")
+        }
         for path, root in roots
     }
 
 
 def _is_core(core: CoreTypes, frame: str, element: str, notes: Notes) -> bool:
-    """Whether an element of a frame is core; one that no table knows is taken as core and counted."""
+    """Whether an element of a frame is core; one that no table knows is taken as core and
+    counted."""
     kind = core.get(frame, {}).get(element)
     if kind is None:
         notes[UNKNOWN_CORE] += 1
@@ -65,24 +70,30 @@ def _is_core(core: CoreTypes, frame: str, element: str, notes: Notes) -> bool:
 def read_framenet(
     files: Files, notes: Notes, *, frames: str | Path | None = None, bad_spans: str = "error"
 ) -> Iterator[Example]:
-    """Exemplar sentences as whitespace words, with a link from each target to each of its overt elements (Kovaleva et
-    al. 2019, §4.2).
+    """Exemplar sentences as whitespace words, with a link from each target to each of its overt
+    elements (Kovaleva et al. 2019, §4.2).
 
-    All links are read: which of them count (short sentences, core elements, distance) is the analysis's choice. A
-    target in several parts ("ring a bell") and an element in several parts give a link per part.
+    All links are read: which of them count (short sentences, core elements, distance) is the
+    analysis's choice. A target in several parts ("ring a bell") and an element in several parts
+    give a link per part.
 
     Parameters
     ----------
     frames : str or Path, optional
-        A JSON file with the core type of each frame's elements; by default `frames.json` beside the exemplars. The XML
-        folder has its own.
+        A JSON file with the core type of each frame's elements; by default `frames.json` beside the
+        exemplars. The XML folder has its own.
     bad_spans : {"error", "skip"}, default "error"
-        What happens to a row with an element or a whole target outside its text; `skip` counts them. (FrameNet itself
-        has a few targets of several parts with one part outside; that part is left out and counted.)
+        What happens to a row with an element or a whole target outside its text; `skip` counts
+        them. (FrameNet itself has a few targets of several parts with one part outside; that part
+        is left out and counted.)
     """
     one_of("bad_spans", bad_spans, ("error", "skip"))
     folder = _xml_folder(files.path)
-    rows = _xml_rows(folder, files.walk) if folder is not None else (row for file in files for row in json_rows(file))
+    rows = (
+        _xml_rows(folder, files.walk)
+        if folder is not None
+        else (row for file in files for row in json_rows(file))
+    )
     if frames is not None:
         core = _core_types_in(Path(frames), files.walk)
     elif folder is not None:
@@ -99,20 +110,30 @@ def read_framenet(
 
 
 def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, walk: Walk) -> Example:
-    """One exemplar `{frame, text, target: [[start, end]], fe: [[element, start, end], [element, null, null, kind]]}`,
-    in characters, end exclusive."""
-    with reading(where, "not a FrameNet exemplar", advice="; it needs `frame`, `text`, `target` and `fe`"):
+    """One exemplar `{frame, text, target: [[start, end]], fe: [[element, start, end], [element,
+    null, null, kind]]}`, in characters, end exclusive."""
+    with reading(
+        where, "not a FrameNet exemplar", advice="; it needs `frame`, `text`, `target` and `fe`"
+    ):
         frame, text = str(row["frame"]), row["text"]
         targets = [(_whole(start), _whole(end)) for start, end in row["target"]]
-        elements = [(str(fe[0]), (_whole(fe[1]), _whole(fe[2]))) for fe in row["fe"] if fe[1] is not None]
+        elements = [
+            (str(fe[0]), (_whole(fe[1]), _whole(fe[2]))) for fe in row["fe"] if fe[1] is not None
+        ]
         places = [match.span() for match in re.finditer(r"\S+", text)]
     notes = walk.notes
     if not places:
         raise InputError(f"{where}: the sentence is empty.")
     outside = f"lies outside the text of {len(text)} characters"
-    inside = [words for words in (_words_at(span, places, len(text)) for span in targets) if words is not None]
+    inside = [
+        words
+        for words in (_words_at(span, places, len(text)) for span in targets)
+        if words is not None
+    ]
     if not inside:
-        raise InputError(f"{where}: the target of {shown(frame)} at characters {shown(targets)} {outside}.")
+        raise InputError(
+            f"{where}: the target of {shown(frame)} at characters {shown(targets)} {outside}."
+        )
     if len(inside) < len(targets):
         notes["parts of targets left out: outside the text"] += len(targets) - len(inside)
     walk.limits.hold("max_marks", len(inside) * len(elements), where)
@@ -121,7 +142,9 @@ def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, walk: Walk) ->
         words = _words_at(span, places, len(text))
         if words is None:
             at = shown(f"{span[0]}..{span[1]}")
-            raise InputError(f"{where}: the element {shown(element)} of {shown(frame)} at characters {at} {outside}.")
+            raise InputError(
+                f"{where}: the element {shown(element)} of {shown(frame)} at characters {at} {outside}."
+            )
         is_core = _is_core(core, frame, element, notes)
         links += [FrameLink(frame, element, target, words, is_core) for target in inside]
     return Example(words=tuple(text[a:b] for a, b in places), frames=tuple(links), origin=where)
@@ -144,7 +167,8 @@ def _whole(value: Any) -> int:
 
 
 def _xml_folder(path: Path) -> Path | None:
-    """FrameNet's data folder at a path or one level below it (nltk unpacks to `framenet_v17/`), if there is one."""
+    """FrameNet's data folder at a path or one level below it (nltk unpacks to `framenet_v17/`), if
+    there is one."""
     if not path.is_dir():
         return None
     for folder in (path, *sorted(p for p in path.iterdir() if p.is_dir())):
@@ -162,17 +186,29 @@ def _xml_rows(folder: Path, walk: Walk) -> Iterator[tuple[str, dict[str, Any]]]:
         for sentence in root.iter(f"{SPACE}sentence"):
             text = sentence.findtext(f"{SPACE}text") or ""
             where = f"{shown(path, 1000)}, sentence {shown(sentence.get('ID', '?'))}"
-            for annotation in sentence.findall(f"{SPACE}annotationSet"):  # not `iter`: they are not within each other
+            for annotation in sentence.findall(
+                f"{SPACE}annotationSet"
+            ):  # not `iter`: they are not within each other
                 targets, elements = _layers(annotation, where)
                 if targets:
-                    yield where, {"frame": root.get("frame", ""), "text": text, "target": targets, "fe": elements}
+                    yield (
+                        where,
+                        {
+                            "frame": root.get("frame", ""),
+                            "text": text,
+                            "target": targets,
+                            "fe": elements,
+                        },
+                    )
     if not found:
         raise InputError(
             f"The folder '{folder / 'lu'}' holds no .xml files; give FrameNet's data folder with lu/ and frame/."
         )
 
 
-def _layers(annotation: ElementTree.Element, where: str) -> tuple[list[CharSpan], list[tuple[str, int, int]]]:
+def _layers(
+    annotation: ElementTree.Element, where: str
+) -> tuple[list[CharSpan], list[tuple[str, int, int]]]:
     targets: list[CharSpan] = []
     elements: list[tuple[str, int, int]] = []
     for layer in annotation.findall(f"{SPACE}layer"):
@@ -184,7 +220,9 @@ def _layers(annotation: ElementTree.Element, where: str) -> tuple[list[CharSpan]
                 continue
             start, end = whole_number(label.get("start", "")), whole_number(label.get("end", ""))
             if start is None or end is None:
-                raise InputError(f"{where}: a label of the layer {name} has no whole number as start or end.")
+                raise InputError(
+                    f"{where}: a label of the layer {name} has no whole number as start or end."
+                )
             if name == "Target":
                 targets.append((start, end + 1))
             else:
@@ -210,8 +248,8 @@ class _Builder(ElementTree.TreeBuilder):
 
 
 def _parse(path: Path, walk: Walk) -> ElementTree.Element:
-    """The tree of a file. What the parser raises is of many kinds: for an encoding it does not know a LookupError or
-    ValueError."""
+    """The tree of a file. What the parser raises is of many kinds: for an encoding it does not know
+    a LookupError or ValueError."""
     content = on_disk(path, walk).read()
     problem = "the file is not well-formed XML"
     with reading(walk.where, problem):

@@ -1,4 +1,5 @@
-"""Datasets of the hub (or in the hub's own format on disk), through the optional package `datasets`."""
+"""Datasets of the hub (or in the hub's own format on disk), through the optional package
+`datasets`."""
 
 from __future__ import annotations
 
@@ -17,17 +18,22 @@ HOW = "give hf:dataset/config:split, for instance hf:glue/mrpc:train."
 
 
 def open_hub(
-    spec: str, limits: Limits | None = None, *, streaming: bool = True, text_field: str | None = None
+    spec: str,
+    limits: Limits | None = None,
+    *,
+    streaming: bool = True,
+    text_field: str | None = None,
 ) -> Corpus:
     """A dataset of the hub, or a folder that holds one.
 
-    Its columns are those of the JSONL rows, or those of GLUE (`sentence1`, `sentence2`, `label`, ...). Labels that are
-    classes get their names. No code of a dataset is run.
+    Its columns are those of the JSONL rows, or those of GLUE (`sentence1`, `sentence2`, `label`,
+    ...). Labels that are classes get their names. No code of a dataset is run.
 
     Parameters
     ----------
     spec : str
-        `hf:dataset/config:split`, `hf:owner/dataset/config:split`, `hf:owner/dataset:split` or `hf:folder:split`.
+        `hf:dataset/config:split`, `hf:owner/dataset/config:split`, `hf:owner/dataset:split` or
+        `hf:folder:split`.
     limits : Limits, optional
         The most that is taken of anything.
     streaming : bool, default True
@@ -45,14 +51,18 @@ def open_hub(
 
     def stream(notes: Notes) -> Iterator[Example]:
         walk = Walk(limits or Limits(), notes, spec)
-        return guarded(_examples(loaded, spec, names, text_field, walk), walk, "a dataset of the hub")
+        return guarded(
+            _examples(loaded, spec, names, text_field, walk), walk, "a dataset of the hub"
+        )
 
     info = getattr(loaded, "info", None)
     described = " ".join((getattr(info, "description", "") or "").split())
     # A name must not hold a path of this machine.
     name = f"{Path(dataset).name}:{split}" if Path(dataset).is_dir() else spec.removeprefix("hf:")
     licence = getattr(info, "license", "") or ""
-    return Corpus(name, stream, licence=licence, description=described[:300] or "a dataset of the hub")
+    return Corpus(
+        name, stream, licence=licence, description=described[:300] or "a dataset of the hub"
+    )
 
 
 def _examples(
@@ -64,8 +74,8 @@ def _examples(
 
 
 def parse_hub(spec: str) -> tuple[str, str | None, str]:
-    """Dataset, configuration and split of a spec. With one slash the part behind it is read as the configuration
-    first."""
+    """Dataset, configuration and split of a spec. With one slash the part behind it is read as the
+    configuration first."""
     body, colon, split = spec.removeprefix("hf:").rpartition(":")
     if not colon or not body or not split:
         raise ParameterError(f"'{spec}' names no split; {HOW}")
@@ -88,7 +98,9 @@ def _load(datasets: Any, dataset: str, config: str | None, split: str, streaming
             if not hasattr(loaded, "keys"):
                 return loaded
             if split not in loaded:
-                raise InputError(f"{spec}: there is no split '{split}'; it has {', '.join(loaded)}.")
+                raise InputError(
+                    f"{spec}: there is no split '{split}'; it has {', '.join(loaded)}."
+                )
             return loaded[split]
         if config is None:
             return datasets.load_dataset(dataset, split=split, streaming=streaming)
@@ -96,18 +108,27 @@ def _load(datasets: Any, dataset: str, config: str | None, split: str, streaming
             return datasets.load_dataset(dataset, config, split=split, streaming=streaming)
         except Exception as first:
             try:  # `owner/dataset` without a configuration looks the same
-                return datasets.load_dataset(f"{dataset}/{config}", split=split, streaming=streaming)
+                return datasets.load_dataset(
+                    f"{dataset}/{config}", split=split, streaming=streaming
+                )
             except Exception:
                 raise first from None
 
 
 def _class_names(loaded: Any) -> Mapping[str, list[str]]:
     features = getattr(loaded, "features", None) or {}
-    return {column: list(feature.names) for column, feature in features.items() if getattr(feature, "names", None)}
+    return {
+        column: list(feature.names)
+        for column, feature in features.items()
+        if getattr(feature, "names", None)
+    }
 
 
 def row_example(
-    row: Mapping[str, Any], where: str, names: Mapping[str, list[str]], text_field: str | None = None
+    row: Mapping[str, Any],
+    where: str,
+    names: Mapping[str, list[str]],
+    text_field: str | None = None,
 ) -> Example:
     """One row as an example: by the JSONL columns, by GLUE's, or by the one named."""
     values = dict(row)

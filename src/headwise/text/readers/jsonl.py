@@ -1,4 +1,5 @@
-"""JSON lines: rows of text or words with annotations; articles and FrameNet exemplars are known by their keys."""
+"""JSON lines: rows of text or words with annotations; articles and FrameNet exemplars are known by
+their keys."""
 
 from __future__ import annotations
 
@@ -26,16 +27,23 @@ def read_jsonl(
     overlapping: bool = False,
     text_field: str | None = None,
 ) -> Iterator[Example]:
-    """One example per row (see `example_of_row`); the pairs of a row with `paragraphs`; a FrameNet exemplar of a row
-    with `frame`, `target` and `fe`. The options are those of `paragraph_pairs`, and:
+    """One example per row (see `example_of_row`); the pairs of a row with `paragraphs`; a FrameNet
+    exemplar of a row with `frame`, `target` and `fe`. The options are those of `paragraph_pairs`,
+    and:
 
     Parameters
     ----------
     text_field : str, optional
-        The field of the text (or of the words, if it is a list), or `text,pair`; by default `text` or `words`, and else
-        those that `with_text` knows (`content`, `prompt` and `completion`, GLUE's).
+        The field of the text (or of the words, if it is a list), or `text,pair`; by default `text`
+        or `words`, and else those that `with_text` knows (`content`, `prompt` and `completion`,
+        GLUE's).
     """
-    how: Any = {"tokenizer": tokenizer, "max_tokens": max_tokens, "overlapping": overlapping, "notes": notes}
+    how: Any = {
+        "tokenizer": tokenizer,
+        "max_tokens": max_tokens,
+        "overlapping": overlapping,
+        "notes": notes,
+    }
     core = core_types_beside(files.path, files.walk)
     for file in files:
         for where, row in json_rows(file):

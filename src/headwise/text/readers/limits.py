@@ -1,5 +1,5 @@
-"""How much a reader takes: stated limits, each a sentence that names file, line and limit and how to raise it; and the
-walk through files that holds them."""
+"""How much a reader takes: stated limits, each a sentence that names file, line and limit and how
+to raise it; and the walk through files that holds them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from headwise.core.errors import HeadwiseError, InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 
-FREE = 1 << 20  # bytes that may be unpacked from however little: a small file of one repeated row is no bomb
+FREE = (
+    1 << 20
+)  # bytes that may be unpacked from however little: a small file of one repeated row is no bomb
 BEYOND = {  # what stands where a limit is passed
     "max_words": "a sentence or document of more than {} words",
     "max_whole": "a sentence or document whose rows have more than {} characters",
@@ -26,8 +28,9 @@ BEYOND = {  # what stands where a limit is passed
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that readers take of each. They stand far above what corpora have and below what hurts: a file beyond
-    them is most likely damaged, of another format, or meant to hurt. `open_corpus` takes each by its name.
+    """The most that readers take of each. They stand far above what corpora have and below what
+    hurts: a file beyond them is most likely damaged, of another format, or meant to hurt.
+    `open_corpus` takes each by its name.
 
     Parameters
     ----------
@@ -93,12 +96,17 @@ class Limits:
         words, where = example.all_words, example.where
         self.hold("max_words", len(words), where)
         self.hold("max_marks", len(example.mentions or ()) + len(example.frames or ()), where)
-        self.hold("max_text", max(len(example.text or ""), len(example.pair or ""), sum(map(len, words))), where)
+        self.hold(
+            "max_text",
+            max(len(example.text or ""), len(example.pair or ""), sum(map(len, words))),
+            where,
+        )
 
 
 @dataclass
 class Walk:
-    """One walk through the files of a corpus: its limits, what it notes, how much it unpacked and where it is."""
+    """One walk through the files of a corpus: its limits, what it notes, how much it unpacked and
+    where it is."""
 
     limits: Limits = field(default_factory=Limits)
     notes: Notes = field(default_factory=Counter)
@@ -118,15 +126,20 @@ class Walk:
         if self.expanded > self.limits.max_expanded:
             self.limits.refuse(self.where(), "it unpacks to more than {} bytes", "max_expanded")
         if self.expanded > max(FREE, self.limits.max_ratio * self.packed):
-            self.limits.refuse(self.where(), "it unpacks to more than {} times its size", "max_ratio")
+            self.limits.refuse(
+                self.where(), "it unpacks to more than {} times its size", "max_ratio"
+            )
 
 
 @contextmanager
 def reading(
-    where: str | Callable[[], str], problem: str, kinds: tuple[type[Exception], ...] = (Exception,), advice: str = ""
+    where: str | Callable[[], str],
+    problem: str,
+    kinds: tuple[type[Exception], ...] = (Exception,),
+    advice: str = "",
 ) -> Iterator[None]:
-    """What parsers and decoders raise, as one sentence of headwise's own: where, what is wrong, what was said, what to
-    do.
+    """What parsers and decoders raise, as one sentence of headwise's own: where, what is wrong,
+    what was said, what to do.
 
     Parameters
     ----------
@@ -146,20 +159,27 @@ def reading(
     except kinds as error:
         said = shown(" ".join(str(error).split()), 200)
         place = where if isinstance(where, str) else where()
-        raise InputError(f"{place}: {problem} ({type(error).__name__}{': ' if said else ''}{said}){advice}.") from error
+        raise InputError(
+            f"{place}: {problem} ({type(error).__name__}{': ' if said else ''}{said}){advice}."
+        ) from error
 
 
 def guarded(examples: Iterable[Example], walk: Walk, about: str) -> Iterator[Example]:
-    """The examples of a reader: the one place where any error of a parser becomes a sentence with file and line, and
-    where every example is held to the limits."""
-    with reading(walk.where, f"this cannot be read as {about}", advice="; mend it there, or name another format"):
+    """The examples of a reader: the one place where any error of a parser becomes a sentence with
+    file and line, and where every example is held to the limits."""
+    with reading(
+        walk.where,
+        f"this cannot be read as {about}",
+        advice="; mend it there, or name another format",
+    ):
         for example in examples:
             walk.limits.check(example)
             yield example
 
 
 def shown(value: object, longest: int = 80) -> str:
-    """A value from a file as a message shows it: cut, and without characters that a terminal would obey.
+    """A value from a file as a message shows it: cut, and without characters that a terminal would
+    obey.
 
     >>> shown("a\\x1b[31m" + "b" * 100, 12)
     'a\\\\x1b[31mbbbbbb…'
@@ -174,7 +194,8 @@ def _escaped(character: str) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """A number written in at most 18 digits, None for all else: Python refuses to read thousands of them.
+    """A number written in at most 18 digits, None for all else: Python refuses to read thousands of
+    them.
 
     >>> whole_number("12"), whole_number("-1"), whole_number("9" * 5000)
     (12, None, None)

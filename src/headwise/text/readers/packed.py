@@ -1,4 +1,5 @@
-"""Compressed files: every stream must end as streams do, and what comes out is counted against the limits."""
+"""Compressed files: every stream must end as streams do, and what comes out is counted against the
+limits."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from headwise.core.errors import MissingExtraError
 from headwise.text.readers.limits import Walk
 
 CHUNK = 1 << 16  # bytes given at a time
-TAKEN = 1 << 12  # packed bytes taken at a time: zstd makes 128 KiB of four bytes, and gives all that they make at once
+TAKEN = (
+    1 << 12
+)  # packed bytes taken at a time: zstd makes 128 KiB of four bytes, and gives all that they make at once
 WINDOW = 1 << 27  # bytes a decompressor may hold; what packers use by default is well below it
 ARCHIVE_SHORT = {".tgz": ".tar.gz", ".txz": ".tar.xz", ".tbz2": ".tar.bz2", ".tzst": ".tar.zst"}
 
@@ -41,7 +44,8 @@ def unpacked(name: str, handle: IO[bytes], walk: Walk, packed_already: bool = Fa
     Parameters
     ----------
     packed_already : bool, default False
-        Whether the file comes out of a compressed archive: its packed bytes have been counted there.
+        Whether the file comes out of a compressed archive: its packed bytes have been counted
+        there.
     """
     compression = endings(name)[1]
     if not compression:
@@ -86,8 +90,9 @@ class Decompressor(Protocol):
 
 
 class _Streams(io.RawIOBase):
-    """One compressed stream after another to the end of the file. Unlike Python's own readers it takes nothing but
-    another stream (or padding of zeros) behind a stream: a damaged one is no end."""
+    """One compressed stream after another to the end of the file. Unlike Python's own readers it
+    takes nothing but another stream (or padding of zeros) behind a stream: a damaged one is no
+    end."""
 
     def __init__(self, make: Callable[[], Decompressor], below: IO[bytes]) -> None:
         self._make, self._below = make, below
@@ -171,7 +176,9 @@ def _zstd_maker() -> Callable[[], Decompressor]:
 
 
 COMPRESSIONS: dict[str, Callable[[IO[bytes]], Any]] = {
-    ".gz": lambda handle: gzip.GzipFile(fileobj=handle, mode="rb"),  # takes nothing but streams and zeros already
+    ".gz": lambda handle: gzip.GzipFile(
+        fileobj=handle, mode="rb"
+    ),  # takes nothing but streams and zeros already
     ".xz": lambda handle: _Streams(lambda: lzma.LZMADecompressor(memlimit=2 * WINDOW), handle),
     ".bz2": lambda handle: _Streams(bz2.BZ2Decompressor, handle),
     ".zst": lambda handle: _Streams(_zstd_maker(), handle),

@@ -1,4 +1,5 @@
-"""Pairs of consecutive paragraphs of at most so many tokens, as BERT was trained on and as Clark et al. feed it."""
+"""Pairs of consecutive paragraphs of at most so many tokens, as BERT was trained on and as Clark et
+al. feed it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from headwise.text.readers.rows import json_rows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Document = tuple[Iterable[tuple[str, str]], str | None]  # its paragraphs, each with its place; what it is called
+Document = tuple[
+    Iterable[tuple[str, str]], str | None
+]  # its paragraphs, each with its place; what it is called
 
 
 def paragraph_pairs(
@@ -28,22 +31,24 @@ def paragraph_pairs(
     notes: Notes | None = None,
     document: str | None = None,
 ) -> Iterator[Example]:
-    """Segments of two consecutive paragraphs of one document (Clark et al. 2019, §3: "at most 128 tokens").
+    """Segments of two consecutive paragraphs of one document (Clark et al. 2019, §3: "at most 128
+    tokens").
 
-    `[CLS] a [SEP] b [SEP]` has at most `max_tokens` tokens: the longer paragraph is cut first, as in BERT's own
-    preparation, and a cut falls between words.
+    `[CLS] a [SEP] b [SEP]` has at most `max_tokens` tokens: the longer paragraph is cut first, as
+    in BERT's own preparation, and a cut falls between words.
 
     Parameters
     ----------
     paragraphs : iterable of str or (str, str)
         The paragraphs of one document in order, or (origin, paragraph).
     tokenizer : PreTrainedTokenizerBase, optional
-        The fast tokenizer of the model the pairs are for; without one the pairs are left whole, and the encoder cuts
-        them to the model's length.
+        The fast tokenizer of the model the pairs are for; without one the pairs are left whole, and
+        the encoder cuts them to the model's length.
     max_tokens : int, default 128
         The longest row, special tokens included.
     overlapping : bool, default False
-        Whether each paragraph but the first and last stands in two pairs ((1,2), (2,3), ...) or in one ((1,2), (3,4),
+        Whether each paragraph but the first and last stands in two pairs ((1,2), (2,3), ...) or in
+        one ((1,2), (3,4),
         ...).
     notes : Counter of str, optional
         Where left-out paragraphs are counted.
@@ -58,9 +63,13 @@ def paragraph_pairs(
     notes = notes if notes is not None else Counter()
     named = (item if isinstance(item, tuple) else ("", item) for item in paragraphs)
     kept = ((origin, text.strip()) for origin, text in named if text.strip())
-    budget = max_tokens - tokenizer.num_special_tokens_to_add(pair=True) if tokenizer is not None else 2
+    budget = (
+        max_tokens - tokenizer.num_special_tokens_to_add(pair=True) if tokenizer is not None else 2
+    )
     if budget < 2:
-        raise ParameterError(f"`max_tokens` must leave room for a token of each paragraph; {max_tokens} does not.")
+        raise ParameterError(
+            f"`max_tokens` must leave room for a token of each paragraph; {max_tokens} does not."
+        )
     for (origin, first), (_, second) in pairwise(kept) if overlapping else _two_by_two(kept, notes):
         if tokenizer is not None:
             first, second = _cut_pair(first, second, tokenizer, budget)
@@ -70,7 +79,9 @@ def paragraph_pairs(
         yield Example(text=first, pair=second, origin=origin, document=document)
 
 
-def _two_by_two(items: Iterator[tuple[str, str]], notes: Notes) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+def _two_by_two(
+    items: Iterator[tuple[str, str]], notes: Notes
+) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
     for item in items:
         partner = next(items, None)
         if partner is None:
@@ -79,7 +90,9 @@ def _two_by_two(items: Iterator[tuple[str, str]], notes: Notes) -> Iterator[tupl
             yield item, partner
 
 
-def _cut_pair(first: str, second: str, tokenizer: PreTrainedTokenizerBase, budget: int) -> tuple[str, str]:
+def _cut_pair(
+    first: str, second: str, tokenizer: PreTrainedTokenizerBase, budget: int
+) -> tuple[str, str]:
     rows = [_offsets(tokenizer, first), _offsets(tokenizer, second)]
     room_first, room_second = share(len(rows[0]), len(rows[1]), budget)
     first_cut, second_cut = cut(first, rows[0], room_first), cut(second, rows[1], room_second)
@@ -112,8 +125,8 @@ def share(first: int, second: int, budget: int) -> tuple[int, int]:
 
 
 def cut(text: str, offsets: list[tuple[int, int]], room: int) -> str:
-    """The longest beginning of a text that ends with a word and has at most `room` tokens; within a word only where the
-    text has no spaces at all."""
+    """The longest beginning of a text that ends with a word and has at most `room` tokens; within a
+    word only where the text has no spaces at all."""
     if len(offsets) <= room:
         return text
     spaced = any(character.isspace() for character in text)
@@ -143,11 +156,17 @@ def read_pairs(
     max_tokens: int = 128,
     overlapping: bool = False,
 ) -> Iterator[Example]:
-    """Pairs of consecutive paragraphs of the documents in each file; the options are those of `paragraph_pairs`."""
+    """Pairs of consecutive paragraphs of the documents in each file; the options are those of
+    `paragraph_pairs`."""
     for file in files:
         for paragraphs, name in documents(file):
             yield from paragraph_pairs(
-                paragraphs, tokenizer, max_tokens, overlapping=overlapping, notes=notes, document=name
+                paragraphs,
+                tokenizer,
+                max_tokens,
+                overlapping=overlapping,
+                notes=notes,
+                document=name,
             )
 
 
@@ -161,4 +180,6 @@ def article(row: Mapping[str, Any], where: str) -> Document:
     paragraphs, title = row.get("paragraphs"), row.get("title")
     if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
         raise InputError(f"{where}: an article needs `paragraphs`, a list of texts.")
-    return [(where, paragraph) for paragraph in paragraphs], title if isinstance(title, str) and title else where
+    return [(where, paragraph) for paragraph in paragraphs], title if isinstance(
+        title, str
+    ) and title else where

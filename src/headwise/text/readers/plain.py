@@ -1,5 +1,5 @@
-"""Plain text: lines, or paragraphs separated by blank lines, one example each; or two consecutive paragraphs as a
-pair."""
+"""Plain text: lines, or paragraphs separated by blank lines, one example each; or two consecutive
+paragraphs as a pair."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from headwise.text.readers.paragraphs import Document
 
 SPLITS = ("lines", "paragraphs")
 AS_LINES = "text files read line by line, no blank line between (whole paragraphs: --reader split=paragraphs)"
-AS_PARAGRAPHS = "text files read by paragraphs, blank lines between (single lines: --reader split=lines)"
+AS_PARAGRAPHS = (
+    "text files read by paragraphs, blank lines between (single lines: --reader split=lines)"
+)
 LOOKED_AT = 1000  # lines in which a blank one tells paragraphs
 
 
 def paragraphs_of(file: TextFile) -> Iterator[tuple[int, str]]:
-    """Paragraphs with the number of their first line; the lines of a paragraph are joined by spaces."""
+    """Paragraphs with the number of their first line; the lines of a paragraph are joined by
+    spaces."""
     start, held, length = 0, list[str](), 0
     for number, line in file.lines():
         if line.strip():
@@ -33,14 +36,16 @@ def paragraphs_of(file: TextFile) -> Iterator[tuple[int, str]]:
         yield start, " ".join(held)
 
 
-def read_txt(files: Iterable[TextFile], notes: Notes, *, split: str | None = None) -> Iterator[Example]:
+def read_txt(
+    files: Iterable[TextFile], notes: Notes, *, split: str | None = None
+) -> Iterator[Example]:
     """One example per line or per paragraph; which it was is noted.
 
     Parameters
     ----------
     split : {"lines", "paragraphs"}, optional
-        By default a file with a blank line between others in its first thousand lines has paragraphs, any other has
-        lines.
+        By default a file with a blank line between others in its first thousand lines has
+        paragraphs, any other has lines.
     """
     if split is not None:
         one_of("split", split, SPLITS)
@@ -50,7 +55,9 @@ def read_txt(files: Iterable[TextFile], notes: Notes, *, split: str | None = Non
             chosen, file = _split_of(file)
             notes[AS_LINES if chosen == "lines" else AS_PARAGRAPHS] += 1
         if chosen == "lines":
-            found: Iterator[tuple[int, str]] = ((number, line.strip()) for number, line in file.lines() if line.strip())
+            found: Iterator[tuple[int, str]] = (
+                (number, line.strip()) for number, line in file.lines() if line.strip()
+            )
         else:
             found = paragraphs_of(file)
         for number, text in found:

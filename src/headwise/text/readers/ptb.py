@@ -1,5 +1,5 @@
-"""Penn Treebank tags and phrases: tags as UPOS, and the head word of a phrase, for files that have no dependency
-tree."""
+"""Penn Treebank tags and phrases: tags as UPOS, and the head word of a phrase, for files that have
+no dependency tree."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _NUMBER = {"NN": "Sing", "NNP": "Sing", "NNS": "Plur", "NNPS": "Plur"}
 
 
 def upos_of(tag: str) -> str:
-    """The universal part of speech of a Penn tag (auxiliaries, which the tag does not tell, are verbs)."""
+    """The universal part of speech of a Penn tag (auxiliaries, which the tag does not tell, are
+    verbs)."""
     return _UPOS.get(tag, "X")
 
 
@@ -46,8 +47,8 @@ def number_of(tag: str) -> dict[str, str]:
 
 @dataclass
 class Phrase:
-    """A constituent: its label, its words `start..end` (end exclusive) and the constituents and words in it, in
-    order."""
+    """A constituent: its label, its words `start..end` (end exclusive) and the constituents and
+    words in it, in order."""
 
     label: str
     start: int
@@ -63,8 +64,8 @@ _BIT = re.compile(r"\([^()*\s]*|\*|\)")
 def phrases(
     bits: Sequence[str], places: Sequence[str], sentences: Sequence[int], limits: Limits = DEFAULT
 ) -> list[Phrase]:
-    """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones first. No parse (`-`)
-    gives none; a tree ends with its sentence."""
+    """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones
+    first. No parse (`-`) gives none; a tree ends with its sentence."""
     found: list[Phrase] = []
     standing: list[Phrase] = []
     for word, bit in enumerate(bits):
@@ -74,7 +75,9 @@ def phrases(
             continue
         pieces = _BIT.findall(bit)
         if "".join(pieces) != bit or bit.count("*") != 1:
-            problem = f"the parse column holds '{shown(bit)}', which is no piece of a bracketed tree"
+            problem = (
+                f"the parse column holds '{shown(bit)}', which is no piece of a bracketed tree"
+            )
             raise InputError(f"{places[word]}: {problem}.")
         for piece in pieces:
             if piece == "*":
@@ -82,7 +85,9 @@ def phrases(
                     standing[-1].parts.append(word)
             elif piece == ")":
                 if not standing:
-                    raise InputError(f"{places[word]}: the parse column closes a bracket that nothing opened.")
+                    raise InputError(
+                        f"{places[word]}: the parse column closes a bracket that nothing opened."
+                    )
                 standing.pop().end = word + 1
             else:
                 phrase = Phrase(re.split(r"[-=]", piece[1:], maxsplit=1)[0], word)
@@ -92,11 +97,14 @@ def phrases(
                 found.append(phrase)
                 limits.hold("max_depth", len(standing), places[word])
     if standing:
-        raise InputError(f"{places[standing[-1].start]}: the parse column opens a bracket here that nothing closes.")
+        raise InputError(
+            f"{places[standing[-1].start]}: the parse column opens a bracket here that nothing closes."
+        )
     return found
 
 
-# Which part gives a phrase its head: one group of labels after another, each searched from the left or (-1) the right.
+# Which part gives a phrase its head: one group of labels after another, each searched from the left
+# or (-1) the right.
 _NOUN_RULES = (
     ({"NN", "NNP", "NNPS", "NNS", "NX", "NML", "POS", "JJR"}, -1),
     ({"NP", "PRP", "WP", "WHNP"}, 1),
@@ -136,9 +144,11 @@ def _head(phrase: Phrase, tags: Sequence[str]) -> int:
     return word(parts[0] if phrase.label in ("PP", "WHPP") else parts[-1])
 
 
-def _before_conjunction(parts: list[Phrase | int], label: Callable[[Phrase | int], str]) -> list[Phrase | int]:
-    """What stands before the first conjunction, where it joins whole phrases or two words: the first conjunct is the
-    head, as in UD."""
+def _before_conjunction(
+    parts: list[Phrase | int], label: Callable[[Phrase | int], str]
+) -> list[Phrase | int]:
+    """What stands before the first conjunction, where it joins whole phrases or two words: the
+    first conjunct is the head, as in UD."""
     for place, part in enumerate(parts):
         joins = label(part) in ("CC", "CONJP") and place > 0
         if joins and (len(parts) == 3 or not all(isinstance(p, int) for p in parts)):
@@ -149,17 +159,21 @@ def _before_conjunction(parts: list[Phrase | int], label: Callable[[Phrase | int
 class PhraseHeads:
     """The head words of stretches of words by Collins' rules for noun phrases (1999, app. A).
 
-    The constituent that is just this stretch gives its head; a stretch that is no constituent is treated as a flat noun
-    phrase of its words. The heads of all constituents are found once, the inner ones first; a flat stretch is looked up
-    in the places of each tag: the cost does not grow with its length.
-    """
+    The constituent that is just this stretch gives its head; a stretch that is no constituent is
+    treated as a flat noun phrase of its words. The heads of all constituents are found once, the
+    inner ones first; a flat stretch is looked up in the places of each tag: the cost does not grow
+    with its length."""
 
     def __init__(self, nested: Sequence[Phrase], tags: Sequence[str]) -> None:
         self.tags = tags
         for phrase in reversed(nested):
             phrase.head = _head(phrase, tags)
-        self.exact = {(phrase.start, phrase.end): phrase.head for phrase in reversed(nested)}  # the outermost stays
-        self.places = [[word for word, tag in enumerate(tags) if tag in wanted] for wanted, _ in _NOUN_RULES]
+        self.exact = {
+            (phrase.start, phrase.end): phrase.head for phrase in reversed(nested)
+        }  # the outermost stays
+        self.places = [
+            [word for word, tag in enumerate(tags) if tag in wanted] for wanted, _ in _NOUN_RULES
+        ]
 
     def __call__(self, start: int, end: int) -> int:
         """The head word of `start..end` (end exclusive)."""

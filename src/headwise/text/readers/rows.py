@@ -21,7 +21,9 @@ FARTHEST = 1 << 31  # no index is larger, in either direction
 def json_rows(file: TextFile) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSON lines file, each with its place; blank lines are passed over."""
     for where, line in file.filled():
-        with reading(where, "the line is not JSON that can be read"):  # ill-formed, too deep, too long a number
+        with reading(
+            where, "the line is not JSON that can be read"
+        ):  # ill-formed, too deep, too long a number
             row = json.loads(line)
         if "\\u" in line:
             row = _without_halves(row, file.walk.notes)
@@ -31,8 +33,8 @@ def json_rows(file: TextFile) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _without_halves(value: Any, notes: Notes) -> Any:
-    """The same with U+FFFD for halves of UTF-16 pairs and for NUL, which no tokenizer, page or file takes; JSON can
-    write both, as escapes."""
+    """The same with U+FFFD for halves of UTF-16 pairs and for NUL, which no tokenizer, page or file
+    takes; JSON can write both, as escapes."""
     if isinstance(value, str):
         mended, count = UNFIT.subn("\ufffd", value)
         if count:
@@ -41,17 +43,20 @@ def _without_halves(value: Any, notes: Notes) -> Any:
     if isinstance(value, list):
         return [_without_halves(item, notes) for item in value]
     if isinstance(value, dict):
-        return {_without_halves(key, notes): _without_halves(item, notes) for key, item in value.items()}
+        return {
+            _without_halves(key, notes): _without_halves(item, notes) for key, item in value.items()
+        }
     return value
 
 
 def example_of_row(row: Mapping[str, Any], where: str) -> Example:
     """A row with `text`, `words` or `messages` and any annotations as an example.
 
-    `heads` are 0-based with -1 for a root if any of them is -1; otherwise they are numbered as in CoNLL-U, 1-based with
-    0 for a root. Both run over the words of both segments. `mentions` are objects `{start, end, entity, head?}` or
-    lists `[start, end, entity]`; `frames` are objects `{frame, element, target: [start, end], span: [start, end],
-    core?}`; all of these are 0-based word indices, end exclusive. `messages` are objects `{role, content}`.
+    `heads` are 0-based with -1 for a root if any of them is -1; otherwise they are numbered as in
+    CoNLL-U, 1-based with 0 for a root. Both run over the words of both segments. `mentions` are
+    objects `{start, end, entity, head?}` or lists `[start, end, entity]`; `frames` are objects
+    `{frame, element, target: [start, end], span: [start, end], core?}`; all of these are 0-based
+    word indices, end exclusive. `messages` are objects `{role, content}`.
 
     Examples
     --------
@@ -66,18 +71,26 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
         given = row.get(name)
         if given is not None:
             values[name] = tuple(
-                read(item, name, where) for item in _typed(given, (list, tuple), name, where, "a list")
+                read(item, name, where)
+                for item in _typed(given, (list, tuple), name, where, "a list")
             )
     if row.get("label") is not None:
-        values["label"] = _typed(row["label"], (str, int, float), "label", where, "a text or a number")
+        values["label"] = _typed(
+            row["label"], (str, int, float), "label", where, "a text or a number"
+        )
         if isinstance(row["label"], int) and not abs(row["label"]) <= 1 << 63:
-            raise InputError(f"{where}: `label` is a number of more than 18 digits; give it as a text.")
+            raise InputError(
+                f"{where}: `label` is a number of more than 18 digits; give it as a text."
+            )
     if "messages" in values and "spans" not in values:
         values.pop("text", None)  # it is what the messages say
     if "text" not in values and "words" not in values and not values.get("messages"):
         has = shown(", ".join(f"`{name}`" for name in row), 200) or "nothing"
         raise InputError(f"{where}: the row needs `text`, `words` or `messages`; it has {has}.")
-    if not values.get("words", values.get("text", values.get("messages"))) or not str(values.get("text", "x")).strip():
+    if (
+        not values.get("words", values.get("text", values.get("messages")))
+        or not str(values.get("text", "x")).strip()
+    ):
         raise InputError(f"{where}: the row's text is empty.")
     if "heads" in values:
         values["heads"] = _zero_based(values["heads"], where)
@@ -86,11 +99,17 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
 
 
 def row_of_example(example: Example) -> dict[str, Any]:
-    """An example as a row that `example_of_row` reads back to an equal one; `origin` is told anew by where it is
-    read."""
-    values = {entry.name: getattr(example, entry.name) for entry in fields(example) if entry.name != "origin"}
+    """An example as a row that `example_of_row` reads back to an equal one; `origin` is told anew
+    by where it is read."""
+    values = {
+        entry.name: getattr(example, entry.name)
+        for entry in fields(example)
+        if entry.name != "origin"
+    }
     for name in ("mentions", "frames"):
-        values[name] = values[name] and [{f.name: getattr(item, f.name) for f in fields(item)} for item in values[name]]
+        values[name] = values[name] and [
+            {f.name: getattr(item, f.name) for f in fields(item)} for item in values[name]
+        ]
     values["features"] = example.features and [dict(item) for item in example.features]
     return {name: value for name, value in values.items() if value is not None}
 
@@ -100,10 +119,17 @@ def _zero_based(heads: tuple[int, ...], where: str) -> tuple[int, ...]:
     if ROOT in heads:
         low, high, shift, numbering = ROOT, len(heads) - 1, 0, "0-based heads with -1 for the root"
     else:
-        low, high, shift, numbering = 0, len(heads), 1, "heads numbered as in CoNLL-U, 1-based with 0 for the root"
+        low, high, shift, numbering = (
+            0,
+            len(heads),
+            1,
+            "heads numbered as in CoNLL-U, 1-based with 0 for the root",
+        )
     for word, head in enumerate(heads):
         if not low <= head <= high:
-            raise InputError(f"{where}: `heads` entry {word + 1} is {head}, outside {low}..{high} ({numbering}).")
+            raise InputError(
+                f"{where}: `heads` entry {word + 1} is {head}, outside {low}..{high} ({numbering})."
+            )
     return tuple(head - shift for head in heads)
 
 
@@ -121,10 +147,14 @@ def _mention(item: Any, name: str, where: str) -> Mention:
     if isinstance(item, list) and len(item) == 3:
         item = dict(zip(("start", "end", "entity"), item, strict=True))
     if not isinstance(item, Mapping):
-        raise InputError(f"{where}: a mention must be {{start, end, entity, head?}} or [start, end, entity].")
+        raise InputError(
+            f"{where}: a mention must be {{start, end, entity, head?}} or [start, end, entity]."
+        )
     for needed in ("start", "end", "entity"):
         if needed not in item:
-            raise InputError(f"{where}: a mention lacks '{needed}'; it needs `start`, `end` and `entity`.")
+            raise InputError(
+                f"{where}: a mention lacks '{needed}'; it needs `start`, `end` and `entity`."
+            )
     start, end = whole(item["start"], name, where), whole(item["end"], name, where)
     head = None if item.get("head") is None else whole(item["head"], name, where)
     if head is not None and not start <= head < end:
@@ -141,7 +171,9 @@ def _frame(item: Any, name: str, where: str) -> FrameLink:
                 f"{where}: a frame link lacks `{needed}`; it needs `frame`, `element`, `target` and `span`."
             )
     target, span = _span(item["target"], name, where), _span(item["span"], name, where)
-    return FrameLink(str(item["frame"]), str(item["element"]), target, span, bool(item.get("core", True)))
+    return FrameLink(
+        str(item["frame"]), str(item["element"]), target, span, bool(item.get("core", True))
+    )
 
 
 def _message(item: Any, name: str, where: str) -> tuple[str, str]:
@@ -153,7 +185,9 @@ def _message(item: Any, name: str, where: str) -> tuple[str, str]:
         raise InputError(f"{where}: a message must be {{role, content}}, not {_kind(item)}.")
     content = item.get("content")
     if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+        content = "".join(
+            str(part.get("text", "")) for part in content if isinstance(part, Mapping)
+        )
     return ROLE_NAMES.get(role, role), str(_typed(content or "", str, "content", where, "a text"))
 
 
@@ -182,7 +216,9 @@ def features_of(column: str) -> dict[str, str]:
 
 def _span(item: Any, name: str, where: str) -> tuple[int, int]:
     if not isinstance(item, list | tuple) or len(item) != 2:
-        raise InputError(f"{where}: `{name}` holds {shown(repr(item))} where [start, end] is needed.")
+        raise InputError(
+            f"{where}: `{name}` holds {shown(repr(item))} where [start, end] is needed."
+        )
     return whole(item[0], name, where), whole(item[1], name, where)
 
 
@@ -193,9 +229,13 @@ def _word(item: Any, name: str, where: str) -> str:
 def whole(value: Any, name: str, where: str) -> int:
     """A whole number, which true and false are not."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{where}: `{name}` holds {shown(repr(value))} where a whole number is needed.")
+        raise InputError(
+            f"{where}: `{name}` holds {shown(repr(value))} where a whole number is needed."
+        )
     if not -FARTHEST <= value <= FARTHEST:
-        raise InputError(f"{where}: `{name}` holds a number of {value.bit_length()} bits, which is no index.")
+        raise InputError(
+            f"{where}: `{name}` holds a number of {value.bit_length()} bits, which is no index."
+        )
     return value
 
 
@@ -205,11 +245,19 @@ def _typed(value: Any, kind: type | tuple[type, ...], name: str, where: str, wan
     return value
 
 
-_KINDS = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+_KINDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    type(None): "null",
+}
 
 
 def _kind(value: Any) -> str:
-    return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+    return _KINDS.get(
+        type(value), "a number" if isinstance(value, int | float) else type(value).__name__
+    )
 
 
 # How one item of each list is read; `heads` are turned to 0-based ones afterwards.

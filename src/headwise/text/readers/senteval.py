@@ -11,7 +11,11 @@ from headwise.text.example import Example
 from headwise.text.readers.files import TextFile
 
 PARTS = {"tr": "train", "va": "validation", "te": "test"}
-_GIVEN = {**{short: short for short in PARTS}, **{long: short for short, long in PARTS.items()}, "dev": "va"}
+_GIVEN = {
+    **{short: short for short in PARTS},
+    **{long: short for short, long in PARTS.items()},
+    "dev": "va",
+}
 
 
 def is_senteval(line: str) -> bool:
@@ -23,7 +27,9 @@ def _is_row(columns: list[str]) -> bool:
     return len(columns) == 3 and columns[0] in PARTS
 
 
-def read_senteval(files: Iterable[TextFile], notes: Notes, *, part: str | None = None) -> Iterator[Example]:
+def read_senteval(
+    files: Iterable[TextFile], notes: Notes, *, part: str | None = None
+) -> Iterator[Example]:
     """One example per row with its label.
 
     Parameters

@@ -1,5 +1,5 @@
-"""Tables: GLUE's TSV files as they really are (columns by header, or by shape where there is none; quotes just
-characters), and CSV, where quotes mean what they should."""
+"""Tables: GLUE's TSV files as they really are (columns by header, or by shape where there is none;
+quotes just characters), and CSV, where quotes mean what they should."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def is_glue_header(line: str) -> bool:
 
 
 def task_without_header(row: Sequence[str]) -> KnownTask | None:
-    """CoLA's four columns (source, 0 or 1, mark, sentence) or XNLI's three (premise, hypothesis, label)."""
+    """CoLA's four columns (source, 0 or 1, mark, sentence) or XNLI's three (premise, hypothesis,
+    label)."""
     if len(row) == 4 and row[1] in ("0", "1") and row[2] in ("", "*", "**", "?", "??"):
         return NAMED["cola"]
     if len(row) == 3 and row[2] in NLI_LABELS:
@@ -50,18 +51,22 @@ def read_tsv(
     bad_rows: str | None = None,
     text_field: str | None = None,
 ) -> Iterator[Example]:
-    """Rows of a TSV file as text, pair and label. Quotes mean nothing and a line is a row, as in GLUE.
+    """Rows of a TSV file as text, pair and label. Quotes mean nothing and a line is a row, as in
+    GLUE.
 
     Parameters
     ----------
     task : str, optional
-        A GLUE task; otherwise told by the header, or by the shape of the first row for CoLA and XNLI, which have none.
+        A GLUE task; otherwise told by the header, or by the shape of the first row for CoLA and
+        XNLI, which have none.
     bad_rows : {"error", "skip"}, optional
-        What happens to a row of another number of columns than the first (the halves of a row that a quoted line break
-        tore apart); `skip` counts them and notes the first. By default GLUE's own files are read with `skip`, since
-        some of them (QQP) are like that, all others with `error`.
+        What happens to a row of another number of columns than the first (the halves of a row that
+        a quoted line break tore apart); `skip` counts them and notes the first. By default GLUE's
+        own files are read with `skip`, since some of them (QQP) are like that, all others with
+        `error`.
     text_field : str, optional
-        The column of the text, or `text,pair`, where the header has other names than those that are known.
+        The column of the text, or `text,pair`, where the header has other names than those that are
+        known.
     """
     one_of("bad_rows", bad_rows or "error", ("error", "skip"))
     named = None if task is None else task_by_name(task)
@@ -78,21 +83,24 @@ def read_csv(
     delimiter: str | None = None,
     bad_rows: str = "error",
 ) -> Iterator[Example]:
-    """Rows of a CSV file with a header as text, pair and label. A quoted field may hold delimiters, line breaks and
-    doubled quotes (RFC 4180).
+    """Rows of a CSV file with a header as text, pair and label. A quoted field may hold delimiters,
+    line breaks and doubled quotes (RFC 4180).
 
     Parameters
     ----------
     text_field : str, optional
         The column of the text, or `text,pair`; by default known by its name.
     delimiter : str, optional
-        What stands between fields; by default a comma, or a semicolon where the header has one and no comma.
+        What stands between fields; by default a comma, or a semicolon where the header has one and
+        no comma.
     bad_rows : {"error", "skip"}, default "error"
         What happens to a row of another number of columns than the header; `skip` counts them.
     """
     one_of("bad_rows", bad_rows, ("error", "skip"))
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '\r\n"'):
-        raise ParameterError(f"`delimiter` must be one character, and no quote or line end; it is {delimiter!r}.")
+        raise ParameterError(
+            f"`delimiter` must be one character, and no quote or line end; it is {delimiter!r}."
+        )
     for file in files:
         yield from _rows(_csv_rows(file, delimiter), notes, None, bad_rows, text_field)
 
@@ -120,7 +128,9 @@ def _csv_rows(file: TextFile, delimiter: str | None) -> Iterator[Row]:
             if "field limit" in str(error):
                 what = "a field of more than {} characters, or a quote that is never closed"
                 file.walk.limits.refuse(where, what, "max_text")
-            raise InputError(f"{where}: the row that begins here is no CSV ({error}); mend its quotes.") from error
+            raise InputError(
+                f"{where}: the row that begins here is no CSV ({error}); mend its quotes."
+            ) from error
         finally:
             csv.field_size_limit(usual)
         if row is None:
@@ -130,7 +140,11 @@ def _csv_rows(file: TextFile, delimiter: str | None) -> Iterator[Row]:
 
 
 def _rows(
-    rows: Iterable[Row], notes: Notes, named: KnownTask | None, bad_rows: str | None, text_field: str | None
+    rows: Iterable[Row],
+    notes: Notes,
+    named: KnownTask | None,
+    bad_rows: str | None,
+    text_field: str | None,
 ) -> Iterator[Example]:
     chosen: KnownTask | None = None
     columns: Mapping[str, int] = {}
@@ -145,7 +159,9 @@ def _rows(
         if problem:
             skip = bad_rows == "skip" or (bad_rows is None and chosen in NAMED.values())
             if not skip:
-                raise InputError(f"{where}: {problem}; mend the row, or leave such rows out with bad_rows=skip.")
+                raise InputError(
+                    f"{where}: {problem}; mend the row, or leave such rows out with bad_rows=skip."
+                )
             first_bad = first_bad or f"{where}: {problem}"
             notes[f"broken rows left out (first: {first_bad})"] += 1
             continue
@@ -168,17 +184,25 @@ def _choose(
     if text_field is not None:
         return task_of_field(text_field, by_name, where), by_name
     if named is not None and not named.header:
-        if "sentence" in by_name and named.name == "CoLA":  # CoLA's test file has a header and no labels
+        if (
+            "sentence" in by_name and named.name == "CoLA"
+        ):  # CoLA's test file has a header and no labels
             return KnownTask("CoLA", "sentence", None, "label"), by_name
         if len(row) != named.columns:
-            raise InputError(f"{where}: the row has {len(row)} columns; a {named.name} file has {named.columns}.")
+            raise InputError(
+                f"{where}: the row has {len(row)} columns; a {named.name} file has {named.columns}."
+            )
         return named, {str(i): i for i in range(named.columns)}
     found = named if named is not None else task_of_header(header)
     if found is not None:
-        missing = ", ".join(name for name in (found.text, found.pair) if name is not None and name not in by_name)
+        missing = ", ".join(
+            name for name in (found.text, found.pair) if name is not None and name not in by_name
+        )
         if missing:
             has = shown(", ".join(header), 200)
-            raise InputError(f"{where}: the header of a {found.name} file has {missing}; this one has {has}.")
+            raise InputError(
+                f"{where}: the header of a {found.name} file has {missing}; this one has {has}."
+            )
         return found, by_name
     found = task_without_header(row)
     if found is None:

@@ -24,7 +24,7 @@ Source = str | Path | Corpus
 Given = Task | Source | Mapping[str, "Given"] | Sequence["Given"]
 
 
-# --- a task to train on and to score on ------------------------------------------------------------------------------
+# --- a task to train on and to score on -----------------------------------------------------------
 
 
 def read_task(
@@ -41,18 +41,22 @@ def read_task(
     Parameters
     ----------
     name : str, optional
-        A GLUE task in any spelling, or another name for any labelled pair of corpora. By default the folder's name.
+        A GLUE task in any spelling, or another name for any labelled pair of corpora. By default
+        the folder's name.
     data : str or Path, optional
         The task's folder, or GLUE's folder with the task's folder in it.
     train, dev : str, Path or Corpus, optional
-        Files (as `open_corpus` takes them) instead of the folder's; MRPC's labelled test file serves as its dev part.
+        Files (as `open_corpus` takes them) instead of the folder's; MRPC's labelled test file
+        serves as its dev part.
     limit : int, optional
         At most so many examples of each part, labels in proportion.
     needs_train : bool, default True
         Whether a training part must be there; without one the labels are those of the dev part.
     """
     if data is None and dev is None:
-        raise ParameterError("A task needs its files: give a folder (data, --data) or a dev file (dev, --dev).")
+        raise ParameterError(
+            "A task needs its files: give a folder (data, --data) or a dev file (dev, --dev)."
+        )
     name = name or (Path(data).name if data is not None else "task")
     known = _glue(name)
     title = known.name if known else name
@@ -84,7 +88,11 @@ def _files(folder: Path, known: KnownTask) -> tuple[Path | None, Path | None]:
     """The training and the dev file in a task's folder, or in the task's folder below this one."""
     if not folder.is_dir():
         raise InputError(f"There is no folder '{folder}'.")
-    below = [child for child in sorted(folder.iterdir()) if child.is_dir() and known_task(child.name) is known]
+    below = [
+        child
+        for child in sorted(folder.iterdir())
+        if child.is_dir() and known_task(child.name) is known
+    ]
     for place in (folder, *below):
         train, dev = (
             next((place / name for name in names if (place / name).is_file()), None)
@@ -92,7 +100,9 @@ def _files(folder: Path, known: KnownTask) -> tuple[Path | None, Path | None]:
         )
         if train is not None or dev is not None:
             return train, dev
-    raise InputError(f"The folder '{folder}' has none of the files of {known.name}: {', '.join(known.files)}.")
+    raise InputError(
+        f"The folder '{folder}' has none of the files of {known.name}: {', '.join(known.files)}."
+    )
 
 
 def _read(known: KnownTask | None, given: Source, part: str, title: str) -> tuple[Example, ...]:
@@ -106,19 +116,26 @@ def _read(known: KnownTask | None, given: Source, part: str, title: str) -> tupl
             f"the first is {missing[0].where}; give a labelled file."
         )
     if title == "MNLI":
-        examples = tuple(example for example in examples if example.label != "-")  # annotators did not agree
+        examples = tuple(
+            example for example in examples if example.label != "-"
+        )  # annotators did not agree
     return examples
 
 
 def _check(task: Task) -> None:
-    """Refuse labels that make no task, labels that only one part has, and sentences with and without a second one."""
+    """Refuse labels that make no task, labels that only one part has, and sentences with and
+    without a second one."""
     if task.regression:
         if any(not np.isfinite(float(example.label)) for example in task.examples):  # type: ignore[arg-type]
-            raise InputError(f"{task.name}: a label is NaN or infinite; a regression needs numbers.")
+            raise InputError(
+                f"{task.name}: a label is NaN or infinite; a regression needs numbers."
+            )
     else:
         count = len(task.train or task.dev)
         if len(task.classes) < 2:
-            raise InputError(f"{task.name} has only one class ({task.classes[0]}); a task needs at least two.")
+            raise InputError(
+                f"{task.name} has only one class ({task.classes[0]}); a task needs at least two."
+            )
         if len(task.classes) > max(50, count // 2):
             raise InputError(
                 f"{task.name} has {len(task.classes)} different labels in {count} examples; "
@@ -138,11 +155,12 @@ def _check(task: Task) -> None:
     _ = task.paired  # refuses a mixture
 
 
-# --- tasks of three parts, for probes --------------------------------------------------------------------------------
+# --- tasks of three parts, for probes -------------------------------------------------------------
 
 
 def task_from_examples(examples: Iterable[Example], name: str = "task", seed: int = 0) -> Task:
-    """A task from one list of labelled examples, cut 60 / 20 / 20 by the digest of each, in whatever order they come.
+    """A task from one list of labelled examples, cut 60 / 20 / 20 by the digest of each, in
+    whatever order they come.
 
     >>> task_from_examples([Example(text=word, label=word[0]) for word in "ab ac ad bc bd".split()]).split.test.tolist()
     [4]
@@ -150,9 +168,14 @@ def task_from_examples(examples: Iterable[Example], name: str = "task", seed: in
     held = tuple(example for example in examples if example.label is not None)
     if not held:
         raise InputError(f"{name}: no example has a label; give a corpus with labels.")
-    digests = [hashlib.sha256(example.fingerprint() + str(seed).encode()).digest()[:6] for example in held]
-    # Examples themselves go by digest too, so that the order of rows in training does not depend on the corpus's.
-    held = tuple(held[i] for i in np.argsort([int.from_bytes(digest) for digest in digests], kind="stable"))
+    digests = [
+        hashlib.sha256(example.fingerprint() + str(seed).encode()).digest()[:6] for example in held
+    ]
+    # Examples themselves go by digest too, so that the order of rows in training does not depend on
+    # the corpus's.
+    held = tuple(
+        held[i] for i in np.argsort([int.from_bytes(digest) for digest in digests], kind="stable")
+    )
     ends = [round(sum(PARTS_OF_ONE[:part]) * len(held)) for part in (1, 2)]
     return Task(name, held, Split(*np.split(np.arange(len(held)), ends)), metrics_for(held))
 
@@ -175,7 +198,8 @@ def senteval_task(path: str | Path, name: str | None = None) -> Task:
 
 
 def glue_task(folder: str | Path, name: str | None = None, seed: int = 0) -> Task:
-    """A GLUE task from its folder: a tenth of the training file validates, the dev file (MRPC's test file) tests.
+    """A GLUE task from its folder: a tenth of the training file validates, the dev file (MRPC's
+    test file) tests.
 
     Where there is no training file (QNLI's dev alone), the one file is cut 60 / 20 / 20.
     """
@@ -184,14 +208,20 @@ def glue_task(folder: str | Path, name: str | None = None, seed: int = 0) -> Tas
         raise ParameterError(f"'{folder}' is no folder of a GLUE task; known: {', '.join(GLUE)}.")
     train_file, test_file = _files(Path(folder), known)
     parts = [
-        _read(known, file, part, known.name) for part, file in (("train", train_file), ("test", test_file)) if file
+        _read(known, file, part, known.name)
+        for part, file in (("train", train_file), ("test", test_file))
+        if file
     ]
     if len(parts) == 1:
         return replace(task_from_examples(parts[0], known.name, seed), metrics=known.metrics)
     train, test = parts
     order = np.random.RandomState(seed).permutation(len(train))
     held_out = max(1, round(VALIDATION_SHARE * len(train)))
-    split = Split(np.sort(order[held_out:]), np.sort(order[:held_out]), np.arange(len(train), len(train) + len(test)))
+    split = Split(
+        np.sort(order[held_out:]),
+        np.sort(order[:held_out]),
+        np.arange(len(train), len(train) + len(test)),
+    )
     return Task(known.name, (*train, *test), split, known.metrics)
 
 
@@ -201,8 +231,9 @@ def read_tasks(spec: Given, seed: int = 0) -> list[Task]:
     Parameters
     ----------
     spec : Task, Corpus, str, Path, or a sequence or mapping of them
-        A text may name several paths, with commas; a mapping gives the tasks their names. A folder is a GLUE task's, or
-        holds SentEval files or GLUE folders; a file is SentEval's, or any labelled corpus.
+        A text may name several paths, with commas; a mapping gives the tasks their names. A folder
+        is a GLUE task's, or holds SentEval files or GLUE folders; a file is SentEval's, or any
+        labelled corpus.
     seed : int, default 0
         For the parts of what comes without parts.
     """
@@ -211,14 +242,20 @@ def read_tasks(spec: Given, seed: int = 0) -> list[Task]:
     elif isinstance(spec, Corpus):
         tasks = [task_from_examples(spec, spec.name, seed)]
     elif isinstance(spec, Mapping):
-        tasks = [replace(task, name=str(name)) for name, item in spec.items() for task in read_tasks(item, seed)]
+        tasks = [
+            replace(task, name=str(name))
+            for name, item in spec.items()
+            for task in read_tasks(item, seed)
+        ]
     elif isinstance(spec, str | Path):
         paths = [part.strip() for part in spec.split(",")] if isinstance(spec, str) else [spec]
         tasks = [task for path in paths for task in _read_path(path, seed)]
     else:
         tasks = [task for item in spec for task in read_tasks(item, seed)]
     if not tasks:
-        raise ParameterError("No task was given; name SentEval files, GLUE folders or a labelled corpus.")
+        raise ParameterError(
+            "No task was given; name SentEval files, GLUE folders or a labelled corpus."
+        )
     names = [task.name for task in tasks]
     for name in names:
         if names.count(name) > 1:
@@ -246,7 +283,9 @@ def _read_path(path: str | Path, seed: int) -> list[Task]:
             f"The folder '{where}' holds neither SentEval files (part, label, sentence) nor folders of GLUE tasks."
         )
     order = list(SENTEVAL)
-    return sorted(found, key=lambda task: order.index(task.name) if task.name in order else len(order))
+    return sorted(
+        found, key=lambda task: order.index(task.name) if task.name in order else len(order)
+    )
 
 
 def _first_line(path: Path) -> str:

@@ -47,10 +47,11 @@ class Task:
     examples : tuple of Example
         Of all parts.
     split : Split
-        Which of them train, validate and test (GLUE's dev part); the validation part may be empty where nothing is
-        chosen by it.
+        Which of them train, validate and test (GLUE's dev part); the validation part may be empty
+        where nothing is chosen by it.
     metrics : tuple of str, default ("accuracy",)
-        How it is scored, the first being the one that decides; with `pearson` among them the labels are numbers.
+        How it is scored, the first being the one that decides; with `pearson` among them the labels
+        are numbers.
     """
 
     name: str
@@ -60,7 +61,11 @@ class Task:
 
     @classmethod
     def of_parts(
-        cls, name: str, train: Sequence[Example], dev: Sequence[Example], metrics: tuple[str, ...] = ACCURACY
+        cls,
+        name: str,
+        train: Sequence[Example],
+        dev: Sequence[Example],
+        metrics: tuple[str, ...] = ACCURACY,
     ) -> Task:
         """A task of two parts: one to train on, one to score on."""
         ends = np.split(np.arange(len(train) + len(dev)), [len(train)])
@@ -77,7 +82,8 @@ class Task:
 
     @property
     def second_metric(self) -> str:
-        """What GLUE asks for beside accuracy or Pearson's r: `f1`, `matthews`, `spearman` or nothing."""
+        """What GLUE asks for beside accuracy or Pearson's r: `f1`, `matthews`, `spearman` or
+        nothing."""
         return next((name for name in self.metrics if name not in ("accuracy", "pearson")), "")
 
     @property
@@ -102,8 +108,13 @@ class Task:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """The classes in the order of their numbers (of the dev part where nothing trains); none for a regression."""
-        return () if self.regression else tuple(sorted({label_name(e.label) for e in self.train or self.dev}))
+        """The classes in the order of their numbers (of the dev part where nothing trains); none
+        for a regression."""
+        return (
+            ()
+            if self.regression
+            else tuple(sorted({label_name(e.label) for e in self.train or self.dev}))
+        )
 
     @property
     def outputs(self) -> int:
@@ -119,7 +130,9 @@ class Task:
         for example in examples:
             if label_name(example.label) not in number:
                 known = ", ".join(self.classes)
-                raise InputError(f"{example.where}: the label '{example.label}' is none of {self.name}'s: {known}.")
+                raise InputError(
+                    f"{example.where}: the label '{example.label}' is none of {self.name}'s: {known}."
+                )
             found.append(number[label_name(example.label)])
         return np.array(found, dtype=np.int64)
 
@@ -143,10 +156,15 @@ class Task:
                 digest.update(b"|")
         return digest.hexdigest()
 
-    def limit(self, train: int | None, validation: int | None, test: int | None, seed: int = 0) -> Task:
+    def limit(
+        self, train: int | None, validation: int | None, test: int | None, seed: int = 0
+    ) -> Task:
         """A sample of each part, with the labels in proportion; examples outside it are dropped."""
         wanted = {"train": train, "validation": validation, "test": test}
-        kept = {part: sample(self.labels, getattr(self.split, part), count, seed) for part, count in wanted.items()}
+        kept = {
+            part: sample(self.labels, getattr(self.split, part), count, seed)
+            for part, count in wanted.items()
+        }
         used = np.unique(np.concatenate(list(kept.values())))
         moved = {part: np.searchsorted(used, rows) for part, rows in kept.items()}
         return replace(self, examples=tuple(self.examples[i] for i in used), split=Split(**moved))
@@ -158,21 +176,28 @@ def label_name(label: object) -> str:
 
 
 def metrics_for(examples: Iterable[Example]) -> tuple[str, ...]:
-    """How a task without a name is scored: by correlations where every label is a number, else by accuracy."""
+    """How a task without a name is scored: by correlations where every label is a number, else by
+    accuracy."""
     return NUMBERS if all(isinstance(example.label, float) for example in examples) else ACCURACY
 
 
-def sample(labels: Sequence[object], rows: np.ndarray, count: int | None, seed: int = 0) -> np.ndarray:
-    """`count` of the rows at random (all where there are no more), each label in proportion, in corpus order."""
+def sample(
+    labels: Sequence[object], rows: np.ndarray, count: int | None, seed: int = 0
+) -> np.ndarray:
+    """`count` of the rows at random (all where there are no more), each label in proportion, in
+    corpus order."""
     if count is None or count >= len(rows):
         return rows
     if count < 1:
-        raise ParameterError(f"A part of a task needs at least one example; {count} were asked for.")
+        raise ParameterError(
+            f"A part of a task needs at least one example; {count} were asked for."
+        )
     order = np.random.RandomState(seed).permutation(rows)
     seen: dict[str, int] = {}
     rank = np.zeros(len(order))
     for i, row in enumerate(order):
         rank[i] = seen[str(labels[row])] = seen.get(str(labels[row]), -1) + 1
     total = np.array([seen[str(labels[row])] + 1 for row in order])
-    # The k-th of n examples of a label comes at (k + 1/2) / n of the way: any first stretch holds them in proportion.
+    # The k-th of n examples of a label comes at (k + 1/2) / n of the way: any first stretch holds
+    # them in proportion.
     return np.sort(order[np.argsort((rank + 0.5) / total, kind="stable")[:count]])

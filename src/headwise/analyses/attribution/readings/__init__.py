@@ -22,8 +22,8 @@ __all__ = ["READINGS", "Mixing", "Reading", "Seen", "mixing", "traced"]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read mixing: what computes it, the paper it is from, and whether it goes back to the input (`deep`)
-    or stays within the layer."""
+    """One way to read mixing: what computes it, the paper it is from, and whether it goes back to
+    the input (`deep`) or stays within the layer."""
 
     read: Callable[[Seen], Mixing]
     paper: str
@@ -40,9 +40,14 @@ READINGS = {
 
 
 def mixing(
-    model: HeadModel, inputs: Input, reading: str, *, heads: Sequence[str | tuple[int, int]] | None = None
+    model: HeadModel,
+    inputs: Input,
+    reading: str,
+    *,
+    heads: Sequence[str | tuple[int, int]] | None = None,
 ) -> Mixing:
-    """How much of each token is in each, by another reading than hidden token attribution; see `docs/attribution.md`.
+    """How much of each token is in each, by another reading than hidden token attribution; see
+    `docs/attribution.md`.
 
     Parameters
     ----------
@@ -53,12 +58,14 @@ def mixing(
     reading : {"rollout", "norm", "flow", "value_zeroing", "chefer"}
         Which one.
     heads : sequence of str or tuple, optional
-        Only these heads (`L3H5`), by default all; none for layers alone. It saves time for `flow` and `value_zeroing`.
+        Only these heads (`L3H5`), by default all; none for layers alone. It saves time for `flow`
+        and `value_zeroing`.
 
     Returns
     -------
     Mixing
-        `heads[example, layer, head, receiving, source]` and `layers[example, layer, receiving, source]`.
+        `heads[example, layer, head, receiving, source]` and `layers[example, layer, receiving,
+        source]`.
 
     Examples
     --------

@@ -16,8 +16,9 @@ from headwise.text.encode import Batch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """A model, a batch, and what a plain pass shows of it: `attention[example, layer, head, receiving, source]` in
-    float64 and `visible[example, layer, 1, receiving, source]`. `heads`: only these are asked for; None: all."""
+    """A model, a batch, and what a plain pass shows of it: `attention[example, layer, head,
+    receiving, source]` in float64 and `visible[example, layer, 1, receiving, source]`. `heads`:
+    only these are asked for; None: all."""
 
     model: HeadModel
     batch: Batch
@@ -27,18 +28,20 @@ class Seen:
 
     def wanted(self) -> list[tuple[int, int]]:
         """The heads asked for."""
-        every = [(layer, head) for layer in range(self.model.layers) for head in range(self.model.heads)]
+        every = [
+            (layer, head) for layer in range(self.model.layers) for head in range(self.model.heads)
+        ]
         return every if self.heads is None else list(self.heads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixing:
-    """How much of each token is in each, by one reading: rows sum to one (or are zero), padding is zero.
+    """How much of each token is in each, by one reading: rows sum to one (or are zero), padding is
+    zero.
 
-    `heads[example, layer, head, receiving, source]` as a head takes it in; of heads that were not asked for nothing is
-    meant. `layers[example, layer, receiving, source]`: what leaves a layer. None where the reading does not say; `note`
-    says why, or how the numbers are meant.
-    """
+    `heads[example, layer, head, receiving, source]` as a head takes it in; of heads that were not
+    asked for nothing is meant. `layers[example, layer, receiving, source]`: what leaves a layer.
+    None where the reading does not say; `note` says why, or how the numbers are meant."""
 
     heads: Tensor | None
     layers: Tensor | None
@@ -46,7 +49,8 @@ class Mixing:
 
 
 def shares(raw: Tensor, seen: Seen) -> Tensor:
-    """Rows divided by their sum, without padding; `raw[example, layer, (head,) receiving, source]`."""
+    """Rows divided by their sum, without padding; `raw[example, layer, (head,) receiving,
+    source]`."""
     pairs = real_pairs(seen.batch)[:, None]
     return normalised(raw.double() * (pairs[:, None] if raw.ndim == 5 else pairs))
 

@@ -1,4 +1,5 @@
-"""Gradient-weighted attention, rolled out: the relevance of tokens to what the model predicts (Chefer et al. 2021)."""
+"""Gradient-weighted attention, rolled out: the relevance of tokens to what the model predicts
+(Chefer et al. 2021)."""
 
 from __future__ import annotations
 
@@ -18,12 +19,13 @@ MEMORY = 256 * 2**20  # bytes of logits in flight
 
 
 def read_chefer(seen: Seen) -> Mixing:
-    """The reading `chefer`: `R ← R + Ā R` from the first layer on, `Ā = mean over heads of relu(∇A ⊙ A)`.
+    """The reading `chefer`: `R ← R + Ā R` from the first layer on, `Ā = mean over heads of relu(∇A
+    ⊙ A)`.
 
-    A language model has a target for each token: the logit of the token it predicts there (its own prediction, the
-    highest). Row j is row j of the R of that target, so gradients of other tokens' predictions are not in it; that
-    takes one gradient for each token. A classifier has one target, its predicted class, for all rows. By head: `relu(∇A
-    ⊙ A)` of that head alone in the last step.
+    A language model has a target for each token: the logit of the token it predicts there (its own
+    prediction, the highest). Row j is row j of the R of that target, so gradients of other tokens'
+    predictions are not in it; that takes one gradient for each token. A classifier has one target,
+    its predicted class, for all rows. By head: `relu(∇A ⊙ A)` of that head alone in the last step.
     """
     model, batch = seen.model, seen.batch
     per_token = _predicts_tokens(model, batch)
@@ -31,7 +33,9 @@ def read_chefer(seen: Seen) -> Mixing:
     for e, row in enumerate(batch.rows):
         n = len(row)
         for tokens in _chunks(model, n) if per_token else [list(range(n))]:
-            for layer, by_head, relevance in _relevance(model, batch.select([e]), tokens, per_token):
+            for layer, by_head, relevance in _relevance(
+                model, batch.select([e]), tokens, per_token
+            ):
                 heads[e, layer, :, tokens, :n] = by_head.transpose(0, 1)
                 layers[e, layer, tokens, :n] = relevance
     target = "what is predicted at the receiving token" if per_token else "the predicted class"
@@ -57,9 +61,11 @@ def _chunks(model: HeadModel, n: int) -> list[list[int]]:
     return [list(range(start, min(start + size, n))) for start in range(0, n, size)]
 
 
-def _relevance(model: HeadModel, one: Batch, tokens: list[int], per_token: bool) -> list[tuple[int, Tensor, Tensor]]:
-    """For each layer: rows of these tokens, by head `[token, head, source]` and of R after the layer `[token,
-    source]`."""
+def _relevance(
+    model: HeadModel, one: Batch, tokens: list[int], per_token: bool
+) -> list[tuple[int, Tensor, Tensor]]:
+    """For each layer: rows of these tokens, by head `[token, head, source]` and of R after the
+    layer `[token, source]`."""
     n = len(one.rows[0])
     copies = one.select([0] * (len(tokens) if per_token else 1))
     place = torch.arange(len(copies), device=model.device)
@@ -79,7 +85,9 @@ def _relevance(model: HeadModel, one: Batch, tokens: list[int], per_token: bool)
     for layer in range(model.layers):
         blocks = found[layer]
         parts = [
-            (rows.weights.double() * rows.gradient.double()).relu() for rows in blocks if rows.gradient is not None
+            (rows.weights.double() * rows.gradient.double()).relu()
+            for rows in blocks
+            if rows.gradient is not None
         ]
         weighted = torch.cat(parts, dim=2)[:, :, :n, :n]
         by_head = (weighted @ so_far[:, None]).transpose(1, 2)[at]

@@ -1,5 +1,5 @@
-"""Attention flow: the largest flow from an input token to a later one through averaged attention (Abnar & Zuidema
-2020)."""
+"""Attention flow: the largest flow from an input token to a later one through averaged attention
+(Abnar & Zuidema 2020)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
 from headwise.analyses.attribution.readings.rollout import averaged
 
 SCALE = 2**28  # capacities are whole numbers to scipy; a row of them sums to this
-MOST_FLOWS = 100_000  # of one input; beyond them, about a minute, an analysis reads flow by layer alone
+MOST_FLOWS = (
+    100_000  # of one input; beyond them, about a minute, an analysis reads flow by layer alone
+)
 
 
 def read_flow(seen: Seen) -> Mixing:
     """The reading `flow`: by layer, and by head with that head alone in the last step.
 
-    One maximum flow for each pair of tokens, layer and head asked for: about half a millisecond each at 20 tokens.
-    """
+    One maximum flow for each pair of tokens, layer and head asked for: about half a millisecond
+    each at 20 tokens."""
     steps = averaged(seen.attention).cpu().numpy()
     attention = seen.attention.cpu().numpy()
     heads, layers = np.zeros_like(attention), np.zeros_like(steps)
@@ -60,7 +62,10 @@ def flows(below: np.ndarray, last: np.ndarray) -> np.ndarray:
         graph = csr_array(
             (
                 np.concatenate([room, _whole(last[receiving, into])]),
-                (np.concatenate([start, count * n + into]), np.concatenate([end, np.full(len(into), sink)])),
+                (
+                    np.concatenate([start, count * n + into]),
+                    np.concatenate([end, np.full(len(into), sink)]),
+                ),
             ),
             shape=(sink + 1, sink + 1),
         )

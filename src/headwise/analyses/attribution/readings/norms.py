@@ -1,5 +1,5 @@
-"""Norms of what is really mixed: of each head's weighted values (Kobayashi et al. 2020), and of a whole attention block
-with residual and norm (Kobayashi et al. 2021)."""
+"""Norms of what is really mixed: of each head's weighted values (Kobayashi et al. 2020), and of a
+whole attention block with residual and norm (Kobayashi et al. 2021)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from headwise.text.encode import Batch
 
 
 def read_norm_weighted(seen: Seen) -> Mixing:
-    """The reading `norm`: of heads `‖α_ji f(x_i)‖`, of layers the norm of all that token i adds to token j in the
-    attention block, residual and norm included."""
+    """The reading `norm`: of heads `‖α_ji f(x_i)‖`, of layers the norm of all that token i adds to
+    token j in the attention block, residual and norm included."""
     heads, projected = norm_weighted(seen.model, seen.batch, seen.attention)
     note = f"attention × norm of the value{' after the output projection' if projected else ''}"
     try:
@@ -35,11 +35,12 @@ def read_norm_weighted(seen: Seen) -> Mixing:
 
 
 def block_norms(model: HeadModel, batch: Batch) -> Tensor:
-    """`‖ Σ_h α_ji f_h(x_i) + [i = j] x_j ‖` as it leaves the attention block, `[example, layer, receiving, source]`.
+    """`‖ Σ_h α_ji f_h(x_i) + [i = j] x_j ‖` as it leaves the attention block, `[example, layer,
+    receiving, source]`.
 
-    What the heads write goes through the model's own norms with their actual scale: the one after the output
-    projection (Gemma 2) and the one that takes the sum (post-norm models), `γ ⊙ (z − mean z) / s`. Biases of the output
-    projection and of norms belong to no token and are left out.
+    What the heads write goes through the model's own norms with their actual scale: the one after
+    the output projection (Gemma 2) and the one that takes the sum (post-norm models), `γ ⊙ (z −
+    mean z) / s`. Biases of the output projection and of norms belong to no token and are left out.
     """
     found = []
     for block, layer in _block_inputs(model, batch):
@@ -48,14 +49,17 @@ def block_norms(model: HeadModel, batch: Batch) -> Tensor:
 
 
 def block_parts(block: Block, layer: _Inputs) -> Tensor:
-    """The vectors whose norms `block_norms` takes, `[example, receiving, source, width]`: with what the biases add they
-    sum to what leaves the attention block."""
+    """The vectors whose norms `block_norms` takes, `[example, receiving, source, width]`: with what
+    the biases add they sum to what leaves the attention block."""
     matrix, bias = block.written(layer.value)
     outputs = matrix.view(layer.value.shape[1], -1, matrix.shape[-1])  # head, d_head, width
     written = torch.einsum("ehji,ehid,hdw->ejiw", layer.weights, layer.value, outputs)
     own = written.sum(2) + bias
     if block.writing is not None:
-        written, own = _through(block.writing, written, own[:, :, None]), _normed(block.writing, own)
+        written, own = (
+            _through(block.writing, written, own[:, :, None]),
+            _normed(block.writing, own),
+        )
     factor = block.factor if block.attention is not None else 1.0
     written, own = written * factor, own * factor + layer.hidden
     place = torch.arange(written.shape[1], device=written.device)
@@ -74,8 +78,8 @@ def _normed(norm: Norm, whole: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Inputs:
-    """What an attention block works on, in float64: `weights[example, head, receiving, source]`, `value[example, head,
-    source, d_head]` repeated for groups, `hidden[example, token, width]`."""
+    """What an attention block works on, in float64: `weights[example, head, receiving, source]`,
+    `value[example, head, source, d_head]` repeated for groups, `hidden[example, token, width]`."""
 
     weights: Tensor
     value: Tensor
@@ -84,28 +88,35 @@ class _Inputs:
 
 def _block_inputs(model: HeadModel, batch: Batch) -> list[tuple[Block, _Inputs]]:
     blocks, watch = find_blocks(model), TraceWatcher(frozenset({"attention", "hidden"}))
-    unread = next((i for i, b in enumerate(blocks) if b.attention is None and b.summed is None), None)
+    unread = next(
+        (i for i, b in enumerate(blocks) if b.attention is None and b.summed is None), None
+    )
     if unread is not None:
-        raise ModelError(f"how layer {unread} of {model.name} adds what its heads write is not known.")
+        raise ModelError(
+            f"how layer {unread} of {model.name} adds what its heads write is not known."
+        )
     model.forward(batch, watch)
     found = []
     for block, layer in zip(blocks, sorted(watch.layers, key=lambda one: one.layer), strict=True):
         assert layer.value is not None
         assert layer.hidden is not None
         weights = torch.cat([rows.weights for rows in watch.blocks[layer.layer]], dim=2).double()
-        value = layer.value.double().repeat_interleave(weights.shape[1] // layer.value.shape[1], dim=1)
+        value = layer.value.double().repeat_interleave(
+            weights.shape[1] // layer.value.shape[1], dim=1
+        )
         found.append((block, _Inputs(weights, value, layer.hidden.double())))
     return found
 
 
 def norm_weighted(model: HeadModel, batch: Batch, attention: Tensor) -> tuple[Tensor, bool]:
-    """`‖α_ji f(x_i)‖` of each head, rows divided by their sum, and whether the output projection is in `f`.
+    """`‖α_ji f(x_i)‖` of each head, rows divided by their sum, and whether the output projection is
+    in `f`.
 
-    The first is `[example, layer, head, receiving, source]`, with
-    `f(x) = (x W_V + b_V) W_O`, the head's own part of the output projection. That matrix is found by what the model
-    does with the values of each head: the first linear map their tangents go through after the attention. Where a model
-    has none (or its code takes no tangents), f is the value alone, and the second result is False.
-    """
+    The first is `[example, layer, head, receiving, source]`, with `f(x) = (x W_V + b_V) W_O`, the
+    head's own part of the output projection. That matrix is found by what the model does with the
+    values of each head: the first linear map their tangents go through after the attention. Where a
+    model has none (or its code takes no tangents), f is the value alone, and the second result is
+    False."""
     reading: _Projected | _Values = _Projected(model)
     with torch.no_grad():
         try:
@@ -114,7 +125,9 @@ def norm_weighted(model: HeadModel, batch: Batch, attention: Tensor) -> tuple[Te
             reading = _Values(model)
             reading.run(batch)
     norms, projected = torch.stack(reading.norms, dim=1), isinstance(reading, _Projected)
-    return normalised(attention.double() * norms[:, :, :, None, :] * real_pairs(batch)[:, None, None]), projected
+    return normalised(
+        attention.double() * norms[:, :, :, None, :] * real_pairs(batch)[:, None, None]
+    ), projected
 
 
 class _Values(Passage):
@@ -131,8 +144,8 @@ class _Values(Passage):
 class _Projected(Passage):
     """Norms of the values after each head's part of the output projection.
 
-    The head outputs go on as bundles whose tangent h is the values of head h alone. The first linear map they meet is
-    the output projection; there the norms are taken, and the bundle ends.
+    The head outputs go on as bundles whose tangent h is the values of head h alone. The first
+    linear map they meet is the output projection; there the norms are taken, and the bundle ends.
     """
 
     def __init__(self, model: HeadModel) -> None:
@@ -158,7 +171,9 @@ class _Projected(Passage):
 
     def seen(self, result: Bundle) -> Tensor:
         """The projection's result: its tangents give the norms, its value goes on."""
-        norms = result.tangent.double().norm(dim=-1)  # head, example, token; or as the model lays them out
+        norms = result.tangent.double().norm(
+            dim=-1
+        )  # head, example, token; or as the model lays them out
         if norms.ndim == 2:  # GPT-2 flattens examples and tokens
             norms = norms.unflatten(1, (self.examples, -1))
         elif self.sites.tokens_first:

@@ -1,4 +1,5 @@
-"""Value zeroing: how much a layer's output turns when one token's values are set to zero (Mohebbi et al. 2023)."""
+"""Value zeroing: how much a layer's output turns when one token's values are set to zero (Mohebbi
+et al. 2023)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ LIVE = 24  # tensors of a hidden state's size alive at once in a layer: inner ac
 
 
 class _Clean(Passage):
-    """A plain pass that keeps the hidden states: what enters each layer, and what leaves the last."""
+    """A plain pass that keeps the hidden states: what enters each layer, and what leaves the
+    last."""
 
     def __init__(self, model: HeadModel) -> None:
         super().__init__(model)
@@ -32,14 +34,15 @@ class _Clean(Passage):
 
 
 class _Zeroed(Passage):
-    """Copies of a batch, each with the values of one token zero, in one head or all; every layer is entered by the
-    clean hidden states again, so that one pass gives the effect within each layer.
+    """Copies of a batch, each with the values of one token zero, in one head or all; every layer is
+    entered by the clean hidden states again, so that one pass gives the effect within each layer.
 
-    `turned[layer][copy, example, token]`: the cosine distance of what leaves the layer from what leaves it in the clean
-    pass.
-    """
+    `turned[layer][copy, example, token]`: the cosine distance of what leaves the layer from what
+    leaves it in the clean pass."""
 
-    def __init__(self, model: HeadModel, clean: list[Tensor], copies: list[tuple[int | None, int]]) -> None:
+    def __init__(
+        self, model: HeadModel, clean: list[Tensor], copies: list[tuple[int | None, int]]
+    ) -> None:
         super().__init__(model, rows=len(copies))
         self.clean, self.copies = clean, copies
         self.turned: list[Tensor] = []
@@ -63,24 +66,29 @@ class _Zeroed(Passage):
 
     def _take(self, hidden: Tensor) -> None:
         before = self.clean[len(self.turned) + 1]
-        self.turned.append(cosine_distance(hidden.reshape(self.rows, -1, *hidden.shape[1:]), before[None]))
+        self.turned.append(
+            cosine_distance(hidden.reshape(self.rows, -1, *hidden.shape[1:]), before[None])
+        )
 
 
 def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
-    """`1 − cos` over the last axis, as half the squared distance of unit vectors: exact where it is small."""
+    """`1 − cos` over the last axis, as half the squared distance of unit vectors: exact where it is
+    small."""
     unit = torch.nn.functional.normalize
     return (unit(a.double(), dim=-1) - unit(b.double(), dim=-1)).square().sum(-1) / 2
 
 
 def read_value_zeroing(seen: Seen) -> Mixing:
-    """The reading `value_zeroing`: `1 − cos(E[l+1,j] without v_i, E[l+1,j])`, the weights left as they are.
+    """The reading `value_zeroing`: `1 − cos(E[l+1,j] without v_i, E[l+1,j])`, the weights left as
+    they are.
 
-    By layer the values of token i are zero in all heads, by head in that head alone; both look at what leaves the
-    layer. As many passes as there are tokens, and as many again for each head.
-    """
+    By layer the values of token i are zero in all heads, by head in that head alone; both look at
+    what leaves the layer. As many passes as there are tokens, and as many again for each head."""
     model, batch = seen.model, seen.batch
     if any(model.sites.of(entry) is not None for entry in model.sites.entries):
-        raise ModelError(f"The layers of {model.name} are no modules of their own, so what leaves them is not seen.")
+        raise ModelError(
+            f"The layers of {model.name} are no modules of their own, so what leaves them is not seen."
+        )
     tokens = range(int(batch.lengths.max()))
     layers = torch.zeros_like(seen.attention[:, :, 0])
     heads = torch.zeros_like(seen.attention) if seen.wanted() else None
@@ -93,14 +101,21 @@ def read_value_zeroing(seen: Seen) -> Mixing:
             for copies in _chunks([(head, token) for token in tokens], model, batch):
                 zeroed = _Zeroed(model, plain.hidden, copies)
                 zeroed.run(batch)
-                found = torch.stack(zeroed.turned).permute(2, 0, 3, 1)  # example, layer, receiving, copy
+                found = torch.stack(zeroed.turned).permute(
+                    2, 0, 3, 1
+                )  # example, layer, receiving, copy
                 of_head = target if head is None else target[:, :, head]
                 of_head[..., [token for _, token in copies]] = found
     visible = seen.visible.double()
-    return Mixing(None if heads is None else shares(heads * visible, seen), shares(layers * visible[:, :, 0], seen))
+    return Mixing(
+        None if heads is None else shares(heads * visible, seen),
+        shares(layers * visible[:, :, 0], seen),
+    )
 
 
-def _chunks(copies: list[tuple[int | None, int]], model: HeadModel, batch: Batch) -> list[list[tuple[int | None, int]]]:
+def _chunks(
+    copies: list[tuple[int | None, int]], model: HeadModel, batch: Batch
+) -> list[list[tuple[int | None, int]]]:
     each = batch.ids.numel() * 4 * (LIVE * model.hidden + model.heads * batch.ids.shape[1])
     size = max(1, MEMORY // each)
     return [copies[start : start + size] for start in range(0, len(copies), size)]

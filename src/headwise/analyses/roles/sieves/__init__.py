@@ -1,4 +1,5 @@
-"""Sieves: for each token, the tokens a head of some role should attend to. One small function each, with a name."""
+"""Sieves: for each token, the tokens a head of some role should attend to. One small function each,
+with a name."""
 
 from headwise.analyses.roles.sieves.registry import (
     Sieve,
@@ -11,4 +12,13 @@ from headwise.analyses.roles.sieves.registry import (
 )
 from headwise.analyses.roles.sieves.tokens import Tokens
 
-__all__ = ["Sieve", "Tokens", "find_sieve", "known_sieves", "load_sieves", "sieve", "sieve_matrices", "sieve_matrix"]
+__all__ = [
+    "Sieve",
+    "Tokens",
+    "find_sieve",
+    "known_sieves",
+    "load_sieves",
+    "sieve",
+    "sieve_matrices",
+    "sieve_matrix",
+]

@@ -1,4 +1,5 @@
-"""The built-in sieves: those of Pande et al. 2021 (position, segment, kind, dependency), and some of other papers."""
+"""The built-in sieves: those of Pande et al. 2021 (position, segment, kind, dependency), and some
+of other papers."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ def segment(side: Tokens) -> np.ndarray:
 
 
 def rarest(side: Tokens) -> np.ndarray:
-    # Voita et al. 2019. WordPiece, BPE and unigram vocabularies stand in the order of frequency in the text they were
-    # made from, so the largest id is the rarest.
+    # Voita et al. 2019. WordPiece, BPE and unigram vocabularies stand in the order of frequency in
+    # the text they were made from, so the largest id is the rarest.
     ordinary = token(side)
     found: np.ndarray = (ordinary >= ordinary.max()) & ~side.special
     return found
@@ -47,11 +48,17 @@ sieve("local:next", "the two tokens after", ahead=True)(Band(1, REACH))
 sieve("block", "tokens of its own segment, in an input of two", requires=["segments"])(
     Same("segment", segment, segment, itself=True)
 )
-sieve("first", "the first token of the input (the sink of many models)")(Keys(lambda j: j.position == 0))
+sieve("first", "the first token of the input (the sink of many models)")(
+    Keys(lambda j: j.position == 0)
+)
 
 # Both schemes: Stanford's dobj is UD's obj.
 for name, about, relations in (
-    ("syntactic", "words linked to its word by nsubj, dobj, amod or advmod", "nsubj dobj obj amod advmod"),
+    (
+        "syntactic",
+        "words linked to its word by nsubj, dobj, amod or advmod",
+        "nsubj dobj obj amod advmod",
+    ),
     ("nsubj", "the subject of its word, or what its word is the subject of", "nsubj"),
     ("dobj", "the direct object of its word, or what its word is the object of", "dobj obj"),
     ("amod", "the adjective of its word, or the noun its word modifies", "amod"),
@@ -59,23 +66,34 @@ for name, about, relations in (
 ):
     sieve(name, about, requires=TREE)(Linked(frozenset(relations.split())))
 
-sieve("delimiter", "all [CLS] and [SEP] tokens", token_types=["cls", "sep"])(Keys(lambda j: j.cls | j.sep))
+sieve("delimiter", "all [CLS] and [SEP] tokens", token_types=["cls", "sep"])(
+    Keys(lambda j: j.cls | j.sep)
+)
 sieve("cls", "the [CLS] (or beginning-of-text) token", token_types=["cls"])(Keys(lambda j: j.cls))
 sieve("sep", "the [SEP] (or end-of-text) tokens", token_types=["sep"])(Keys(lambda j: j.sep))
-sieve("rare", "the rarest token of the input, by its place in the tokenizer's vocabulary")(Keys(rarest))
+sieve("rare", "the rarest token of the input, by its place in the tokenizer's vocabulary")(
+    Keys(rarest)
+)
 sieve("same_word", "the same token at other places of the input")(Same("token", token, token))
 sieve(
-    "same_word:other_segment", "the same token in the other segment (Kovaleva et al. 2019, §5)", requires=["segments"]
+    "same_word:other_segment",
+    "the same token in the other segment (Kovaleva et al. 2019, §5)",
+    requires=["segments"],
 )(Same("token of the other segment", lambda i: of_segment(i, False), lambda j: of_segment(j, True)))
 sieve("siblings", "the other pieces of its word (Correia et al. 2019)", requires=["words"])(
     Same("word", lambda i: i.word, lambda j: j.word)
 )
 sieve("question_mark", "question marks (Correia et al. 2019)")(Keys(lambda j: j.piece == "?"))
 
-# What decoders do with text that repeats itself (Elhage et al. 2021, Olsson et al. 2022), and where they rest.
+# What decoders do with text that repeats itself (Elhage et al. 2021, Olsson et al. 2022), and where
+# they rest.
 sieve("previous", "the token before", behind=True)(Band(-1, -1))
-sieve("duplicate", "the same token earlier in the input", behind=True)(Same("token", token, token, behind=True))
+sieve("duplicate", "the same token earlier in the input", behind=True)(
+    Same("token", token, token, behind=True)
+)
 sieve("induction", "the token after an earlier occurrence of this token", behind=True)(
     Same("token before", token, token_before, itself=True, behind=True)
 )
-sieve("sink", "the first token, from any later one", behind=True)(Keys(lambda j: j.position == 0, from_later=True))
+sieve("sink", "the first token, from any later one", behind=True)(
+    Keys(lambda j: j.position == 0, from_later=True)
+)

@@ -1,6 +1,6 @@
-"""The forms a sieve can have that need no matrix: a band, a set of keys, equal labels, pairs. The matrix follows from
-the form, and so does what is asked of the attention kernel; a sieve of any other form is a function and stays a matrix.
-"""
+"""The forms a sieve can have that need no matrix: a band, a set of keys, equal labels, pairs. The
+matrix follows from the form, and so does what is asked of the attention kernel; a sieve of any
+other form is a function and stays a matrix."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """Tokens of words that are joined to the looking token's word by an arc of one of these relations."""
+    """Tokens of words that are joined to the looking token's word by an arc of one of these
+    relations."""
 
     relations: frozenset[str]
 
@@ -94,7 +95,9 @@ class Linked:
             if word >= 0:
                 pieces.setdefault(word, []).append(place)
         found = set()
-        for word, (head, relation) in enumerate(zip(example.heads, example.relations or (), strict=False)):
+        for word, (head, relation) in enumerate(
+            zip(example.heads, example.relations or (), strict=False)
+        ):
             if head not in (ROOT, word) and relation_matches(relation, self.relations):
                 for a in pieces.get(word, ()):
                     for b in pieces.get(head, ()):

@@ -1,5 +1,5 @@
-"""The list of sieves: a decorated function is its own registration, found by name; and their boolean matrices on a
-batch, checked for shape and kind."""
+"""The list of sieves: a decorated function is its own registration, found by name; and their
+boolean matrices on a batch, checked for shape and kind."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ TREE = frozenset({"words", "dependencies"})
 class Sieve:
     """A named sieve: its function and what it needs.
 
-    `function(i, j)` gives a boolean matrix `[rows, tokens]`: True where token i, in this role, should attend to j.
-    """
+    `function(i, j)` gives a boolean matrix `[rows, tokens]`: True where token i, in this role,
+    should attend to j."""
 
     name: str
     about: str
@@ -46,7 +46,8 @@ class Sieve:
 
     @property
     def form(self) -> Form | None:
-        """What it is made of, where that can be asked of the attention kernel; None: only the function knows."""
+        """What it is made of, where that can be asked of the attention kernel; None: only the
+        function knows."""
         return self.function if isinstance(self.function, Form) else None
 
     def lacking(self, shape: Shape) -> str | None:
@@ -83,11 +84,13 @@ def sieve(
     Parameters
     ----------
     name : str
-        What the role is called. It must be free; a function defined again (a cell run twice) replaces itself.
+        What the role is called. It must be free; a function defined again (a cell run twice)
+        replaces itself.
     about : str
         In a few words, what a token of this role looks at.
     requires : iterable of str, optional
-        Annotations without which the sieve is empty: `words`, `dependencies`, `pos`, `segments`, ...
+        Annotations without which the sieve is empty: `words`, `dependencies`, `pos`, `segments`,
+        ...
     token_types : iterable of str, optional
         `cls`, `sep`: the tokenizer must have one of these.
     ahead : bool, default False
@@ -111,7 +114,9 @@ def sieve(
             f"A sieve's name must be a letter followed by letters, digits and `_ : . -`; it is {name!r}."
         )
 
-    module = str(sys._getframe(1).f_globals.get("__name__", ""))  # a form does not know where it stands
+    module = str(
+        sys._getframe(1).f_globals.get("__name__", "")
+    )  # a form does not know where it stands
 
     def register(function: Function) -> Function:
         before = _SIEVES.get(name)
@@ -119,17 +124,23 @@ def sieve(
             raise ParameterError(
                 f"Two sieves are called '{name}' (in {before.module} and in {module}): give one of them another name."
             )
-        _SIEVES[name] = Sieve(name, about, function, frozenset(requires), tuple(token_types), ahead, behind, module)
+        _SIEVES[name] = Sieve(
+            name, about, function, frozenset(requires), tuple(token_types), ahead, behind, module
+        )
         return function
 
     return register
 
 
 def _again(before: Function, now: Function) -> bool:
-    """Whether a function is an earlier one defined again. A file's are forgotten before it is read again, so in a file
-    it is a second one; lambdas have no name to tell them by."""
+    """Whether a function is an earlier one defined again. A file's are forgotten before it is read
+    again, so in a file it is a second one; lambdas have no name to tell them by."""
     names = [(one.__module__, getattr(one, "__qualname__", "<lambda>")) for one in (before, now)]
-    return names[0] == names[1] and not names[1][0].endswith(".py") and not names[1][1].endswith("<lambda>")
+    return (
+        names[0] == names[1]
+        and not names[1][0].endswith(".py")
+        and not names[1][1].endswith("<lambda>")
+    )
 
 
 def known_sieves() -> dict[str, Sieve]:
@@ -160,14 +171,17 @@ def forget_sieve(name: str) -> None:
 
 
 def load_sieves(plugin: str) -> None:
-    """Import the user's own sieves: a Python file by its path (again when it has changed), or a module by its name.
+    """Import the user's own sieves: a Python file by its path (again when it has changed), or a
+    module by its name.
 
     It is run as any module that is imported.
     """
     _load_own()  # first: a user's sieves stand after ours, and one that takes a name of ours is refused for it
     if plugin:
         file = Path(plugin)
-        _load_plugin(plugin, file.stat().st_mtime_ns if plugin.endswith(".py") and file.is_file() else 0)
+        _load_plugin(
+            plugin, file.stat().st_mtime_ns if plugin.endswith(".py") and file.is_file() else 0
+        )
 
 
 @cache
@@ -176,7 +190,9 @@ def _load_plugin(plugin: str, changed: int) -> None:
         if not plugin.endswith(".py"):
             importlib.import_module(plugin)
             return
-        path = str(Path(plugin).resolve())  # the module's name as well: two files of one name are two
+        path = str(
+            Path(plugin).resolve()
+        )  # the module's name as well: two files of one name are two
         found = importlib.util.spec_from_file_location(path, path) if Path(path).is_file() else None
         if found is None or found.loader is None:
             raise ParameterError(f"There is no file '{plugin}' with sieves; check `plugin`.")
@@ -196,11 +212,12 @@ def _load_own() -> None:
     importlib.import_module("headwise.analyses.roles.sieves.builtin")
 
 
-# --- matrices ---------------------------------------------------------------------------------------------------------
+# --- matrices -------------------------------------------------------------------------------------
 
 
 def sieve_matrix(sieve: Sieve, row: Encoded, start: int = 0, stop: int | None = None) -> np.ndarray:
-    """The matrix of a sieve on one input: bool `[rows, tokens]`, for the looking tokens `start..stop` (all if None)."""
+    """The matrix of a sieve on one input: bool `[rows, tokens]`, for the looking tokens
+    `start..stop` (all if None)."""
     return _checked(sieve, *both_sides(row, start, stop))
 
 
@@ -215,7 +232,11 @@ def _checked(sieve: Sieve, i: Tokens, j: Tokens) -> np.ndarray:
             "mend its function."
         ) from error
     shape = (i.position.size, j.position.size)
-    if found.shape not in (shape, (1, shape[1]), (shape[0], 1)):  # a single row or column stands for all
+    if found.shape not in (
+        shape,
+        (1, shape[1]),
+        (shape[0], 1),
+    ):  # a single row or column stands for all
         raise ParameterError(
             f"The sieve '{sieve.name}' gives a matrix of shape {found.shape} for {shape[0]} looking tokens and "
             f"{shape[1]} tokens; it must be {shape}."
@@ -227,8 +248,11 @@ def _checked(sieve: Sieve, i: Tokens, j: Tokens) -> np.ndarray:
     return np.broadcast_to(found, shape)
 
 
-def sieve_matrices(sieves: Sequence[Sieve], batch: Batch, start: int = 0, stop: int | None = None) -> Tensor:
-    """All sieves on all inputs of a batch: bool `[example, sieve, row, token]` on its device; False on padding."""
+def sieve_matrices(
+    sieves: Sequence[Sieve], batch: Batch, start: int = 0, stop: int | None = None
+) -> Tensor:
+    """All sieves on all inputs of a batch: bool `[example, sieve, row, token]` on its device; False
+    on padding."""
     width = batch.ids.shape[1]
     stop = width if stop is None else stop
     out = np.zeros((len(batch), len(sieves), stop - start, width), dtype=bool)

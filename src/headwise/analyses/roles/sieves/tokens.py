@@ -1,4 +1,5 @@
-"""What a sieve is written on: the looking tokens of an input as a column, the tokens looked at as a row."""
+"""What a sieve is written on: the looking tokens of an input as a column, the tokens looked at as a
+row."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ from headwise.text.example import ROLES, ROOT
 class Tokens:
     """One side of an attention map: arrays over tokens that broadcast against the other side.
 
-    A sieve `f(i, j)` gets the looking tokens `i`, whose arrays have the shape `[rows, 1]`, and the tokens looked at
-    `j`, `[1, tokens]`: an expression like `abs(i.position - j.position) <= 2` is the whole matrix.
+    A sieve `f(i, j)` gets the looking tokens `i`, whose arrays have the shape `[rows, 1]`, and the
+    tokens looked at `j`, `[1, tokens]`: an expression like `abs(i.position - j.position) <= 2` is
+    the whole matrix.
 
-    `position`, `id`, `segment` (−1 for special tokens) and `word` (−1: no word, or none known) are numbers; `special`,
-    `cls`, `sep`, `punct` are true or false; `piece` (text of the token), `role` (in a conversation), `form`, `lemma`
-    (both in lower case), `upos` and `relation` (of the token's word, without subtype) are strings, empty where there is
-    none."""
+    `position`, `id`, `segment` (−1 for special tokens) and `word` (−1: no word, or none known) are
+    numbers; `special`, `cls`, `sep`, `punct` are true or false; `piece` (text of the token), `role`
+    (in a conversation), `form`, `lemma` (both in lower case), `upos` and `relation` (of the token's
+    word, without subtype) are strings, empty where there is none."""
 
     def __init__(self, row: Encoded, start: int, stop: int, as_column: bool) -> None:
         self.row = row
@@ -30,7 +32,9 @@ class Tokens:
         self._shape = (-1, 1) if as_column else (1, -1)
         self.position = self._array(np.arange(len(row)))
         self.id, self.segment = self._array(row.ids), self._array(row.segment)
-        self.special, self.cls, self.sep, self.punct = map(self._array, (row.special, row.cls, row.sep, row.punct))
+        self.special, self.cls, self.sep, self.punct = map(
+            self._array, (row.special, row.cls, row.sep, row.punct)
+        )
         # NO_WORD everywhere where pieces and words do not align
         self.word = self._array(row.word if row.aligned else np.full(len(row), NO_WORD))
 
@@ -73,25 +77,28 @@ class Tokens:
         return table[self.word] if len(table) > 1 else np.full(self.word.shape, "", dtype=object)
 
     def linked(self, other: Tokens, relations: Iterable[str]) -> np.ndarray:
-        """Bool `[rows, tokens]`: whether the two tokens' words are joined by an arc of one of these relations.
+        """Bool `[rows, tokens]`: whether the two tokens' words are joined by an arc of one of these
+        relations.
 
-        Whichever of them is the head. A name without a subtype stands for its subtypes too: `nsubj` for `nsubj:pass`.
-        """
+        Whichever of them is the head. A name without a subtype stands for its subtypes too: `nsubj`
+        for `nsubj:pass`."""
         joined = joined_words(self.row, relations)
         found: np.ndarray = joined[self.word, other.word]
         return found
 
 
 def joined_words(row: Encoded, relations: Iterable[str], arcs: str = "by") -> np.ndarray:
-    """Bool `[word + 1, word + 1]`: words joined by an arc of one of these relations; the last row and column belong to
-    tokens without a word.
+    """Bool `[word + 1, word + 1]`: words joined by an arc of one of these relations; the last row
+    and column belong to tokens without a word.
 
-    `arcs` says which way: `down` (the first word is the head), `up` (the second is) or `by` (either).
-    """
+    `arcs` says which way: `down` (the first word is the head), `up` (the second is) or `by`
+    (either)."""
     example, wanted = row.example, frozenset(relations)
     count = len(example.all_words)
     joined = np.zeros((count + 1, count + 1), dtype=bool)
-    for word, (head, relation) in enumerate(zip(example.heads or (), example.relations or (), strict=False)):
+    for word, (head, relation) in enumerate(
+        zip(example.heads or (), example.relations or (), strict=False)
+    ):
         if head not in (ROOT, word) and relation_matches(relation, wanted):
             joined[head, word] |= arcs != "up"
             joined[word, head] |= arcs != "down"
@@ -100,4 +107,6 @@ def joined_words(row: Encoded, relations: Iterable[str], arcs: str = "by") -> np
 
 def both_sides(row: Encoded, start: int = 0, stop: int | None = None) -> tuple[Tokens, Tokens]:
     """The looking tokens `start..stop` (all by default) and all tokens looked at."""
-    return Tokens(row, start, len(row) if stop is None else min(stop, len(row)), True), Tokens(row, 0, len(row), False)
+    return Tokens(row, start, len(row) if stop is None else min(stop, len(row)), True), Tokens(
+        row, 0, len(row), False
+    )

@@ -1,7 +1,7 @@
 """Clark et al. 2019, "What Does BERT Look At?": figures 1 to 6, tables 1 to 3."""
 
 from headwise.experiments.reproduction.clark2019 import drawings, surface, syntax
-from headwise.experiments.reproduction.frame import Entry, Reproduction
+from headwise.experiments.reproduction.schema import Entry, Reproduction
 
 REPRODUCTION = Reproduction(
     "clark2019",

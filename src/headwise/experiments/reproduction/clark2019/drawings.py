@@ -11,19 +11,25 @@ from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import segments, treebank
 from headwise.experiments.reproduction.clark2019.syntax import antecedents, called, dependency
-from headwise.experiments.reproduction.frame import NotRunError, Outcome, Picture, Row
+from headwise.experiments.reproduction.schema import NotRunError, Outcome, Picture, Row
 from headwise.experiments.reproduction.shared import best_head, by_head, maps_of
 from headwise.plots import draw_head
 from headwise.text import Example
 from headwise.text.example import ROOT
 
-PATTERNS = {"broad": BROADLY, "next": "next token", "delimiter": "to sep", "punctuation": "to punct"}
+PATTERNS = {
+    "broad": BROADLY,
+    "next": "next token",
+    "delimiter": "to sep",
+    "punctuation": "to punct",
+}
 SHOWN = ("dobj", "det", "poss", "auxpass", "pobj")  # Figure 5
 LONGEST, LOOKED_AT = 26, 400  # tokens of a sentence that is drawn; sentences looked at
 
 
 def patterns(bench: Bench) -> Outcome:
-    """Figure 1: a head that attends broadly, to the next token, to separators, to periods and commas."""
+    """Figure 1: a head that attends broadly, to the next token, to separators, to periods and
+    commas."""
     corpus, seen, differs = segments(bench)
     found = bench.watch(corpus, bench.analysis("surface"))
     by_kind = {**shares(found), BROADLY: found["entropy"]}
@@ -34,7 +40,10 @@ def patterns(bench: Bench) -> Outcome:
             best = best_head(by_head(own))
             heads[name] = (*best, float(by_head(own)[best]))
     maps, tokens = maps_of(bench.model, _short(bench, lambda example: 1))
-    named = {f"{head_name(a, b)} ({name}, {value:.2f})": maps[a, b] for name, (a, b, value) in heads.items()}
+    named = {
+        f"{head_name(a, b)} ({name}, {value:.2f})": maps[a, b]
+        for name, (a, b, value) in heads.items()
+    }
     figure = draw_head(named, tokens, title="Heads that show the patterns of §3")
     caption = (
         "The head that goes furthest in each pattern, by its mean over the segments (entropy in nats for the broad "
@@ -79,12 +88,18 @@ def phenomena(bench: Bench) -> Outcome:
 
 
 def _short(bench: Bench, score: Callable[[Example], int]) -> Example:
-    """The sentence with most of something, among the short ones at the beginning of the treebank."""
+    """The sentence with most of something, among the short ones at the beginning of the
+    treebank."""
     corpus = treebank(bench, LOOKED_AT)[0]
     best: tuple[int, Example | None] = (0, None)
     for example in islice(corpus, LOOKED_AT):
         row = bench.model.encoder.encode(example)
-        if row is not None and row.aligned and 8 <= len(row) <= LONGEST and score(example) > best[0]:
+        if (
+            row is not None
+            and row.aligned
+            and 8 <= len(row) <= LONGEST
+            and score(example) > best[0]
+        ):
             best = (score(example), example)
     if best[1] is None:
         raise NotRunError("no short sentence of the treebank has it")
@@ -100,7 +115,9 @@ def _pieces(bench: Bench, example: Example, label: str, forward: bool) -> list[i
     row = bench.model.encode(example)
     words = {
         dependent if forward else head
-        for dependent, (head, relation) in enumerate(zip(example.heads or (), example.relations or (), strict=True))
+        for dependent, (head, relation) in enumerate(
+            zip(example.heads or (), example.relations or (), strict=True)
+        )
         if relation == label and head != ROOT
     }
     return [place for place, word in enumerate(row.word.tolist()) if word in words]

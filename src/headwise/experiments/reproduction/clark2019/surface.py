@@ -8,8 +8,15 @@ import xarray as xr
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import segments
-from headwise.experiments.reproduction.frame import NotRunError, Outcome, Row, Verdict
-from headwise.experiments.reproduction.shared import best_head, depth, layer_table, pictures, untried, words
+from headwise.experiments.reproduction.schema import NotRunError, Outcome, Row, Verdict
+from headwise.experiments.reproduction.shared import (
+    best_head,
+    depth,
+    layer_table,
+    pictures,
+    untried,
+    words,
+)
 
 HALF, LITTLE, TENTH = 0.5, 0.1, 0.1
 
@@ -40,7 +47,9 @@ def positions(bench: Bench) -> Outcome:
     early = sum(layer < layers / 2 for layer in where)
     verdicts["earlier"] = untried("no head puts over half on a neighbour")
     if where:
-        verdicts["earlier"] = Verdict(f"{early} of {len(where)} lie in the first half", early > len(where) / 2)
+        verdicts["earlier"] = Verdict(
+            f"{early} of {len(where)} lie in the first half", early > len(where) / 2
+        )
     little = float((position.sel(offset=0) < LITTLE).mean())
     verdicts["current"] = Verdict(f"{100 * little:.0f} % of the heads", little > 0.5)
     drawn = pictures("surface", found, "positions")
@@ -51,7 +60,11 @@ def token_types(bench: Bench) -> Outcome:
     """Figure 2: mean attention to each kind of token, from all tokens and from separators."""
     found, seen, differs = _surface(bench)
     by_layer = found["mass"].mean("head")
-    kinds = [k for k in ("cls", "sep", "punct", "other") if bool(by_layer.sel(token_type=k).notnull().any())]
+    kinds = [
+        k
+        for k in ("cls", "sep", "punct", "other")
+        if bool(by_layer.sel(token_type=k).notnull().any())
+    ]
     from_sep = found["mass_from_sep"].mean("head")
     middle = depth(6, 10, found.sizes["layer"])
     verdicts = {}
@@ -62,19 +75,27 @@ def token_types(bench: Bench) -> Outcome:
         verdicts["sep-self"] = Verdict(f"{itself:.2f} in {words(middle)}", itself > 0.9)
     if {"cls", "sep", "punct"} <= set(kinds):
         layer = np.arange(found.sizes["layer"])
-        mean = {k: float((by_layer.sel(token_type=k) * layer).sum() / by_layer.sel(token_type=k).sum()) for k in kinds}
+        mean = {
+            k: float((by_layer.sel(token_type=k) * layer).sum() / by_layer.sel(token_type=k).sum())
+            for k in kinds
+        }
         told = ", ".join(f"{k} {mean[k]:.1f}" for k in ("cls", "sep", "punct"))
-        verdicts["early-cls"] = Verdict(f"mean layers: {told}", mean["cls"] < mean["sep"] < mean["punct"])
+        verdicts["early-cls"] = Verdict(
+            f"mean layers: {told}", mean["cls"] < mean["sep"] < mean["punct"]
+        )
     columns = {f"to {k}": by_layer.sel(token_type=k).values for k in kinds}
     if "sep" in kinds:
         columns |= {f"from sep to {k}": from_sep.sel(token_type=k).values for k in kinds}
-    table = layer_table("Mean over the heads of a layer", columns, "The paper prints no numbers beside the figure.")
+    table = layer_table(
+        "Mean over the heads of a layer", columns, "The paper prints no numbers beside the figure."
+    )
     drawn = pictures("surface", found, "token-types")
     return Outcome(tables=[table], pictures=drawn, claims=verdicts, differs=differs, seen=seen)
 
 
 def gradients(bench: Bench) -> Outcome:
-    """Figure 3: size of the gradient of the masked-LM loss with respect to attention, by kind of token."""
+    """Figure 3: size of the gradient of the masked-LM loss with respect to attention, by kind of
+    token."""
     corpus, seen, differs = segments(bench, quick=24)
     found = bench.watch(corpus, bench.analysis("gradient"))
     mean = found["importance"].mean("head")
@@ -89,7 +110,9 @@ def gradients(bench: Bench) -> Outcome:
         verdicts["sep-gradient"] = Verdict(told, after < before / 2)
     columns = {"sep": sep, ". and ,": mean.sel(token_type="punct").values, "other": other.values}
     table = layer_table("Mean |d loss / d attention| over the heads of a layer", columns)
-    differs.append("15 % of the tokens are masked by seed; the paper does not say how its loss was taken.")
+    differs.append(
+        "15 % of the tokens are masked by seed; the paper does not say how its loss was taken."
+    )
     drawn = pictures("gradient", found, "importance")
     return Outcome(tables=[table], pictures=drawn, claims=verdicts, differs=differs, seen=seen)
 
@@ -105,7 +128,9 @@ def entropies(bench: Bench) -> Outcome:
     broad = entropy.values >= np.quantile(entropy.values, 1 - TENTH)
     largest = float(np.median(found["max_weight"].values[broad]))
     verdicts = {
-        "broad-low": Verdict(f"{head_name(*top)}, {float(entropy.max()):.2f} nats", top[0] < layers / 2),
+        "broad-low": Verdict(
+            f"{head_name(*top)}, {float(entropy.max()):.2f} nats", top[0] < layers / 2
+        ),
         "broad-tenth": Verdict(f"{largest:.2f}, over {int(broad.sum())} heads", largest <= TENTH),
     }
     rows = []
@@ -114,7 +139,13 @@ def entropies(bench: Bench) -> Outcome:
         told = f"{last:.2f} from [CLS], {same:.2f} from all tokens in the last layer"
         verdicts["cls-last"] = Verdict(told, last > same)
         uniform = float(found["entropy_uniform"][-1])
-        rows.append(Row("cls-entropy", last, note=f"mean over the last layer's heads; uniform: {uniform:.2f}"))
+        rows.append(
+            Row(
+                "cls-entropy",
+                last,
+                note=f"mean over the last layer's heads; uniform: {uniform:.2f}",
+            )
+        )
     else:
         verdicts["cls-last"] = untried("the model has no [CLS] that sees other tokens")
     columns = {

@@ -1,4 +1,5 @@
-"""§4 to §6: heads that follow relations and find antecedents, probes, distances; Tables 1 to 3, Figures 5 and 6."""
+"""§4 to §6: heads that follow relations and find antecedents, probes, distances; Tables 1 to 3,
+Figures 5 and 6."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from headwise.analyses.distance.analysis import with_behaviours
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import documents, segments, treebank
-from headwise.experiments.reproduction.frame import Outcome, Row, Table, Verdict
+from headwise.experiments.reproduction.schema import Outcome, Row, Table, Verdict
 from headwise.experiments.reproduction.shared import pictures
 
 # What each relation of Table 1 is called in the treebanks; the first that occurs is taken.
@@ -37,7 +38,13 @@ WELL, LEVEL, OVERALL, POINTS = 0.75, 0.05, 0.5, 10.0
 SENTENCES, QUICK_SENTENCES = 2001, 120  # that there are
 TRAINED, QUICK_TRAINED = 12_544, 240  # training sentences of the probes that there are
 PROBED, QUICK_PROBED = 2000, 60  # test sentences of the probes
-PROBES = ("attention_words", "attention", "distance_words", "random_attention_words", "right_branching")
+PROBES = (
+    "attention_words",
+    "attention",
+    "distance_words",
+    "random_attention_words",
+    "right_branching",
+)
 BASELINES = PROBES[2:]
 
 
@@ -73,7 +80,9 @@ def relations(bench: Bench) -> Outcome:
         told = f"{head}, {direction.replace('_', ' ')}, {int(one['best_accuracy_n']):,} pairs, corrected p {p:.3g}{few}"
         told += f"; as {label}" if label != name else ""
         rows.append(Row.of(name, one, "best_accuracy", told))
-        rows.append(Row.of(f"{name}-baseline", one, "baseline", f"offset {int(one['baseline_offset']):+d}"))
+        rows.append(
+            Row.of(f"{name}-baseline", one, "baseline", f"offset {int(one['baseline_offset']):+d}")
+        )
         directions.append(direction)
         if name != "all" and accuracy > 100 * WELL and p < LEVEL:
             well.append(f"{label} {accuracy:.0f} % at {head}")
@@ -84,7 +93,10 @@ def relations(bench: Bench) -> Outcome:
         "specialise": Verdict(f"{len(well)}: {', '.join(well) or 'none'}", len(well) >= 3),
         "dependent": Verdict(f"{back} of {len(directions) - 1}", back > (len(directions) - 1) / 2),
     }
-    differs = [*differs, "Intervals are over documents (or sentences); p is corrected over heads and relations."]
+    differs = [
+        *differs,
+        "Intervals are over documents (or sentences); p is corrected over heads and relations.",
+    ]
     drawn = pictures("dependency", found, "accuracy", "no-op")
     return Outcome(rows, pictures=drawn, claims=verdicts, differs=differs, seen=seen)
 
@@ -103,16 +115,29 @@ def coreference(bench: Bench) -> Outcome:
     for way in ("nearest", "head_match", "rules"):
         for kind in kinds:
             one = found.sel(baseline=way, mention_type=kind)
-            rows.append(Row.of(f"{way}-{kind}", one, "baseline_accuracy", f"{int(one['count']):,} mentions"))
+            rows.append(
+                Row.of(f"{way}-{kind}", one, "baseline_accuracy", f"{int(one['count']):,} mentions")
+            )
     rows.append(Row("neural-all", None, note="not a baseline of headwise"))
     overall = found.sel(mention_type="all")
     place = {"layer": int(overall["best_layer"]), "head": int(overall["best_head"])}
     for kind in kinds:
         one = found.isel(place).sel(mention_type=kind)
-        rows.append(Row.of(f"head-{kind}", one, "accuracy", f"{head_name(**place)}, the best over all mentions"))
-    score = {kind: 100 * float(found["accuracy"].isel(place).sel(mention_type=kind)) for kind in kinds}
-    base = {way: 100 * found["baseline_accuracy"].sel(baseline=way) for way in ("head_match", "rules")}
-    over = {way: {kind: score[kind] - float(own.sel(mention_type=kind)) for kind in kinds} for way, own in base.items()}
+        rows.append(
+            Row.of(
+                f"head-{kind}", one, "accuracy", f"{head_name(**place)}, the best over all mentions"
+            )
+        )
+    score = {
+        kind: 100 * float(found["accuracy"].isel(place).sel(mention_type=kind)) for kind in kinds
+    }
+    base = {
+        way: 100 * found["baseline_accuracy"].sel(baseline=way) for way in ("head_match", "rules")
+    }
+    over = {
+        way: {kind: score[kind] - float(own.sel(mention_type=kind)) for kind in kinds}
+        for way, own in base.items()
+    }
     close = over["head_match"]["all"] > POINTS and over["rules"]["all"] > -POINTS
     told = f"{over['head_match']['all']:+.1f} over head match, {over['rules']['all']:+.1f} over the rules"
     nominal = f"{over['rules']['nominal']:+.1f} for nominals, {over['rules']['all']:+.1f} over all"
@@ -144,16 +169,22 @@ def probes(bench: Bench) -> Outcome:
     if bench.data.find(name) is not None:
         parameters["train"] = bench.data.spec(name)
     else:
-        differs.append(f"No training part ({name}) was given: the treebank itself is cut 70 / 10 / 20.")
+        differs.append(
+            f"No training part ({name}) was given: the treebank itself is cut 70 / 10 / 20."
+        )
     glove = bench.data.find("glove")
     if glove is not None:
         parameters["vectors"] = str(glove)
     else:
         differs.append("No GloVe was given: the model's own input embeddings are the word vectors.")
     found = bench.watch(corpus, bench.analysis("tree_probe", **parameters))
-    counts = {part: int(found.attrs[f"sentences_{part}"]) for part in ("train", "validation", "test")}
+    counts = {
+        part: int(found.attrs[f"sentences_{part}"]) for part in ("train", "validation", "test")
+    }
     seen = seen | {"sentences": ", ".join(f"{count:,} {part}" for part, count in counts.items())}
-    seen["word vectors"] = f"{found.attrs['vectors']}, for {100 * float(found.attrs['vector_coverage']):.0f} % of words"
+    seen["word vectors"] = (
+        f"{found.attrs['vectors']}, for {100 * float(found.attrs['vector_coverage']):.0f} % of words"
+    )
     rows, bounds = [], {}
     for probe in PROBES:
         one = found.sel(probe=probe)
@@ -184,7 +215,10 @@ def distances(bench: Bench) -> Outcome:
     p = float(found["layer_p_value"])
     told = f"{within:.3f} nats within a layer, {between:.3f} between layers, p {p:.3g}"
     verdicts = {"same-layer": Verdict(told, within < between and p < LEVEL)}
-    differs = [*differs, "Behaviours are headwise's words for heads, from the same run, not the authors' labels."]
+    differs = [
+        *differs,
+        "Behaviours are headwise's words for heads, from the same run, not the authors' labels.",
+    ]
     drawn = pictures("distance", found, "map", "layers")
     return Outcome((), [_families(found)], drawn, verdicts, differs, seen)
 

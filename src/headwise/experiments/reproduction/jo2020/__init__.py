@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from headwise.experiments.reproduction.frame import Entry, Reproduction
 from headwise.experiments.reproduction.jo2020 import downstream, probed
+from headwise.experiments.reproduction.schema import Entry, Reproduction
 
 REPRODUCTION = Reproduction(
     "jo2020",
@@ -16,7 +16,11 @@ REPRODUCTION = Reproduction(
         "Fine-tuning on MRPC, STS-B and SST-2: batch 32, 2e-5, three epochs, five seeds, medians.",
     ),
     (
-        Entry("fig1", "how layers and heads are evaluated", partial(probed.drawing, what="how vectors are taken")),
+        Entry(
+            "fig1",
+            "how layers and heads are evaluated",
+            partial(probed.drawing, what="how vectors are taken"),
+        ),
         Entry("fig2", "how heads are selected and joined", probed.selection),
         Entry("table1", "the encoders", probed.encoders),
         Entry("table2", "the probing tasks", probed.tasks),
@@ -26,7 +30,13 @@ REPRODUCTION = Reproduction(
         Entry("fig4", "heads on downstream tasks before and after fine-tuning", downstream.states),
         Entry("fig5", "syntactic and semantic scores of heads", probed.scores),
         Entry("table5", "all encoders and tasks", probed.every_encoder),
-        Entry("fig6", "accuracy of every head, sorted within layers", partial(probed.heads, entry="fig6")),
-        Entry("fig7", "accuracy of every head, in their places", partial(probed.heads, entry="fig7")),
+        Entry(
+            "fig6",
+            "accuracy of every head, sorted within layers",
+            partial(probed.heads, entry="fig6"),
+        ),
+        Entry(
+            "fig7", "accuracy of every head, in their places", partial(probed.heads, entry="fig7")
+        ),
     ),
 )

@@ -10,8 +10,8 @@ from scipy.stats import spearmanr
 
 from headwise.analyses.probing.analysis import probe
 from headwise.experiments.reproduction.bench import QUICK_ROWS, Bench
-from headwise.experiments.reproduction.frame import Outcome, Row, Table, Verdict
 from headwise.experiments.reproduction.jo2020.probed import POOLED, settings
+from headwise.experiments.reproduction.schema import Outcome, Row, Table, Verdict
 from headwise.experiments.reproduction.shared import judged, of_each, pictures
 from headwise.models import HeadModel
 from headwise.text.tasks import read_tasks
@@ -31,9 +31,13 @@ def fine_tuned(bench: Bench) -> Outcome:
         scores: dict[str, dict[str, float]] = {}
         for key, pooling in POOLED.items():
             records, _ = bench.train(task, "jo", seeds=seeds, pooling=pooling)
-            scores[key] = {m: 100 * float(np.median([r.metrics[m] for r in records])) for m in metrics}
+            scores[key] = {
+                m: 100 * float(np.median([r.metrics[m] for r in records])) for m in metrics
+            }
         note = f"{len(task.train):,} training rows, {seeds} seed{'s' if seeds > 1 else ''}"
-        rows.extend(Row(f"{name}-{m}-{key}", scores[key][m], note=note) for m in metrics for key in POOLED)
+        rows.extend(
+            Row(f"{name}-{m}-{key}", scores[key][m], note=note) for m in metrics for key in POOLED
+        )
         gains.extend(scores["top"][m] - scores["last"][m] for m in metrics)
         return None, ()
 
@@ -53,7 +57,9 @@ def states(bench: Bench) -> Outcome:
         states = {"pre-trained": _probed(bench, bench.model, name)}
         for key, pooling in (("last layer", "last_layer"), ("top heads", "top_heads")):
             records, folder = bench.train(task, "jo", pooling=pooling)
-            with HeadModel.open(folder / records[0].folder / "model", device=bench.options.device) as model:
+            with HeadModel.open(
+                folder / records[0].folder / "model", device=bench.options.device
+            ) as model:
                 states[key] = _probed(bench, model, name)
         return states, ()
 
@@ -62,8 +68,13 @@ def states(bench: Bench) -> Outcome:
     for name, states in found.items():
         scores = [one[["accuracy", "accuracy_n"]] for one in states.values()]
         joined = xr.concat(scores, "model_all", coords="minimal", compat="override")
-        joined = joined.assign_coords(model_all=list(states)).assign(majority=states["pre-trained"]["majority"])
-        drawn += [replace(p, name=f"{name.lower()}-{p.name}") for p in pictures("change_probing", joined, "states")]
+        joined = joined.assign_coords(model_all=list(states)).assign(
+            majority=states["pre-trained"]["majority"]
+        )
+        drawn += [
+            replace(p, name=f"{name.lower()}-{p.name}")
+            for p in pictures("change_probing", joined, "states")
+        ]
         planes = {key: 100 * one["accuracy"].isel(task=0).values for key, one in states.items()}
         before = planes["pre-trained"]
         for key, plane in planes.items():
@@ -79,7 +90,16 @@ def states(bench: Bench) -> Outcome:
         thirds = _thirds(100 * found["SST-2"]["pre-trained"]["accuracy"].isel(task=0).values)
         shares = ", ".join(f"{value:.1f} %" for value in thirds)
         claims["sst-upper"] = Verdict(f"thirds: {shares}", int(np.argmax(thirds)) == 2)
-    columns = ["task", "state", "mean head", "best head", "initial", "middle", "final", "rank correlation with before"]
+    columns = [
+        "task",
+        "state",
+        "mean head",
+        "best head",
+        "initial",
+        "middle",
+        "final",
+        "rank correlation with before",
+    ]
     table = Table("Scores of heads (%, STS-B: Pearson's r × 100)", columns, rows)
     return Outcome((), [table], drawn, claims, differs)
 
@@ -93,6 +113,9 @@ def _probed(bench: Bench, model: HeadModel, name: str) -> xr.Dataset:
     """All heads of a model on a task: a part of its training rows validates."""
     (task,) = read_tasks([bench.data.path(f"glue-{name}")], bench.seed)
     options, _ = settings(bench)
-    rows, others = bench.count(len(task.split.train), QUICK_ROWS), QUICK_ROWS if bench.options.quick else None
+    rows, others = (
+        bench.count(len(task.split.train), QUICK_ROWS),
+        QUICK_ROWS if bench.options.quick else None,
+    )
     options = replace(options, limits=(rows, others, others))
     return probe(model, task, options, store=bench.store, progress=bench.progress)

@@ -29,7 +29,8 @@ BASE = "bert-base-uncased"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Released:
-    """Scores in percent of one model on one task, `[layer, head]`; of layers `[layer]` where they were released."""
+    """Scores in percent of one model on one task, `[layer, head]`; of layers `[layer]` where they
+    were released."""
 
     validation: np.ndarray
     test: np.ndarray
@@ -53,7 +54,9 @@ class Released:
 
 def released(bench: Bench) -> dict[tuple[str, str], Released]:
     """By model and (our name of the) task; a head that was entered twice counts once."""
-    table = pd.read_csv(bench.data.path("jo2020")).drop_duplicates(["model", "task", "layer", "head"])
+    table = pd.read_csv(bench.data.path("jo2020")).drop_duplicates(
+        ["model", "task", "layer", "head"]
+    )
     found = {}
     for (model, task), part in table.groupby(["model", "task"], sort=True):
         heads, whole = part[part["head"] >= 0], part[part["head"] < 0].sort_values("layer")
@@ -63,6 +66,8 @@ def released(bench: Bench) -> dict[tuple[str, str], Released]:
             plane = np.full(shape, np.nan)
             plane[heads["layer"], heads["head"]] = heads[column]
             planes.append(plane)
-        layers = [whole[column].to_numpy() if len(whole) else None for column in ("validation", "test")]
+        layers = [
+            whole[column].to_numpy() if len(whole) else None for column in ("validation", "test")
+        ]
         found[str(model), TASKS.get(str(task), str(task))] = Released(*planes, *layers)
     return found

@@ -1,7 +1,8 @@
-"""Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT": figures 1 to 9, table 1, the maps of the appendix."""
+"""Kovaleva et al. 2019, "Revealing the Dark Secrets of BERT": figures 1 to 9, table 1, the maps of
+the appendix."""
 
-from headwise.experiments.reproduction.frame import Entry, Reproduction
 from headwise.experiments.reproduction.kovaleva2019 import disabling, frames, maps
+from headwise.experiments.reproduction.schema import Entry, Reproduction
 
 REPRODUCTION = Reproduction(
     "kovaleva2019",

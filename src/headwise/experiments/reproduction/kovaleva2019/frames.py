@@ -12,7 +12,7 @@ from headwise.analyses.frames.figures import best_heads, frame_annotation, frame
 from headwise.analyses.frames.links import chosen_links
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.frame import NotRunError, Outcome, Picture, Row, Verdict
+from headwise.experiments.reproduction.schema import NotRunError, Outcome, Picture, Row, Verdict
 from headwise.experiments.reproduction.shared import by_head, maps_of, pictures
 from headwise.text import Corpus, Example
 from headwise.text.demo import demo_corpus
@@ -22,10 +22,14 @@ ASKED = re.compile(r"address(es|ed|ing)?", re.IGNORECASE)
 
 
 def _sentences(bench: Bench) -> tuple[Corpus, list[str], int]:
-    """The exemplars that pass the paper's filters, drawn where fewer are wanted; how many there are."""
+    """The exemplars that pass the paper's filters, drawn where fewer are wanted; how many there
+    are."""
     asked = Frames()
     if bench.data.find("framenet") is None:
-        corpus, differs = demo_corpus(), ["No FrameNet was given: examples of the built-in grammar stand in."]
+        corpus, differs = (
+            demo_corpus(),
+            ["No FrameNet was given: examples of the built-in grammar stand in."],
+        )
     else:
         corpus, differs = bench.corpus("framenet"), []
     encode = bench.model.encoder.encode
@@ -47,9 +51,14 @@ def _sentences(bench: Bench) -> tuple[Corpus, list[str], int]:
 def _scored(bench: Bench) -> tuple[xr.Dataset, Corpus, dict[str, str], list[str], int]:
     corpus, differs, total = bench.remember("frames", lambda: _sentences(bench))
     found = bench.watch(corpus, bench.analysis("frames"))
-    seen = {"sentences": f"{corpus.name}, {int(found.attrs['sentences']):,} of {total:,} that pass the filters"}
+    seen = {
+        "sentences": f"{corpus.name}, {int(found.attrs['sentences']):,} of {total:,} that pass the filters"
+    }
     if total > 473:
-        differs = [*differs, "FrameNet 1.7 has more exemplars that pass than the version the authors had."]
+        differs = [
+            *differs,
+            "FrameNet 1.7 has more exemplars that pass than the version the authors had.",
+        ]
     return found, corpus, seen, differs, total
 
 
@@ -62,7 +71,9 @@ def heads(bench: Bench) -> Outcome:
     """Figure 3."""
     found, corpus, seen, differs, total = _scored(bench)
     rows = []
-    for key, (layer, head) in zip(("best", "second"), best_heads(by_head(found["score"])), strict=False):
+    for key, (layer, head) in zip(
+        ("best", "second"), best_heads(by_head(found["score"])), strict=False
+    ):
         one = found.isel(layer=layer, head=head)
         p = float(one["p_adjusted"]) if "p_adjusted" in one else np.nan
         told = f", corrected p {p:.3g}" if np.isfinite(p) else ""
@@ -94,17 +105,23 @@ def annotation(bench: Bench) -> Outcome:
     ]
     target = " ".join(example.all_words[links[0].target[0] : links[0].target[1]])
     if not ASKED.fullmatch(target):
-        differs = [*differs, f"No sentence of “address” is among them: the target here is “{target}”."]
+        differs = [
+            *differs,
+            f"No sentence of “address” is among them: the target here is “{target}”.",
+        ]
     return Outcome(pictures=drawn, differs=differs, seen=seen | {"sentence": named})
 
 
 def _example(corpus: Corpus) -> Example:
-    """A sentence whose target is `address` with two core elements, else one with most core elements."""
+    """A sentence whose target is `address` with two core elements, else one with most core
+    elements."""
     best: tuple[int, Example | None] = (-1, None)
     for example in corpus:
         links = [link for link in example.frames or () if link.core]
         words = {example.all_words[link.target[0]] for link in links}
-        rank = 10 * any(ASKED.fullmatch(word) for word in words) + len({link.element for link in links})
+        rank = 10 * any(ASKED.fullmatch(word) for word in words) + len(
+            {link.element for link in links}
+        )
         if rank > best[0]:
             best = (rank, example)
     assert best[1] is not None

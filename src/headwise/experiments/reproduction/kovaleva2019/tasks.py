@@ -1,4 +1,5 @@
-"""The tasks of Kovaleva et al. 2019: which of them can be had here, their models and their dev inputs."""
+"""The tasks of Kovaleva et al. 2019: which of them can be had here, their models and their dev
+inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import xarray as xr
 
 from headwise.analyses.contract import Analysis
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.frame import NotRunError
+from headwise.experiments.reproduction.schema import NotRunError
 from headwise.models import HeadModel
 from headwise.text import Corpus
 from headwise.text.tasks import Task, sample
@@ -68,9 +69,13 @@ def each_task(bench: Bench, ask: Callable[[HeadModel, Task], Any]) -> Found:
             found.results[name] = ask(model, task)
             found.seen[name] = f"{told.partition(': ')[2]}, {len(task.dev):,} dev inputs"
     if bench.options.quick:
-        found.differs.append("A quick run: models are fine-tuned on a few rows for one epoch, so they hardly change.")
+        found.differs.append(
+            "A quick run: models are fine-tuned on a few rows for one epoch, so they hardly change."
+        )
     elif bench.options.scale < 1:
-        found.differs.append(f"Fine-tuned on {bench.options.scale:g} of the training rows, where no model was given.")
+        found.differs.append(
+            f"Fine-tuned on {bench.options.scale:g} of the training rows, where no model was given."
+        )
     return found
 
 

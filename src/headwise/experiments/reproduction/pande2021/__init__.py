@@ -1,7 +1,7 @@
 """Pande et al. 2021, "The Heads Hypothesis": figures 1 to 6."""
 
-from headwise.experiments.reproduction.frame import Entry, Reproduction
 from headwise.experiments.reproduction.pande2021 import change, labels, scores
+from headwise.experiments.reproduction.schema import Entry, Reproduction
 
 REPRODUCTION = Reproduction(
     "pande2021",

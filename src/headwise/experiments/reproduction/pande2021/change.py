@@ -8,8 +8,8 @@ import xarray as xr
 from headwise.analyses.roles.significance import COARSE
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.frame import Outcome, Row, Table, Verdict
 from headwise.experiments.reproduction.pande2021.tasks import TASKS, roles, task_inputs
+from headwise.experiments.reproduction.schema import Outcome, Row, Table, Verdict
 from headwise.experiments.reproduction.shared import judged, of_each, of_task, pictures, untried
 
 FINAL, INITIAL = "final", "initial"
@@ -24,7 +24,9 @@ def changes(bench: Bench) -> Outcome:
             corpus, sizes = task_inputs(bench, task, model)
 
             def make() -> xr.Dataset:
-                options = ComparisonOptions((roles(bench, False),), ("pre-trained", task), limit=None, seed=bench.seed)
+                options = ComparisonOptions(
+                    (roles(bench, False),), ("pre-trained", task), limit=None, seed=bench.seed
+                )
                 return compare([bench.model, model], corpus, options)["change_roles"]
 
             about = {"inputs": corpus.fingerprint(), "model": model.identity()}
@@ -36,7 +38,9 @@ def changes(bench: Bench) -> Outcome:
         for task, one in found.items()
         for picture in of_task(task, pictures("change_roles", one, "thirds", "gained-lost"))
     ]
-    return Outcome(_rows(found), _tables(found), drawn, judged(bench, _claims(found), found), differs)
+    return Outcome(
+        _rows(found), _tables(found), drawn, judged(bench, _claims(found), found), differs
+    )
 
 
 def _third(one: xr.Dataset, role: str, third: str) -> tuple[float, float, float]:
@@ -69,9 +73,7 @@ def _tables(found: dict[str, xr.Dataset]) -> list[Table]:
             if before or after:
                 rows.append([task, role, before, after, *counts])
     columns = ["task", "role", "before", "after", "gained", "lost", "gained, sure", "lost, sure"]
-    note = (
-        "Heads with the role, by the τ of the pre-trained model; sure: the bias changed that way, corrected p < 0.05."
-    )
+    note = "Heads with the role, by the τ of the pre-trained model; sure: the bias changed that way, corrected p < 0.05."
     return [Table("Roles gained and lost by fine-tuning", columns, rows, note)]
 
 
@@ -81,11 +83,19 @@ def _claims(found: dict[str, xr.Dataset]) -> dict[str, Verdict]:
         values = {task: value for task, value in values.items() if np.isfinite(value[0])}
         if not values:
             return untried(f"no input has the role {role}")
-        told = ", ".join(f"{task} {v:+.2f} ({low:+.2f} to {high:+.2f})" for task, (v, low, high) in values.items())
+        told = ", ".join(
+            f"{task} {v:+.2f} ({low:+.2f} to {high:+.2f})"
+            for task, (v, low, high) in values.items()
+        )
         return Verdict(told, all(sign * end > 0 for value in values.values() for end in value))
 
-    pairs = {task: [_third(one, role, FINAL)[0] for role in ("sep", "cls")] for task, one in found.items()}
-    told = ", ".join(f"{task}: sep {sep:+.2f}, cls {cls:+.2f}" for task, (sep, cls) in pairs.items())
+    pairs = {
+        task: [_third(one, role, FINAL)[0] for role in ("sep", "cls")]
+        for task, one in found.items()
+    }
+    told = ", ".join(
+        f"{task}: sep {sep:+.2f}, cls {cls:+.2f}" for task, (sep, cls) in pairs.items()
+    )
     stays, holds = [], []
     for task, one in found.items():
         for role in (role for role in COARSE if role in one["role"].values):
@@ -96,6 +106,8 @@ def _claims(found: dict[str, xr.Dataset]) -> dict[str, Verdict]:
     return {
         "delimiter-falls": moved("delimiter", -1),
         "block-rises": moved("block", 1),
-        "sep-not-cls": Verdict(told, all(sep < 0 and -sep > abs(cls) for sep, cls in pairs.values())),
+        "sep-not-cls": Verdict(
+            told, all(sep < 0 and -sep > abs(cls) for sep, cls in pairs.values())
+        ),
         "initial-stays": Verdict("; ".join(stays), bool(holds) and all(holds)),
     }

@@ -9,9 +9,17 @@ import xarray as xr
 
 from headwise.analyses.roles.significance import FINE
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.frame import Outcome, Row, Table, Verdict
 from headwise.experiments.reproduction.pande2021.tasks import TASKS, TREES, Scored, found
-from headwise.experiments.reproduction.shared import by_head, depth, layer_table, of_task, pictures, untried, words
+from headwise.experiments.reproduction.schema import Outcome, Row, Table, Verdict
+from headwise.experiments.reproduction.shared import (
+    by_head,
+    depth,
+    layer_table,
+    of_task,
+    pictures,
+    untried,
+    words,
+)
 
 
 def has(roles: xr.Dataset, role: str) -> np.ndarray:
@@ -37,11 +45,19 @@ def overlaps(bench: Bench) -> Outcome:
         Row("delimiter", 100 * float(np.mean(list(delimiter.values()))), note=_told(delimiter)),
         Row("unskilled", 100 * float(np.mean(list(unskilled.values()))), note=_told(unskilled)),
         *(
-            Row(key, 100 * float(how(known)) if known else None, note=_told(local) if known else "no syntactic head")
+            Row(
+                key,
+                100 * float(how(known)) if known else None,
+                note=_told(local) if known else "no syntactic head",
+            )
             for key, how in (("local-low", min), ("local-high", max), ("local-mean", np.mean))
         ),
         *(
-            Row(f"spearman-{one}", ranks.get(one), note="" if one in ranks else "its inputs have no trees")
+            Row(
+                f"spearman-{one}",
+                ranks.get(one),
+                note="" if one in ranks else "its inputs have no trees",
+            )
             for one in TASKS
         ),
     ]
@@ -53,12 +69,17 @@ def overlaps(bench: Bench) -> Outcome:
         "local-syntactic": Verdict(_told(local), bool(np.mean(known) > 0.5))
         if known
         else untried("no head is syntactic"),
-        "rank": Verdict(", ".join(f"{t} {x:.2f}" for t, x in ranks.items()), bool(np.mean(list(ranks.values())) > 0.7)),
+        "rank": Verdict(
+            ", ".join(f"{t} {x:.2f}" for t, x in ranks.items()),
+            bool(np.mean(list(ranks.values())) > 0.7),
+        ),
         "nsubj-next": _directions(trees),
         "block-apart": _blocks(all_found.tasks, trees),
     }
     drawn = pictures("roles", all_found.tasks[0].roles, "venn", "overlap")
-    return Outcome(rows, [block_table(all_found.tasks)], drawn, claims, all_found.differs, all_found.seen)
+    return Outcome(
+        rows, [block_table(all_found.tasks)], drawn, claims, all_found.differs, all_found.seen
+    )
 
 
 def block_table(tasks: tuple[Scored, ...]) -> Table:
@@ -73,7 +94,17 @@ def block_table(tasks: tuple[Scored, ...]) -> Table:
         printed, released = (x["bias"].sel(role="block") for x in (one.roles, one.released))
         counts = [int(has(x, "block").sum()) for x in (one.roles, one.released)]
         tau = float(one.roles.attrs["tau"])
-        rows.append([one.task, tau, ceiling, float(printed.max()), counts[0], float(released.max()), counts[1]])
+        rows.append(
+            [
+                one.task,
+                tau,
+                ceiling,
+                float(printed.max()),
+                counts[0],
+                float(released.max()),
+                counts[1],
+            ]
+        )
     columns = ["task", "τ", "most a head can reach"]
     columns += ["highest, printed", "block heads", "highest, released", "block heads "]
     note = "Released: the bias times the entropy of the row, special tokens included."
@@ -89,7 +120,12 @@ def _directions(trees: tuple[Scored, ...]) -> Verdict:
     for one in trees:
         numbers = [
             (has(one.roles, relation) & has(one.roles, f"local:{side}")).sum()
-            for relation, side in (("nsubj", "next"), ("nsubj", "prev"), ("dobj", "prev"), ("dobj", "next"))
+            for relation, side in (
+                ("nsubj", "next"),
+                ("nsubj", "prev"),
+                ("dobj", "prev"),
+                ("dobj", "next"),
+            )
         ]
         told.append(
             f"{one.task}: nsubj next {numbers[0]}, prev {numbers[1]}; dobj prev {numbers[2]}, next {numbers[3]}"
@@ -114,12 +150,21 @@ def _blocks(tasks: tuple[Scored, ...], trees: tuple[Scored, ...]) -> Verdict:
 def grid(bench: Bench) -> Outcome:
     """Figure 5: the grid of every task, and how many heads of each layer have which role."""
     all_found = found(bench)
-    drawn = [picture for one in all_found.tasks for picture in of_task(one.task, pictures("roles", one.roles, "grid"))]
+    drawn = [
+        picture
+        for one in all_found.tasks
+        for picture in of_task(one.task, pictures("roles", one.roles, "grid"))
+    ]
     layers = bench.model.layers
-    middle, syntax = depth(6, 10, layers), depth(7, 9, layers)  # the paper's layers 5 to 9 and 6 to 8, from 0
+    middle, syntax = (
+        depth(6, 10, layers),
+        depth(7, 9, layers),
+    )  # the paper's layers 5 to 9 and 6 to 8, from 0
     last = depth(11, 12, layers)
     trees, tasks = all_found.syntactic, all_found.tasks
-    first = _mean(tasks, lambda one: float((has(one.roles, "cls") | has(one.roles, "sep"))[0].mean()))
+    first = _mean(
+        tasks, lambda one: float((has(one.roles, "cls") | has(one.roles, "sep"))[0].mean())
+    )
     claims = {
         "multi-middle": _more(trees or tasks, middle, lambda one: _skills(one).sum(-1) > 1),
         "first-layer": Verdict(f"{100 * first:.0f} % of the first layer's heads", first < 0.25),
@@ -130,7 +175,9 @@ def grid(bench: Bench) -> Outcome:
     }
     columns: dict[str, np.ndarray] = {}
     for one in tasks:
-        columns |= {f"{one.task}: {role}": has(one.roles, role).sum(1) for role in ("local", "delimiter")}
+        columns |= {
+            f"{one.task}: {role}": has(one.roles, role).sum(1) for role in ("local", "delimiter")
+        }
         columns[f"{one.task}: block (released)"] = has(one.released, "block").sum(1)
     for one in trees:
         columns[f"{one.task}: syntactic"] = has(one.roles, "syntactic").sum(1)
@@ -147,7 +194,9 @@ def _mean(scored: tuple[Scored, ...], value: Callable[[Scored], float]) -> float
     return float(np.mean([value(one) for one in scored]))
 
 
-def _more(scored: tuple[Scored, ...], inside: range, which: Callable[[Scored], np.ndarray]) -> Verdict:
+def _more(
+    scored: tuple[Scored, ...], inside: range, which: Callable[[Scored], np.ndarray]
+) -> Verdict:
     """More such heads a layer in these layers than in the others."""
     if not scored:
         return untried("no inputs have trees")
@@ -156,7 +205,10 @@ def _more(scored: tuple[Scored, ...], inside: range, which: Callable[[Scored], n
     if not others:
         return untried("the model has too few layers")
     elsewhere = _mean(scored, lambda one: float(which(one)[others].sum(1).mean()))
-    return Verdict(f"{here:.1f} heads a layer in {words(inside)}, {elsewhere:.1f} in the others", here > elsewhere)
+    return Verdict(
+        f"{here:.1f} heads a layer in {words(inside)}, {elsewhere:.1f} in the others",
+        here > elsewhere,
+    )
 
 
 def _only(tasks: tuple[Scored, ...], last: range) -> Verdict:

@@ -1,4 +1,5 @@
-"""What Pande et al. 2021 read: inputs of four tasks, each with the model fine-tuned on it; and what stands in."""
+"""What Pande et al. 2021 read: inputs of four tasks, each with the model fine-tuned on it; and what
+stands in."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import xarray as xr
 from headwise.analyses.contract import make_analysis
 from headwise.core.released import RELEASED
 from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.frame import NotRunError
+from headwise.experiments.reproduction.schema import NotRunError
 from headwise.experiments.reproduction.shared import between, of_each, sizes_differ
 from headwise.models import HeadModel
 from headwise.text import Corpus, annotate
@@ -35,7 +36,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Every task that could be had; `trees` is the same model on a treebank where the inputs are not parsed."""
+    """Every task that could be had; `trees` is the same model on a treebank where the inputs are
+    not parsed."""
 
     tasks: tuple[Scored, ...]
     trees: Scored | None
@@ -59,7 +61,9 @@ def roles(bench: Bench, released: bool, tau: float | str = "paper") -> Any:
 def task_inputs(bench: Bench, task: str, model: HeadModel) -> tuple[Corpus, list[str]]:
     """At most 1000 inputs of a task's dev part, parsed where a parser is given."""
     examples = list(bench.task(task, train=False).dev)
-    corpus, lengths = between(examples, task, bench.count(INPUTS, QUICK), (3, LONGEST), model, bench.seed)
+    corpus, lengths = between(
+        examples, task, bench.count(INPUTS, QUICK), (3, LONGEST), model, bench.seed
+    )
     differs = sizes_differ(bench, len(lengths), INPUTS, f"inputs ({task})")
     return annotate(corpus, bench.options.parser) if bench.options.parser else corpus, differs
 

@@ -1,0 +1,153 @@
+"""What is measured of every head beside disabling it: first-order importance (Michel et al. 2019),
+and how much it rests on the first token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.core.store import CheckpointStore
+from headwise.experiments.ablation.subjects import HeadOutputs, Subject
+from headwise.experiments.work import Report, each_piece, silent
+from headwise.models.view import Rows, Watcher
+from headwise.stats.accumulators import Moments
+from headwise.text.encode import Batch
+
+GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
+Values = Callable[
+    [Subject, Batch], np.ndarray
+]  # of a batch: one for each example and head, `[example, layer, head]`
+
+
+def head_importance(
+    subject: Subject, *, store: CheckpointStore | None = None, report: Report = silent
+) -> dict[str, np.ndarray]:
+    """`I[l, h] = mean over examples of | Σ_t O[l,h,t] · d loss / d O[l,h,t] |`, with `O` the head's
+    output (Michel et al. 2019, §4.1).
+
+    Gives `mean`, `low`, `high` (95 % interval over examples) `[layer, head]` and `n`. With a
+    `store`, finished batches are kept there."""
+    return _over_examples(
+        "importance", partial(_piece, subject, _importance), subject, store, report
+    )
+
+
+def sink_share(
+    subject: Subject, *, store: CheckpointStore | None = None, report: Report = silent
+) -> dict[str, np.ndarray]:
+    """Mean `A[i, 0]` over `i > 0` of an input, then over inputs: `mean`, `low`, `high` (95 %)
+    `[layer, head]` and `n`.
+
+    Inputs of one token have none. With a `store`, finished batches are kept there.
+    """
+    found = _over_examples(
+        "first token", partial(_piece, subject, _sink_share), subject, store, report
+    )
+    return found | {end: np.clip(found[end], 0, 1) for end in ("low", "high")}
+
+
+def _over_examples(
+    what: str,
+    job: Callable[[int], Any],
+    subject: Subject,
+    store: CheckpointStore | None,
+    report: Report,
+) -> dict[str, np.ndarray]:
+    """The mean over all examples of what is measured batch by batch."""
+    moments = Moments(subject.model.layers, subject.model.heads)
+    for arrays in each_piece(
+        store, what.replace(" ", "-"), job, range(len(subject.batches)), report, what
+    ):
+        (values,) = (
+            arrays.values()
+        )  # whatever it is called: pieces of earlier versions have another name for it
+        moments.add(torch.from_numpy(values))
+    return moments.summary()
+
+
+def _piece(
+    subject: Subject, values: Values, number: int
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    with subject.evaluating():
+        return {"values": values(subject, subject.batches[number])}, {}
+
+
+# --- first-order importance -----------------------------------------------------------------------
+
+
+def at_once(batch: Batch) -> int:
+    """How many examples of a batch are run together where gradients are kept."""
+    return max(1, GRADIENT_TOKENS // batch.ids.shape[1])
+
+
+def _importance(subject: Subject, batch: Batch) -> np.ndarray:
+    step = at_once(batch) if subject.divisible else len(batch)
+    found = []
+    for first in range(0, len(batch), step):
+        part = (
+            batch
+            if step >= len(batch)
+            else batch.select(range(first, min(first + step, len(batch))))
+        )
+        watcher = HeadOutputs()
+        session = subject.session(part, watcher=watcher)
+        with trainable(subject.model.module):
+            with torch.enable_grad(), session.running():
+                losses = subject.losses(subject.run(part, session), part)
+            outputs = [watcher.outputs[layer] for layer in range(subject.model.layers)]
+            # A layer above the one a classifier reads has no part in the loss.
+            gradients = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
+        each = [
+            torch.zeros(out.shape[:2], device=out.device)
+            if grad is None
+            else (out * grad).sum((-1, -2)).abs()
+            for out, grad in zip(outputs, gradients, strict=True)
+        ]
+        found.append(torch.stack(each, 1).detach().double().cpu())
+    return torch.cat(found).numpy()
+
+
+@contextmanager
+def trainable(module: nn.Module, yes: bool = True) -> Iterator[None]:
+    """Every parameter takes gradients (or none does) for a `with` block."""
+    changed = [p for p in module.parameters() if p.requires_grad is not yes]
+    for parameter in changed:
+        parameter.requires_grad_(yes)
+    try:
+        yield
+    finally:
+        for parameter in changed:
+            parameter.requires_grad_(not yes)
+
+
+# --- the first token ------------------------------------------------------------------------------
+
+
+class _First(Watcher):
+    """Adds up the weights on the first token of all later rows, by example, layer and head."""
+
+    needs = frozenset({"attention"})
+
+    def __init__(self) -> None:
+        self.sums: dict[int, Tensor] = {}
+
+    def rows(self, rows: Rows) -> None:
+        later = rows.weights[:, :, max(0, 1 - rows.start) :, 0].double().sum(-1)
+        self.sums[rows.layer] = self.sums[rows.layer] + later if rows.layer in self.sums else later
+
+
+def _sink_share(subject: Subject, batch: Batch) -> np.ndarray:
+    """NaN for inputs of one token."""
+    watcher = _First()
+    session = subject.session(batch, watcher=watcher)
+    with torch.no_grad(), session.running():
+        subject.model.run(batch.ids, batch.real, batch.types, source=batch.source)
+    rows = (batch.lengths - 1).double()[:, None, None]
+    sums = torch.stack([watcher.sums[layer] for layer in range(subject.model.layers)], 1)
+    return torch.where(rows > 0, sums / rows.clamp(min=1), torch.nan).cpu().numpy()

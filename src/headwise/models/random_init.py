@@ -1,0 +1,51 @@
+"""The same architecture with random weights: what a method finds there, the architecture and its
+inputs gave it."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from headwise.core.errors import ModelError
+from headwise.models.headmodel import HeadModel
+
+
+def with_random_weights(model: HeadModel, seed: int = 0) -> HeadModel:
+    """The same architecture, tokenizer and limits with weights as its class initialises them, by
+    seed."""
+    config = copy.deepcopy(model.config)
+    config._attn_implementation = (
+        "eager"  # some classes are built by this name, and know only those of transformers
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            module: nn.Module = type(model.module)(config)
+        except (TypeError, ValueError, KeyError) as error:
+            raise ModelError(
+                f"{type(model.module).__name__} cannot be made anew from its config ({error}); "
+                "run without the random-weights baseline."
+            ) from error
+    module = module.to(device=model.device, dtype=model.dtype).eval()
+    made = HeadModel.open(module, tokenizer=model.tokenizer, stack=model.stack)
+    return (
+        made
+        if model.tokenizer is None
+        else made.limited(model.encoder.max_length, model.encoder.overlong)
+    )
+
+
+def random_but_embeddings(model: HeadModel, seed: int = 0) -> HeadModel:
+    """The same architecture with its trained embeddings and random weights elsewhere.
+
+    Trained stay every embedding table, and all else under a module named so.
+    """
+    made = with_random_weights(model, seed)
+    trained = dict(model.module.named_modules())
+    with torch.no_grad():
+        for path, module in made.module.named_modules():
+            if isinstance(module, nn.Embedding) or "embed" in path.rpartition(".")[2].lower():
+                module.load_state_dict(copy.deepcopy(trained[path].state_dict()))
+    return made

@@ -100,7 +100,7 @@ def ours(cut: list[tuple[Batch, torch.Tensor]], shape: Shape) -> State:
     state = ANALYSIS.start(shape)
     for batch, weights in cut:
         batch.forget()  # every repeat gathers its words and pairs anew
-        visible = (batch.real[:, :, None] & batch.real[:, None, :])[:, None]
+        visible = (batch.attention_mask[:, :, None] & batch.attention_mask[:, None, :])[:, None]
         for layer, block in enumerate(weights):
             ANALYSIS.observe(
                 state,

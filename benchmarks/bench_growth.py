@@ -73,7 +73,11 @@ def measured(size: dict[str, int], repeats: int) -> tuple[float, float]:
     def plain() -> None:
         with torch.no_grad():
             for batch in cut:
-                bare(input_ids=batch.ids, attention_mask=batch.real.long(), output_attentions=True)
+                bare(
+                    input_ids=batch.ids,
+                    attention_mask=batch.attention_mask.long(),
+                    output_attentions=True,
+                )
 
     def watched() -> None:
         states = {a.name: a.start(about) for a in analyses}

@@ -49,7 +49,7 @@ def main() -> None:
             for batch in cut:
                 bare(
                     input_ids=batch.ids,
-                    attention_mask=batch.real.long(),
+                    attention_mask=batch.attention_mask.long(),
                     token_type_ids=batch.types,
                     output_attentions=True,
                 )

@@ -96,7 +96,9 @@ def released_block(
 def ours(names: list[str], batch: Batch, maps: torch.Tensor) -> torch.Tensor:
     """`[example, layer, head, role]`, the sieves built anew."""
     shares = Shares(sieve_matrices([find_sieve(name) for name in names], batch))
-    visible = (batch.real[:, None, :, None] & batch.real[:, None, None, :]).contiguous()
+    visible = (
+        batch.attention_mask[:, None, :, None] & batch.attention_mask[:, None, None, :]
+    ).contiguous()
     layers = [shares.score(maps[:, layer], visible) for layer in range(maps.shape[1])]
     return torch.stack([sums["total"] / sums["count"] for sums in layers], dim=1)
 

@@ -195,7 +195,7 @@ def test_the_cosine_counts_the_rows_of_padding(model: HeadModel) -> None:
         )  # as much as the model takes; 200 in the notebook
         inputs = {
             "input_ids": batch.ids,
-            "attention_mask": batch.real.long(),
+            "attention_mask": batch.attention_mask.long(),
             "token_type_ids": batch.types,
         }
         flat = []

@@ -66,12 +66,15 @@ def own_pass(model: Any, batch: Batch, stack: str | None) -> tuple[Any, Tensor]:
     read = batch.source or batch
     inputs: dict[str, Any] = {
         "input_ids": read.ids,
-        "attention_mask": read.real.long(),
+        "attention_mask": read.attention_mask.long(),
         "output_attentions": True,
         "output_hidden_states": True,
     }
     if stack is not None:
-        inputs |= {"decoder_input_ids": batch.ids, "decoder_attention_mask": batch.real.long()}
+        inputs |= {
+            "decoder_input_ids": batch.ids,
+            "decoder_attention_mask": batch.attention_mask.long(),
+        }
     if "use_cache" in model.forward.__code__.co_varnames or stack is not None:
         inputs["use_cache"] = False
     with torch.no_grad():
@@ -133,7 +136,10 @@ def check(model: Any, stack: str | None) -> None:
         for layer, expected in zip(watcher.layers, output.hidden_states, strict=False):
             assert layer.hidden is not None
             torch.testing.assert_close(
-                layer.hidden[batch.real], expected[batch.real], atol=1e-5, rtol=1e-5
+                layer.hidden[batch.attention_mask],
+                expected[batch.attention_mask],
+                atol=1e-5,
+                rtol=1e-5,
             )
 
     blocked = opened.trace(batch, block_rows=4)
@@ -205,7 +211,7 @@ def test_the_sink_takes_mass() -> None:
     trace = opened.trace(batch)
     assert trace.sink is not None
     assert trace.attention is not None
-    real = batch.real[:, None, None].expand_as(trace.sink)
+    real = batch.attention_mask[:, None, None].expand_as(trace.sink)
     assert trace.sink[real].min() > 0.01
     assert not trace.sink[~real].any()
     assert trace.attention.sum(-1)[real].max() < 0.99

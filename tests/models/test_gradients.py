@@ -34,7 +34,7 @@ def headed(name: str) -> Any:
 def loss(output: Any, batch: Batch) -> Tensor:
     """Mean over real tokens of the loss of predicting the token itself."""
     own = -output.logits.log_softmax(-1).gather(-1, batch.ids[..., None])[..., 0]
-    return (own * batch.real).sum(-1) / batch.lengths
+    return (own * batch.attention_mask).sum(-1) / batch.lengths
 
 
 @pytest.mark.parametrize("block_rows", [None, 4])
@@ -47,7 +47,7 @@ def test_against_autograd_on_the_models_own_attentions(name: str, block_rows: in
     blocks = opened.gradients(batch, loss, block_rows=block_rows)
     output = own(
         input_ids=batch.ids,
-        attention_mask=batch.real.long(),
+        attention_mask=batch.attention_mask.long(),
         output_attentions=True,
         use_cache=False,
     )
@@ -59,7 +59,7 @@ def test_against_autograd_on_the_models_own_attentions(name: str, block_rows: in
         assert not rows.gradient[~rows.visible.expand_as(rows.gradient)].any()
         got[rows.layer, :, :, rows.start : rows.stop] = rows.gradient
     for layer, gradient in enumerate(expected):
-        real = batch.real[:, None, :, None] & batch.real[:, None, None, :]
+        real = batch.attention_mask[:, None, :, None] & batch.attention_mask[:, None, None, :]
         seen = (
             real & (torch.ones(11, 11, dtype=torch.bool).tril() if opened.causal else True)
         ).expand_as(gradient)
@@ -113,7 +113,7 @@ def test_the_gradient_is_that_of_the_changed_head() -> None:
     )
     assert first.gradient is not None
     assert third.gradient is not None
-    real = batch.real[0]
+    real = batch.attention_mask[0]
     torch.testing.assert_close(second.weights[0, 0][real], torch.full((11, 11), 1 / 11))
     assert not third.gradient[:, 3].any()  # its output is replaced: nothing depends on its weights
     assert third.gradient[:, 2].any()

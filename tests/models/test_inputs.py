@@ -31,7 +31,7 @@ def test_a_tokenizers_answer_is_read_as_token_ids(model: HeadModel) -> None:
         dict(model.tokenizer(TEXTS, padding=True)),
     ):
         got = model.batch(given)
-        for name in ("ids", "types", "real", "segment", "special", "cls", "sep", "punct"):
+        for name in ("ids", "types", "attention_mask", "segment", "special", "cls", "sep", "punct"):
             assert torch.equal(getattr(got, name), getattr(wanted, name)), (type(given), name)
         assert (
             got.tokens
@@ -72,7 +72,7 @@ def test_token_ids_of_every_shape(model: HeadModel) -> None:
     ):
         got = model.batch(given, mask)
         assert torch.equal(got.ids, wanted.ids)
-        assert torch.equal(got.real, wanted.real)
+        assert torch.equal(got.attention_mask, wanted.attention_mask)
     for one in (rows[0], torch.tensor(rows[0]), np.array(rows[0]), tuple(rows[0])):
         assert model.batch(one).ids.tolist() == rows[:1]
     assert (
@@ -96,7 +96,7 @@ def test_token_ids_need_no_tokenizer() -> None:
     bare = HeadModel.open(build(*SERVED["llama"]))
     batch = bare.batch([[7, 8, 9], [5]])
     assert batch.tokens == [["7", "8", "9"], ["5"]]
-    assert batch.real.tolist() == [[True] * 3, [True, False, False]]
+    assert batch.attention_mask.tolist() == [[True] * 3, [True, False, False]]
     assert bare.trace([7, 8, 9]).attention is not None
 
 

@@ -49,7 +49,9 @@ def by_hooks(
 
     handles = [value.register_forward_hook(keep), projection.register_forward_pre_hook(replace)]
     with torch.no_grad():
-        result = model(input_ids=batch.ids, attention_mask=batch.real.long()).last_hidden_state
+        result = model(
+            input_ids=batch.ids, attention_mask=batch.attention_mask.long()
+        ).last_hidden_state
     for handle in handles:
         handle.remove()
     return result
@@ -58,7 +60,7 @@ def by_hooks(
 def seen(name: str, batch: Batch) -> Tensor:
     """V(i) [example, query, key], written down by hand."""
     n = batch.ids.shape[1]
-    keys = batch.real[:, None, :].expand(-1, n, n)
+    keys = batch.attention_mask[:, None, :].expand(-1, n, n)
     return keys.tril() if name == "llama" else keys
 
 
@@ -80,7 +82,7 @@ def test_against_hooks(name: str, what: str, block_rows: int | None) -> None:
     batch = ids_batch()
     visible = seen(name, batch).float()
     uniform = visible / visible.sum(-1, keepdim=True)
-    share = batch.real.float() / batch.lengths[:, None]
+    share = batch.attention_mask.float() / batch.lengths[:, None]
     cases: dict[str, tuple[Any, Callable[[Tensor, Tensor], Tensor]]] = {
         "zero": ("zero", lambda head, value: torch.zeros_like(head)),
         "uniform": ("uniform", lambda head, value: uniform @ value),
@@ -98,8 +100,10 @@ def test_against_hooks(name: str, what: str, block_rows: int | None) -> None:
         batch, interventions={(LAYER, HEAD): intervention}, block_rows=block_rows
     ).last_hidden_state
     plain = opened.forward(batch).last_hidden_state
-    torch.testing.assert_close(got[batch.real], expected[batch.real], atol=1e-5, rtol=1e-5)
-    assert (got - plain)[batch.real].abs().max() > 1e-3
+    torch.testing.assert_close(
+        got[batch.attention_mask], expected[batch.attention_mask], atol=1e-5, rtol=1e-5
+    )
+    assert (got - plain)[batch.attention_mask].abs().max() > 1e-3
 
 
 def test_watchers_see_the_weights_after_it() -> None:

@@ -32,7 +32,7 @@ def test_an_intervention_in_a_layer_changes_it_and_what_follows_only(name: str) 
         assert after.attention is not None
         assert after.outputs is not None
         assert after.hidden is not None
-        real = batch.real[:, None].expand(len(batch), opened.layers + 1, -1)
+        real = batch.attention_mask[:, None].expand(len(batch), opened.layers + 1, -1)
         moved = ((after.hidden - before.hidden).abs().amax(-1) * real).amax((0, 2)) > 0
         assert moved.tolist() == [False] * (layer + 1) + [True] * (opened.layers - layer)
         assert torch.equal(after.attention[:, : layer + 1], before.attention[:, : layer + 1])

@@ -374,11 +374,11 @@ def test_wiki_bert_equals_its_eager_self(wiki_bert: Path) -> None:
     with torch.no_grad():
         expected = eager(
             input_ids=batch.ids,
-            attention_mask=batch.real.long(),
+            attention_mask=batch.attention_mask.long(),
             token_type_ids=batch.types,
             output_attentions=True,
         )
-    attentions = torch.stack(expected.attentions, 1) * batch.real[:, None, None, :, None]
+    attentions = torch.stack(expected.attentions, 1) * batch.attention_mask[:, None, None, :, None]
     # To rounding, which twelve layers add to: the scale of the scores is applied inside their
     # product.
     torch.testing.assert_close(model.trace(batch).attention, attentions, rtol=0, atol=1e-5)
@@ -395,15 +395,15 @@ def test_stories_equals_its_eager_self(stories: Path) -> None:
     with torch.no_grad():
         expected = eager(
             input_ids=batch.ids,
-            attention_mask=batch.real.long(),
+            attention_mask=batch.attention_mask.long(),
             output_attentions=True,
             use_cache=False,
         )
-    attentions = torch.stack(expected.attentions, 1) * batch.real[:, None, None, :, None]
+    attentions = torch.stack(expected.attentions, 1) * batch.attention_mask[:, None, None, :, None]
     torch.testing.assert_close(model.trace(batch).attention, attentions, atol=1e-6, rtol=0)
     torch.testing.assert_close(
-        model.forward(batch, logits=True).logits[batch.real],
-        expected.logits[batch.real],
+        model.forward(batch, logits=True).logits[batch.attention_mask],
+        expected.logits[batch.attention_mask],
         atol=1e-4,
         rtol=1e-4,
     )

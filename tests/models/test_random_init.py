@@ -45,7 +45,9 @@ def test_the_last_vector_of_a_layer_is_hidden_and_no_logit() -> None:
     gave logits."""
     batch = ids_batch((7, 4), pad_id=0)
     llama = build("Llama4TextConfig", "Llama4ForCausalLM", LLAMA4)
-    wanted = llama.model(input_ids=batch.ids, attention_mask=batch.real.long()).last_hidden_state
+    wanted = llama.model(
+        input_ids=batch.ids, attention_mask=batch.attention_mask.long()
+    ).last_hidden_state
     opened = HeadModel.open(llama)
     _, layers = batch_vectors(opened, batch, "first")
     assert layers.shape == (3, 2, opened.hidden)

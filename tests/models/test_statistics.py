@@ -47,7 +47,7 @@ class Watch:
 
 
 def everything(batch: Batch) -> StatsRequest:
-    ids = torch.where(batch.real, batch.ids, -1)
+    ids = torch.where(batch.attention_mask, batch.ids, -1)
     before = torch.cat([torch.full_like(ids[:, :1], -1), ids[:, :-1]], dim=1)
     return StatsRequest(
         columns={
@@ -187,7 +187,7 @@ def test_blocks_that_fit_a_cache_are_plain_arithmetic(
     for needs in (frozenset[str](), frozenset({"attention"})):
         watch = Watch(ask, needs)
         out = own.forward(batch, watch).last_hidden_state
-        assert (out - own.forward(batch).last_hidden_state)[batch.real].abs().max() < 1e-5
+        assert (out - own.forward(batch).last_hidden_state)[batch.attention_mask].abs().max() < 1e-5
         assert trace.attention is not None
         assert trace.visible is not None
         for layer, told in enumerate(watch.told):
@@ -203,15 +203,15 @@ def test_entropy_from_scores_is_that_of_the_weights() -> None:
     mask = torch.zeros(2, 1, 24, 24)
     mask[1, ..., 20:] = -torch.inf
     call = Call(torch.nn.Identity(), query, key, query, mask)
-    wanted = reducer.Wanted(
+    wanted = reducer.PreparedRequest(
         StatsRequest(rest=True, entropy=True, largest=True), (2, 24, 24), query.device
     )
-    found = reducer.Gathered(wanted, 3, query)
+    found = reducer.StatsReducer(wanted, 3, query)
     room = query.new_empty(2, 24, 3, 8)
     with torch.no_grad():
-        cpu_attention.Attending(call, key, query, room, [24, 24], False, cpu_attention.Room()).rows(
-            0, 24, None, found
-        )
+        cpu_attention.CpuAttention(
+            call, key, query, room, [24, 24], False, cpu_attention.ScratchBuffer()
+        ).rows(0, 24, None, found)
     seen = mask[:, 0] == 0
     told = found.answers(0, reducer.Sight(seen.sum(-1), torch.zeros(2, 1), {}, None))
     scores = (query.double() @ key.double().transpose(2, 3)) * call.scaling + mask
@@ -237,7 +237,7 @@ def test_equal_labels_by_every_way(kinds: int, way: str, monkeypatch: Any) -> No
     ask = StatsRequest(
         labels={"kind": (own, theirs)}, pairs={"some": torch.tensor([[2, 0], [1, 39], [39, 0]])}
     )
-    assert "kind" in getattr(reducer.Wanted(ask, (3, 40, 40), weights.device).equal, way)
+    assert "kind" in getattr(reducer.PreparedRequest(ask, (3, 40, 40), weights.device).equal, way)
     same = (own[:, :, None] == theirs[:, None]) & (own >= 0)[..., None]
     told = compute_statistics(
         ask, Rows(0, 0, 40, weights, torch.ones(3, 1, 40, 40, dtype=torch.bool))
@@ -259,8 +259,8 @@ def test_little_beside_a_sink_is_as_exact_as_much(causal: bool) -> None:
     scores[..., 0] += 15
     n = batch.ids.shape[1]
     visible = (
-        batch.real[:, None, :, None]
-        & batch.real[:, None, None]
+        batch.attention_mask[:, None, :, None]
+        & batch.attention_mask[:, None, None]
         & (torch.ones(n, n).tril().bool() | (not causal))
     )
     weights = (scores[..., :n, :n].masked_fill(~visible, -torch.inf)).softmax(-1).nan_to_num(0)
@@ -371,8 +371,8 @@ def test_a_mask_of_true_and_false_hides_what_an_additive_one_hides() -> None:
         torch.testing.assert_close(call.fused(key, query, 0, 6), wanted @ query)
         room = query.new_empty(2, 6, 3, 8)
         with torch.no_grad():
-            cpu_attention.Attending(
-                call, key, query, room, [6, 6], False, cpu_attention.Room()
+            cpu_attention.CpuAttention(
+                call, key, query, room, [6, 6], False, cpu_attention.ScratchBuffer()
             ).rows(0, 6, None, None)
         torch.testing.assert_close(room.transpose(1, 2), wanted @ query)
         triangle = Call(torch.nn.Identity(), query, key, query, mask, causal=True).rows_mask(0, 6)

@@ -30,7 +30,7 @@ LAST = {  # the last linear map of a layer's feed-forward part
 
 def final(model: HeadModel, batch: Batch, **options: object) -> Tensor:
     found: Tensor = model.forward(batch, **options).last_hidden_state  # type: ignore[arg-type]
-    return found[batch.real]
+    return found[batch.attention_mask]
 
 
 @pytest.mark.parametrize("name", LAST)

@@ -283,7 +283,7 @@ def test_precision(name: str, dtype: torch.dtype) -> None:
     with torch.no_grad():
         expected = own(
             input_ids=batch.ids,
-            attention_mask=batch.real.long(),
+            attention_mask=batch.attention_mask.long(),
             output_attentions=True,
             output_hidden_states=True,
         )
@@ -292,13 +292,13 @@ def test_precision(name: str, dtype: torch.dtype) -> None:
     assert trace.attention is not None
     assert trace.outputs is not None
     assert trace.attention.dtype == trace.outputs.dtype == wanted
-    real = batch.real[:, None, None, :, None].expand_as(attentions)
+    real = batch.attention_mask[:, None, None, :, None].expand_as(attentions)
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-6}[dtype]
     torch.testing.assert_close(
         trace.attention[real], attentions.to(wanted)[real], atol=tolerance, rtol=0
     )
     sums = (trace.attention.sum(-1) + (0 if trace.sink is None else trace.sink))[
-        batch.real[:, None, None].expand(attentions.shape[:-1])
+        batch.attention_mask[:, None, None].expand(attentions.shape[:-1])
     ]
     torch.testing.assert_close(
         sums, torch.ones_like(sums), atol=1e-6, rtol=0
@@ -327,7 +327,7 @@ def test_unwatched_passes_give_the_same_output(name: str) -> None:
     blocked = opened.forward(batch, block_rows=3).last_hidden_state
     kept = torch.stack(Outputs.kept, 1)
     Outputs.kept.clear()
-    real = batch.real
+    real = batch.attention_mask
     torch.testing.assert_close(
         kept.transpose(2, 3)[:, :, real[0]],
         watched.transpose(2, 3)[:, :, real[0]],

@@ -42,7 +42,7 @@ def test_equals_the_double_loop(rows: tuple[list[Encoded], list[np.ndarray]]) ->
     batch = collate(encoded, pad_to=40)
     weights = padded(maps, batch)
     index = word_index(batch)
-    visible = (batch.real[:, :, None] & batch.real[:, None])[:, None]
+    visible = (batch.attention_mask[:, :, None] & batch.attention_mask[:, None])[:, None]
     found = word_maps(Rows(0, 0, 40, weights, visible), index, batch.sep[..., None])
     for i, (row, m) in enumerate(zip(encoded, maps, strict=True)):
         count = row.word_count
@@ -73,9 +73,11 @@ def test_visibility(rows: tuple[list[Encoded], list[np.ndarray]]) -> None:
     batch = collate(rows[0][:2])
     width = batch.ids.shape[1]
     place = torch.arange(width)
-    visible = ((place[None] <= place[:, None]) & batch.real[:, :, None] & batch.real[:, None])[
-        :, None
-    ]
+    visible = (
+        (place[None] <= place[:, None])
+        & batch.attention_mask[:, :, None]
+        & batch.attention_mask[:, None]
+    )[:, None]
     found = word_visibility(Rows(0, 0, width, visible.float(), visible), word_index(batch)) > 0
     for i, row in enumerate(rows[0][:2]):
         count = row.word_count

@@ -59,7 +59,7 @@ def test_padding_changes_nothing(kind, request):
     planted = request.getfixturevalue(kind)
     rows = planted.encode(TEXTS[:3])
     batch = collate(rows, planted.tokenizer.pad_token_id, pad_to=30)
-    inputs = {"input_ids": batch.ids, "attention_mask": batch.real.long()} | (
+    inputs = {"input_ids": batch.ids, "attention_mask": batch.attention_mask.long()} | (
         {} if planted.causal else {"token_type_ids": batch.types}
     )
     with torch.no_grad():

@@ -217,13 +217,13 @@ def test_padding_is_no_token():
         n = len(row)
         assert batch.ids[i, :n].tolist() == row.ids.tolist()
         assert (batch.ids[i, n:] == 99).all()
-        assert batch.real[i].tolist() == [True] * n + [False] * (20 - n)
+        assert batch.attention_mask[i].tolist() == [True] * n + [False] * (20 - n)
         for name in ("special", "cls", "sep", "punct"):
             assert not getattr(batch, name)[i, n:].any()
         assert (batch.word[i, n:] == NO_WORD).all()
         assert (batch.segment[i, n:] == NO_SEGMENT).all()
     kinds = sum(batch.kind(k).int() for k in ("cls", "sep", "punct", "other"))
-    assert torch.equal(kinds, batch.real.int())
+    assert torch.equal(kinds, batch.attention_mask.int())
     assert batch.select([2, 0]).index == [2, 0]
 
 

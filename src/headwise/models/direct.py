@@ -80,7 +80,7 @@ class Recorded:
         self.outputs: list[Tensor] = []
         self._hidden: Tensor | None = None
         self._given: dict[nn.Module, Tensor] = {}
-        session = Session(model.sites, batch.real, self)
+        session = Session(model.sites, batch.attention_mask, self)
         watched = [b.other for b in structure.blocks] + [
             b.projection for b in structure.blocks if b.writing
         ]
@@ -88,7 +88,7 @@ class Recorded:
             for module in (*(m for m in watched if m is not None), structure.head):
                 stack.callback(module.register_forward_hook(only_in_this_thread(self._keep)).remove)
             stack.enter_context(session.running())
-            self.output: Any = model.run(batch.ids, batch.real, batch.types, logits=True)
+            self.output: Any = model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
         assert session.final is not None
         self.final = session.final
 
@@ -181,8 +181,8 @@ class Recorded:
         )
 
 
-def adds_up(found: Direct, real: Tensor) -> float:
+def adds_up(found: Direct, attention_mask: Tensor) -> float:
     """The largest difference between the parts' sum and the model's own logit, relative to the
     largest logit."""
-    difference = (found.total() - found.logit).abs()[real]
-    return float(difference.max() / found.logit.abs()[real].max().clamp(min=1e-6))
+    difference = (found.total() - found.logit).abs()[attention_mask]
+    return float(difference.max() / found.logit.abs()[attention_mask].max().clamp(min=1e-6))

@@ -24,7 +24,7 @@ def call_part(
     encoder: nn.Module | None,
     stack: str,
     ids: Tensor,
-    real: Tensor,
+    attention_mask: Tensor,
     types: Tensor,
     *,
     logits: bool = False,
@@ -35,7 +35,7 @@ def call_part(
 
     `encoder` is that of an encoder-decoder. Its decoder reads `ids`, its encoder `source` (ids, and
     which are real)."""
-    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask.long()}
     part: nn.Module = (
         module
         if logits
@@ -49,7 +49,7 @@ def call_part(
                 f"The decoder of {type(module).__name__} reads a source beside its target; give pairs of both."
             )
         inputs = {"input_ids": source[0], "attention_mask": source[1].long()}
-        inputs |= {"decoder_input_ids": ids, "decoder_attention_mask": real.long()}
+        inputs |= {"decoder_input_ids": ids, "decoder_attention_mask": attention_mask.long()}
         if part is module and not logits and head_of(module, stack)[0]:
             return _decoded(module, encoder, inputs)
     elif encoder is not None and logits and head_of(module, stack)[0]:

@@ -401,7 +401,9 @@ class HeadModel:
             "keep": keep,
             "streams": streams,
         }
-        return Session(self.sites, batch.real, watcher, plan, keys=batch.keys.real, **how)
+        return Session(
+            self.sites, batch.attention_mask, watcher, plan, keys=batch.keys.attention_mask, **how
+        )
 
     def _forward(self, session: Session, batch: Batch, logits: bool) -> Any:
         if logits and not (self.has_lm_head or hasattr(self.module, "num_labels")):
@@ -410,7 +412,7 @@ class HeadModel:
             )
         with self.evaluating(), session.running():
             output = self.run(
-                batch.ids, batch.real, batch.types, logits=logits, source=batch.source
+                batch.ids, batch.attention_mask, batch.types, logits=logits, source=batch.source
             )
         if session.layer_count.seen != self.layers:
             raise ModelError(
@@ -427,7 +429,7 @@ class HeadModel:
     def run(
         self,
         ids: Tensor,
-        real: Tensor,
+        attention_mask: Tensor,
         types: Tensor,
         *,
         logits: bool = False,
@@ -437,9 +439,11 @@ class HeadModel:
         mode and gradients; `source` is what the encoder reads where the stack is its decoder's."""
         more: Any = {
             "logits": logits,
-            "source": None if source is None else (source.ids, source.real),
+            "source": None if source is None else (source.ids, source.attention_mask),
         }
-        return call_part(self.module, self.encoder_part, self.stack, ids, real, types, **more)
+        return call_part(
+            self.module, self.encoder_part, self.stack, ids, attention_mask, types, **more
+        )
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Evaluation mode for a `with` block; training mode is given back module by module."""

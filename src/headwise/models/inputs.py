@@ -102,13 +102,13 @@ class _IdRows:
 
     def _row(self, ids: np.ndarray, mask: np.ndarray, types: np.ndarray, index: int) -> Encoded:
         where = f"Row {index} of token ids"
-        real = mask.astype(bool)
-        if not real.any() or (np.diff(real.astype(int)) > 0).any():
-            side = "is padded on the left or inside" if real.any() else "is all padding"
+        attention_mask = mask.astype(bool)
+        if not attention_mask.any() or (np.diff(attention_mask.astype(int)) > 0).any():
+            side = "is padded on the left or inside" if attention_mask.any() else "is all padding"
             raise InputError(
                 f"{where} {side}: give rows padded on the right (tokenizer.padding_side = 'right')."
             )
-        ids, types = ids[real], types[real]
+        ids, types = ids[attention_mask], types[attention_mask]
         lowest, highest = int(ids.min()), int(ids.max())
         if lowest < 0 or (self.vocabulary is not None and highest >= self.vocabulary):
             known = (

@@ -194,7 +194,7 @@ def on_weights(
     return weights, sink
 
 
-def on_outputs(plan: Mapping[int, Intervention], outputs: Tensor, real: Tensor) -> Tensor:
+def on_outputs(plan: Mapping[int, Intervention], outputs: Tensor, attention_mask: Tensor) -> Tensor:
     """Head outputs `[example, head, token, d_head]` after the interventions that replace
     outputs."""
     chosen = {
@@ -215,7 +215,9 @@ def on_outputs(plan: Mapping[int, Intervention], outputs: Tensor, real: Tensor) 
         elif what == "zero":
             changed[:, head] = 0
         else:
-            changed[:, head] = _mean_of_tokens(outputs[:, head], real).expand_as(outputs[:, head])
+            changed[:, head] = _mean_of_tokens(outputs[:, head], attention_mask).expand_as(
+                outputs[:, head]
+            )
     return changed
 
 
@@ -236,10 +238,10 @@ def _misfit(what: str, given: Tensor, wanted: list[int], where: str = "") -> Par
     )
 
 
-def _mean_of_tokens(values: Tensor, real: Tensor) -> Tensor:
+def _mean_of_tokens(values: Tensor, attention_mask: Tensor) -> Tensor:
     """The mean over the tokens that are no padding, `[example, token, size]` to `[example, 1,
     size]`."""
-    share = (real / real.sum(-1, keepdim=True)).to(
+    share = (attention_mask / attention_mask.sum(-1, keepdim=True)).to(
         values.device, torch.promote_types(values.dtype, torch.float32)
     )
     return (share[:, None] @ values.to(share.dtype)).to(values.dtype)
@@ -257,8 +259,8 @@ def attend_by_plan(call: Call, plan: Mapping[int, Intervention]) -> tuple[Tensor
         seen = seen & is_open(mask).any(1, keepdim=True)
     weights, _ = on_weights(plan, weights, seen, sink, 0)
     output = weights.to(value.dtype) @ value
-    real = torch.ones(len(output), queries, dtype=torch.bool, device=output.device)
-    return output, on_outputs(plan, output, real), weights
+    attention_mask = torch.ones(len(output), queries, dtype=torch.bool, device=output.device)
+    return output, on_outputs(plan, output, attention_mask), weights
 
 
 # --- beside the heads -----------------------------------------------------------------------------
@@ -305,7 +307,11 @@ def feed_forward(entry: nn.Module) -> nn.Module:
 
 
 def stream_hooks(
-    streams: Streams, sites: Sites, real: Tensor, active: Callable[[], bool], stack: ExitStack
+    streams: Streams,
+    sites: Sites,
+    attention_mask: Tensor,
+    active: Callable[[], bool],
+    stack: ExitStack,
 ) -> None:
     """Hooks that change streams for as long as the stack is open, in passes for which `active` says
     so.
@@ -321,7 +327,7 @@ def stream_hooks(
         module = entry if stream == "residual" else feed_forward(entry)
         changes.setdefault((module, stream), {})[places[layer].layers.index(layer)] = what
     for (module, stream), by_call in changes.items():
-        hook = _Hook(by_call, stream, real, active, sites.tokens_first)
+        hook = _Hook(by_call, stream, attention_mask, active, sites.tokens_first)
         if stream == "residual":
             before = only_in_this_thread(hook.before)
             stack.callback(
@@ -337,7 +343,7 @@ class _Hook:
 
     by_call: Mapping[int, Intervention]
     stream: str
-    real: Tensor
+    attention_mask: Tensor
     active: Callable[[], bool]
     tokens_first: bool
     calls: int = 0
@@ -365,7 +371,9 @@ class _Hook:
 
     def _changed(self, values: Tensor, what: Intervention) -> Tensor:
         if values.ndim == 2:  # some flatten examples and tokens before their feed-forward part
-            return self._changed(values.view(*self.real.shape, -1), what).reshape(values.shape)
+            return self._changed(values.view(*self.attention_mask.shape, -1), what).reshape(
+                values.shape
+            )
         inside = values.transpose(0, 1) if self.tokens_first else values
         if what == "zero":
             new = torch.zeros_like(inside)
@@ -374,6 +382,6 @@ class _Hook:
         elif isinstance(what, Patch):
             new = _output_of(what, inside, f" of the {self.stream} stream").expand_as(inside)
         else:
-            new = _mean_of_tokens(inside, self.real).expand_as(inside)
+            new = _mean_of_tokens(inside, self.attention_mask).expand_as(inside)
         # Some models write into what they are given, or take it as one piece.
         return (new.transpose(0, 1) if self.tokens_first else new).contiguous()

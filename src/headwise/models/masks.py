@@ -105,7 +105,7 @@ def row_mask(**arguments: Any) -> Tensor | None:
     return made
 
 
-def _sight(mask: RowMask, real: Tensor | None) -> Sight | None:
+def _sight(mask: RowMask, attention_mask: Tensor | None) -> Sight | None:
     """What a mask comes to, believed only if some rows of it, built as the model would have them,
     are just that."""
     n = mask.shape[-1]  # `built` is [example, row, key]
@@ -124,11 +124,13 @@ def _sight(mask: RowMask, real: Tensor | None) -> Sight | None:
     row = torch.tensor(rows, device=built.device)
     lengths = (
         torch.full((len(built),), n, device=built.device)
-        if real is None
-        else real.sum(-1).to(built.device)
+        if attention_mask is None
+        else attention_mask.sum(-1).to(built.device)
     )
     inside = place < lengths[:, None]
-    if real is not None and not torch.equal(inside, real.to(built.device).bool()):
+    if attention_mask is not None and not torch.equal(
+        inside, attention_mask.to(built.device).bool()
+    ):
         return None
     counted = (row < lengths[:, None])[..., None]  # rows of padding do not matter
     apart = row[:, None] - place

@@ -43,24 +43,31 @@ def measure(
     device = home_of(module)
     ids = torch.arange(12, device=device).view(2, 6) * 7 % max(vocabulary - 1, 1)
     ids = torch.where(ids >= pad_id, ids + 1, ids).clamp(max=vocabulary - 1)
-    real = torch.tensor([[True] * 6, [True] * 4 + [False] * 2], device=device)
-    ids = torch.where(real, ids, pad_id)
+    attention_mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2], device=device)
+    ids = torch.where(attention_mask, ids, pad_id)
     part = "decoder" if encoder is not None and stack in ("decoder", "cross") else "encoder"
 
     def run(tokens: int = 5) -> Any:
         if part == "encoder":
-            return call_part(module, encoder, part, ids, real, torch.zeros_like(ids))
+            return call_part(module, encoder, part, ids, attention_mask, torch.zeros_like(ids))
         # The decoder gets one token less than the encoder, so that cross-attention is told by its
         # shape.
-        target = ids[:, :tokens], real[:, :tokens]
+        target = ids[:, :tokens], attention_mask[:, :tokens]
         return call_part(
-            module, encoder, part, *target, torch.zeros_like(target[0]), source=(ids, real)
+            module,
+            encoder,
+            part,
+            *target,
+            torch.zeros_like(target[0]),
+            source=(ids, attention_mask),
         )
 
     try:
         with evaluating(module), torch.no_grad():
-            sites, found = find_sites(module, run, real, stack, encoder)
-            with Session(sites, real, TraceWatcher(frozenset({"hidden"}))).running() as session:
+            sites, found = find_sites(module, run, attention_mask, stack, encoder)
+            with Session(
+                sites, attention_mask, TraceWatcher(frozenset({"hidden"}))
+            ).running() as session:
                 output = run(tokens=6)
     except ModelError:
         raise

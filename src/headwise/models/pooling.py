@@ -34,15 +34,15 @@ class _Chosen(Watcher):
 
     needs = frozenset({"outputs"})
 
-    def __init__(self, wanted: dict[int, list[int]], real: Tensor, token: str) -> None:
-        self.wanted, self.real, self.token = wanted, real, token
+    def __init__(self, wanted: dict[int, list[int]], attention_mask: Tensor, token: str) -> None:
+        self.wanted, self.attention_mask, self.token = wanted, attention_mask, token
         self.found: dict[tuple[int, int], Tensor] = {}
 
     def layer(self, layer: Layer) -> None:
         heads = self.wanted.get(layer.layer)
         if heads:
             assert layer.outputs is not None
-            pooled = pool_tokens(layer.outputs[:, heads], self.real, self.token)
+            pooled = pool_tokens(layer.outputs[:, heads], self.attention_mask, self.token)
             self.found.update({(layer.layer, head): pooled[:, i] for i, head in enumerate(heads)})
 
 
@@ -152,8 +152,8 @@ class HeadPooling(nn.Module):
         """
         ids = features["input_ids"]
         mask = features.get("attention_mask")
-        real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
-        if (real[:, 1:] & ~real[:, :-1]).any():
+        attention_mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        if (attention_mask[:, 1:] & ~attention_mask[:, :-1]).any():
             raise InputError(
                 "The batch is padded on the left; set the tokenizer's padding_side to right."
             )
@@ -162,9 +162,9 @@ class HeadPooling(nn.Module):
         wanted: dict[int, list[int]] = {}
         for layer, head in self.heads:
             wanted.setdefault(layer, []).append(head)
-        watcher = _Chosen(wanted, real, self.token)
-        with Session(self.model.sites, real, watcher).running():
-            self.model.run(ids, real, torch.zeros_like(ids) if types is None else types)
+        watcher = _Chosen(wanted, attention_mask, self.token)
+        with Session(self.model.sites, attention_mask, watcher).running():
+            self.model.run(ids, attention_mask, torch.zeros_like(ids) if types is None else types)
         vector = torch.cat([watcher.found[place] for place in self.heads], -1)
         return {
             **features,

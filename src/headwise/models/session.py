@@ -45,7 +45,7 @@ class Session(Running):
     ----------
     sites
         The attention modules of the watched stack.
-    real
+    attention_mask
         Bool `[example, token]`: which tokens are no padding (padding is on the right).
     watcher
         Who wants to see; None where only interventions are asked for.
@@ -68,7 +68,7 @@ class Session(Running):
     def __init__(
         self,
         sites: Sites,
-        real: Tensor,
+        attention_mask: Tensor,
         watcher: Watcher | None = None,
         plan: Plan | None = None,
         *,
@@ -78,17 +78,26 @@ class Session(Running):
         streams: Streams | None = None,
         keys: Tensor | None = None,
     ) -> None:
-        self.streams, self.keys = streams or {}, real if keys is None else keys
+        self.streams, self.keys = streams or {}, attention_mask if keys is None else keys
         self.stream: Watch | None = None
-        self.anchor = torch.zeros((), device=real.device, requires_grad=True)  # see `Streamed`
-        self.sites, self.real, self.watcher, self.plan = sites, real, watcher, plan or {}
+        self.anchor = torch.zeros(
+            (), device=attention_mask.device, requires_grad=True
+        )  # see `Streamed`
+        self.sites, self.attention_mask, self.watcher, self.plan = (
+            sites,
+            attention_mask,
+            watcher,
+            plan or {},
+        )
         self.block_rows, self.block_bytes, self.keep = block_rows, block_bytes, keep
         self.needs: frozenset[str] = frozenset() if watcher is None else watcher.needs
-        self.lengths: list[int] = real.sum(-1).tolist()
+        self.lengths: list[int] = attention_mask.sum(-1).tolist()
         wanted = getattr(
             watcher, "padding", False
         )  # who asks for them gets the rows of padding as they are
-        self.padded = bool(self.lengths) and min(self.lengths) < real.shape[-1] and not wanted
+        self.padded = (
+            bool(self.lengths) and min(self.lengths) < attention_mask.shape[-1] and not wanted
+        )
         self.kept: list[Rows] = []
         self.final: Tensor | None = (
             None  # what leaves the last layer, where hidden states were asked for
@@ -123,7 +132,11 @@ class Session(Running):
                     )
             if self.streams:
                 stream_hooks(
-                    self.streams, self.sites, self.real, lambda: SESSION.get() is self, stack
+                    self.streams,
+                    self.sites,
+                    self.attention_mask,
+                    lambda: SESSION.get() is self,
+                    stack,
                 )
             stack.enter_context(use_session(self))
             yield self
@@ -144,12 +157,12 @@ class Session(Running):
                 self._left = hidden_output(output)
 
     def _hidden(self, values: Tensor) -> Tensor:
-        values = values.to(self.real.device)
+        values = values.to(self.attention_mask.device)
         return at_least_single(values.transpose(0, 1) if self.sites.tokens_first else values)
 
     def by_rows(self, batch_size: int, queries: int, keys: int) -> bool:
         """Whether the rows of this input are formed in blocks, or not at all."""
-        fused = self.asking is not None and self.real.is_cuda and has_kernels()
+        fused = self.asking is not None and self.attention_mask.is_cuda and has_kernels()
         return fused or self._rows_at_once(batch_size, queries, keys) < queries
 
     def _rows_at_once(self, batch_size: int, queries: int, keys: int) -> int:
@@ -168,7 +181,7 @@ class Session(Running):
         )
         if whole and key in self._visible:
             return self._visible[key][1]
-        shown = self.real[:, None, start:stop, None] & self.keys[:, None, None, :]
+        shown = self.attention_mask[:, None, start:stop, None] & self.keys[:, None, None, :]
         mask = call.rows_mask(start, stop)
         if (
             mask is not None
@@ -185,7 +198,7 @@ class Session(Running):
         layer = self.layer_count.of_call(call.module)
         if layer is None:
             return call.plain()
-        device, home = call.value.device, self.real.device
+        device, home = call.value.device, self.attention_mask.device
         if device == home:
             return self._attend(call, layer)
         # Of a model on several devices, queries, keys and values come to where the batch is, and
@@ -309,7 +322,9 @@ class Session(Running):
         serve this call."""
         asking = self.asking
         if self._lengths is None:
-            self._lengths = torch.tensor(self.lengths, device=self.real.device, dtype=torch.int32)
+            self._lengths = torch.tensor(
+                self.lengths, device=self.attention_mask.device, dtype=torch.int32
+            )
         scores = scores_of(call, self._lengths)
         if scores is None or asking is None or asking.ask is None:
             return None
@@ -322,7 +337,7 @@ class Session(Running):
 
     def _finish(self, layer: int, output: Tensor, call: Call, plan: Mapping[int, Any]) -> Tensor:
         if plan:
-            output = on_outputs(plan, output, self.real)
+            output = on_outputs(plan, output, self.attention_mask)
         if self.watcher is not None:
             self._show(layer, output, call)
         return output.transpose(1, 2).contiguous()

@@ -92,14 +92,14 @@ class Probe(Running):
     """A session that notes every attention call and compares the tap's numbers with the model's own
     eager function."""
 
-    def __init__(self, real: Tensor) -> None:
-        self.real = real
+    def __init__(self, attention_mask: Tensor) -> None:
+        self.attention_mask = attention_mask
         self.seen: list[_Seen] = []
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         if (
             call.value.ndim != 4
-            or len(call.value) != len(self.real)
+            or len(call.value) != len(self.attention_mask)
             or call.sizes[1] % call.sizes[4]
         ):
             raise ModelError(
@@ -107,13 +107,13 @@ class Probe(Running):
                 "not serve."
             )
         _, heads, queries, keys, kv_heads, d_head = call.sizes
-        real = self.real.to(call.value.device)
+        attention_mask = self.attention_mask.to(call.value.device)
         key, value = call.repeated()
         weights, _ = call.weights(key, 0, queries)
         output = (weights.to(value.dtype) @ value).transpose(1, 2)
         if call.own is not None:
             own = call.own()[0].reshape(output.shape)
-            rows = real[:, : output.shape[1]]
+            rows = attention_mask[:, : output.shape[1]]
             difference = (own[rows] - output[rows]).abs().max().item()
             if not difference <= TOLERANCE * max(1.0, own[rows].abs().max().item()):
                 raise ModelError(
@@ -121,7 +121,7 @@ class Probe(Running):
                     f"(outputs differ by {difference:.1e}); this model is not served."
                 )
         causal = queries == keys and not bool(
-            (weights * real[:, None, :queries, None]).triu(1).any()
+            (weights * attention_mask[:, None, :queries, None]).triu(1).any()
         )
         self.seen.append(_Seen(call.module, queries, keys, heads, kv_heads, d_head, causal))
         return output.contiguous(), weights
@@ -135,13 +135,13 @@ def has_attention(model: nn.Module) -> bool:
 def find_sites(
     model: nn.Module,
     run: Callable[[], object],
-    real: Tensor,
+    attention_mask: Tensor,
     stack: str | None,
     encoder: nn.Module | None,
 ) -> tuple[Sites, str]:
     """Run a probe and sort the attention calls it made; gives the sites of the asked-for stack and
     its name."""
-    probe = Probe(real)
+    probe = Probe(attention_mask)
     with use_session(probe), torch.no_grad():
         run()
     name = type(model).__name__

@@ -193,12 +193,12 @@ def find_blocks(model: HeadModel) -> list[Block]:
 def _watched(model: HeadModel, logits: bool) -> tuple[_Watch, Any]:
     vocabulary = getattr(model.module.get_input_embeddings(), "num_embeddings", 100)
     ids = (torch.arange(12, device=model.device).view(2, 6) * 37 + 5) % vocabulary
-    real = torch.ones_like(ids, dtype=torch.bool)
+    attention_mask = torch.ones_like(ids, dtype=torch.bool)
     half = model.dtype in (torch.float16, torch.bfloat16)
     watch = _Watch(CLOSE_HALF if half else CLOSE, model.device)
-    session = Session(model.sites, real, watch)
+    session = Session(model.sites, attention_mask, watch)
     with torch.no_grad(), model.evaluating(), watch.hooked(model.module), session.running():
-        output = model.run(ids, real, torch.zeros_like(ids), logits=logits)
+        output = model.run(ids, attention_mask, torch.zeros_like(ids), logits=logits)
     return watch, output
 
 

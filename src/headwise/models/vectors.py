@@ -64,19 +64,21 @@ def token_rule(model: HeadModel, token: str = "auto") -> str:
     return "first" if model.tokenizer is None or model.encoder.cls_id is not None else "mean"
 
 
-def pool_tokens(values: Tensor, real: Tensor, token: str) -> Tensor:
+def pool_tokens(values: Tensor, attention_mask: Tensor, token: str) -> Tensor:
     """`values[example, ..., token, size]` at the sentence's token, [example, ..., size]; padding
     never counts."""
     if token == "first":
         return values[..., 0, :]
     if token == "last":
         index = (
-            (real.sum(-1) - 1)
+            (attention_mask.sum(-1) - 1)
             .view(-1, *[1] * (values.ndim - 1))
             .expand(*values.shape[:-2], 1, values.shape[-1])
         )
         return values.gather(-2, index)[..., 0, :]
-    weight = real.to(values.dtype).view(len(real), *[1] * (values.ndim - 3), -1, 1)
+    weight = attention_mask.to(values.dtype).view(
+        len(attention_mask), *[1] * (values.ndim - 3), -1, 1
+    )
     return (values * weight).sum(-2) / weight.sum(-2)
 
 
@@ -93,8 +95,12 @@ class _Watcher(Watcher):
     def layer(self, layer: Layer) -> None:
         assert layer.outputs is not None
         assert layer.hidden is not None
-        self.heads.append(pool_tokens(layer.outputs, self.batch.real, self.token).float().cpu())
-        self.entering.append(pool_tokens(layer.hidden, self.batch.real, self.token).float().cpu())
+        self.heads.append(
+            pool_tokens(layer.outputs, self.batch.attention_mask, self.token).float().cpu()
+        )
+        self.entering.append(
+            pool_tokens(layer.hidden, self.batch.attention_mask, self.token).float().cpu()
+        )
 
 
 def batch_vectors(model: HeadModel, batch: Batch, token: str) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +111,7 @@ def batch_vectors(model: HeadModel, batch: Batch, token: str) -> tuple[np.ndarra
     watcher = _Watcher(batch, token)
     output = model.forward(batch, watcher)
     final = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
-    last = pool_tokens(final.float(), batch.real, token).cpu()
+    last = pool_tokens(final.float(), batch.attention_mask, token).cpu()
     layers = torch.stack([*watcher.entering[1:], last])
     return torch.stack(watcher.heads).transpose(1, 2).numpy(), layers.numpy()
 

@@ -175,7 +175,7 @@ def simple_maps(batch: Batch, causal: bool) -> tuple[Tensor, Tensor]:
 
 def _make_simple(batch: Batch, causal: bool) -> tuple[Tensor, Tensor]:
     index = word_index(batch)
-    seen = (batch.real[:, :, None] & batch.real[:, None, :])[:, None]
+    seen = (batch.attention_mask[:, :, None] & batch.attention_mask[:, None, :])[:, None]
     if causal:
         seen = seen & torch.ones(seen.shape[-2:], dtype=torch.bool, device=seen.device).tril()
     even = seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)

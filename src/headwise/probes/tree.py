@@ -86,7 +86,7 @@ class Part:
     maps: Tensor | None
     vectors: Tensor
     head: Tensor
-    real: Tensor
+    attention_mask: Tensor
 
 
 def part_of(
@@ -96,15 +96,17 @@ def part_of(
     width = max(len(trees.heads[s]) for s in sentences)
     vectors = torch.zeros(len(sentences), width, trees.vectors[sentences[0]].shape[1])
     head = torch.full((len(sentences), width), -100)
-    real = torch.zeros(len(sentences), width, dtype=torch.bool)
+    attention_mask = torch.zeros(len(sentences), width, dtype=torch.bool)
     for place, s in enumerate(sentences):
         n = len(trees.heads[s])
         vectors[place, :n] = torch.from_numpy(trees.vectors[s])
         gold = np.where(trees.heads[s] == n, width, trees.heads[s])
         head[place, :n] = torch.from_numpy(np.where(trees.scored[s], gold, -100))
-        real[place, :n] = True
+        attention_mask[place, :n] = True
     maps = None if word_maps is None else word_maps.read(sentences, width).to(device)
-    return Part(list(sentences), maps, vectors.to(device), head.to(device), real.to(device))
+    return Part(
+        list(sentences), maps, vectors.to(device), head.to(device), attention_mask.to(device)
+    )
 
 
 class TreeProbe(nn.Module):
@@ -119,7 +121,9 @@ class TreeProbe(nn.Module):
     def forward(self, part: Part) -> Tensor:
         scores, root = self.scores(part)
         size = scores.shape[1]
-        closed = ~part.real[:, None, :] | torch.eye(size, dtype=torch.bool, device=scores.device)
+        closed = ~part.attention_mask[:, None, :] | torch.eye(
+            size, dtype=torch.bool, device=scores.device
+        )
         return torch.cat([scores.masked_fill(closed, NEVER), root[..., None]], dim=-1)
 
     def scores(self, part: Part) -> tuple[Tensor, Tensor]:
@@ -146,7 +150,9 @@ class AttentionProbe(TreeProbe):
     def scores(self, part: Part) -> tuple[Tensor, Tensor]:
         assert part.maps is not None
         both = part.maps @ self.weight  # from, to, which
-        return both[..., 0].transpose(1, 2) + both[..., 1], self.root.expand(part.real.shape)
+        return both[..., 0].transpose(1, 2) + both[..., 1], self.root.expand(
+            part.attention_mask.shape
+        )
 
     def head_weights(self, part: Part) -> Tensor:
         """The weight of each head, `[scored word, head, (w, u)]`: the same for all words."""
@@ -193,7 +199,7 @@ class AttentionWordsProbe(TreeProbe):
         Words under the root have none.
         """
         candidate, dependent = self._parts(part)
-        sentence, word = ((part.head >= 0) & (part.head < part.real.shape[1])).nonzero(
+        sentence, word = ((part.head >= 0) & (part.head < part.attention_mask.shape[1])).nonzero(
             as_tuple=True
         )
         return candidate[sentence, part.head[sentence, word]] + dependent[sentence, word]
@@ -228,7 +234,7 @@ class DistanceWordsProbe(TreeProbe):
         dependent = part.vectors @ self.dependent + self.bias
         candidate = part.vectors @ self.candidate
         near = (
-            distance_features(part.real) @ self.distance
+            distance_features(part.attention_mask) @ self.distance
         )  # sentence, dependent, candidate, hidden
         words = torch.relu(dependent[:, :, None] + candidate[:, None] + near) @ self.out
         root = (
@@ -238,17 +244,17 @@ class DistanceWordsProbe(TreeProbe):
         return words, root
 
 
-def distance_features(real: Tensor) -> Tensor:
+def distance_features(attention_mask: Tensor) -> Tensor:
     """Features `[sentence, dependent, candidate, feature]` of distances, candidate − dependent.
 
     d / n ahead, −d / n behind, and an indicator for each of −2..2.
     """
-    width = real.shape[1]
-    places = torch.arange(width, device=real.device)
+    width = attention_mask.shape[1]
+    places = torch.arange(width, device=attention_mask.device)
     distance = (places[None, :] - places[:, None]).float()
-    length = real.sum(1).clamp(min=1)[:, None, None].float()
+    length = attention_mask.sum(1).clamp(min=1)[:, None, None].float()
     shares = [distance.clamp(min=0) / length, (-distance).clamp(min=0) / length]
-    indicators = [(distance == d).float().expand(len(real), -1, -1) for d in NEAR]
+    indicators = [(distance == d).float().expand(len(attention_mask), -1, -1) for d in NEAR]
     return torch.stack([*shares, *indicators], dim=-1)
 
 

@@ -85,7 +85,9 @@ class Prepared:
         self.words = sum(self._scored)
         heads = 0 if word_maps is None else word_maps.heads
         self._kept: list[Tensor | None] = [None] * len(self.groups)
-        numbers = heads * sum(part.real.shape[1] * part.real.numel() for part in self.parts)
+        numbers = heads * sum(
+            part.attention_mask.shape[1] * part.attention_mask.numel() for part in self.parts
+        )
         self._keep, self._ready = 2 * numbers <= _room(device), 4 * numbers <= _room(device)
 
     def __len__(self) -> int:
@@ -105,7 +107,7 @@ class Prepared:
             kept = self._kept[place]
             if kept is None:
                 kept = (
-                    self.word_maps.read(self.groups[place], part.real.shape[1])
+                    self.word_maps.read(self.groups[place], part.attention_mask.shape[1])
                     .half()
                     .to(self.device)
                 )

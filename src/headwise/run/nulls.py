@@ -46,7 +46,7 @@ class Sharpness(Watcher):
         self.batch, self.total, self.count = batch, 0.0, 0.0
 
     def rows(self, rows: Rows) -> None:
-        real = self.batch.real[:, None, rows.start : rows.stop]
+        real = self.batch.attention_mask[:, None, rows.start : rows.stop]
         self.total += float((rows.weights.amax(-1) * real).sum())
         self.count += float(real.sum()) * rows.weights.shape[1]
 

@@ -286,12 +286,12 @@ def _first(*values: int | None) -> int | None:
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Rows of similar length, padded on the right, on the model's device. Padding is False in
-    `real` and in every kind, and NO_WORD and NO_SEGMENT."""
+    `attention_mask` and in every token type, and NO_WORD and NO_SEGMENT."""
 
     rows: tuple[Encoded, ...]
     ids: Tensor  # int64 [example, token]
     types: Tensor  # int64 [example, token]
-    real: Tensor  # bool [example, token]
+    attention_mask: Tensor  # bool [example, token]
     lengths: Tensor  # int64 [example]
     word: Tensor  # int64 [example, token]
     segment: Tensor  # int64 [example, token]
@@ -345,15 +345,15 @@ class Batch:
         if name in ROLES:
             return self.remember(("role", name), lambda: self._of_role(name))
         if name == "first":
-            first = torch.zeros_like(self.real)
+            first = torch.zeros_like(self.attention_mask)
             first[:, 0] = True
             return first
         if name == "other":
-            return self.real & ~(self.cls | self.sep | self.punct)
+            return self.attention_mask & ~(self.cls | self.sep | self.punct)
         return {"cls": self.cls, "sep": self.sep, "punct": self.punct}[name]
 
     def _of_role(self, name: str) -> Tensor:
-        out = torch.zeros_like(self.real)
+        out = torch.zeros_like(self.attention_mask)
         for number, row in enumerate(self.rows):
             out[number, : len(row)] = torch.from_numpy(row.role(name)).to(self.device)
         return out
@@ -389,7 +389,7 @@ PADDING = {
     "sep": False,
     "punct": False,
 }
-_TENSORS = ("ids", "real", "lengths", *PADDING)
+_TENSORS = ("ids", "attention_mask", "lengths", *PADDING)
 
 
 def collate(
@@ -398,7 +398,7 @@ def collate(
     """Pad rows to the longest of them (or to `pad_to`)."""
     width = max(pad_to, max(len(row) for row in rows))
     lengths = torch.tensor([len(row) for row in rows])
-    tensors = {"lengths": lengths, "real": torch.arange(width)[None] < lengths[:, None]}
+    tensors = {"lengths": lengths, "attention_mask": torch.arange(width)[None] < lengths[:, None]}
     for name, fill in {"ids": pad_id, **PADDING}.items():
         padded = np.full((len(rows), width), fill, dtype=bool if fill is False else np.int64)
         for i, row in enumerate(rows):

@@ -95,7 +95,7 @@ def test_exact_and_local_equal_reverse_with_padding(name: str) -> None:
         local_module.local_squares(model, batch),
         reverse_squares(model, batch, source="previous_layer").heads,
     )
-    real = int(batch.real[1].sum())
+    real = int(batch.attention_mask[1].sum())
     assert (fast.heads[1, ..., real:] == 0).all()
     assert (fast.heads[1, ..., real:, :] == 0).all()
     if model.causal:

@@ -51,7 +51,7 @@ def test_a_constant_row_is_constant_in_spite_of_rounding() -> None:
 def test_rollout_by_hand() -> None:
     model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((6, 4))
     attention = model.trace(batch).attention
-    found = rollout(attention, batch.real).numpy()
+    found = rollout(attention, batch.attention_mask).numpy()
     for e, n in enumerate((6, 4)):
         so_far = np.eye(n)
         for layer in range(model.layers):
@@ -103,7 +103,7 @@ def test_norm_weighted_attention_by_hand(name: str, projection: str) -> None:
             expected = (
                 attention[:, layer, head].double()
                 * norms[:, None]
-                * (batch.real[:, :, None] & batch.real[:, None, :])
+                * (batch.attention_mask[:, :, None] & batch.attention_mask[:, None, :])
             )
             expected = expected / expected.sum(-1, keepdim=True).clamp(min=1e-30)
             assert torch.allclose(found[:, layer, head], expected, atol=1e-6)
@@ -118,6 +118,6 @@ def test_norm_weighted_attention_of_other_architectures(name: str) -> None:
     attention = model.trace(batch).attention
     found, _ = norm_weighted(model, batch, attention)
     sums = found.sum(-1)
-    real = batch.real[:, None, None].expand_as(sums)
+    real = batch.attention_mask[:, None, None].expand_as(sums)
     assert torch.allclose(sums[real], torch.ones(1, dtype=torch.float64), atol=1e-6)
     assert found.shape == attention.shape

@@ -43,7 +43,9 @@ def test_what_is_promised_is_held() -> None:
     model, batch = HeadModel.open(build(*SERVED["gpt2"])), ids_batch((9, 6))
     exact = contributions(model, batch).heads
     real = (
-        (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact)
+        (batch.attention_mask[:, :, None] & batch.attention_mask[:, None, :])[
+            :, None, None
+        ].expand_as(exact)
         & (exact > 0)
         & (exact < 1)
     )
@@ -57,7 +59,7 @@ def test_what_is_promised_is_held() -> None:
     spread = torch.stack([run.heads for run in runs]).std(0)[real]
     stated = torch.stack([run.error for run in runs]).square().mean(0).sqrt()[real]
     assert 0.8 < float((stated / spread.clamp(min=1e-9)).median()) < 1.25
-    rows = batch.real[:, None, None].expand(*exact.shape[:-1])
+    rows = batch.attention_mask[:, None, None].expand(*exact.shape[:-1])
     for wanted in (0.1, 0.04):
         found = [
             contributions(model, batch, method="sketch", options=Options(error=wanted, seed=seed))
@@ -157,7 +159,9 @@ def test_of_stories_exact_equals_reverse_and_sketches_hold(stories: Path) -> Non
         assert ((slow - fast).abs() <= 1e-4 * slow.max(-1, keepdim=True).values).all()
     exact = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True).clamp(min=1e-30)
     real = (
-        (batch.real[:, :, None] & batch.real[:, None, :])[:, None, None].expand_as(exact)
+        (batch.attention_mask[:, :, None] & batch.attention_mask[:, None, :])[
+            :, None, None
+        ].expand_as(exact)
         & (exact > 0)
         & (exact < 1)
     )
@@ -166,7 +170,9 @@ def test_of_stories_exact_equals_reverse_and_sketches_hold(stories: Path) -> Non
         found = contributions(model, batch, method="sketch", options=Options(error=0.05, seed=seed))
         covered.append(((found.low <= exact) & (exact <= found.high))[real].double().mean())
         rows.append(
-            total_variation(found.heads, exact)[batch.real[:, None, None].expand(*exact.shape[:-1])]
+            total_variation(found.heads, exact)[
+                batch.attention_mask[:, None, None].expand(*exact.shape[:-1])
+            ]
         )
     assert int(real.sum()) >= 500
     assert float(torch.stack(covered).mean()) >= 0.92, covered

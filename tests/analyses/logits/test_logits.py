@@ -67,12 +67,12 @@ def test_parts_add_up(name: str) -> None:
         batch = ids_batch()
         direct = Recorded(model, structure, batch).direct(torch.roll(batch.ids, -1, 1))
         logits = model.forward(batch, logits=True).logits
-    assert adds_up(direct, batch.real) < 1e-5
+    assert adds_up(direct, batch.attention_mask) < 1e-5
     if structure.cap is not None:
         logits = torch.atanh(logits / structure.cap) * structure.cap
     own = logits - logits.mean(-1, keepdim=True)
     expected = own.gather(-1, torch.roll(batch.ids, -1, 1)[..., None])[..., 0]
-    real = batch.real
+    real = batch.attention_mask
     assert float((direct.total() - expected).abs()[real].max() / expected.abs()[real].max()) < 1e-4
 
 

@@ -31,7 +31,7 @@ class Same(LanguageSubject):
             self.whole[id(batch)] = self.model.forward(batch, logits=True).logits
 
     def run(self, batch: Batch, session: Session) -> Tensor:
-        logits = self.model.run(batch.ids, batch.real, batch.types, logits=True).logits
+        logits = self.model.run(batch.ids, batch.attention_mask, batch.types, logits=True).logits
         return (logits - self.whole[id(batch)]).square().mean((1, 2))
 
 

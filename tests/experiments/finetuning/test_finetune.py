@@ -154,12 +154,12 @@ def test_last_layer_models_open_in_plain_transformers(folder: Path, tmp_path: Pa
     batch = collate_rows(rows_of(folder, task), range(6), model.pad_id, "cpu")
     inputs = {
         "input_ids": batch.ids,
-        "attention_mask": batch.real.long(),
+        "attention_mask": batch.attention_mask.long(),
         "token_type_ids": batch.types,
     }
     with torch.no_grad():
         assert torch.allclose(
-            plain(**inputs).logits, model(batch.ids, batch.types, batch.real), atol=1e-6
+            plain(**inputs).logits, model(batch.ids, batch.types, batch.attention_mask), atol=1e-6
         )
 
 
@@ -172,12 +172,14 @@ def test_top_heads_are_what_head_pooling_gives(folder: Path) -> None:
     batch = collate_rows(rows_of(folder, task), range(8), model.pad_id, "cpu")
     features = {
         "input_ids": batch.ids,
-        "attention_mask": batch.real.long(),
+        "attention_mask": batch.attention_mask.long(),
         "token_type_ids": batch.types,
     }
     with torch.no_grad():
         expected = HeadPooling(folder, heads)(features)["sentence_embedding"]
-        assert torch.allclose(model.pooled(batch.ids, batch.types, batch.real), expected, atol=1e-6)
+        assert torch.allclose(
+            model.pooled(batch.ids, batch.types, batch.attention_mask), expected, atol=1e-6
+        )
 
 
 def test_a_layer_is_the_hidden_state_that_leaves_it(decoder: Path) -> None:
@@ -189,10 +191,10 @@ def test_a_layer_is_the_hidden_state_that_leaves_it(decoder: Path) -> None:
     batch = collate_rows(rows_of(decoder, task), range(8), model.pad_id, "cpu")
     with HeadModel.open(decoder) as opened:
         for i in range(8):
-            length = int(batch.real[i].sum())
+            length = int(batch.attention_mask[i].sum())
             trace = opened.trace(opened.batch(task.dev[i].text), {"hidden"})
             with torch.no_grad():
-                pooled = model.pooled(batch.ids, batch.types, batch.real)
+                pooled = model.pooled(batch.ids, batch.types, batch.attention_mask)
             assert torch.allclose(
                 pooled[i], trace.hidden[0, 2, length - 1], atol=1e-5
             )  # E[2] leaves layer 1; the last real token of a decoder
@@ -212,7 +214,7 @@ def test_dropout_is_on_in_training_and_the_frozen_encoder_runs_without(folder: P
     model.training_mode(frozen=False)
     assert model.encoder.training
     batch = collate_rows(rows_of(folder, toy_task(4)), range(4), model.pad_id, "cpu")
-    first, second = (model.pooled(batch.ids, batch.types, batch.real) for _ in range(2))
+    first, second = (model.pooled(batch.ids, batch.types, batch.attention_mask) for _ in range(2))
     assert not torch.equal(first, second)  # attention dropout is in the vectors
 
 
@@ -417,10 +419,12 @@ def test_padding_changes_nothing(folder: Path) -> None:
     rows = rows_of(folder, task)
     together = collate_rows(rows, range(12), model.pad_id, "cpu")
     with torch.no_grad():
-        batch = model(together.ids, together.types, together.real)
+        batch = model(together.ids, together.types, together.attention_mask)
         for i in range(12):
             alone = collate_rows(rows, [i], model.pad_id, "cpu")
-            assert torch.allclose(batch[i], model(alone.ids, alone.types, alone.real)[0], atol=1e-5)
+            assert torch.allclose(
+                batch[i], model(alone.ids, alone.types, alone.attention_mask)[0], atol=1e-5
+            )
 
 
 def test_segments_reach_every_model_that_tells_them_apart() -> None:

@@ -93,7 +93,9 @@ class Passage(Running):
 
     def run(self, batch: Batch) -> None:
         """Run the model until nothing more is to be seen."""
-        ids, real, types = (x.repeat(self.rows, 1) for x in (batch.ids, batch.real, batch.types))
+        ids, real, types = (
+            x.repeat(self.rows, 1) for x in (batch.ids, batch.attention_mask, batch.types)
+        )
         source = batch.source
         if source is not None:  # what the encoder read, which stays as it is
             copies = {name: getattr(source, name).repeat(self.rows, 1) for name in ("ids", "real")}
@@ -199,7 +201,7 @@ def in_single(model: HeadModel) -> Iterator[HeadModel]:
 
 def real_pairs(batch: Batch) -> Tensor:
     """Bool `[example, receiving, source]`: neither token is padding."""
-    return batch.real[:, :, None] & batch.real[:, None, :]
+    return batch.attention_mask[:, :, None] & batch.attention_mask[:, None, :]
 
 
 Take = Callable[[int, Tensor], None]  # layer, tangents [tangent, example, ...]

@@ -229,7 +229,7 @@ class _Moments:
             mean, spread, k, real_pairs(self.batch)[:, None, None]
         )
         rows = 0.5 * math.sqrt(2 / math.pi) * errors.sum(-1)  # E|x| of a normal x is sd·√(2/π)
-        rows = torch.where(self.batch.real[:, None, None, :], rows, torch.nan)
+        rows = torch.where(self.batch.attention_mask[:, None, None, :], rows, torch.nan)
         variation = rows.flatten(1).nanmedian(-1).values
         tangents = torch.where(exact, self.model.hidden, k.long())
         own = normalised(layers.sqrt()) if self.layer_output else None

@@ -193,7 +193,7 @@ class AttributionState:
     def _correlate(
         self, place: int, source: str, maps: Mapping[str, Tensor], seen: Tensor, batch: Batch
     ) -> None:
-        real = batch.real[:, None, None]
+        real = batch.attention_mask[:, None, None]
         if source != "attention":
             pearson, spearman = row_correlations(maps["attention"], maps[source], seen)
             self._add_rows("pearson", place, pearson)
@@ -220,7 +220,7 @@ class AttributionState:
         distance = (place[:, None] - place[None]).abs().double()
         for source, maps in mixed.items():
             here = self.layer_sources.index(source)
-            known = batch.real[:, None] & (maps.sum(-1) > 0)
+            known = batch.attention_mask[:, None] & (maps.sum(-1) > 0)
             for name, values in (
                 ("own", maps.diagonal(dim1=-2, dim2=-1)),
                 ("distance", (maps * distance).sum(-1)),
@@ -247,10 +247,10 @@ class AttributionState:
 
     def _share(self, place: int, maps: Tensor, batch: Batch) -> None:
         receiving = (
-            batch.real,
+            batch.attention_mask,
             batch.cls,
             batch.sep,
-            batch.real & ~(batch.cls | batch.sep),
+            batch.attention_mask & ~(batch.cls | batch.sep),
         )  # as in RECEIVERS
         rows = torch.stack(receiving, dim=1).double()  # example, receiver, token
         kinds = torch.stack(
@@ -275,7 +275,7 @@ class AttributionState:
     def _layers(self, deep: Contributions, batch: Batch) -> None:
         assert deep.layers is not None
         own = deep.layers.diagonal(dim1=-2, dim2=-1)
-        real = batch.real[:, None].double()
+        real = batch.attention_mask[:, None].double()
         largest = (
             deep.layers.argmax(-1) == torch.arange(own.shape[-1], device=own.device)
         ).double()

@@ -136,9 +136,9 @@ class Gradient(Observer):
         """The batch as the model gets it, without examples that have nothing to predict, and the
         loss."""
         kind = self._kind(model.lm_kind)
-        predicted = batch.real & ~batch.special
+        predicted = batch.attention_mask & ~batch.special
         if kind == "causal":
-            predicted = batch.real.clone()
+            predicted = batch.attention_mask.clone()
             predicted[:, 0] = False
         elif kind == "masked":
             predicted = self._masked(batch)
@@ -162,7 +162,7 @@ class Gradient(Observer):
         return batch, loss
 
     def _masked(self, batch: Batch) -> Tensor:
-        out = torch.zeros_like(batch.real)
+        out = torch.zeros_like(batch.attention_mask)
         for number, row in enumerate(batch.rows):
             out[
                 number,

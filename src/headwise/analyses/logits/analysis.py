@@ -182,10 +182,10 @@ def _piece(
         taken = None if against is None else torch.full_like(target, against)
         direct = recorded.direct(target, taken)
         other = recorded.direct(target, _others(batch, elsewhere))
-        predicted = batch.real & torch.roll(batch.real, -1, 1)
+        predicted = batch.attention_mask & torch.roll(batch.attention_mask, -1, 1)
         predicted[:, -1] = False
         predicted &= ~torch.roll(batch.special, -1, 1)
-        worst = max(worst, adds_up(direct, batch.real))
+        worst = max(worst, adds_up(direct, batch.attention_mask))
         for name, value in _means(direct, other, predicted, _upos(batch)).items():
             found.setdefault(name, []).append(value.float().cpu())
         places += [order[index] for index in batch.index]

@@ -133,7 +133,7 @@ def evenly(
     assert even is not None
     assert even.rest is not None
     seen = answers.seen[:, None]
-    later = batch.real[:, None] & (torch.arange(seen.shape[-1], device=seen.device) > 0)
+    later = batch.attention_mask[:, None] & (torch.arange(seen.shape[-1], device=seen.device) > 0)
     # Rows without the first token are of use in decoders alone; to ask a GPU what this is would be
     # to wait for it.
     causal = answers.seen.is_cuda or not bool((answers.seen[:, 0] > 1).any())

@@ -130,14 +130,14 @@ class Sinks(Observer):
             "rest_mass": (scale.unsqueeze(-2) @ masses)[:, :, 0],
         }
         if answers.sink is not None:
-            here = batch.real[:, None] & (batch.lengths >= SHORTEST)[:, None, None]
+            here = batch.attention_mask[:, None] & (batch.lengths >= SHORTEST)[:, None, None]
             sums["all_rows"] = here.sum(-1)
             sums["learned"] = (answers.sink * here).sum(-1, dtype=torch.float64)
             sums["learned_rate"] = ((answers.sink > self.threshold) & here).sum(-1)
         return sums
 
     def look(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
-        real, long = batch.real, (batch.lengths >= SHORTEST)[:, None]
+        real, long = batch.attention_mask, (batch.lengths >= SHORTEST)[:, None]
         found: dict[str, Tensor] = {}
         if layer.value is not None:
             norms = _norms(layer.value) * real[:, None]  # example, group, token
@@ -255,7 +255,7 @@ def on_first(
     uniform = even.columns[FIRST]
     later = torch.arange(first.shape[-1], device=first.device) > 0
     long = (batch.lengths >= SHORTEST)[:, None, None]
-    sees = (uniform > 0) & batch.real[:, None] & later & long
+    sees = (uniform > 0) & batch.attention_mask[:, None] & later & long
     found = {
         "rows": sees.sum(-1),
         "first": (first * sees).sum(-1, dtype=torch.float64),

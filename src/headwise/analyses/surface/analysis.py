@@ -156,7 +156,7 @@ class Surface(Observer):
             answers.uniform,
             answers.entropy,
             answers.largest,
-            batch.real[:, None],
+            batch.attention_mask[:, None],
         )
         assert even is not None
         assert entropy is not None
@@ -164,9 +164,9 @@ class Surface(Observer):
         masses = torch.stack(
             [answers.columns[f"kind {name}"] for name in KINDS], dim=1
         )  # example, kind, head, row
-        queries = torch.stack([batch.real, batch.sep, batch.real & ~batch.sep], dim=1).to(
-            masses.dtype
-        )
+        queries = torch.stack(
+            [batch.attention_mask, batch.sep, batch.attention_mask & ~batch.sep], dim=1
+        ).to(masses.dtype)
         evenly = torch.stack([even.columns[f"kind {name}"] for name in KINDS], dim=-1)
         sums = {
             "mass": _from(queries, masses),

@@ -147,7 +147,7 @@ def _sink_share(subject: Subject, batch: Batch) -> np.ndarray:
     watcher = _First()
     session = subject.session(batch, watcher=watcher)
     with torch.no_grad(), session.running():
-        subject.model.run(batch.ids, batch.real, batch.types, source=batch.source)
+        subject.model.run(batch.ids, batch.attention_mask, batch.types, source=batch.source)
     rows = (batch.lengths - 1).double()[:, None, None]
     sums = torch.stack([watcher.sums[layer] for layer in range(subject.model.layers)], 1)
     return torch.where(rows > 0, sums / rows.clamp(min=1), torch.nan).cpu().numpy()

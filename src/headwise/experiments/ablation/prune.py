@@ -229,7 +229,7 @@ def output_projections(model: HeadModel) -> dict[int, tuple[nn.Module, bool]]:
             stack.callback(module.register_forward_pre_hook(only_in_this_thread(keep)).remove)
         model.forward(batch)
     found: dict[int, tuple[nn.Module, bool]] = {}
-    real = batch.real
+    real = batch.attention_mask
     for layer in range(model.layers):
         for module, entering in inputs:
             if torch.allclose(entering[real], outputs[layer][real], atol=1e-5, rtol=1e-4):
@@ -409,7 +409,7 @@ def _output(model: HeadModel, batch: Batch, interventions: Any) -> Tensor:
         output.logits if has_head and getattr(output, "logits", None) is not None else output[0]
     )
     found = found.float().cpu()
-    return found[batch.real.cpu()] if found.ndim == 3 else found
+    return found[batch.attention_mask.cpu()] if found.ndim == 3 else found
 
 
 def _copy_classifier(

@@ -90,5 +90,8 @@ def seconds_of(
 
 def timed_text(batches: Sequence[Batch]) -> str:
     """What a pass was timed on."""
-    texts, tokens = sum(map(len, batches)), sum(int(batch.real.sum()) for batch in batches)
+    texts, tokens = (
+        sum(map(len, batches)),
+        sum(int(batch.attention_mask.sum()) for batch in batches),
+    )
     return f"seconds: the shortest of {REPEATS} passes over {texts:,} inputs of {tokens:,} tokens"

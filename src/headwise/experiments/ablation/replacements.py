@@ -123,11 +123,11 @@ def corpus_means(subject: Subject) -> Tensor:
     """The mean output of every head over all tokens of all inputs, `[layer, head, d_head]`."""
     total, count = None, 0
     for batch in subject.batches:
-        real = batch.real[:, None, :, None]
+        real = batch.attention_mask[:, None, :, None]
         sums = torch.stack(
             [(output.double() * real).sum((0, 2)) for output in head_outputs(subject, batch)]
         )
         total = sums if total is None else total + sums
-        count += int(batch.real.sum())
+        count += int(batch.attention_mask.sum())
     assert total is not None
     return total / count

@@ -87,7 +87,9 @@ class Subject(ABC):
         self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None
     ) -> Session:
         """A session over one batch with interventions."""
-        return Session(self.model.sites, batch.real, watcher, plan, keys=batch.keys.real)
+        return Session(
+            self.model.sites, batch.attention_mask, watcher, plan, keys=batch.keys.attention_mask
+        )
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Evaluation mode for a `with` block."""
@@ -167,13 +169,17 @@ class TaskSubject(Subject):
     def run(self, batch: Batch, session: Session) -> Tensor:
         classifier = self.classifier
         if not isinstance(classifier, PooledClassifier):
-            logits: Tensor = self.model.run(batch.ids, batch.real, batch.types, logits=True).logits
+            logits: Tensor = self.model.run(
+                batch.ids, batch.attention_mask, batch.types, logits=True
+            ).logits
             return logits
         if classifier.heads is None:
-            return classifier.classify(classifier.pooled(batch.ids, batch.types, batch.real))
+            return classifier.classify(
+                classifier.pooled(batch.ids, batch.types, batch.attention_mask)
+            )
         assert isinstance(session.watcher, HeadOutputs)
-        self.model.run(batch.ids, batch.real, batch.types)
-        return classifier.classify(classifier.joined(session.watcher.outputs, batch.real))
+        self.model.run(batch.ids, batch.attention_mask, batch.types)
+        return classifier.classify(classifier.joined(session.watcher.outputs, batch.attention_mask))
 
     def values(self, output: Tensor) -> Tensor:
         return output.float().squeeze(-1) if self.task.regression else output.argmax(-1)
@@ -255,7 +261,7 @@ class LanguageSubject(Subject):
 
     def run(self, batch: Batch, session: Session) -> Tensor:
         output = self.model.run(
-            batch.ids, batch.real, batch.types, logits=True, source=batch.source
+            batch.ids, batch.attention_mask, batch.types, logits=True, source=batch.source
         )
         return self._losses[next(i for i, own in enumerate(self.batches) if own is batch)](
             output, batch

@@ -119,9 +119,9 @@ class OwnClassifier(TaskModel):
         pooler = getattr(base, "pooler", None)
         return [*after, pooler] if isinstance(pooler, nn.Module) else after
 
-    def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, types: Tensor, attention_mask: Tensor) -> Tensor:
         logits: Tensor = self.encoder(
-            **_inputs(self.encoder, self.encoder.config, ids, types, real)
+            **_inputs(self.encoder, self.encoder.config, ids, types, attention_mask)
         ).logits
         return logits
 
@@ -130,12 +130,12 @@ class OwnClassifier(TaskModel):
 
 
 def _inputs(
-    part: nn.Module, config: Any, ids: Tensor, types: Tensor, real: Tensor
+    part: nn.Module, config: Any, ids: Tensor, types: Tensor, attention_mask: Tensor
 ) -> dict[str, Any]:
     """What a part of a model takes: segments only where it has an embedding for them, and no
     cache."""
     accepted = inspect.signature(part.forward).parameters
-    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": real.long()}
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask.long()}
     if "token_type_ids" in accepted and tells_segments(config):
         inputs["token_type_ids"] = types
     if "use_cache" in accepted:
@@ -223,27 +223,32 @@ class PooledClassifier(TaskModel):
     def head_modules(self) -> list[nn.Module]:
         return [self.dropout, self.dense, self.classifier]
 
-    def pooled(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
+    def pooled(self, ids: Tensor, types: Tensor, attention_mask: Tensor) -> Tensor:
         """The sentence vectors that the head sees."""
         model = self.opened
         if self.heads is None:
             assert self.layer is not None
             part = model.encoder_part or self.encoder
             found = part(
-                **_inputs(part, self.encoder.config, ids, types, real), output_hidden_states=True
+                **_inputs(part, self.encoder.config, ids, types, attention_mask),
+                output_hidden_states=True,
             )
-            return pool_tokens(found.hidden_states[self.layer + 1], real, self.token)
+            return pool_tokens(found.hidden_states[self.layer + 1], attention_mask, self.token)
         session = _Outputs(model.sites, {layer for layer, _ in self.heads})
         with use_session(session):
-            model.run(ids, real, types)
-        return self.joined(session.found, real)
+            model.run(ids, attention_mask, types)
+        return self.joined(session.found, attention_mask)
 
-    def joined(self, outputs: Mapping[int, Tensor], real: Tensor) -> Tensor:
+    def joined(self, outputs: Mapping[int, Tensor], attention_mask: Tensor) -> Tensor:
         """The chosen heads' vectors one after the other, from `outputs[example, head, token,
         d_head]` of their layers."""
         heads = self.heads or ()
         return torch.cat(
-            [pool_tokens(outputs[layer][:, head], real, self.token) for layer, head in heads], -1
+            [
+                pool_tokens(outputs[layer][:, head], attention_mask, self.token)
+                for layer, head in heads
+            ],
+            -1,
         )
 
     def classify(self, pooled: Tensor) -> Tensor:
@@ -251,8 +256,8 @@ class PooledClassifier(TaskModel):
         found: Tensor = self.classifier(torch.tanh(self.dense(self.dropout(pooled))))
         return found
 
-    def forward(self, ids: Tensor, types: Tensor, real: Tensor) -> Tensor:
-        return self.classify(self.pooled(ids, types, real))
+    def forward(self, ids: Tensor, types: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.classify(self.pooled(ids, types, attention_mask))
 
     def save(self, folder: Path, tokenizer: Any) -> None:
         save_folder(self.encoder, tokenizer, folder)

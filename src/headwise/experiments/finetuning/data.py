@@ -36,7 +36,7 @@ class RowBatch:
 
     ids: Tensor
     types: Tensor
-    real: Tensor
+    attention_mask: Tensor
     targets: Tensor
 
 
@@ -80,9 +80,11 @@ def collate_rows(
     ids = torch.tensor([rows.ids[i] + [pad_id] * (width - len(rows.ids[i])) for i in index])
     types = torch.tensor([rows.types[i] + [0] * (width - len(rows.types[i])) for i in index])
     lengths = torch.tensor([len(rows.ids[i]) for i in index])
-    real = torch.arange(width)[None] < lengths[:, None]
+    attention_mask = torch.arange(width)[None] < lengths[:, None]
     targets = torch.from_numpy(rows.targets[list(index)])
-    return RowBatch(*(part.to(device, non_blocking=True) for part in (ids, types, real, targets)))
+    return RowBatch(
+        *(part.to(device, non_blocking=True) for part in (ids, types, attention_mask, targets))
+    )
 
 
 def training_order(rows: Rows, batch_size: int, seed: int, epoch: int) -> list[list[int]]:

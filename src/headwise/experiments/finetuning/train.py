@@ -94,7 +94,9 @@ def train(
                     group["lr"] = rate * recipe.factor(step, steps)
                 batch = collate_rows(rows["train"], index, model.pad_id, device)
                 with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                    loss = task_loss(task, model(batch.ids, batch.types, batch.real), batch.targets)
+                    loss = task_loss(
+                        task, model(batch.ids, batch.types, batch.attention_mask), batch.targets
+                    )
                 optimizer.zero_grad(set_to_none=True)
                 torch.autograd.backward(loss)
                 nn.utils.clip_grad_norm_(trained, recipe.clip)
@@ -135,7 +137,7 @@ def predict(model: TaskModel, task: Task, rows: Rows, half: bool = False) -> np.
     for index in scoring_order(rows, SCORING_BATCH):
         batch = collate_rows(rows, index, model.pad_id, device)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            logits = model(batch.ids, batch.types, batch.real).float()
+            logits = model(batch.ids, batch.types, batch.attention_mask).float()
         order += index
         found.append(logits.squeeze(-1) if task.regression else logits.argmax(-1))
     values = torch.cat(found).cpu().numpy()

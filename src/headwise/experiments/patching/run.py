@@ -178,7 +178,7 @@ class Runner:
                     if share:
                         stack.enter_context(prefix.recording())
                     self.difference[name] = self._run(
-                        batch, Session(model.sites, batch.real, watcher)
+                        batch, Session(model.sites, batch.attention_mask, watcher)
                     )
                 self.outputs[name] = [watcher.outputs[layer] for layer in range(model.layers)]
                 self._prefix[name] = prefix
@@ -186,7 +186,7 @@ class Runner:
     def _run(self, batch: Batch, session: Session) -> Tensor:
         """d: the logit of the answer less that of the wrong one, at the last token."""
         with session.running():
-            output = self.model.run(batch.ids, batch.real, batch.types, logits=True)
+            output = self.model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
         last = output.logits[
             torch.arange(len(batch), device=batch.device), batch.lengths - 1
         ].float()
@@ -223,7 +223,7 @@ class Runner:
     def disturbed(self, name: str, layer: int, head: int, how: Intervention, share: bool) -> Tensor:
         """d of a run with something done to one head."""
         batch = self.batches[name]
-        session = Session(self.model.sites, batch.real, None, {layer: {head: how}})
+        session = Session(self.model.sites, batch.attention_mask, None, {layer: {head: how}})
         with ExitStack() as stack:
             if share:
                 stack.enter_context(self._prefix[name].skipping(layer, session))
@@ -253,7 +253,9 @@ class Runner:
         )
         try:
             with torch.enable_grad():
-                difference = self._run(batch, Session(self.model.sites, batch.real, watcher))
+                difference = self._run(
+                    batch, Session(self.model.sites, batch.attention_mask, watcher)
+                )
             outputs = [watcher.outputs[layer] for layer in range(self.model.layers)]
             gradients = torch.autograd.grad(difference.sum(), outputs)
         except RuntimeError as error:

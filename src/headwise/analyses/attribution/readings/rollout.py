@@ -46,4 +46,4 @@ def _rolled(attention: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
 
 def read_rollout(seen: Seen) -> Mixing:
     """The reading `rollout`."""
-    return Mixing(*_rolled(seen.attention, seen.batch.real))
+    return Mixing(*_rolled(seen.attention, seen.batch.attention_mask))

@@ -98,7 +98,10 @@ class Passage(Running):
         )
         source = batch.source
         if source is not None:  # what the encoder read, which stays as it is
-            copies = {name: getattr(source, name).repeat(self.rows, 1) for name in ("ids", "real")}
+            copies = {
+                name: getattr(source, name).repeat(self.rows, 1)
+                for name in ("ids", "attention_mask")
+            }
             source = replace(source, **copies)
         with self.running():
             self.model.run(ids, real, types, source=source)

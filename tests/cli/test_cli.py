@@ -56,7 +56,7 @@ def test_atlas_writes_everything_and_never_overwrites(
     assert not (out / ".run").exists()  # finished: nothing to resume is left behind
     again = headwise(*arguments, "surface")
     assert again.code == 2
-    assert "exists; give --overwrite" in again.err
+    assert "exists; pass overwrite=True" in again.err
     request.getfixturevalue("only_svg")
     assert headwise(*arguments, "offsets", "--overwrite").code == 0
     assert {p.suffix for p in (out / "figures").iterdir()} == {
@@ -445,7 +445,7 @@ def test_draw_a_relation(headwise, tmp_path: Path) -> None:
     best = draw("--relation", "obj", "--count", "1")
     assert best.code == 0, best.err
     assert (tmp_path / "obj-1.svg").exists()
-    assert "obj-1.svg exists; give --overwrite" in draw("--relation", "obj").err
+    assert "obj-1.svg exists; pass overwrite=True" in draw("--relation", "obj").err
     named = draw("L0H1", "--relation", "nsubj", "--count", "2", "--overwrite")
     assert named.code == 0, named.err
     assert (tmp_path / "obj-2.svg").exists()

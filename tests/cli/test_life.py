@@ -211,7 +211,7 @@ def test_page_draws_again_from_the_atlas_alone(
     expected = everything(out)
     refused = headwise("page", out)
     assert refused.code == 2
-    assert "index.html exists; give --overwrite" in refused.err
+    assert "index.html exists; pass overwrite=True" in refused.err
     shutil.rmtree(out / "figures")
     (out / "index.html").write_text("edited")
     (out / "notes.txt").write_text("mine")

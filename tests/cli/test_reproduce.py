@@ -39,7 +39,7 @@ def test_report_page_and_data_are_written_and_not_replaced_untold(
     assert not (out / ".reproduction").exists()
     again = headwise(*call)
     assert again.code == 2
-    assert "exists; give --overwrite" in again.err
+    assert "exists; pass overwrite=True" in again.err
     assert headwise(*call, "--overwrite").code == 0
 
 

@@ -40,7 +40,7 @@ def test_a_result_is_replaced_only_when_told_and_others_files_stay(tmp_path: Pat
     write(target, "first")
     (target / "notes.txt").write_text("mine")
     (target / "sub" / "more.txt").write_text("mine too")
-    with pytest.raises(OutputError, match="--overwrite"):
+    with pytest.raises(OutputError, match="overwrite=True"):
         write(target, "second")
     write(target, "second", overwrite=True)
     assert (target / "sub" / "a.txt").read_text() == "second"

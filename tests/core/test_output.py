@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headwise.cli.common import option_hint
 from headwise.core.errors import OutputError
 from headwise.core.files import RESERVE, check_space, claim, sweep
 from headwise.core.folders import MANIFEST, new_folder
@@ -31,11 +32,11 @@ def test_an_existing_file_is_refused_but_not_that_of_the_work_that_goes_on(tmp_p
         store.close()
     with place(tmp_path) as again:
         again.write(b"result")
-        with pytest.raises(OutputError, match="exists; give --overwrite"):
+        with pytest.raises(OutputError, match="exists; pass overwrite=True"):
             again.write(b"another result")
         again.done()
     assert [path.name for path in tmp_path.iterdir()] == ["a.nc"]
-    with pytest.raises(OutputError, match="exists; give --overwrite"):
+    with pytest.raises(OutputError, match="exists; pass overwrite=True"):
         place(tmp_path)
     with place(tmp_path, overwrite=True) as replacing:
         CheckpointStore(
@@ -75,6 +76,7 @@ def test_what_dead_processes_left_is_swept_and_nothing_else(tmp_path: Path) -> N
 RUN = """
 import sys, time
 from pathlib import Path
+from headwise.cli.common import option_hint
 from headwise.core.errors import OutputError
 from headwise.core.output import OutputTarget
 from headwise.core.store import CheckpointStore
@@ -160,3 +162,13 @@ def test_a_folder_whose_swap_was_killed_half_way_comes_back(tmp_path: Path) -> N
     assert (target / "weights").read_text() == "new"
     assert (target / "notes").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_command_line_spells_the_parameter_that_remedies_an_error() -> None:
+    assert option_hint(OutputError("a exists.", option="overwrite")) == (
+        " On the command line: --overwrite."
+    )
+    assert option_hint(OutputError("too many.", option="gpus_per_worker 0")) == (
+        " On the command line: --gpus-per-worker 0."
+    )
+    assert option_hint(OutputError("no remedy.")) == ""

@@ -155,7 +155,7 @@ def test_another_identity_is_refused_or_starts_anew_and_the_same_goes_on(
     kept = store.folder / "mine.txt"
     kept.write_text("not ours")
     with pytest.raises(
-        OutputError, match=r"an unfinished run that differs in model; .*--overwrite"
+        OutputError, match=r"an unfinished run that differs in model; .*overwrite=True"
     ):
         again(store, identity={"model": "b"})
     with again(store, fresh=True) as same:
@@ -235,7 +235,7 @@ def test_a_second_process_is_refused_and_a_kill_lets_go(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(OutputError, match="choose another place with --out"):
+    with pytest.raises(OutputError, match="choose another output path"):
         CheckpointStore(tmp_path / "file", {"model": "a"})
 
 

@@ -217,7 +217,7 @@ def test_workers_with_gpus_are_for_models_on_gpus(model: HeadModel, tmp_path: Pa
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ParameterError, match="give --backend ray"):
+    with pytest.raises(ParameterError, match="choose the backend 'ray'"):
         Backend(workers=2)
     with pytest.raises(ParameterError, match="one of local, ray"):
         Backend("dask")

@@ -117,15 +117,29 @@ def tell_error(error: Exception) -> int:
             return 3
     if _debug[0]:
         err.print(Text("".join(traceback.format_exception(error))), soft_wrap=True)
-    err.print(Text("headwise:", style="bold red"), Text(str(error)), soft_wrap=True)
+    sentence = str(error) + option_hint(error)
+    err.print(Text("headwise:", style="bold red"), Text(sentence), soft_wrap=True)
     return 2
+
+
+def option_hint(error: Exception) -> str:
+    """Return the command line's spelling of the parameter that remedies an error, as a sentence."""
+    option = getattr(error, "option", None)
+    if not option:
+        return ""
+    name, *value = option.split(" ")
+    flag = " ".join([f"--{name.replace('_', '-')}", *value])
+    return f" On the command line: {flag}."
 
 
 def tell_failure(failure: Failure) -> None:
     """One sentence for what failed unexpectedly, after its traceback where that was asked for."""
+    hint = ""
     if _debug[0]:
         err.print(Text(failure.trace), soft_wrap=True)
-    err.print(Text("headwise:", style="bold red"), Text(failure.sentence), soft_wrap=True)
+    else:
+        hint = " `headwise --debug` shows it."
+    err.print(Text("headwise:", style="bold red"), Text(failure.sentence + hint), soft_wrap=True)
 
 
 def _announce(plan: Plan) -> None:

@@ -1,4 +1,7 @@
-"""The errors a user can cause: one sentence each that says what, where and what to do."""
+"""Errors a user can cause: each is one sentence that says what happened, where and what to do.
+
+Messages speak Python ("pass overwrite=True"). Where one parameter is the remedy, `option` names it,
+and the command line appends its own spelling ("--overwrite")."""
 
 from __future__ import annotations
 
@@ -6,40 +9,61 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-LONGEST_WORD = 400  # characters without a space, of a path say, that are repeated to the user
+LONGEST_WORD = 400  # characters without a space (a path, say) that a message repeats in full
 _LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 
 class HeadwiseError(Exception):
-    """Base of every error a user can cause; the command line prints its sentence and exits with
-    code 2.
+    """Base class of every error a user can cause; the command line prints it and exits with code 2.
 
-    As text it is one line that a screen can show, whatever was put into it: control characters are
-    written out, and the middle of a very long word is left out."""
+    As text it is one line that a terminal can show, whatever the message contains: control
+    characters are escaped, and the middle of a very long word is left out.
+
+    Parameters
+    ----------
+    message : str
+        What happened, where, and what to do.
+    option : str, optional
+        The Python parameter that remedies it, `overwrite`, with a value where one is meant,
+        `backend ray`. The command line derives its hint from it.
+
+    Examples
+    --------
+    >>> OutputError("atlas.nc exists; pass overwrite=True to replace it.", option="overwrite").option
+    'overwrite'
+    """
+
+    def __init__(self, message: str, *, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
 
     def __str__(self) -> str:
         text = re.sub(r"[\n\r\t]+", " ", super().__str__())
-        text = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
-        return _LONG.sub(
-            lambda found: f"{found[0][: LONGEST_WORD // 2]}…{found[0][-LONGEST_WORD // 4 :]}", text
-        )
+        text = _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+        return _LONG.sub(lambda match: _shorten(match[0]), text)
+
+
+def _shorten(word: str) -> str:
+    beginning = word[: LONGEST_WORD // 2]
+    end = word[-LONGEST_WORD // 4 :]
+    return f"{beginning}…{end}"
 
 
 class InputError(HeadwiseError):
-    """A corpus, a file or a row that cannot be read as what it is said to be."""
+    """A corpus, a file or a row cannot be read."""
 
 
 class ModelError(HeadwiseError):
-    """A model that cannot be opened, is not served, or does not fit its tokenizer."""
+    """A model cannot be opened, is not supported, or does not fit its tokenizer."""
 
 
 class ParameterError(HeadwiseError):
-    """A parameter outside what is allowed."""
+    """A parameter has a value that is not allowed."""
 
 
 class MissingAnnotationError(HeadwiseError):
-    """Nothing of an analysis can be computed because the corpus lacks what it needs."""
+    """The corpus lacks the annotation that an analysis needs."""
 
 
 class MissingExtraError(HeadwiseError):
@@ -47,22 +71,31 @@ class MissingExtraError(HeadwiseError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs the package '{package}', which is not installed: pip install 'headwise[{extra}]'."
+            f"{purpose} needs the package '{package}', which is not installed: "
+            f"pip install 'headwise[{extra}]'."
         )
 
 
 class OutputError(HeadwiseError):
-    """Results that cannot be written, or a folder that holds something else."""
+    """Results cannot be written, or the output folder holds something else."""
 
 
 class AtlasError(HeadwiseError):
-    """A file that is not an atlas this version can read."""
+    """A file is not an atlas that this version can read."""
 
 
-def unknown(what: str, given: object, known: Iterable[object]) -> str:
-    """The sentence for a name that is not known, with the nearest known one and the whole list."""
-    names = [str(name) for name in known]
-    text = str(given)
-    near = get_close_matches(text[:LONGEST_WORD], names, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    return f"There is no {what} '{text}'.{hint} Known: {', '.join(names) or 'none'}."
+def unknown(what: str, name: object, known: Iterable[object]) -> str:
+    """Return the message for an unknown name, with the nearest known name and the whole list.
+
+    Examples
+    --------
+    >>> unknown("command", "atlsa", ["atlas", "page"])
+    "There is no command 'atlsa'. Did you mean 'atlas'? Known: atlas, page."
+    """
+    known_names = [str(item) for item in known]
+    text = str(name)
+    nearest = get_close_matches(text[:LONGEST_WORD], known_names, n=1)
+    hint = ""
+    if nearest:
+        hint = f" Did you mean '{nearest[0]}'?"
+    return f"There is no {what} '{text}'.{hint} Known: {', '.join(known_names) or 'none'}."

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from headwise.core.errors import HeadwiseError, OutputError
 
-HOW_TO_REPORT = "please report it with the traceback that `headwise --debug` shows"
+HOW_TO_REPORT = "please report it with its traceback"
 # What the disk says when it is full, over a quota, broken or read-only: never a failure of whoever
 # happened to write.
 _DISK = {
@@ -48,7 +48,8 @@ class Failure:
             raise error
         if isinstance(error, OSError) and error.errno in _DISK:
             raise OutputError(
-                f"{error.strerror or error}; free some space or choose another --out."
+                f"{error.strerror or error}; free some space or choose another output path.",
+                option="out",
             ) from error
         words = " ".join(f"{type(error).__name__}: {error}".split())
         # Where an object lies differs from run to run.

@@ -66,7 +66,9 @@ def file_digest(path: Path) -> str:
 def cannot_write(path: Path, error: OSError) -> OutputError:
     """The sentence for a file that the system does not take."""
     return OutputError(
-        f"{path} cannot be written ({error.strerror or error}); free some space or choose another place with --out."
+        f"{path} cannot be written ({error.strerror or error}); "
+        "free some space or choose another output path.",
+        option="out",
     )
 
 
@@ -111,7 +113,8 @@ def check_space(folder: Path, needed: int, what: str) -> None:
     if free < needed + RESERVE:
         raise OutputError(
             f"{what} need about {_size(needed + RESERVE)} in {folder}, where {_size(free)} are free; "
-            "free some space or choose another place with --out."
+            "free some space or choose another output path.",
+            option="out",
         )
 
 
@@ -132,6 +135,7 @@ def claim(path: Path, size: int) -> None:
         with suppress(OSError):
             path.unlink(missing_ok=True)
         raise OutputError(
-            f"{path} cannot hold {_size(size)} ({error.strerror or error}); free some space or choose another place "
-            "with --out."
+            f"{path} cannot hold {_size(size)} ({error.strerror or error}); "
+            "free some space or choose another output path.",
+            option="out",
         ) from error

@@ -47,11 +47,14 @@ def refuse_sources(target: Path, sources: Iterable[Path], *, working: bool = Tru
         needed = source.expanduser().resolve()
         if place == needed:
             raise OutputError(
-                f"{target} is itself what is read or worked in; choose another place with --out."
+                f"{target} is read by this command, or is the working folder; "
+                "choose another output path.",
+                option="out",
             )
         if place in needed.parents:
             raise OutputError(
-                f"{target} holds {source}, which is still needed; choose another place with --out."
+                f"{target} holds {source}, which is still needed; choose another output path.",
+                option="out",
             )
 
 
@@ -59,7 +62,9 @@ def refuse_existing(path: Path, may_replace: bool) -> None:
     """Refuse a file that is there, unless it may be replaced; find out, too, whether it can be
     written."""
     if path.is_dir():
-        raise OutputError(f"{path} is a folder, not a file; choose another place with --out.")
+        raise OutputError(
+            f"{path} is a folder, not a file; choose another output path.", option="out"
+        )
     if path.exists() and not may_replace:
         raise _exists(path)
     check_writable(path.parent)
@@ -67,7 +72,8 @@ def refuse_existing(path: Path, may_replace: bool) -> None:
 
 def _exists(path: Path) -> OutputError:
     return OutputError(
-        f"{path} exists; give --overwrite to replace it, or choose another place with --out."
+        f"{path} exists; pass overwrite=True to replace it, or choose another output path.",
+        option="overwrite",
     )
 
 
@@ -88,7 +94,9 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
     if not target.exists():
         return
     if not target.is_dir():
-        raise OutputError(f"{target} is a file, not a folder; choose another place with --out.")
+        raise OutputError(
+            f"{target} is a file, not a folder; choose another output path.", option="out"
+        )
     there = files_in(target)
     if there and not overwrite:
         raise _exists(target)
@@ -96,7 +104,8 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
         some = ", ".join(there[:3]) + (" …" if len(there) > 3 else "")
         raise OutputError(
             f"{target} holds files that headwise did not write ({some}), which it does not delete; "
-            "choose another place with --out."
+            "choose another output path.",
+            option="out",
         )
 
 
@@ -128,7 +137,9 @@ def new_folder(
         if before.exists() and not target.exists():
             os.replace(before, target)
         raise OutputError(
-            f"{target} cannot be written ({error.strerror or error}); free some space, or choose another --out."
+            f"{target} cannot be written ({error.strerror or error}); free some space, "
+            "or choose another output path.",
+            option="out",
         ) from error
     finally:
         with suppress(OSError):
@@ -180,5 +191,7 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise OutputError(
-            f"{folder} cannot be written to ({error.strerror or error}); choose another place with --out."
+            f"{folder} cannot be written to ({error.strerror or error}); "
+            "choose another output path.",
+            option="out",
         ) from error

@@ -39,7 +39,9 @@ class Lock:
                     held = _signed(handle)
                     os.close(handle)
                     raise OutputError(
-                        f"{self.named} is in use by {_holder(held)}; wait for it to end, or choose another --out."
+                        f"{self.named} is in use by {_holder(held)}; wait for it to end, "
+                        "or choose another output path.",
+                        option="out",
                     )
                 if _is_at(self.path, handle):
                     self._handle = handle
@@ -56,7 +58,9 @@ class Lock:
             os.pwrite(self._handle, json.dumps(about).encode(), 0)
         except OSError as error:
             raise OutputError(
-                f"{self.path} cannot be written ({error.strerror or error}); choose another place with --out."
+                f"{self.path} cannot be written ({error.strerror or error}); "
+                "choose another output path.",
+                option="out",
             ) from error
 
     def release(self, remove: bool = False) -> None:

@@ -91,7 +91,7 @@ class CheckpointStore:
             stored = _read_note(self._note)
             if stored is not None and stored.get("identity") != self.identity:
                 if not fresh and self._in_the_way():
-                    raise OutputError(self._another(stored.get("identity")))
+                    raise OutputError(self._another(stored.get("identity")), option="overwrite")
                 _remove_pieces(self.folder)
                 stored = None
             self._sweep()
@@ -127,7 +127,7 @@ class CheckpointStore:
         )
         return (
             f"{self.folder} holds an unfinished run that differs in {', '.join(changed)}; "
-            "repeat that command to finish it, or give --overwrite to start anew."
+            "repeat that command to finish it, or pass overwrite=True to start again."
         )
 
     def _sweep(self) -> None:
@@ -179,7 +179,9 @@ class CheckpointStore:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
-                f"{path.parent} cannot be made ({error.strerror or error}); choose another place with --out."
+                f"{path.parent} cannot be made ({error.strerror or error}); "
+                "choose another output path.",
+                option="out",
             ) from error
         return path
 

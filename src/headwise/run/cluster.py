@@ -66,7 +66,10 @@ class Backend:
             if getattr(self, name) is not None
         ]
         if self.name == "local" and given:
-            raise ParameterError(f"`{given[0]}` is for workers on Ray; give --backend ray too.")
+            raise ParameterError(
+                f"`{given[0]}` is for workers on Ray; choose the backend 'ray' too.",
+                option="backend ray",
+            )
 
 
 @contextmanager
@@ -191,8 +194,9 @@ class RayWorkers(Workers):
         ]
         if idle:
             raise ParameterError(
-                f"Workers have GPUs, but '{idle[0]}' lies on the CPU of this machine; give --device cuda on a machine "
-                "with a GPU, or --gpus-per-worker 0."
+                f"Workers have GPUs, but '{idle[0]}' is on the CPU of this machine; "
+                "open it with device='cuda', or use workers with gpus_per_worker=0.",
+                option="gpus_per_worker 0",
             )
         self.connect()
         self.jobs += 1

@@ -22,7 +22,7 @@ def import_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise MissingExtraError("ray", "ray", "--backend ray") from error
+        raise MissingExtraError("ray", "ray", "The backend 'ray'") from error
     return ray
 
 

@@ -56,7 +56,9 @@ class ShardJob:
                 longest = max(map(len, rows))
                 if batch_tokens <= longest:
                     raise ModelError(
-                        f"One example of {longest} tokens does not fit into memory; use --max-length to cut inputs."
+                        f"One example of {longest} tokens does not fit into memory; "
+                        f"set max_length to truncate inputs.",
+                        option="max_length",
                     ) from error
                 batch_tokens //= 2
         arrays = packed({name: state for name, state in states.items() if name not in failed})

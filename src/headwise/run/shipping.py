@@ -97,7 +97,8 @@ class Packer:
             pickler.dump(thing)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise HeadwiseError(
-                f"This work cannot be sent to workers ({error}); do it without --backend ray."
+                f"This work cannot be sent to workers ({error}); use the backend 'local'.",
+                option="backend local",
             ) from error
         return file.getvalue(), list(pickler.needed.values())
 

@@ -236,10 +236,10 @@ def test_what_is_refused(tmp_path: Path) -> None:
         prune(source, [(3, 0)], tmp_path / "out", CPU)
     with pytest.raises(ParameterError, match="No head is named"):
         prune(source, [], tmp_path / "out", CPU)
-    with pytest.raises(OutputError, match="--overwrite"):
+    with pytest.raises(OutputError, match="overwrite=True"):
         prune(source, [(0, 0)], tmp_path / "plain", CPU)
     with pytest.raises(
-        OutputError, match="is itself what is read"
+        OutputError, match="is read by this command"
     ):  # before and after could not be told apart
         prune(source, [(0, 0)], source, PruneOptions(device="cpu", mode="zero", overwrite=True))
     assert plain_logits(source).isfinite().all()

@@ -75,6 +75,30 @@ def test_a_ratio_over_documents() -> None:
     assert summary["high"][0] - ratio == pytest.approx(2.063899 * error, rel=1e-4)
 
 
+def test_one_weight_for_all_heads_is_broadcast_over_documents() -> None:
+    """A layer hands in `[example, layer, head]` totals with `[example, layer, 1]` weights."""
+    layers, heads = 2, 3
+    totals = torch.from_numpy(RNG.random((200, 1, heads)))
+    weights = torch.from_numpy(RNG.integers(1, 9, (200, 1, 1)).astype(float))
+    broadcast = Ratios(layers, heads)
+    expanded = Ratios(layers, heads)
+    State(broadcast=broadcast, expanded=expanded).of(UNITS)
+    for layer in range(layers):
+        part = (slice(layer, layer + 1),)
+        broadcast.add_sums(totals, weights, part)
+        expanded.add_sums(totals, weights.expand_as(totals).contiguous(), part)
+    expected = expanded.summary()
+    assert int(expected["units"][0, 0]) == 25
+    for name, value in broadcast.summary().items():
+        np.testing.assert_array_equal(value, expected[name])
+
+
+def test_unit_sums_broadcast_into_a_part() -> None:
+    sums = UnitSums(2, 3)
+    sums.add([1, 1, 4], torch.tensor([[1.0], [2.0], [5.0]]), (0,))
+    assert sums.totals.tolist() == [[[3, 3, 3], [0, 0, 0]], [[5, 5, 5], [0, 0, 0]]]
+
+
 def test_units_beyond_what_can_be_kept_are_put_together() -> None:
     values = torch.arange(30.0)[:, None]
     parts = []

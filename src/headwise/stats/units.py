@@ -80,12 +80,24 @@ class UnitSums(Accumulator):
     def add(
         self, units: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()
     ) -> None:
-        """Add `values[example, ...]` to the sums of each example's unit, in the part `where` of the
-        shape."""
+        """Add `values[example, ...]` to the sums of each example's unit.
+
+        Parameters
+        ----------
+        units : sequence of int
+            The unit of each example (see `unit_key`).
+        values : Tensor
+            One row for each example. A dimension of size 1 is broadcast: one weight may stand for
+            all heads of a layer.
+        where : tuple of int and slice, default ()
+            The part of the shape that the values belong to; all of it by default.
+        """
         places = self._take(units)
-        self._held[(slice(None), *where)].index_add_(
-            0, places, values.detach().to("cpu", self._held.dtype)
-        )
+        target = self._held[(slice(None), *where)]
+        rows = values.detach().to("cpu", self._held.dtype)
+        # index_add_ does not broadcast by itself.
+        rows = rows.expand(len(rows), *target.shape[1:])
+        target.index_add_(0, places, rows)
 
     def merge(self, other: UnitSums) -> None:
         if other._folded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +14,37 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "src")]
 
 from mkdocs.structure.files import File, Files  # noqa: E402
 
-from docs_site import analyses, api, architectures, commands, gallery, glossary  # noqa: E402
+from docs_site import analyses, api, architectures, commands, gallery, labels  # noqa: E402
 
 WHOLE = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages of the site too
 
 
 def on_config(config: Any) -> Any:
-    """Fill the sections of the navigation that are made of what is there."""
+    """Fill the sections of the navigation whose pages are made from the code or found in docs/."""
     docs = Path(config.docs_dir)
-    for entry in config.nav:
-        (title, children), *_ = entry.items()
-        if title == "Analyses":
-            children += [{name: f"analyses/{name}.md"} for name in analyses.own_analyses()]
-        if title == "Results":
-            children += sorted(
-                path.relative_to(docs).as_posix() for path in docs.glob("results/*.md")
-            )
-            children += [name for name in ("reproduce.md",) if (docs / name).exists()]
-            children += sorted(
-                path.relative_to(docs).as_posix() for path in docs.glob("reproductions/*.md")
-            )
-        if title == "How to":
-            children += sorted(
-                path.relative_to(docs).as_posix() for path in docs.glob("how-to/*.md")
-            )
-            children += [name for name in ("cluster.md",) if (docs / name).exists()]
-        if title == "Python API":
-            children += [f"reference/api/{name}.md" for name in api.PARTS]
+
+    def pages_in(folder: str) -> list[str]:
+        return sorted(path.relative_to(docs).as_posix() for path in docs.glob(f"{folder}/*.md"))
+
+    further_pages = {
+        "Analyses": [{name: f"analyses/{name}.md"} for name in analyses.own_analyses()],
+        "Python API": [f"reference/api/{name}.md" for name in api.PARTS],
+        "Results": [page for page in pages_in("results") if page != "results/index.md"],
+        "Reproduce a paper": pages_in("reproductions"),
+    }
+    _fill(config.nav, further_pages)
     return config
+
+
+def _fill(entries: list[Any], further_pages: Mapping[str, list[Any]]) -> None:
+    """Append pages to the sections of these titles, at any depth."""
+    for entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        for title, children in entry.items():
+            if isinstance(children, list):
+                children += further_pages.get(title, [])
+                _fill(children, further_pages)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -50,7 +54,7 @@ def on_files(files: Files, config: Any) -> Files:
         **api.pages(),
         "reference/commands.md": commands.page(),
         "reference/architectures.md": architectures.page(),
-        "reference/glossary.md": glossary.page(),
+        "reference/labels.md": labels.page(),
         "gallery.md": gallery.page(),
     }
     for address, text in made.items():

@@ -132,8 +132,7 @@ def ablate_command(
 
       headwise ablate mrpc/seed-0/model --task MRPC --data glue --out mrpc-ablation.nc
 
-      headwise ablate ./model --task RTE --dev dev.tsv --how zero --atlas atlas --set
-      rest=roles:delimiter --set frames:top5
+      headwise ablate ./model --task RTE --dev dev.tsv --atlas atlas --set rest=roles:delimiter
 
       headwise ablate --corpus stories.txt --limit 200
     """

@@ -80,8 +80,7 @@ def compare_command(
 
       headwise compare bert-base-uncased ./mrpc-model --corpus dev.tsv
 
-      headwise compare demo last/model top/model --names pre-trained,last,top --probing glue/MRPC
-      --figures figures
+      headwise compare demo last/model top/model --names base,last,top --probing glue/MRPC
     """
     from rich.table import Table
 

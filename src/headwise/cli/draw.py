@@ -77,8 +77,7 @@ def draw(
 
       headwise draw --relation coreference --out antecedents.svg
 
-      headwise draw L5H1 --source input --max-tokens 20 --text "She gave the old book to her
-      sister."
+      headwise draw L5H1 --source input --max-tokens 20 --text "She gave the book to her sister."
 
       headwise draw L0 L11 --source rollout --text "She gave the old book to her sister."
 

@@ -109,8 +109,7 @@ def finetune_command(
 
       headwise finetune --task MRPC --data glue --seeds 3 --out mrpc
 
-      headwise finetune bert-base-uncased --task RTE --train train.tsv --dev dev.tsv --start random
-      --recipe kovaleva
+      headwise finetune ./model --task RTE --train train.tsv --dev dev.tsv --start random
 
       headwise finetune --task MRPC,STS-B --data glue --pooling top_heads --recipe jo
     """

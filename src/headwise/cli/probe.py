@@ -67,8 +67,7 @@ def probe(
 
       headwise probe senteval/tense.txt senteval/subj_number.txt
 
-      headwise probe glue/MRPC --model bert-base-uncased --solver senteval --folds 5
-      --no-standardize
+      headwise probe glue/MRPC --model ./model --solver senteval --folds 5 --no-standardize
     """
     from dataclasses import asdict, replace
 

@@ -66,8 +66,7 @@ def prune_command(
 
       headwise prune ./llama --heads L0H1,L1H3,L2H0 --corpus stories.txt --out smaller
 
-      headwise prune ./model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero
-      --task MRPC --data glue
+      headwise prune ./model --atlas ablation.nc --heads ablation.importance:bottom20 --zero
 
       headwise prune ./llama --heads gates:24 --corpus stories.txt --out smaller
     """

@@ -74,8 +74,7 @@ def reproduce_command(
 
       headwise reproduce clark2019 --data data --quick
 
-      headwise reproduce clark2019 --model bert-base-uncased --data data --only table1,fig2 --out
-      clark
+      headwise reproduce clark2019 --model ./model --data data --only table1,fig2 --out clark
 
       headwise reproduce kovaleva2019 --data data --finetuned MRPC=mrpc-model --device cuda
     """

@@ -1,0 +1,54 @@
+"""The page of the labels on the grid, made from the rules that give them."""
+
+from __future__ import annotations
+
+from docs_site.docstrings import table
+from headwise.atlas import describe
+from headwise.core import behaviours
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    labels = [
+        (f"`{short}`", label, category) for label, (category, short) in describe.WORDS.items()
+    ]
+    labels.append(("`obj`, `det`, …", "a dependency relation", "syntax"))
+    limits = [
+        (
+            "share of its attention on one target, above what a uniform head gives",
+            f"{behaviours.LEAST_SHARE}",
+        ),
+        (
+            "margin over the best baseline, for a relation or antecedents",
+            f"{behaviours.LEAST_MARGIN}",
+        ),
+        ("share of its attention on a repeated sequence", f"{behaviours.LEAST_REPEAT}"),
+        ("share of a needle's tokens", f"{behaviours.LEAST_RETRIEVAL}"),
+        ("copying, by its weights", f"{behaviours.LEAST_COPYING}"),
+        ("level of every test, after correction", f"{behaviours.LEVEL}"),
+        (
+            "`broad`: from this to that share of the entropy of a uniform head",
+            f"{behaviours.BROAD} to {behaviours.UNIFORM}",
+        ),
+    ]
+    return (
+        "\n\n".join(
+            [
+                "# The labels on the grid",
+                "Each cell of the grid on the page of an atlas has a short label; "
+                "`atlas.describe()` has the long one in `does` and its category in `kind`. Made "
+                "from `headwise.atlas.describe` and `headwise.core.behaviours`; the rules in "
+                "sentences, and how stable the labels are: [labels](../labels.md).",
+                table(("on the grid", "label", "category"), labels),
+                "## Categories",
+                "A category is a colour of the grid.",
+                table(
+                    ("category", "a head of this category"),
+                    [(f"`{category}`", text) for category, text in describe.KINDS.items()],
+                ),
+                "## Thresholds behind the labels",
+                table(("threshold", "value"), limits),
+            ]
+        )
+        + "\n"
+    )

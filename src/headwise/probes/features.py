@@ -119,7 +119,7 @@ class Scaler:
         return (values - self.mean) * self.scale
 
 
-def load(
+def load_features(
     features: Features, start: int, stop: int, rows: np.ndarray, device: str, task: str = "task"
 ) -> Tensor:
     """The vectors of a block of units on the device; refuses NaN and infinity by unit."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.errors import ParameterError
-from headwise.probes.features import ArrayFeatures, Features, Scaler, load, with_ones
+from headwise.probes.features import ArrayFeatures, Features, Scaler, load_features, with_ones
 from headwise.probes.lbfgs import fit_lbfgs
 from headwise.probes.ridge import fit_ridge, one_hot
 from headwise.probes.settings import ProbeSettings, encode_labels, encode_targets, make_folds
@@ -168,7 +168,9 @@ class _Block:
     task: str
 
     def values(self, rows: np.ndarray) -> Tensor:
-        return load(self.features, self.start, self.stop, rows, self.settings.device, self.task)
+        return load_features(
+            self.features, self.start, self.stop, rows, self.settings.device, self.task
+        )
 
     def fit(
         self, train_rows: np.ndarray, held_out_rows: np.ndarray

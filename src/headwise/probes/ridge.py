@@ -1,5 +1,5 @@
-"""Closed forms: ridge regression for all heads and penalties from one decomposition, and greedy
-selection of heads."""
+"""Ridge regression in closed form: for all heads and penalties at once, and for choosing heads
+one after the other."""
 
 from __future__ import annotations
 
@@ -11,49 +11,107 @@ import torch
 from torch import Tensor
 
 from headwise.core.errors import ParameterError
-from headwise.probes.features import Features, Scaler, gram_matrix, load
+from headwise.probes.features import Features, Scaler, gram_matrix, load_features
 from headwise.text.tasks import Split
 
 
 def fit_ridge(train: Tensor, targets: Tensor, penalties: Sequence[float]) -> Tensor:
-    """Minimise `mean |y - XW|^2 + penalty |W|^2` for `head x penalty` regressions together; the
-    bias is not penalised.
+    """Minimise `mean |y - XW|^2 + penalty |W|^2` for all heads and penalties together.
+
+    One eigendecomposition of each head's Gram matrix serves all penalties. The bias is not
+    penalised.
 
     Parameters
     ----------
     train : Tensor
-        Features without a column of ones, [head, example, size].
+        Features without a column of ones, `[head, example, size]`.
     targets : Tensor
-        [example, column].
+        Values to regress on, `[example, column]`.
+    penalties : sequence of float
+        L2 penalties, all greater than 0.
 
     Returns
     -------
-    weights [head, penalty, column, size + 1], the bias last.
+    Tensor
+        Weights `[head, penalty, column, size + 1]`, the bias last.
     """
-    examples = train.shape[1]
-    mean = train.mean(1, keepdim=True)
-    centred = train - mean
-    level = targets.mean(0)
-    gram = gram_matrix(centred) / examples
-    moment = (centred.mT @ (targets - level)).double() / examples
-    values, vectors = torch.linalg.eigh(gram)
-    rotated = vectors.mT @ moment
+    n_examples = train.shape[1]
+    feature_mean = train.mean(1, keepdim=True)
+    centred = train - feature_mean
+    target_mean = targets.mean(0)
+    gram = gram_matrix(centred) / n_examples
+    moment = (centred.mT @ (targets - target_mean)).double() / n_examples
+
+    eigenvalues, eigenvectors = torch.linalg.eigh(gram)
+    rotated_moment = eigenvectors.mT @ moment
     ridge = torch.tensor(list(penalties), dtype=torch.float64, device=train.device)
-    shrunk = rotated[:, None] / (values.clamp(min=0)[:, None] + ridge[None, :, None])[..., None]
-    weights = (vectors[:, None] @ shrunk).mT
-    # The bias of every column: its mean level minus what the mean vector already gives.
-    bias = level.double()[:, None] - weights @ mean.double().mT[:, None]
+    # [head, penalty, size]: rounding can leave eigenvalues slightly below 0.
+    spectrum = eigenvalues.clamp(min=0)[:, None] + ridge[None, :, None]
+    weights = (eigenvectors[:, None] @ (rotated_moment[:, None] / spectrum[..., None])).mT
+
+    # The mean vector must be predicted as the mean target.
+    bias = target_mean.double()[:, None] - weights @ feature_mean.double().mT[:, None]
     return torch.cat([weights, bias], -1).to(train.dtype)
 
 
-def one_hot(labels: Tensor, classes: int) -> Tensor:
-    return torch.nn.functional.one_hot(labels, classes).float()
+def one_hot(labels: Tensor, n_classes: int) -> Tensor:
+    """Return class numbers as rows with a single 1, `[example, class]`."""
+    return torch.nn.functional.one_hot(labels, n_classes).float()
+
+
+def solve_penalised(gram: Tensor, right_hand_side: Tensor, penalty: float) -> Tensor:
+    """Solve `gram @ x = right_hand_side` for Gram matrices that contain a penalty.
+
+    Such a matrix, and every Schur complement of it, is positive definite with eigenvalues of at
+    least `penalty`, so a Cholesky factor suffices. `torch.linalg.solve` (LU) is no alternative:
+    with several threads the batched LU of oneMKL fails for matrices of about 200 rows and more
+    ("Parameter 6 was incorrect on entry to DLASWP"), however well conditioned they are.
+
+    Parameters
+    ----------
+    gram : Tensor
+        `[..., size, size]`, the penalty on the diagonal included.
+    right_hand_side : Tensor
+        `[..., size, column]`.
+    penalty : float
+        The penalty that `gram` contains.
+
+    Returns
+    -------
+    Tensor
+        `[..., size, column]`.
+    """
+    factor, failures = torch.linalg.cholesky_ex(gram)
+    solution = torch.cholesky_solve(right_hand_side, factor)
+    not_definite = failures != 0
+    if not_definite.any():
+        # Rounding in repeated Schur complements can push small eigenvalues below 0. Exact
+        # arithmetic would leave them at `penalty` or above, so they are raised to it.
+        eigenvalues, eigenvectors = torch.linalg.eigh(gram[not_definite])
+        smallest = torch.finfo(gram.dtype).eps * eigenvalues.abs().amax(-1, keepdim=True)
+        eigenvalues = eigenvalues.clamp(min=penalty).maximum(smallest)
+        rotated = eigenvectors.mT @ right_hand_side[not_definite]
+        solution[not_definite] = eigenvectors @ (rotated / eigenvalues[..., None])
+    return solution
 
 
 @dataclass(frozen=True, slots=True)
 class GreedyOptions:
-    """How heads are chosen: how many, among which (all by default), by ridge regression with which
-    penalty, where."""
+    """Options of the greedy selection of heads.
+
+    Parameters
+    ----------
+    steps : int
+        How many heads are chosen.
+    penalty : float, default 0.01
+        L2 penalty of the ridge regressions, in units of the mean loss.
+    candidates : sequence of int, optional
+        The units to choose among; by default all.
+    standardize : bool, default True
+        Whether features are standardised on the training part.
+    device : str, default "cpu"
+        Where regressions are fitted.
+    """
 
     steps: int
     penalty: float = 1e-2
@@ -69,8 +127,7 @@ def greedy_heads(
     score: Callable[[Tensor], Tensor],
     options: GreedyOptions,
 ) -> tuple[list[int], list[float]]:
-    """Choose heads one after the other: each time the one that, beside those already chosen, scores
-    best on validation.
+    """Choose heads by forward selection: in each step the head that most improves validation.
 
     Every candidate set is fitted in closed form. After a choice the normal equations of all other
     heads are reduced by the chosen block (a Schur complement), so that a step costs about as much
@@ -95,54 +152,103 @@ def greedy_heads(
     chosen, scores
         The chosen units in order, and the validation score after each choice.
     """
-    candidates, steps, device = options.candidates, options.steps, options.device
-    pool = list(range(features.units)) if candidates is None else sorted(int(c) for c in candidates)
-    if not 1 <= steps <= len(pool):
+    if options.candidates is None:
+        candidates = list(range(features.units))
+    else:
+        candidates = sorted(int(unit) for unit in options.candidates)
+    if not 1 <= options.steps <= len(candidates):
         raise ParameterError(
-            f"Between 1 and {len(pool)} heads can be chosen; {steps} were asked for."
+            f"`steps` must be from 1 to {len(candidates)}, the number of candidate heads; it is "
+            f"{options.steps}."
         )
-    size, count = features.size, len(pool)
-    train, validation = [], []
-    for unit in pool:
-        raw = load(features, unit, unit + 1, split.train, device)
-        scaler = Scaler(raw, options.standardize)
-        scaled = scaler(raw)[0].double()
-        mean = scaled.mean(0)
-        train.append(scaled - mean)
-        validation.append(
-            scaler(load(features, unit, unit + 1, split.validation, device))[0].double() - mean
-        )
-    x, v = torch.cat(train, 1), torch.cat(validation, 1)  # [example, count * size]
-    del train, validation
-    y = torch.as_tensor(targets, dtype=torch.float64, device=device)
-    level = y.mean(0)
-    gram = x.T @ x / len(x)
-    gram.diagonal().add_(options.penalty)
-    moment = x.T @ (y - level) / len(x)
-    fitted = level.expand(len(v), -1).clone()
-    left = torch.ones(count, dtype=torch.bool, device=device)
+    equations = _NormalEquations(features, candidates, split, targets, options)
     chosen: list[int] = []
     scores: list[float] = []
-    for _ in range(steps):
-        blocks = (
-            gram.view(count, size, count, size).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-        )  # candidate, size, size
-        solved = torch.linalg.solve(blocks[left], moment.view(count, size, -1)[left])
-        parts = v.view(len(v), count, size)[:, left].transpose(0, 1) @ solved
-        found = score(fitted[None] + parts)
-        best = int(torch.argmax(found))
-        index = int(left.nonzero()[best, 0])
-        chosen.append(pool[index])
-        scores.append(float(found[best]))
-        fitted += parts[best]
-        block = slice(index * size, (index + 1) * size)
-        share = torch.linalg.solve(gram[block, block].clone(), gram[block])  # [size, count * size]
-        moment -= share.T @ moment[block].clone()
-        v -= v[:, block].clone() @ share
-        gram -= gram[:, block].clone() @ share
-        # The chosen head has nothing left to give; an identity keeps later solves regular.
-        gram[block] = 0.0
-        gram[:, block] = 0.0
-        gram[block, block] = torch.eye(size, dtype=gram.dtype, device=device)
-        left[index] = False
+    for _ in range(options.steps):
+        gains = equations.candidate_predictions()
+        candidate_scores = score(equations.predicted[None] + gains)
+        best = int(torch.argmax(candidate_scores))
+        index = int(equations.remaining.nonzero()[best, 0])
+        chosen.append(candidates[index])
+        scores.append(float(candidate_scores[best]))
+        equations.choose(index, gains[best])
     return chosen, scores
+
+
+class _NormalEquations:
+    """The normal equations of all candidate heads together, given the heads chosen so far.
+
+    Attributes
+    ----------
+    gram : Tensor
+        `X'X / n + penalty`, `[candidate * size, candidate * size]`, after elimination of the chosen
+        heads.
+    moment : Tensor
+        `X'y / n`, `[candidate * size, column]`, likewise.
+    validation : Tensor
+        Validation features, `[example, candidate * size]`, less what the chosen heads explain.
+    predicted : Tensor
+        Validation predictions of the chosen heads, `[example, column]`.
+    remaining : Tensor
+        Which candidates are not chosen yet.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        candidates: Sequence[int],
+        split: Split,
+        targets: np.ndarray,
+        options: GreedyOptions,
+    ) -> None:
+        self.penalty = options.penalty
+        self.size = features.size
+        self.count = len(candidates)
+        device = options.device
+        train_blocks = []
+        validation_blocks = []
+        for unit in candidates:
+            raw = load_features(features, unit, unit + 1, split.train, device)
+            raw_validation = load_features(features, unit, unit + 1, split.validation, device)
+            scaler = Scaler(raw, options.standardize)
+            scaled = scaler(raw)[0].double()
+            mean = scaled.mean(0)
+            train_blocks.append(scaled - mean)
+            validation_blocks.append(scaler(raw_validation)[0].double() - mean)
+        train = torch.cat(train_blocks, 1)
+        self.validation = torch.cat(validation_blocks, 1)
+
+        wanted = torch.as_tensor(targets, dtype=torch.float64, device=device)
+        target_mean = wanted.mean(0)
+        self.gram = train.T @ train / len(train)
+        self.gram.diagonal().add_(self.penalty)
+        self.moment = train.T @ (wanted - target_mean) / len(train)
+        self.predicted = target_mean.expand(len(self.validation), -1).clone()
+        self.remaining = torch.ones(self.count, dtype=torch.bool, device=device)
+
+    def candidate_predictions(self) -> Tensor:
+        """What each remaining candidate adds to the predictions, `[candidate, example, column]`."""
+        blocks = self.gram.view(self.count, self.size, self.count, self.size)
+        own_blocks = blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # candidate, size, size
+        moments = self.moment.view(self.count, self.size, -1)
+        weights = solve_penalised(own_blocks[self.remaining], moments[self.remaining], self.penalty)
+        validation = self.validation.view(-1, self.count, self.size)[:, self.remaining]
+        return validation.transpose(0, 1) @ weights
+
+    def choose(self, index: int, gain: Tensor) -> None:
+        """Add a candidate with its predictions, and eliminate its block from the equations."""
+        block = slice(index * self.size, (index + 1) * self.size)
+        self.predicted += gain
+        projection = solve_penalised(
+            self.gram[block, block], self.gram[block], self.penalty
+        )  # [size, candidate * size]
+        self.moment -= projection.T @ self.moment[block].clone()
+        self.validation -= self.validation[:, block].clone() @ projection
+        self.gram -= self.gram[:, block].clone() @ projection
+        # Nothing is left of the chosen head; an identity keeps its block regular.
+        self.gram[block] = 0.0
+        self.gram[:, block] = 0.0
+        self.gram[block, block] = torch.eye(
+            self.size, dtype=self.gram.dtype, device=self.gram.device
+        )
+        self.remaining[index] = False

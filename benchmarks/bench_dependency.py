@@ -20,7 +20,7 @@ from headwise import HeadModel
 from headwise.analyses.contract import Shape
 from headwise.analyses.dependency.analysis import DIRECTIONS, Dependency
 from headwise.models.demo import demo_model_path
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import State
 from headwise.testing import eager_maps
 from headwise.text import open_corpus
@@ -104,7 +104,7 @@ def ours(cut: list[tuple[Batch, torch.Tensor]], shape: Shape) -> State:
         for layer, block in enumerate(weights):
             ANALYSIS.observe(
                 state,
-                ANALYSIS.reduce(Rows(layer, 0, block.shape[2], block, visible), batch),
+                ANALYSIS.reduce(AttentionRows(layer, 0, block.shape[2], block, visible), batch),
                 Layer(layer),
                 batch,
             )

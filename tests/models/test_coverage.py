@@ -13,7 +13,7 @@ from tiny_models import REFUSED, SEQ2SEQ, SERVED, build, ids_batch
 from torch import Tensor
 
 from headwise.core.errors import ModelError
-from headwise.models import HeadModel, Layer, Rows
+from headwise.models import AttentionRows, HeadModel, Layer
 from headwise.text.encode import Batch, collate
 
 REQUIRED = [
@@ -50,13 +50,13 @@ class Everything:
     needs = frozenset({"attention", "outputs", "hidden"})
 
     def __init__(self) -> None:
-        self.blocks: list[Rows] = []
+        self.blocks: list[AttentionRows] = []
         self.layers: list[Layer] = []
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         self.blocks.append(rows)
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         self.layers.append(layer)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from headwise.core.errors import ModelError, ParameterError
 from headwise.models import HeadModel, Patch
 from headwise.models.session import stream_gradients
-from headwise.models.view import Rows
+from headwise.models.view import AttentionRows
 from headwise.text.encode import Batch
 
 HEADED = {
@@ -144,7 +144,7 @@ def test_weights_that_are_not_held_give_the_same_gradients(name: str) -> None:
     expected = {
         (rows.layer, rows.start): rows for rows in model.gradients(batch, loss, block_rows=4)
     }
-    shown: list[Rows] = []
+    shown: list[AttentionRows] = []
     stream_gradients(model, batch, loss, shown.append, block_rows=4, at_most=0)
     order = [
         rows.layer for rows in shown

@@ -15,9 +15,9 @@ from headwise.models import HeadModel
 from headwise.models.masks import Sight, is_open, row_mask
 from headwise.models.statistics import cpu_attention, equal_labels, fused, reducer
 from headwise.models.statistics.reducer import compute_statistics
-from headwise.models.statistics.request import StatsRequest, StatsResult, alike, side_by_side
+from headwise.models.statistics.request import StatsRequest, StatsResult, can_join, join_layers
 from headwise.models.tap import Call
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.testing.models import random_model
 from headwise.text.encode import Batch
 
@@ -34,16 +34,16 @@ class Watch:
     """Asks, and keeps what it is told."""
 
     def __init__(self, ask: StatsRequest, needs: frozenset[str] = frozenset()) -> None:
-        self.ask: StatsRequest | None = ask
+        self.request: StatsRequest | None = ask
         self.needs = needs
         self.told: list[StatsResult] = []
 
-    def rows(self, rows: Rows) -> None: ...
+    def on_rows(self, rows: AttentionRows) -> None: ...
 
-    def layer(self, layer: Layer) -> None: ...
+    def on_layer(self, layer: Layer) -> None: ...
 
-    def answers(self, answers: StatsResult) -> None:
-        self.told.append(answers)
+    def on_statistics(self, result: StatsResult) -> None:
+        self.told.append(result)
 
 
 def everything(batch: Batch) -> StatsRequest:
@@ -54,7 +54,7 @@ def everything(batch: Batch) -> StatsRequest:
             "first": torch.arange(ids.shape[1], device=ids.device).expand_as(ids) == 0,
             "odd": ids % 2 == 1,
         },
-        labels={"same": (ids, ids), "after": (ids, before)},
+        equal_labels={"same": (ids, ids), "after": (ids, before)},
         offsets=frozenset({-2, -1, 0, 1, 40}),
         pairs={
             "some": torch.tensor(
@@ -62,12 +62,12 @@ def everything(batch: Batch) -> StatsRequest:
             )
         },
         rows={"few": torch.tensor([0, 2, 5, 6], device=ids.device)},
-        reach=4,
+        max_offset=4,
         distance=True,
         received=True,
         entropy=True,
-        largest=True,
-        rest=True,
+        max_weight=True,
+        without_sink=True,
         uniform=True,
     )
 
@@ -88,16 +88,16 @@ def check(
         np.testing.assert_allclose(
             told.columns[name].cpu(), (weights * keys.cpu().numpy()[:, None, None]).sum(-1), **close
         )
-    for name, (own, theirs) in ask.labels.items():
+    for name, (own, theirs) in ask.equal_labels.items():
         equal = (own.cpu().numpy()[:, :, None] == theirs.cpu().numpy()[:, None]) & (
             own.cpu().numpy() >= 0
         )[:, :, None]
         np.testing.assert_allclose(
-            told.labels[name].cpu(), (weights * equal[:, None]).sum(-1), **close
+            told.equal_labels[name].cpu(), (weights * equal[:, None]).sum(-1), **close
         )
     for offset in ask.offsets:
         np.testing.assert_allclose(
-            told.at[offset].cpu(), (weights * (apart == offset)).sum(-1), **close
+            told.at_offset[offset].cpu(), (weights * (apart == offset)).sum(-1), **close
         )
     for name, (example, row, key) in ask.pairs.items():
         own = np.stack(
@@ -106,44 +106,44 @@ def check(
                 for e, i, j in zip(example.cpu(), row.cpu(), key.cpu(), strict=True)
             ]
         )
-        np.testing.assert_allclose(told.single[name].cpu(), own, **close)
+        np.testing.assert_allclose(told.pair_weights[name].cpu(), own, **close)
     for name, wanted in ask.rows.items():
         own, seen = told.rows[name]
         np.testing.assert_allclose(own.cpu(), weights[:, :, wanted.cpu()], **close)
         np.testing.assert_array_equal(seen[:, 0].cpu(), visible[:, wanted.cpu()])
-    around = range(-ask.reach, ask.reach + 1)
+    around = range(-ask.max_offset, ask.max_offset + 1)
     by_offset = [(weights * (apart == offset)).sum((-2, -1)) for offset in around]
     np.testing.assert_allclose(told.diagonals.cpu(), np.stack(by_offset, -1), **close)
     np.testing.assert_array_equal(
-        told.pairs.cpu(), np.stack([(visible * (apart == o)).sum((-2, -1)) for o in around], -1)
+        told.n_pairs.cpu(), np.stack([(visible * (apart == o)).sum((-2, -1)) for o in around], -1)
     )
     assert told.received is not None
     np.testing.assert_allclose(told.received.cpu(), weights.sum(-2), atol=tolerance * n)
-    assert told.offset is not None
-    assert told.distance is not None
+    assert told.offset_sum is not None
+    assert told.distance_sum is not None
     assert told.entropy is not None
-    assert told.largest is not None
+    assert told.max_weight is not None
     np.testing.assert_allclose(
-        told.offset.cpu(), (weights * apart).sum((-2, -1)), atol=tolerance * n * n
+        told.offset_sum.cpu(), (weights * apart).sum((-2, -1)), atol=tolerance * n * n
     )
     np.testing.assert_allclose(
-        told.distance.cpu(), (weights * abs(apart)).sum((-2, -1)), atol=tolerance * n * n
+        told.distance_sum.cpu(), (weights * abs(apart)).sum((-2, -1)), atol=tolerance * n * n
     )
     tokens = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(tokens > 0, tokens * np.log(tokens), 0).sum(-1)
     np.testing.assert_allclose(told.entropy.cpu(), entropy, atol=5 * tolerance)
-    np.testing.assert_allclose(told.largest.cpu(), weights.max(-1), **close)
-    np.testing.assert_array_equal(told.seen.cpu(), visible.sum(-1))
+    np.testing.assert_allclose(told.max_weight.cpu(), weights.max(-1), **close)
+    np.testing.assert_array_equal(told.n_visible.cpu(), visible.sum(-1))
     others = weights[..., 1:].astype(np.float64)
     left = others.sum(-1, keepdims=True)
     shares = others / np.where(left > 0, left, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(shares > 0, shares * np.log(shares), 0).sum(-1)
-    assert told.rest is not None
-    np.testing.assert_allclose(told.rest.mass.cpu(), left[..., 0], **close)
-    np.testing.assert_allclose(told.rest.entropy.cpu(), entropy, atol=5 * tolerance)
-    np.testing.assert_allclose(told.rest.largest.cpu(), shares.max(-1), **close)
+    assert told.without_sink is not None
+    np.testing.assert_allclose(told.without_sink.mass.cpu(), left[..., 0], **close)
+    np.testing.assert_allclose(told.without_sink.entropy.cpu(), entropy, atol=5 * tolerance)
+    np.testing.assert_allclose(told.without_sink.max_weight.cpu(), shares.max(-1), **close)
 
 
 def model(causal: bool, **options: Any) -> HeadModel:
@@ -167,9 +167,9 @@ def test_by_rows_is_plain_arithmetic(causal: bool, block_rows: int | None) -> No
     for layer, told in enumerate(watch.told):
         visible = trace.visible[:, layer, 0].numpy()
         check(told, trace.attention[:, layer].numpy(), visible, ask)
-        alike = visible / np.maximum(visible.sum(-1, keepdims=True), 1)
+        even = visible / np.maximum(visible.sum(-1, keepdims=True), 1)
         assert told.uniform is not None
-        check(told.uniform, alike[:, None], visible, ask)
+        check(told.uniform, even[:, None], visible, ask)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_entropy_from_scores_is_that_of_the_weights() -> None:
     mask[1, ..., 20:] = -torch.inf
     call = Call(torch.nn.Identity(), query, key, query, mask)
     wanted = reducer.PreparedRequest(
-        StatsRequest(rest=True, entropy=True, largest=True), (2, 24, 24), query.device
+        StatsRequest(without_sink=True, entropy=True, max_weight=True), (2, 24, 24), query.device
     )
     found = reducer.StatsReducer(wanted, 3, query)
     room = query.new_empty(2, 24, 3, 8)
@@ -219,10 +219,12 @@ def test_entropy_from_scores_is_that_of_the_weights() -> None:
     shares = weights[..., 1:] / weights[..., 1:].sum(-1, keepdim=True)
     bound = 1e-5 * float(scores[scores.isfinite()].abs().max())
     assert told.entropy is not None
-    assert told.rest is not None
+    assert told.without_sink is not None
     assert (told.entropy - torch.special.entr(weights).sum(-1)).abs().max() < bound
-    assert (told.rest.entropy - torch.special.entr(shares).sum(-1)).abs().max() < bound
-    torch.testing.assert_close(told.rest.largest, shares.amax(-1).float(), rtol=1e-4, atol=1e-6)
+    assert (told.without_sink.entropy - torch.special.entr(shares).sum(-1)).abs().max() < bound
+    torch.testing.assert_close(
+        told.without_sink.max_weight, shares.amax(-1).float(), rtol=1e-4, atol=1e-6
+    )
     torch.testing.assert_close(
         room, (weights @ query.double()).transpose(1, 2).float(), rtol=1e-4, atol=1e-5
     )
@@ -235,16 +237,17 @@ def test_equal_labels_by_every_way(kinds: int, way: str, monkeypatch: Any) -> No
     own, theirs = (torch.randint(-1, kinds, (3, 40), generator=made) for _ in range(2))
     weights = torch.rand(3, 2, 40, 40, generator=made)
     ask = StatsRequest(
-        labels={"kind": (own, theirs)}, pairs={"some": torch.tensor([[2, 0], [1, 39], [39, 0]])}
+        equal_labels={"kind": (own, theirs)},
+        pairs={"some": torch.tensor([[2, 0], [1, 39], [39, 0]])},
     )
     assert "kind" in getattr(reducer.PreparedRequest(ask, (3, 40, 40), weights.device).equal, way)
     same = (own[:, :, None] == theirs[:, None]) & (own >= 0)[..., None]
     told = compute_statistics(
-        ask, Rows(0, 0, 40, weights, torch.ones(3, 1, 40, 40, dtype=torch.bool))
+        ask, AttentionRows(0, 0, 40, weights, torch.ones(3, 1, 40, 40, dtype=torch.bool))
     )
-    torch.testing.assert_close(told.labels["kind"], (weights * same[:, None]).sum(-1))
+    torch.testing.assert_close(told.equal_labels["kind"], (weights * same[:, None]).sum(-1))
     torch.testing.assert_close(
-        told.single["some"], torch.stack([weights[2, :, 1, 39], weights[0, :, 39, 0]])
+        told.pair_weights["some"], torch.stack([weights[2, :, 1, 39], weights[0, :, 39, 0]])
     )
 
 
@@ -264,15 +267,15 @@ def test_little_beside_a_sink_is_as_exact_as_much(causal: bool) -> None:
         & (torch.ones(n, n).tril().bool() | (not causal))
     )
     weights = (scores[..., :n, :n].masked_fill(~visible, -torch.inf)).softmax(-1).nan_to_num(0)
-    ask = StatsRequest(rest=True, entropy=True)
-    told = compute_statistics(ask, Rows(0, 0, n, weights.float(), visible))
+    ask = StatsRequest(without_sink=True, entropy=True)
+    told = compute_statistics(ask, AttentionRows(0, 0, n, weights.float(), visible))
     left = weights[..., 1:].sum(-1)
     assert 0 < left[left > 0].max() < 1e-4
     shares = weights[..., 1:] / left.clamp(min=1e-30)[..., None]
     entropy = torch.special.entr(shares).sum(-1)
-    assert told.rest is not None
-    assert (told.rest.entropy - entropy).abs().max() < 1e-5
-    assert ((told.rest.mass - left).abs() <= 1e-6 * left).all()
+    assert told.without_sink is not None
+    assert (told.without_sink.entropy - entropy).abs().max() < 1e-5
+    assert ((told.without_sink.mass - left).abs() <= 1e-6 * left).all()
 
 
 @pytest.mark.parametrize("needs", [frozenset[str](), frozenset({"attention"})])
@@ -300,8 +303,8 @@ def test_layers_side_by_side_are_layers_of_more_heads() -> None:
     assert trace.attention is not None
     assert trace.visible is not None
     visible = trace.visible[:, 0, 0].numpy()
-    check(side_by_side(watch.told), trace.attention.flatten(1, 2).numpy(), visible, ask)
-    assert side_by_side(watch.told[:1]) is watch.told[0]
+    check(join_layers(watch.told), trace.attention.flatten(1, 2).numpy(), visible, ask)
+    assert join_layers(watch.told[:1]) is watch.told[0]
 
 
 def test_layers_that_lack_a_part_of_the_others_stand_alone() -> None:
@@ -309,12 +312,12 @@ def test_layers_that_lack_a_part_of_the_others_stand_alone() -> None:
     batch = own.batch(["one two three four", "five six"])
     watch, changed = Watch(StatsRequest(entropy=True)), Watch(StatsRequest(entropy=True))
     own.forward(batch, watch)
-    assert alike(*watch.told[:2])
+    assert can_join(*watch.told[:2])
     own.forward(
         batch, changed, interventions={(1, 0): "uniform"}
     )  # whose weights are formed, so that the largest is not needed
-    assert (changed.told[0].largest is None) != (changed.told[1].largest is None)
-    assert not alike(*changed.told[:2])
+    assert (changed.told[0].max_weight is None) != (changed.told[1].max_weight is None)
+    assert not can_join(*changed.told[:2])
 
 
 @pytest.mark.parametrize(
@@ -381,18 +384,18 @@ def test_a_mask_of_true_and_false_hides_what_an_additive_one_hides() -> None:
 
 def test_two_asks_are_one() -> None:
     first, second = (
-        StatsRequest(reach=2, entropy=True, offsets=frozenset({1})),
-        StatsRequest(reach=5, offsets=frozenset({-1})),
+        StatsRequest(max_offset=2, entropy=True, offsets=frozenset({1})),
+        StatsRequest(max_offset=5, offsets=frozenset({-1})),
     )
-    both = StatsRequest.together([first, second])
+    both = StatsRequest.merge([first, second])
     assert both is not None
-    assert (both.reach, both.entropy, both.largest, both.offsets) == (
+    assert (both.max_offset, both.entropy, both.max_weight, both.offsets) == (
         5,
         True,
         False,
         frozenset({-1, 1}),
     )
-    assert StatsRequest.together([]) is None
+    assert StatsRequest.merge([]) is None
 
 
 @pytest.mark.parametrize(

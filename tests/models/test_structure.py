@@ -38,10 +38,10 @@ class Keep:
     def __init__(self) -> None:
         self.layers = []
 
-    def rows(self, rows) -> None:
+    def on_rows(self, rows) -> None:
         pass
 
-    def layer(self, layer) -> None:
+    def on_layer(self, layer) -> None:
         self.layers.append(layer)
 
 

@@ -12,7 +12,7 @@ import torch
 from tiny_models import SERVED, build, ids_batch
 
 from headwise.core.errors import ModelError, ParameterError
-from headwise.models import HeadModel, Layer, Rows
+from headwise.models import AttentionRows, HeadModel, Layer
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.masks import RowMask
 from headwise.models.structure import find_structure
@@ -62,14 +62,14 @@ class Meeting:
     needs = frozenset({"attention"})
 
     def __init__(self, at_first: Callable[[], object]) -> None:
-        self.at_first, self.seen = at_first, list[Rows]()
+        self.at_first, self.seen = at_first, list[AttentionRows]()
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         self.seen.append(rows)
         if rows.layer == 0:
             self.at_first()
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         pass
 
     def attention(self) -> torch.Tensor:
@@ -201,11 +201,11 @@ def test_blocks_come_in_order_and_the_limit_makes_them() -> None:
         needs = frozenset({"attention"})
         seen: ClassVar[list[tuple[int, int, int]]] = []
 
-        def rows(self, rows: Rows) -> None:
+        def on_rows(self, rows: AttentionRows) -> None:
             assert rows.weights.shape[2] == rows.stop - rows.start
             self.seen.append((rows.layer, rows.start, rows.stop))
 
-        def layer(self, layer: Layer) -> None:
+        def on_layer(self, layer: Layer) -> None:
             self.seen.append((layer.layer, -1, -1))
 
     opened.forward(ids_batch((11,)), Spans(), block_bytes=4 * 4 * 11 * 5)
@@ -232,10 +232,10 @@ def test_a_long_input_never_has_a_square_tensor(monkeypatch: pytest.MonkeyPatch)
         needs = frozenset({"attention"})
         total = 0.0
 
-        def rows(self, rows: Rows) -> None:
+        def on_rows(self, rows: AttentionRows) -> None:
             self.total += rows.weights.sum().item()
 
-        def layer(self, layer: Layer) -> None:
+        def on_layer(self, layer: Layer) -> None:
             pass
 
     watcher = Sum()
@@ -314,10 +314,10 @@ def test_unwatched_passes_give_the_same_output(name: str) -> None:
         needs = frozenset({"outputs"})
         kept: ClassVar[list[torch.Tensor]] = []
 
-        def rows(self, rows: Rows) -> None:
+        def on_rows(self, rows: AttentionRows) -> None:
             raise AssertionError("nobody asked for rows")
 
-        def layer(self, layer: Layer) -> None:
+        def on_layer(self, layer: Layer) -> None:
             assert layer.outputs is not None
             assert layer.hidden is None
             self.kept.append(layer.outputs)

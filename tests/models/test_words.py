@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headwise.models import HeadModel
-from headwise.models.view import Rows
+from headwise.models.view import AttentionRows
 from headwise.models.words import word_index, word_maps, word_visibility
 from headwise.testing import eager_maps
 from headwise.testing.corpora import battery_examples
@@ -43,7 +43,7 @@ def test_equals_the_double_loop(rows: tuple[list[Encoded], list[np.ndarray]]) ->
     weights = padded(maps, batch)
     index = word_index(batch)
     visible = (batch.attention_mask[:, :, None] & batch.attention_mask[:, None])[:, None]
-    found = word_maps(Rows(0, 0, 40, weights, visible), index, batch.sep[..., None])
+    found = word_maps(AttentionRows(0, 0, 40, weights, visible), index, batch.sep[..., None])
     for i, (row, m) in enumerate(zip(encoded, maps, strict=True)):
         count = row.word_count
         for head in range(m.shape[1]):
@@ -55,7 +55,7 @@ def test_equals_the_double_loop(rows: tuple[list[Encoded], list[np.ndarray]]) ->
             np.testing.assert_allclose(found[i, :, word, -1], expected, atol=1e-6)
         assert (found[i, :, count:] == 0).all()
     parts = [
-        Rows(
+        AttentionRows(
             0, start, start + 7, weights[:, :, start : start + 7], visible[:, :, start : start + 7]
         )
         for start in range(0, 40, 7)
@@ -78,7 +78,9 @@ def test_visibility(rows: tuple[list[Encoded], list[np.ndarray]]) -> None:
         & batch.attention_mask[:, :, None]
         & batch.attention_mask[:, None]
     )[:, None]
-    found = word_visibility(Rows(0, 0, width, visible.float(), visible), word_index(batch)) > 0
+    found = (
+        word_visibility(AttentionRows(0, 0, width, visible.float(), visible), word_index(batch)) > 0
+    )
     for i, row in enumerate(rows[0][:2]):
         count = row.word_count
         np.testing.assert_array_equal(

@@ -18,7 +18,7 @@ from headwise import Corpus, HeadModel, RunOptions, make_analysis, make_atlas, p
 from headwise.analyses.contract import Experiment, ExperimentContext, Observer, Paper, Shape
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import ParameterError
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.run import Listener, Run, Source, clock, estimate, growth
 from headwise.run import plan as plan_module
 from headwise.run.encoded import EncodedCorpus
@@ -88,7 +88,7 @@ class Slow(Observer):
     def start(self, shape: Shape) -> State:
         return State(mass=Moments(shape.layers, shape.heads))
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         works(5.0 * len(batch))
         return {"mass": rows.weights.sum((-1, -2))}
 

@@ -28,7 +28,7 @@ from headwise.core.papers import Paper
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
 from headwise.models.statistics.request import StatsRequest, StatsResult
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import State
 from headwise.text.corpus import Corpus
 from headwise.text.encode import Batch, Encoded, Encoder
@@ -235,7 +235,7 @@ class Observer(Analysis):
             own = {name: value[:, min(place, value.shape[1] - 1)] for name, value in sums.items()}
             self.observe(state, own, Layer(layer), batch)
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         """Tensors that add up over query rows."""
         return {}
 

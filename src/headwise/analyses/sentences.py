@@ -19,7 +19,7 @@ from headwise.analyses.dependency.analysis import score
 from headwise.analyses.dependency.arcs import ALL, PairRules, Pairs, gather_pairs, label_of
 from headwise.analyses.dependency.result import DIRECTIONS
 from headwise.core.errors import ParameterError, unknown
-from headwise.models.view import Rows
+from headwise.models.view import AttentionRows
 from headwise.models.words import WordQuestions, find_words, word_index, word_maps, word_visibility
 from headwise.text.encode import Batch
 
@@ -54,7 +54,7 @@ class Sought:
         """Whether there is anything to find."""
         return len(self.questions(batch).word) > 0
 
-    def answers(self, rows: Rows, batch: Batch, direction: str) -> list[Answer]:
+    def answers(self, rows: AttentionRows, batch: Batch, direction: str) -> list[Answer]:
         """What the one head of `rows` says on a batch of one example, wherever it could find what
         is asked for."""
         questions, (maps, visible) = self.questions(batch), _by_words(rows, batch)
@@ -89,7 +89,7 @@ class Relation(Sought):
     def asked(self, batch: Batch) -> bool:
         return bool((self._pairs(batch).label == 1).any())
 
-    def answers(self, rows: Rows, batch: Batch, direction: str) -> list[Answer]:
+    def answers(self, rows: AttentionRows, batch: Batch, direction: str) -> list[Answer]:
         pairs, (maps, visible) = self._pairs(batch), _by_words(rows, batch)
         found, possible = score(maps, visible, pairs)[DIRECTIONS.index(direction)]
         turned = maps if direction == DIRECTIONS[0] else maps.transpose(-1, -2)
@@ -156,7 +156,7 @@ def sought(name: str) -> Sought:
     return {"coreference": Antecedents(), "frames": FrameElements()}.get(name) or Relation(name)
 
 
-def _by_words(rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
+def _by_words(rows: AttentionRows, batch: Batch) -> tuple[Tensor, Tensor]:
     index = word_index(batch)
     return word_maps(rows, index), word_visibility(rows, index) > 0
 

@@ -9,14 +9,24 @@ if TYPE_CHECKING:
     from headwise.models.headmodel import HeadModel
     from headwise.models.interventions import Mean, Patch, Scale
     from headwise.models.trace import Trace
-    from headwise.models.view import TAPS, Layer, Rows, Watcher
+    from headwise.models.view import TAPS, AttentionRows, Layer, Watcher
 
 # Imported when first used: a module of this room that needs no transformers does not wait for it.
 _HOMES = {"HeadModel": "headmodel", "Trace": "trace"}
 _HOMES |= dict.fromkeys(("Mean", "Patch", "Scale"), "interventions")
-_HOMES |= dict.fromkeys(("TAPS", "Layer", "Rows", "Watcher"), "view")
+_HOMES |= dict.fromkeys(("TAPS", "Layer", "AttentionRows", "Watcher"), "view")
 
-__all__ = ["TAPS", "HeadModel", "Layer", "Mean", "Patch", "Rows", "Scale", "Trace", "Watcher"]
+__all__ = [
+    "TAPS",
+    "AttentionRows",
+    "HeadModel",
+    "Layer",
+    "Mean",
+    "Patch",
+    "Scale",
+    "Trace",
+    "Watcher",
+]
 
 
 def __getattr__(name: str) -> object:

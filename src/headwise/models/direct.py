@@ -17,7 +17,7 @@ from headwise.models.forward_call import only_in_this_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.session import Session
 from headwise.models.structure import Structure
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.text.encode import Batch
 
 
@@ -70,7 +70,7 @@ class Recorded:
         model: HeadModel,
         structure: Structure,
         batch: Batch,
-        seen: Callable[[Rows], None] | None = None,
+        seen: Callable[[AttentionRows], None] | None = None,
     ) -> None:
         self.needs = frozenset({"outputs", "hidden", *(["attention"] if seen is not None else [])})
         self._seen = seen
@@ -92,11 +92,11 @@ class Recorded:
         assert session.final is not None
         self.final = session.final
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         if self._seen is not None:
             self._seen(rows)
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         assert layer.outputs is not None
         assert layer.hidden is not None
         self.outputs.append(layer.outputs)

@@ -27,7 +27,7 @@ from headwise.models.session import BLOCK_BYTES, Session, at_least_single, strea
 from headwise.models.sites import KINDS
 from headwise.models.sizes import head_of, input_limit, padding_id
 from headwise.models.trace import Trace, TraceWatcher
-from headwise.models.view import Rows, Watcher, check_needs
+from headwise.models.view import AttentionRows, Watcher, check_needs
 from headwise.text.encode import TOO_LONG_RULES, Batch, Encoded, Encoder, collate
 from headwise.text.example import Example
 from headwise.text.targets import TargetEncoder
@@ -360,7 +360,7 @@ class HeadModel:
         *,
         interventions: Interventions | None = None,
         block_rows: int | None = None,
-    ) -> list[Rows]:
+    ) -> list[AttentionRows]:
         """Attention weights with d loss / d weights, layer by layer.
 
         `loss(output, batch)` gives one loss for each example, `[example]`, from the output of the
@@ -368,7 +368,7 @@ class HeadModel:
         own. The gradient is with respect to the very weights that multiply the values, after any
         intervention; dropout is off. Weights and gradient are zero outside V(i)."""
         batch = self.batch(inputs)
-        found: list[Rows] = []
+        found: list[AttentionRows] = []
         stream_gradients(
             self,
             batch,

@@ -38,7 +38,7 @@ class _Chosen(Watcher):
         self.wanted, self.attention_mask, self.token = wanted, attention_mask, token
         self.found: dict[tuple[int, int], Tensor] = {}
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         heads = self.wanted.get(layer.layer)
         if heads:
             assert layer.outputs is not None

@@ -19,15 +19,15 @@ from headwise.models.statistics.cpu_attention import CpuAttention, ScratchBuffer
 from headwise.models.statistics.fused import Seen, fused_answers, scores_of, sight_of
 from headwise.models.statistics.reducer import (
     ALL,
-    Block,
     PreparedRequest,
     Seeing,
     Sight,
     StatsReducer,
+    WeightBlock,
 )
 from headwise.models.streamed import Streaming, Watch, with_gradient
 from headwise.models.tap import SESSION, Call, FormedCall, Running, differentiated, use_session
-from headwise.models.view import Layer, Rows, StatsWatcher, Watcher
+from headwise.models.view import AttentionRows, Layer, StatsWatcher, Watcher
 from headwise.stats.gpu import has_kernels
 from headwise.text.encode import Batch
 
@@ -98,7 +98,7 @@ class Session(Running):
         self.padded = (
             bool(self.lengths) and min(self.lengths) < attention_mask.shape[-1] and not wanted
         )
-        self.kept: list[Rows] = []
+        self.kept: list[AttentionRows] = []
         self.final: Tensor | None = (
             None  # what leaves the last layer, where hidden states were asked for
         )
@@ -107,7 +107,7 @@ class Session(Running):
         self._left: Tensor | None = None
         self._visible: dict[int, tuple[Tensor | None, Tensor]] = {}
         self.asking: StatsWatcher | None = (
-            watcher if isinstance(watcher, StatsWatcher) and watcher.ask is not None else None
+            watcher if isinstance(watcher, StatsWatcher) and watcher.request is not None else None
         )
         self._sights: dict[tuple[int, bool], tuple[object, Sight]] = {}  # by the mask
         self._wanted: dict[tuple[int, int, int], PreparedRequest] = {}
@@ -263,7 +263,7 @@ class Session(Running):
                     and weights is not None
                     and self.watcher is not None
                 ):
-                    self.watcher.rows(Rows(layer, start, stop, weights, visible))
+                    self.watcher.on_rows(AttentionRows(layer, start, stop, weights, visible))
                 continue
             weights, sink = call.weights(key, start, stop)
             if plan and visible is not None:
@@ -272,16 +272,18 @@ class Session(Running):
                 weights = weights if weights.requires_grad else weights.detach().requires_grad_()
             outputs.append(weights.to(value.dtype) @ value)
             if self.keep and visible is not None:
-                self.kept.append(Rows(layer, start, stop, weights, visible, sink))
+                self.kept.append(AttentionRows(layer, start, stop, weights, visible, sink))
             elif watched:
                 weights = self._without_padding(weights, start)
                 sink = None if sink is None else self._without_padding(sink, start)
                 if shown and visible is not None and self.watcher is not None:
-                    self.watcher.rows(Rows(layer, start, stop, weights, visible, sink))
+                    self.watcher.on_rows(AttentionRows(layer, start, stop, weights, visible, sink))
                 if gathered is not None:
-                    gathered.add(Block(weights, slice(start, stop), ALL, ALL, sink))
+                    gathered.add(WeightBlock(weights, slice(start, stop), ALL, ALL, sink))
         if gathered is not None and self.asking is not None:
-            self.asking.answers(gathered.answers(layer, self._keep_sight(call, sight, seeing)))
+            self.asking.on_statistics(
+                gathered.answers(layer, self._keep_sight(call, sight, seeing))
+            )
         if blocks is not None:
             return self._finish(
                 layer, blocks.output.transpose(1, 2), call, plan
@@ -294,12 +296,12 @@ class Session(Running):
     ) -> tuple[StatsReducer | None, Sight | None, Seeing | None]:
         """What puts the answers of a layer together, what is known of who sees whom, or what puts
         that together."""
-        if self.asking is None or self.asking.ask is None:
+        if self.asking is None or self.asking.request is None:
             return None, None, None
         examples, heads, queries, keys, _, _ = call.sizes
         sizes, like = (examples, queries, keys), gathered_type(call)
         if sizes not in self._wanted:
-            self._wanted[sizes] = PreparedRequest(self.asking.ask, sizes, like.device)
+            self._wanted[sizes] = PreparedRequest(self.asking.request, sizes, like.device)
         wanted = self._wanted[sizes]
         # A module that forms its weights itself says anew who sees whom.
         known = None if isinstance(call, FormedCall) else self._sights.get(_sight_key(call))
@@ -326,13 +328,15 @@ class Session(Running):
                 self.lengths, device=self.attention_mask.device, dtype=torch.int32
             )
         scores = scores_of(call, self._lengths)
-        if scores is None or asking is None or asking.ask is None:
+        if scores is None or asking is None or asking.request is None:
             return None
         sight = scores.causal, scores.window
         if sight not in self._seen:
-            self._seen[sight] = sight_of(asking.ask, scores, layer)
-        output, answers = fused_answers(asking.ask, scores, call.value, layer, self._seen[sight])
-        asking.answers(answers)
+            self._seen[sight] = sight_of(asking.request, scores, layer)
+        output, answers = fused_answers(
+            asking.request, scores, call.value, layer, self._seen[sight]
+        )
+        asking.on_statistics(answers)
         return output
 
     def _finish(self, layer: int, output: Tensor, call: Call, plan: Mapping[int, Any]) -> Tensor:
@@ -351,7 +355,7 @@ class Session(Running):
         hidden = None if entered is None else self._hidden(entered)
         outputs = at_least_single(output) if "outputs" in self.needs else None
         query, key = (None, None) if isinstance(call, FormedCall) else (call.query, call.key)
-        self.watcher.layer(Layer(layer, outputs, hidden, query, key, call.value))
+        self.watcher.on_layer(Layer(layer, outputs, hidden, query, key, call.value))
 
     def _without_padding(self, values: Tensor, start: int) -> Tensor:
         """Zero the rows of queries that are padding. Only those are touched: batches are sorted by

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from headwise.models.tap import Call
-from headwise.models.view import Rows
+from headwise.models.view import AttentionRows
 
-Watch = Callable[[Rows], None]
+Watch = Callable[[AttentionRows], None]
 
 
 class Streamed(torch.autograd.Function):
@@ -49,7 +49,7 @@ class Streamed(torch.autograd.Function):
                 weights, output, sink = _output(call, keys, values, start, stop)
                 own = gradient[:, :, start:stop]
                 found = torch.autograd.grad(output, [weights, *leaves], own, allow_unused=True)
-                rows = Rows(
+                rows = AttentionRows(
                     work.layer, start, stop, weights, work.visible(work.call, start, stop), sink
                 )
                 work.watch(with_gradient(rows, found[0]))
@@ -110,7 +110,7 @@ class Streaming:
         return output
 
 
-def with_gradient(rows: Rows, gradient: Tensor | None) -> Rows:
+def with_gradient(rows: AttentionRows, gradient: Tensor | None) -> AttentionRows:
     """A block with the gradient of its weights, without their history, zero outside V(i)."""
     weights, shown = rows.weights.detach(), rows.visible
     gradient = torch.zeros_like(weights) if gradient is None else gradient

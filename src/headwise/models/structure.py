@@ -52,7 +52,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class TransformerBlock:
     """One layer: `output = hidden + factor · (attention branch + other branch)`; each branch is
     what a module gives.
 
@@ -89,7 +89,7 @@ class Structure:
     where it is None. `refusal` says why heads add nothing directly to the logits, where that is so;
     then blocks may still serve for reading weights."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[TransformerBlock, ...]
     final: Norm | None = None
     head: nn.Module | None = None
     times: float = 1.0
@@ -109,7 +109,7 @@ class _Watch(Watcher):
         self.layers: list[Layer] = []
         self._norms: dict[nn.Module, Norm | None] = {}
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         self.layers.append(layer)
 
     def same(self, a: Tensor, b: Tensor) -> bool:
@@ -183,7 +183,7 @@ def find_structure(model: HeadModel) -> Structure:
     return _with_head(model, watch, tuple(_blocks(model, watch)), output if logits else None)
 
 
-def find_blocks(model: HeadModel) -> list[Block]:
+def find_blocks(model: HeadModel) -> list[TransformerBlock]:
     """The layers alone, by number; one block stands for all layers that share it. Serves encoders
     of encoder-decoders too."""
     watch, _ = _watched(model, logits=False)
@@ -202,8 +202,8 @@ def _watched(model: HeadModel, logits: bool) -> tuple[_Watch, Any]:
     return watch, output
 
 
-def _blocks(model: HeadModel, watch: _Watch) -> list[Block]:
-    found: dict[int, Block] = {}
+def _blocks(model: HeadModel, watch: _Watch) -> list[TransformerBlock]:
+    found: dict[int, TransformerBlock] = {}
     for attention, site in model.sites.by_module.items():
         if site.entry is None:
             raise ModelError(
@@ -214,7 +214,7 @@ def _blocks(model: HeadModel, watch: _Watch) -> list[Block]:
     return [found[layer] for layer in range(model.layers)]
 
 
-def _block(watch: _Watch, seen: Layer, attention: nn.Module, entry: nn.Module) -> Block:
+def _block(watch: _Watch, seen: Layer, attention: nn.Module, entry: nn.Module) -> TransformerBlock:
     assert seen.outputs is not None
     joined = seen.outputs.transpose(1, 2).flatten(2).float()
     parts = [part for part in entry.modules() if part in watch.given]
@@ -247,9 +247,11 @@ def _block(watch: _Watch, seen: Layer, attention: nn.Module, entry: nn.Module) -
         summed = (
             watch.norm_taking(projected.reshape(hidden.shape) + hidden, parts) if fits else None
         )
-        return Block(attention, inner, projection, reading, writing, None, None, 0.0, summed)
+        return TransformerBlock(
+            attention, inner, projection, reading, writing, None, None, 0.0, summed
+        )
     other, factor = fitted
-    return Block(attention, inner, projection, reading, writing, own, other, factor)
+    return TransformerBlock(attention, inner, projection, reading, writing, own, other, factor)
 
 
 def _branches(
@@ -312,7 +314,7 @@ def _same(a: Tensor, b: Tensor, close: float) -> bool:
 
 
 def _with_head(
-    model: HeadModel, watch: _Watch, blocks: tuple[Block, ...], output: Any
+    model: HeadModel, watch: _Watch, blocks: tuple[TransformerBlock, ...], output: Any
 ) -> Structure:
     """The way from the last layer to the scores, or why there is none."""
     if output is None:

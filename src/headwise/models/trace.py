@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.display import NotebookDisplay
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.text.encode import Batch, Encoded
 
 
@@ -48,13 +48,13 @@ class TraceWatcher:
 
     def __init__(self, needs: frozenset[str]) -> None:
         self.needs = needs
-        self.blocks: dict[int, list[Rows]] = {}
+        self.blocks: dict[int, list[AttentionRows]] = {}
         self.layers: list[Layer] = []
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         self.blocks.setdefault(rows.layer, []).append(rows)
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         self.layers.append(layer)
 
     def trace(self, final: Tensor | None = None, batch: Batch | None = None) -> Trace:

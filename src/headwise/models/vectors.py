@@ -92,7 +92,7 @@ class _Watcher(Watcher):
         self.heads: list[Tensor] = []
         self.entering: list[Tensor] = []
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         assert layer.outputs is not None
         assert layer.hidden is not None
         self.heads.append(

@@ -17,7 +17,7 @@ TAPS = ("attention", "outputs", "hidden", "attention_gradient")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class AttentionRows:
     """A block of query rows of one layer: usually all of them; several blocks for long inputs, so
     that memory stays linear in length.
 
@@ -60,22 +60,22 @@ class Watcher(Protocol):
 
     needs: frozenset[str]
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         """Called for each block of query rows, in order (only where `needs` has `attention`)."""
         return
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         """Called once for each layer, after its last block of rows."""
         return
 
 
 @runtime_checkable
 class StatsWatcher(Protocol):
-    """A watcher that also says what it wants of the weights without seeing them (see `ask.py`)."""
+    """A watcher that also says what it wants of the weights without seeing them (see `statistics/request.py`)."""
 
-    ask: StatsRequest | None
+    request: StatsRequest | None
 
-    def answers(self, answers: StatsResult) -> None:
+    def on_statistics(self, result: StatsResult) -> None:
         """Called once for each layer, before `layer`."""
 
 

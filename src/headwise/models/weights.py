@@ -15,7 +15,7 @@ from headwise.core.errors import ModelError
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.sites import hidden_input, replaced
-from headwise.models.structure import Block, Norm, Structure, affine
+from headwise.models.structure import Norm, Structure, TransformerBlock, affine
 from headwise.models.tap import Call, FormedCall, Running, use_session
 
 ROWS = 4096  # directions sent at a time
@@ -82,7 +82,7 @@ def _arguments(
 
 
 def _layer(
-    model: HeadModel, block: Block, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: HeadModel, block: TransformerBlock, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> LayerWeights:
     example = hidden_input(args, kwargs)
     width = example.shape[-1]
@@ -133,7 +133,7 @@ def _layer(
 
 def _sent(
     model: HeadModel,
-    block: Block,
+    block: TransformerBlock,
     rows: Tensor,
     example: Tensor,
     args: tuple[Any, ...],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.models.view import Rows
+from headwise.models.view import AttentionRows
 from headwise.text.encode import Batch
 
 
@@ -77,13 +77,13 @@ def _spans(tokens: list[int], words: list[int]) -> tuple[tuple[int, int, int, in
     return tuple(out)
 
 
-def word_maps(rows: Rows, index: WordIndex, extra: Tensor | None = None) -> Tensor:
+def word_maps(rows: AttentionRows, index: WordIndex, extra: Tensor | None = None) -> Tensor:
     """Word-level maps of a block of rows, `[example, head, from word, to word]`: they add up over
     blocks.
 
     Parameters
     ----------
-    rows : Rows
+    rows : AttentionRows
         A block of query rows of one layer.
     index : WordIndex
         Of the same batch.
@@ -94,7 +94,7 @@ def word_maps(rows: Rows, index: WordIndex, extra: Tensor | None = None) -> Tens
     return fold(rows.weights, index, rows.start, extra)
 
 
-def word_visibility(rows: Rows, index: WordIndex) -> Tensor:
+def word_visibility(rows: AttentionRows, index: WordIndex) -> Tensor:
     """`[example, 1, from word, to word]` of a block of rows: above zero where a piece of the one
     may see a piece of the other."""
     return fold(rows.visible.to(index.member), index, rows.start)

@@ -17,7 +17,7 @@ from headwise.analyses.sentences import Answer, Best, Relation, sought
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.core.labels import head_name
 from headwise.models import HeadModel
-from headwise.models.view import Rows
+from headwise.models.view import AttentionRows
 from headwise.page.sample import Sample, sample_of
 from headwise.plots import style
 from headwise.plots.drawing import draw_head
@@ -144,7 +144,7 @@ def find_sentences(
             continue
         sample = sample_of(model, example)
         weights = torch.from_numpy(sample.head(*head))[None, None].to(batch.device)
-        rows = Rows(head[0], 0, len(row), weights.nan_to_num(), ~weights.isnan())
+        rows = AttentionRows(head[0], 0, len(row), weights.nan_to_num(), ~weights.isnan())
         for one, shown in found.items():
             told = Shown(sample, row, one, tuple(kind.answers(rows, batch, one)))
             if told.found:

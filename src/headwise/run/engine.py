@@ -11,8 +11,8 @@ from headwise.analyses.contract import Observer
 from headwise.core.failures import Failure
 from headwise.models import HeadModel
 from headwise.models.session import stream_gradients
-from headwise.models.statistics.request import StatsRequest, StatsResult, alike, side_by_side
-from headwise.models.view import Layer, Rows, Watcher
+from headwise.models.statistics.request import StatsRequest, StatsResult, can_join, join_layers
+from headwise.models.view import AttentionRows, Layer, Watcher
 from headwise.run.clock import SEEN, stage
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, documents_of
@@ -98,16 +98,16 @@ class Maps(Watcher):
 
     def __init__(self, batch: Batch, layers: int, wanted: Tensor | None = None) -> None:
         self.needs = frozenset({"attention"} if wanted is None else ())
-        self.ask = None if wanted is None else StatsRequest(rows={"wanted": wanted})
+        self.request = None if wanted is None else StatsRequest(rows={"wanted": wanted})
         self._size = batch.ids.shape[1] if wanted is None else len(wanted), batch.keys.ids.shape[1]
         self._layers = layers
         self.maps = self.visible = torch.empty(0)
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         self._keep(rows.layer, slice(rows.start, rows.stop), rows.weights, rows.visible)
 
-    def answers(self, answers: StatsResult) -> None:
-        self._keep(answers.layer, slice(None), *answers.rows["wanted"])
+    def on_statistics(self, result: StatsResult) -> None:
+        self._keep(result.layer, slice(None), *result.rows["wanted"])
 
     def _keep(self, layer: int, rows: slice, weights: Tensor, visible: Tensor) -> None:
         if not self.maps.numel():
@@ -140,7 +140,7 @@ class Observation:
         self._each(self.by_layer, lambda a: asks.update({a.name: a.ask(batch)}))
         self.asking = [a for a in self.by_layer if asks[a.name] is not None]
         self.reducing = [a for a in self.by_layer if asks[a.name] is None]
-        self.ask = StatsRequest.together([ask for ask in asks.values() if ask is not None])
+        self.request = StatsRequest.merge([ask for ask in asks.values() if ask is not None])
         self.needs = frozenset().union(*(a.taps for a in (*self.reducing, *self.whole)))
         self.needs = self.needs.union(*(a.taps - {"attention"} for a in self.asking)) - {
             "attention_gradient"
@@ -161,19 +161,19 @@ class Observation:
                 take_out(analysis, error, self._failed)
                 analyses.remove(analysis)
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         self._each(
             self.reducing,
             lambda a: _add(self._sums.setdefault(a.name, {}), a.reduce(rows, self.batch)),
         )
         if self.whole:
-            self._maps.rows(rows)
+            self._maps.on_rows(rows)
 
-    def answers(self, answers: StatsResult) -> None:
-        if self._waiting and not alike(self._waiting[-1], answers):
+    def on_statistics(self, result: StatsResult) -> None:
+        if self._waiting and not can_join(self._waiting[-1], result):
             self._settle()
-        self._waiting.append(answers)
-        if answers.bytes * len(self._waiting) >= WAITING_BYTES[answers.seen.device.type]:
+        self._waiting.append(result)
+        if result.nbytes * len(self._waiting) >= WAITING_BYTES[result.n_visible.device.type]:
             self._settle()
 
     def _settle(self) -> None:
@@ -182,7 +182,7 @@ class Observation:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        layers, together = slice(waiting[0].layer, waiting[-1].layer + 1), side_by_side(waiting)
+        layers, together = slice(waiting[0].layer, waiting[-1].layer + 1), join_layers(waiting)
 
         def settle(analysis: Observer) -> None:
             sums = analysis.settle(together, self.batch)
@@ -190,7 +190,7 @@ class Observation:
 
         self._each(self.asking, settle)
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         self._each(
             self.reducing,
             lambda a: a.observe(self.states[a.name], self._sums.pop(a.name, {}), layer, self.batch),
@@ -344,7 +344,7 @@ def observe_gradients(
         sums: dict[int, dict[str, Tensor]] = {}
 
         def take(
-            rows: Rows, inputs: Batch = inputs, sums: dict[int, dict[str, Tensor]] = sums
+            rows: AttentionRows, inputs: Batch = inputs, sums: dict[int, dict[str, Tensor]] = sums
         ) -> None:
             _add(sums.setdefault(rows.layer, {}), analysis.reduce(rows, inputs))
 

@@ -20,7 +20,7 @@ from headwise.core.workers import UnitResult, current, raise_failures
 from headwise.models import HeadModel
 from headwise.models.random_init import with_random_weights
 from headwise.models.tap import SHARPER
-from headwise.models.view import Rows, Watcher
+from headwise.models.view import AttentionRows, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import Part
@@ -45,7 +45,7 @@ class Sharpness(Watcher):
     def __init__(self, batch: Batch) -> None:
         self.batch, self.total, self.count = batch, 0.0, 0.0
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         real = self.batch.attention_mask[:, None, rows.start : rows.stop]
         self.total += float((rows.weights.amax(-1) * real).sum())
         self.count += float(real.sum()) * rows.weights.shape[1]

@@ -82,9 +82,9 @@ def test_norm_weighted_attention_by_hand(name: str, projection: str) -> None:
         def __init__(self) -> None:
             self.layers = {}
 
-        def rows(self, rows) -> None: ...
+        def on_rows(self, rows) -> None: ...
 
-        def layer(self, layer) -> None:
+        def on_layer(self, layer) -> None:
             self.layers[layer.layer] = layer.value
 
     watcher = Values()

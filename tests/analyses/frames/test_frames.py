@@ -19,7 +19,7 @@ from headwise.analyses.contract import make_analysis
 from headwise.analyses.frames.figures import frame_scores
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
 from headwise.models.statistics.reducer import compute_statistics
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import model_shape
 from headwise.testing import eager_maps, planted_annotations, planted_model
@@ -222,7 +222,7 @@ def test_a_head_for_the_element_s_word_is_no_frame_head() -> None:
             weights[place, 0, :, element + 1] = 0.9  # a head for the word
             weights[place, 1, target + 1, element + 1] = 0.9  # a head for the link
         visible = torch.ones(len(batch), 1, n, n, dtype=torch.bool)
-        told = compute_statistics(analysis.ask(batch), Rows(0, 0, n, weights, visible))
+        told = compute_statistics(analysis.ask(batch), AttentionRows(0, 0, n, weights, visible))
         analysis.observe(state, analysis.settle(told, batch), Layer(0), batch)
     found = analysis.result(state, shape).sel(layer=0)
     assert found["score"].values == pytest.approx([0.9, 0.9], abs=1e-6)

@@ -227,8 +227,8 @@ def test_values_and_hidden_states_are_held_for_one_layer_at_a_time(made) -> None
         batch = model.batch("word1 word2 word3")
         session = Session(model.sites, batch.attention_mask, watcher)
         held: list[int] = []
-        show = watcher.layer
-        watcher.layer = lambda layer: (held.append(len(session._entering)), show(layer))  # type: ignore[method-assign]
+        show = watcher.on_layer
+        watcher.on_layer = lambda layer: (held.append(len(session._entering)), show(layer))  # type: ignore[method-assign]
         with torch.no_grad(), session.running():
             model.run(batch.ids, batch.attention_mask, batch.types)
     assert held == [1, 1]

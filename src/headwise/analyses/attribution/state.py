@@ -21,7 +21,7 @@ from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifi
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
 from headwise.models.statistics.reducer import compute_statistics
-from headwise.models.view import Rows
+from headwise.models.view import AttentionRows
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.stats.correlation import rank_correlations, row_correlations
 from headwise.text.encode import Batch, Encoded, documents_of
@@ -265,7 +265,7 @@ class AttributionState:
         part = State({name: self.state[f"{source}.{name}"] for name in PER_SOURCE})
         for layer in range(self.shape.layers):
             shown = seen[:, layer]
-            rows = Rows(layer, 0, maps.shape[-1], maps[:, layer] * shown, shown)
+            rows = AttentionRows(layer, 0, maps.shape[-1], maps[:, layer] * shown, shown)
             answers = compute_statistics(self.offsets.ask(batch), rows)
             sums = {
                 name: value[:, None] for name, value in self.offsets.settle(answers, batch).items()

@@ -33,7 +33,7 @@ from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, ex
 from headwise.analyses.coreference.windows import Window, cut_text, windows
 from headwise.analyses.headlines import aligned, p_text
 from headwise.core.errors import ParameterError
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.models.words import (
     WordQuestions,
     find_words,
@@ -188,7 +188,7 @@ class Coreference(Observer):
         }
         return State(by_unit, counted=Sums(len(COUNTED)))
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         if not len(scored_mentions(batch, self.candidates).types):
             return {}
         index = word_index(batch)

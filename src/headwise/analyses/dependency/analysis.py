@@ -36,7 +36,7 @@ from headwise.analyses.dependency.result import (
 )
 from headwise.core.errors import ParameterError, unknown
 from headwise.core.released import PAPER, RELEASED, check_reading
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.models.words import simple_maps, word_index, word_maps, word_visibility
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.corrections import CORRECTIONS
@@ -245,7 +245,7 @@ class Dependency(Observer):
             state |= noop.start(shape, len(rules.labels))
         return state
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         index = replace(word_index(batch), leading=self.reading == RELEASED)
         resting = torch.stack([batch.kind(name) for name in noop.TYPES], -1)
         return {"maps": word_maps(rows, index, resting), "visible": word_visibility(rows, index)}

@@ -12,7 +12,7 @@ from headwise.analyses.roles.sieves import find_sieve, sieve_matrix
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel
-from headwise.models.view import Rows, Watcher
+from headwise.models.view import AttentionRows, Watcher
 from headwise.text.encode import Encoded, batches
 from headwise.text.example import Example
 
@@ -70,7 +70,7 @@ class _Watch(Watcher):
     def __init__(self, layer: int, head: int) -> None:
         self.at, self.maps = (layer, head), []  # type: ignore[var-annotated]
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         if rows.layer == self.at[0]:
             self.maps.append(rows.weights[:, self.at[1]].cpu().numpy())
 

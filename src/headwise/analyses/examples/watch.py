@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.analyses.roles.sieves import Sieve, sieve_matrices
 from headwise.models import HeadModel
-from headwise.models.view import Rows, Watcher
+from headwise.models.view import AttentionRows, Watcher
 from headwise.text.encode import Batch, Encoded, batches
 
 BATCH_TOKENS = 2048
@@ -73,7 +73,7 @@ class Watch(Watcher):
         self.best: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self.mass: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         weights = rows.weights
         key = torch.arange(weights.shape[-1], device=weights.device)
         row = torch.arange(rows.start, rows.stop, device=weights.device)

@@ -178,7 +178,7 @@ class Frames(RandomNull):
 
     def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.uniform is not None
-        own, even = answers.single, answers.uniform.single
+        own, even = answers.pair_weights, answers.uniform.pair_weights
         return {
             "forward": own[THERE],
             "seen": even[THERE],

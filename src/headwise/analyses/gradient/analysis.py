@@ -26,7 +26,7 @@ from headwise.analyses.surface.analysis import TOKEN_TYPES, kinds_of, missing_ty
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.models.session import at_least_single
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import State, Sums, means
 from headwise.text.encode import Batch, Encoded
 
@@ -170,7 +170,7 @@ class Gradient(Observer):
             ] = True
         return out
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         assert rows.gradient is not None
         kinds = kinds_of(batch).to(rows.gradient.dtype)
         visible = rows.visible.to(rows.gradient.dtype)

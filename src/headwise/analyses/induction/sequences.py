@@ -14,7 +14,7 @@ from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.direct import Recorded
 from headwise.models.structure import Structure
-from headwise.models.view import Rows, Watcher
+from headwise.models.view import AttentionRows, Watcher
 from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.synthetic import synthetic_row, word_ids
 
@@ -88,7 +88,7 @@ class Watch(Watcher):
         self.uniform: dict[int, float] = {}
         self.most: dict[int, list[Tensor]] = {}
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         second, length = self.repeated.second, self.repeated.length
         first, last = max(rows.start, second.start), min(rows.stop, second.stop)
         if first >= last:
@@ -132,7 +132,7 @@ def observe(
     `loss[sequence, half]`."""
     batch = collate(rows, model.pad_id, model.device)
     watch = Watch(repeated)
-    recorded = None if structure is None else Recorded(model, structure, batch, watch.rows)
+    recorded = None if structure is None else Recorded(model, structure, batch, watch.on_rows)
     output = model.forward(batch, watch, logits=True) if recorded is None else recorded.output
     layers = sorted(watch.profile)
     found = {

@@ -93,7 +93,7 @@ class Offsets(Observer):
         return state
 
     def ask(self, batch: Batch) -> StatsRequest:
-        return StatsRequest(reach=self._reach_in(batch), distance=True)
+        return StatsRequest(max_offset=self._reach_in(batch), distance=True)
 
     def _reach_in(self, batch: Batch) -> int:
         return min(self.reach or DEFAULT_REACH, batch.ids.shape[1] - 1)
@@ -103,13 +103,13 @@ class Offsets(Observer):
         mass, pairs = answers.diagonals_within(reach)
         beyond = torch.zeros_like(mass[..., 0])
         if reach < batch.ids.shape[1] - 1:
-            whole = (answers.seen > 0).sum(-1)[:, None] - (
+            whole = (answers.n_visible > 0).sum(-1)[:, None] - (
                 0 if answers.sink is None else answers.sink.sum(-1)
             )
             beyond = (whole - mass.double().sum(-1)).clamp(min=0)
-        assert answers.offset is not None
-        assert answers.distance is not None
-        moved = {"offset": answers.offset, "distance": answers.distance, "beyond": beyond}
+        assert answers.offset_sum is not None
+        assert answers.distance_sum is not None
+        moved = {"offset": answers.offset_sum, "distance": answers.distance_sum, "beyond": beyond}
         return moved | {"mass": mass, "pairs": pairs[:, None], "count": batch.lengths[:, None]}
 
     def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:

@@ -169,11 +169,11 @@ class Watch(Watcher):
 
     def __init__(self, batch: Batch, threshold: float) -> None:
         self.batch, self.threshold = batch, threshold
-        self.ask: StatsRequest | None = StatsRequest({FIRST: batch.kind("first")}, uniform=True)
+        self.request: StatsRequest | None = StatsRequest({FIRST: batch.kind("first")}, uniform=True)
         self.found: dict[str, list[Tensor]] = {"first": [], "rate": []}
 
-    def answers(self, answers: StatsResult) -> None:
-        _, sums = on_first(answers, self.batch, self.threshold)
+    def on_statistics(self, result: StatsResult) -> None:
+        _, sums = on_first(result, self.batch, self.threshold)
         for name, total in (("first", sums["first"]), ("rate", sums["above"])):
             self.found[name].append(
                 torch.where(sums["rows"] > 0, total.double() / sums["rows"], torch.nan)

@@ -39,7 +39,7 @@ from headwise.analyses.patterns.network import (
     shipped_classifier,
 )
 from headwise.core.behaviours import LEAST_SHARE
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.bootstrap import bootstrap_interval
 from headwise.stats.intervals import wilson_interval
@@ -129,7 +129,7 @@ class Patterns(Observer):
             example=Records(shape.layers, len(PATTERNS)),
         )
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         weights = rows.weights
         if rows.sink is not None:
             weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(

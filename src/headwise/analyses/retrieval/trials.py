@@ -11,7 +11,7 @@ import numpy as np
 
 from headwise.core.errors import InputError, ModelError
 from headwise.models import HeadModel
-from headwise.models.view import Rows, Watcher
+from headwise.models.view import AttentionRows, Watcher
 from headwise.text.encode import Encoded, collate
 from headwise.text.synthetic import synthetic_row
 
@@ -111,7 +111,7 @@ class _Watch(Watcher):
         self.first = first
         self.most: dict[int, list[np.ndarray]] = {}
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         start = max(self.first, rows.start)
         if start < rows.stop:
             own = rows.weights[0, :, start - rows.start :].argmax(-1)

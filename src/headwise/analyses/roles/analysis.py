@@ -30,7 +30,7 @@ from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOL
 from headwise.core.errors import ParameterError
 from headwise.core.released import RELEASED, check_reading
 from headwise.models.statistics.request import StatsRequest, StatsResult
-from headwise.models.view import Layer, Rows
+from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS
@@ -229,7 +229,7 @@ class Roles(RandomNull, ItemObserver):
             state["resting"] = Moments(shape.layers, shape.heads)
         return state
 
-    def reduce(self, rows: Rows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         return reduced(self.chosen(), rows, batch, self.reading == RELEASED)
 
     def ask(self, batch: Batch) -> StatsRequest | None:

@@ -14,15 +14,15 @@ from torch import Tensor
 from headwise.analyses.roles.sieves import Sieve, Tokens, sieve_matrices
 from headwise.analyses.roles.sieves.builtin import segment
 from headwise.analyses.roles.sieves.forms import Same
-from headwise.models.statistics.request import LEAST_REST
-from headwise.models.view import Rows
+from headwise.models.statistics.request import MIN_MASS_WITHOUT_SINK
+from headwise.models.view import AttentionRows
 from headwise.text.encode import Batch
 
 EDGE = 2  # rows at the end whose band is too wide
 
 
 def reduced(
-    sieves: tuple[Sieve, ...], rows: Rows, batch: Batch, released: bool = False
+    sieves: tuple[Sieve, ...], rows: AttentionRows, batch: Batch, released: bool = False
 ) -> dict[str, Tensor]:
     """The sums of one block of rows: see `Shares.score`; of a causal model also `total_rest`,
     `count_rest[example, head, role]`, the same of rows without the first token, made to sum to one
@@ -44,14 +44,14 @@ def reduced(
     later = visible[..., 1:].any(-1)  # example, 1, row: the first row sees but the first token
     first, others = weights[..., 0] * later, weights[..., 1:]
     mass = others.sum(-1)
-    used = later & (mass > LEAST_REST)
+    used = later & (mass > MIN_MASS_WITHOUT_SINK)
     scaled = others * torch.where(used, 1 / mass.clamp(min=tiny), 0.0).unsqueeze(-1)
     rest = shares["rest"].score(scaled, visible[..., 1:], used)
     found |= {"total_rest": rest["total"], "count_rest": rest["count"]}
     return found | {"first": first.double().sum(-1), "later": later.double().sum(-1)}
 
 
-def looks_ahead(rows: Rows, batch: Batch) -> bool:
+def looks_ahead(rows: AttentionRows, batch: Batch) -> bool:
     """Whether the first token sees later ones: then the model is no causal one."""
 
     def make() -> bool:  # rows come in order, so these are the first ones
@@ -149,7 +149,7 @@ def as_released(
     sums: Mapping[str, Tensor],
     shares: Shares,
     weights: Tensor,
-    rows: Rows,
+    rows: AttentionRows,
     batch: Batch,
     sieves: tuple[Sieve, ...],
 ) -> dict[str, Tensor]:
@@ -163,12 +163,12 @@ def as_released(
     return {**sums, "total": total}
 
 
-def _entropy(weights: Tensor, inside: Tensor, rows: Rows, batch: Batch) -> Tensor:
+def _entropy(weights: Tensor, inside: Tensor, rows: AttentionRows, batch: Batch) -> Tensor:
     found: Tensor = torch.special.entr(weights).sum(-1)
     return found
 
 
-def _wide(weights: Tensor, inside: Tensor, rows: Rows, batch: Batch) -> Tensor:
+def _wide(weights: Tensor, inside: Tensor, rows: AttentionRows, batch: Batch) -> Tensor:
     """`[example, 1, row]`: the last two rows are divided by one token more than their band has."""
     size = (inside[:, None] & rows.visible[:, :1]).sum(-1)
     before_end = batch.lengths[:, None, None] - torch.arange(
@@ -177,7 +177,7 @@ def _wide(weights: Tensor, inside: Tensor, rows: Rows, batch: Batch) -> Tensor:
     return torch.where(before_end <= EDGE, size / (size + 1), 1.0)
 
 
-_FACTORS: dict[str, Callable[[Tensor, Tensor, Rows, Batch], Tensor]] = {
+_FACTORS: dict[str, Callable[[Tensor, Tensor, AttentionRows, Batch], Tensor]] = {
     "block": _entropy,
     "local": _wide,
 }

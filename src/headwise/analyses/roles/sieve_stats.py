@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.analyses.roles.sieves import Sieve, Tokens
 from headwise.analyses.roles.sieves.forms import Band, Form, Keys, Linked, Same
-from headwise.models.statistics.request import LEAST_REST, StatsRequest, StatsResult
+from headwise.models.statistics.request import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
 from headwise.text.encode import Batch, Encoded
 
 FIRST = "kind first"  # the same set of keys that `surface` asks for
@@ -55,7 +55,7 @@ def asked_of(sieves: Sequence[Sieve], batch: Batch) -> StatsRequest | None:
     if any(isinstance(form, Same) and not form.itself for form in forms):
         offsets |= {0}
     columns[FIRST] = batch.kind("first")
-    return StatsRequest(columns, labels, offsets, pairs, rest=True, uniform=True)
+    return StatsRequest(columns, labels, offsets, pairs, without_sink=True, uniform=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ def settled(sieves: Sequence[Sieve], answers: StatsResult, batch: Batch) -> Mapp
     """The sums of one layer, as `shares.reduced` has them."""
     even = answers.uniform
     assert even is not None
-    assert answers.rest is not None
+    assert answers.without_sink is not None
     tiny = torch.finfo(torch.float32).tiny
     of_tokens = None if answers.sink is None else 1 / (1 - answers.sink).clamp(min=tiny)
     # The answers stay beside what comes of them, so that their id stays their own.
@@ -87,9 +87,13 @@ def settled(sieves: Sequence[Sieve], answers: StatsResult, batch: Batch) -> Mapp
     )[1:]
     first, used, left = answers.columns[FIRST], None, None
     if causal:
-        mass = answers.rest.mass if of_tokens is None else answers.rest.mass * of_tokens
-        used = later & (mass > LEAST_REST)
-        left = torch.where(used, 1 / answers.rest.mass.clamp(min=tiny), 0.0)
+        mass = (
+            answers.without_sink.mass
+            if of_tokens is None
+            else answers.without_sink.mass * of_tokens
+        )
+        used = later & (mass > MIN_MASS_WITHOUT_SINK)
+        left = torch.where(used, 1 / answers.without_sink.mass.clamp(min=tiny), 0.0)
     names = ("total", "count", "most", "total_rest", "count_rest")
     sums: dict[str, list[Tensor]] = {name: [] for name in names[: 5 if causal else 3]}
     nothing = first.new_zeros(len(first), first.shape[1], dtype=torch.float64)
@@ -131,12 +135,12 @@ def evenly(
     the model may be a causal one."""
     even = answers.uniform
     assert even is not None
-    assert even.rest is not None
-    seen = answers.seen[:, None]
+    assert even.without_sink is not None
+    seen = answers.n_visible[:, None]
     later = batch.attention_mask[:, None] & (torch.arange(seen.shape[-1], device=seen.device) > 0)
     # Rows without the first token are of use in decoders alone; to ask a GPU what this is would be
     # to wait for it.
-    causal = answers.seen.is_cuda or not bool((answers.seen[:, 0] > 1).any())
+    causal = answers.n_visible.is_cuda or not bool((answers.n_visible[:, 0] > 1).any())
     found: list[_Even | None] = []
     for sieve in sieves:
         assert sieve.form is not None
@@ -144,7 +148,7 @@ def evenly(
         share = other + even.columns[FIRST] * to_first
         # Rounding must not make a token of nothing: the least share there is, is 1 / |V(t)|.
         some = share * seen > 0.5
-        if answers.seen.device.type == "cpu" and not bool(
+        if answers.n_visible.device.type == "cpu" and not bool(
             some.any()
         ):  # a GPU would have to be waited for
             found.append(None)
@@ -154,7 +158,7 @@ def evenly(
         rest = None
         if causal:
             beside = (other * seen > 0.5) & later
-            rest = torch.where(beside, even.rest.mass / other.clamp(min=1e-12), 0.0)
+            rest = torch.where(beside, even.without_sink.mass / other.clamp(min=1e-12), 0.0)
         count, most = (value.double().sum(-1) for value in (some, factor))
         found.append(_Even(factor, None if aside is None else factor * aside, count, most, rest))
     return even, found, later, causal
@@ -198,9 +202,9 @@ def _name(sieve: Sieve) -> str:
 def _mass(sieve: Sieve, form: Form, answers: StatsResult, batch: Batch) -> Tensor:
     """The mass on a sieve without the first token, `[example, head, row]`."""
     if isinstance(form, Band):
-        place = torch.arange(answers.seen.shape[1], device=answers.seen.device)
+        place = torch.arange(answers.n_visible.shape[1], device=answers.n_visible.device)
         return torch.stack(
-            [answers.at[offset] * (place + offset != 0) for offset in form.offsets]
+            [answers.at_offset[offset] * (place + offset != 0) for offset in form.offsets]
         ).sum(0)
     if isinstance(form, Keys):
         found = answers.columns[_name(sieve)]
@@ -209,25 +213,27 @@ def _mass(sieve: Sieve, form: Form, answers: StatsResult, batch: Batch) -> Tenso
             found[..., 0] = 0
         return found
     if isinstance(form, Same):
-        if form.name not in answers.labels:
+        if form.name not in answers.equal_labels:
             return _nothing(answers, batch)
-        found = answers.labels[form.name]
+        found = answers.equal_labels[form.name]
         if form.itself:
             return found
         # Whether a token's own label is its own: the labels of both sides are the same, or never
         # meet.
-        own = found - answers.at[0] * _labelled(form, batch)
+        own = found - answers.at_offset[0] * _labelled(form, batch)
         return own.clamp(min=0)
     example, row, _ = _pairs(sieve, form, batch)
     nothing = _nothing(answers, batch)
     flat = nothing.transpose(1, 2).flatten(0, 1).contiguous()
-    flat.index_add_(0, example * nothing.shape[-1] + row, answers.single[_name(sieve)].float())
+    flat.index_add_(
+        0, example * nothing.shape[-1] + row, answers.pair_weights[_name(sieve)].float()
+    )
     return flat.view(len(batch), -1, answers.heads).transpose(1, 2)
 
 
 def _nothing(answers: StatsResult, batch: Batch) -> Tensor:
-    size = len(batch), answers.heads, answers.seen.shape[1]
-    return answers.seen.new_zeros(size, dtype=torch.float32)
+    size = len(batch), answers.heads, answers.n_visible.shape[1]
+    return answers.n_visible.new_zeros(size, dtype=torch.float32)
 
 
 def _pairs(sieve: Sieve, form: Linked, batch: Batch) -> Tensor:

@@ -114,11 +114,11 @@ class Sinks(Observer):
         return state
 
     def ask(self, batch: Batch) -> StatsRequest:
-        return StatsRequest(kind_columns(batch), rest=True, uniform=True)
+        return StatsRequest(kind_columns(batch), without_sink=True, uniform=True)
 
     def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         sees, sums = on_first(answers, batch, self.threshold)
-        rest = answers.rest
+        rest = answers.without_sink
         assert rest is not None
         some = sees & (rest.mass > LEAST)
         masses = torch.stack([answers.columns[name] for name in LATER], dim=-1)
@@ -126,7 +126,7 @@ class Sinks(Observer):
         sums |= {
             "rest_rows": some.sum(-1),
             "rest_entropy": (rest.entropy * some).sum(-1, dtype=torch.float64),
-            "rest_largest": (rest.largest * some).sum(-1, dtype=torch.float64),
+            "rest_largest": (rest.max_weight * some).sum(-1, dtype=torch.float64),
             "rest_mass": (scale.unsqueeze(-2) @ masses)[:, :, 0],
         }
         if answers.sink is not None:

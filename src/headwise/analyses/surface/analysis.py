@@ -23,7 +23,7 @@ from headwise.analyses.contract import (
     one_of,
 )
 from headwise.analyses.headlines import top_heads
-from headwise.models.statistics.request import LEAST_REST, StatsRequest, StatsResult
+from headwise.models.statistics.request import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
 from headwise.text.example import ROLES
@@ -146,8 +146,8 @@ class Surface(Observer):
             if batch.keys is batch
             else frozenset(),  # between two texts there are none
             entropy=True,
-            largest=True,
-            rest=True,
+            max_weight=True,
+            without_sink=True,
             uniform=True,
         )
 
@@ -155,7 +155,7 @@ class Surface(Observer):
         even, entropy, largest, real = (
             answers.uniform,
             answers.entropy,
-            answers.largest,
+            answers.max_weight,
             batch.attention_mask[:, None],
         )
         assert even is not None
@@ -174,18 +174,18 @@ class Surface(Observer):
             "queries": queries.sum(-1)[:, None],
             "entropy": entropy.sum(-1),
             "max_weight": largest.sum(-1),
-            "entropy_uniform": answers.seen.clamp(min=1).log().sum(-1)[:, None],
+            "entropy_uniform": answers.n_visible.clamp(min=1).log().sum(-1)[:, None],
             "entropy_from_cls": entropy[..., 0],
         }
         if answers.sink is not None:
             sums["sink"] = (answers.sink * real).sum(-1)
-        if answers.at:
-            can = [even.at[offset] > 0 for offset in OFFSETS]
+        if answers.at_offset:
+            can = [even.at_offset[offset] > 0 for offset in OFFSETS]
             sums["position"] = torch.stack(
-                [answers.at[offset].sum(-1) for offset in OFFSETS], dim=-1
+                [answers.at_offset[offset].sum(-1) for offset in OFFSETS], dim=-1
             )
             sums["position_uniform"] = torch.stack(
-                [even.at[offset].sum(-1) for offset in OFFSETS], dim=-1
+                [even.at_offset[offset].sum(-1) for offset in OFFSETS], dim=-1
             )
             sums["position_count"] = torch.stack([one.sum(-1) for one in can], dim=-1)
         if f"kind {ROLES[0]}" in answers.columns:
@@ -324,7 +324,7 @@ def _rest(
 ) -> dict[str, Tensor]:
     """Sums over the rows after the first of what is left without the first token, each row made to
     sum to one."""
-    rest, even = answers.rest, answers.uniform
+    rest, even = answers.without_sink, answers.uniform
     assert rest is not None
     assert even is not None
     place = torch.arange(masses.shape[3], device=masses.device)
@@ -334,7 +334,7 @@ def _rest(
         if answers.sink is None
         else (1 - answers.sink).clamp(min=torch.finfo(masses.dtype).tiny)
     )
-    used = later & (rest.mass / tokens > LEAST_REST)
+    used = later & (rest.mass / tokens > MIN_MASS_WITHOUT_SINK)
     scale = torch.where(used, 1 / rest.mass.clamp(min=torch.finfo(masses.dtype).tiny), 0.0)
     others = torch.stack(
         [answers.columns[LATER_CLS], *masses[:, 2:].unbind(1)], dim=1
@@ -342,13 +342,13 @@ def _rest(
     without = torch.nn.functional.pad(
         torch.linalg.vecdot(others, scale[:, None].expand_as(others)), (0, 0, 1, 0)
     )
-    assert even.rest is not None
-    seen = (even.rest.mass * answers.seen[:, None]).round()  # keys but the first
+    assert even.without_sink is not None
+    seen = (even.without_sink.mass * answers.n_visible[:, None]).round()  # keys but the first
     sums = {
         "rest_count": used.sum(-1),
         "mass_rest": without.transpose(1, 2),
         "entropy_rest": (rest.entropy * used).sum(-1),
-        "max_weight_rest": (rest.largest * used).sum(-1),
+        "max_weight_rest": (rest.max_weight * used).sum(-1),
         "entropy_rest_uniform": (seen.clamp(min=1).log() * later).sum(-1),
         "entropy_rest_uniform_count": later.sum(-1),
     }
@@ -356,10 +356,10 @@ def _rest(
         sums["role_mass_rest"] = torch.linalg.vecdot(
             said, scale[:, None].expand_as(said)
         ).transpose(1, 2)
-    if answers.at:
-        there = {o: used & (even.at[o] > 0) & (place + o > 0) for o in OFFSETS}
+    if answers.at_offset:
+        there = {o: used & (even.at_offset[o] > 0) & (place + o > 0) for o in OFFSETS}
         sums["position_rest"] = torch.stack(
-            [(answers.at[o] * scale * there[o]).sum(-1) for o in OFFSETS], dim=-1
+            [(answers.at_offset[o] * scale * there[o]).sum(-1) for o in OFFSETS], dim=-1
         )
         sums["position_rest_count"] = torch.stack([there[o].sum(-1) for o in OFFSETS], dim=-1)
     return sums

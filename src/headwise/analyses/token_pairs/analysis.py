@@ -142,7 +142,7 @@ class TokenPairAttention(RandomNull, ItemObserver):
 
     def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.uniform is not None
-        own, even = answers.single, answers.uniform.single
+        own, even = answers.pair_weights, answers.uniform.pair_weights
         named = {"weights": own[PAIRS], "others": own[PARTNERS]}
         return named | {"even": even[PAIRS], "even_others": even[PARTNERS]}
 

@@ -17,7 +17,7 @@ from headwise.core.store import CheckpointStore
 from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
 from headwise.models.vectors import IN_MEMORY, scratch_array
-from headwise.models.view import Rows, Watcher
+from headwise.models.view import AttentionRows, Watcher
 from headwise.models.words import word_index, word_maps
 from headwise.probes.tree import Trees, WordMaps, flat_maps
 from headwise.probes.vectors import WordVectors
@@ -173,7 +173,7 @@ class _Maps(Watcher):
         self.index = word_index(batch)
         self.layers: dict[int, Tensor] = {}
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         part = word_maps(rows, self.index)
         self.layers[rows.layer] = (
             self.layers[rows.layer] + part if rows.layer in self.layers else part

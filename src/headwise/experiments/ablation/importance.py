@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headwise.core.store import CheckpointStore
 from headwise.experiments.ablation.subjects import HeadOutputs, Subject
 from headwise.experiments.work import Report, each_piece, silent
-from headwise.models.view import Rows, Watcher
+from headwise.models.view import AttentionRows, Watcher
 from headwise.stats.accumulators import Moments
 from headwise.text.encode import Batch
 
@@ -137,7 +137,7 @@ class _First(Watcher):
     def __init__(self) -> None:
         self.sums: dict[int, Tensor] = {}
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         later = rows.weights[:, :, max(0, 1 - rows.start) :, 0].double().sum(-1)
         self.sums[rows.layer] = self.sums[rows.layer] + later if rows.layer in self.sums else later
 

@@ -38,7 +38,7 @@ class HeadOutputs(Watcher):
     def __init__(self) -> None:
         self.outputs: dict[int, Tensor] = {}
 
-    def layer(self, layer: Layer) -> None:
+    def on_layer(self, layer: Layer) -> None:
         assert layer.outputs is not None
         self.outputs[layer.layer] = layer.outputs
 

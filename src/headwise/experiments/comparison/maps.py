@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.core.released import PAPER, RELEASED
 from headwise.models import HeadModel
-from headwise.models.view import Rows, Watcher
+from headwise.models.view import AttentionRows, Watcher
 from headwise.text.encode import Batch, collate
 
 PADDED = 200  # tokens to which the released code pads every input
@@ -21,11 +21,11 @@ class _Blocks(Watcher):
 
     needs = frozenset({"attention"})
 
-    def __init__(self, take: Callable[[Rows], None], padding: bool) -> None:
+    def __init__(self, take: Callable[[AttentionRows], None], padding: bool) -> None:
         self.take = take
         self.padding = padding  # whether the rows of padding tokens count
 
-    def rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         self.take(rows)
 
 
@@ -52,7 +52,7 @@ def _cosine(kept: Sequence[Tensor], model: HeadModel, batch: Batch, padding: boo
     blocks = iter(kept)
     sums: list[list[Tensor]] = [[] for _ in range(model.layers)]
 
-    def take(rows: Rows) -> None:
+    def take(rows: AttentionRows) -> None:
         own, other = rows.weights.double(), next(blocks).to(rows.weights.device).double()
         products = own * other, own * own, other * other
         sums[rows.layer].append(torch.stack([product.sum((-1, -2)) for product in products]))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.models.masks import rows_of
-from headwise.models.statistics.reducer import ALL, AT_ONCE, Block, StatsReducer
+from headwise.models.statistics.reducer import ALL, AT_ONCE, StatsReducer, WeightBlock
 from headwise.models.tap import Call, differentiated
 
 
@@ -73,7 +73,7 @@ class CpuAttention:
                     if length < rows.stop:
                         weights[place, :, max(0, length - rows.start) :] = 0
             if gathered is not None:
-                gathered.add(Block(weights, rows, own, many, scores=scores))
+                gathered.add(WeightBlock(weights, rows, own, many, scores=scores))
 
 
 class ScratchBuffer:

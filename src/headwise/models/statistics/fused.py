@@ -84,13 +84,13 @@ def sight_of(ask: StatsRequest, scores: Scores, layer: int) -> Seen:
     from headwise.models.statistics.launch import AT_ONCE, Scores, column_table  # as above
 
     offsets = torch.tensor(sorted(ask.offsets), device=scores.query.device, dtype=torch.int32)
-    names = list(ask.labels)
+    names = list(ask.equal_labels)
     labels = tuple(
         _labels(ask, names[first : first + AT_ONCE]) for first in range(0, len(names), AT_ONCE)
     )
     seen = Seen(
         _seen(scores),
-        _pairs(scores, ask.reach),
+        _pairs(scores, ask.max_offset),
         offsets,
         column_table(list(ask.columns.values())),
         labels,
@@ -123,14 +123,14 @@ def fused_answers(
         others = launch.statistics(scores, None, None, more).same
         assert others is not None
         alike += others.unbind(-1)
-    same = dict(zip(ask.labels, alike, strict=True))
+    same = dict(zip(ask.equal_labels, alike, strict=True))
     offsets = sorted(ask.offsets)
     at = launch.weights_at(scores, found.logsumexp, seen.offsets).unbind(-1) if offsets else ()
     batch, heads, n, _ = scores.query.shape
     lengths = scores.lengths
     diagonals = found.largest.new_zeros(batch, heads, 1)
-    if ask.reach:
-        diagonals = launch.band_sums(scores, found.logsumexp, ask.reach)
+    if ask.max_offset:
+        diagonals = launch.band_sums(scores, found.logsumexp, ask.max_offset)
     sink = None
     if scores.sinks is not None:
         shown = torch.arange(n, device=lengths.device) < lengths[:, None]
@@ -148,8 +148,8 @@ def fused_answers(
         None if found.distance is None else found.distance.double().sum(-1),
         launch.received(scores, found.logsumexp) if ask.received else None,
         found.entropy if ask.entropy else None,
-        found.largest if ask.largest else None,
-        found.rest if ask.rest else None,
+        found.largest if ask.max_weight else None,
+        found.rest if ask.without_sink else None,
         sink,
         seen.keys,
         seen.uniform,
@@ -212,7 +212,7 @@ def _capped(score: Tensor, scores: Scores) -> Tensor:
 
 def _labels(ask: StatsRequest, names: list[str]) -> tuple[Tensor, Tensor]:
     own, theirs = (
-        torch.stack([ask.labels[name][side] for name in names], dim=1).to(torch.int32)
+        torch.stack([ask.equal_labels[name][side] for name in names], dim=1).to(torch.int32)
         for side in (0, 1)
     )
     return own.contiguous(), torch.where(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headwise.models.statistics.equal_labels import Equal, Picked
 from headwise.models.statistics.request import StatsRequest, StatsResult, WithoutSink
-from headwise.models.view import Rows
+from headwise.models.view import AttentionRows
 
 ALL = slice(None)
 AT_ONCE = 2**19  # weights that a processor works on at a time, so that they stay in its cache
@@ -19,7 +19,7 @@ WIDTH = 16  # products with so many columns, or a multiple, are quicker than wit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class WeightBlock:
     """Weights of some rows of some heads of some examples, `[example, head, row, key]`; the mass on
     a learned sink; and the scores that the weights are the softmax of, where they are known. A
     block holds all keys."""
@@ -43,11 +43,11 @@ class PreparedRequest:
         self, ask: StatsRequest, sizes: tuple[int, int, int], device: torch.device
     ) -> None:
         self.ask, self.sizes = ask, sizes
-        self.equal = Equal(ask.labels, sizes)
+        self.equal = Equal(ask.equal_labels, sizes)
         self.picked = Picked([*ask.pairs.values(), *self.equal.sparse.values()], sizes)
         sets = {f"column {name}": keys for name, keys in ask.columns.items()}
         self.spread = (
-            ask.rest or ask.entropy
+            ask.without_sink or ask.entropy
         )  # the entropy of a row is that of its rest and that of its first token
         if self.spread:
             sets["rest"] = (torch.arange(sizes[2], device=device) > 0).expand(sizes[0], -1)
@@ -143,11 +143,11 @@ class Seeing:
                 visible[:, :1, wanted[(wanted >= rows.start) & (wanted < rows.stop)] - rows.start]
             )
         shown = visible[:, :1].to(self.pairs.dtype)
-        if ask.reach or ask.distance:
+        if ask.max_offset or ask.distance:
             self.pairs[..., self.alike.span(rows)] += self.wanted.by_offset(shown)
         if ask.uniform:
             even = shown / shown.sum(-1, keepdim=True).clamp(min=1)
-            self.alike.add(Block(even, rows, ALL, ALL))
+            self.alike.add(WeightBlock(even, rows, ALL, ALL))
 
     def sight(self) -> Sight:
         kept = {name: torch.cat(blocks, dim=2) for name, blocks in self.rows.items()}
@@ -176,7 +176,7 @@ class StatsReducer:
         )
         self.picked = wanted.picked.room(like, heads)
         self.received = like.new_zeros(examples, heads, keys) if ask.received else None
-        around = ask.reach or ask.distance
+        around = ask.max_offset or ask.distance
         self.around = like.new_zeros(examples, heads, keys + queries - 1) if around else None
 
     def _part(self, name: str) -> Tensor:
@@ -191,7 +191,7 @@ class StatsReducer:
         first = queries - rows.stop
         return slice(first, first + rows.stop - rows.start + keys - 1)
 
-    def add(self, block: Block) -> None:
+    def add(self, block: WeightBlock) -> None:
         ask, weights = self.wanted.ask, block.weights
         rows = block.rows
         table = self.wanted.table(weights.dtype)
@@ -228,12 +228,12 @@ class StatsReducer:
             self._part("sink")[block.here] = block.sink
         self._spread(block)
 
-    def _spread(self, block: Block) -> None:
+    def _spread(self, block: WeightBlock) -> None:
         """Entropy and largest weight, of the whole rows and of what the first token leaves."""
         ask, weights, scores = self.wanted.ask, block.weights, block.scores
         if scores is None:
             found = _without_first(weights, block.sink) if self.wanted.spread else {}
-            if ask.largest:
+            if ask.max_weight:
                 found["largest"] = weights.amax(-1)
             for name, value in found.items():
                 self._part(name)[block.here] = value
@@ -246,7 +246,7 @@ class StatsReducer:
             self._part("product")[block.here] = torch.linalg.vecdot(weights, scores)
             self._part("top")[block.here] = scores.amax(-1)
             self._part("first score")[block.here] = scores[..., 0]
-        if self.wanted.spread or ask.largest:
+        if self.wanted.spread or ask.max_weight:
             self._part("largest")[block.here] = weights.amax(-1)
         if self.wanted.spread:
             weights[..., 0] = self.parts["first"][block.here]
@@ -270,7 +270,7 @@ class StatsReducer:
 
     def within(self, sums: Tensor) -> Tensor:
         """Sums along all diagonals, cut or filled with zeros to −reach..reach."""
-        reach, (_, queries, keys) = self.wanted.ask.reach, self.wanted.sizes
+        reach, (_, queries, keys) = self.wanted.ask.max_offset, self.wanted.sizes
         before, after = reach - (queries - 1), reach - (keys - 1)
         return torch.nn.functional.pad(sums, (before, after))  # what is below 0 is cut
 
@@ -294,7 +294,7 @@ class StatsReducer:
         return StatsResult(
             layer,
             columns,
-            {name: labels[name] for name in ask.labels},
+            {name: labels[name] for name in ask.equal_labels},
             {offset: self.at[offset] for offset in ask.offsets},
             single,
             {name: (own, sight.rows[name]) for name, own in self.rows.items()},
@@ -306,7 +306,7 @@ class StatsReducer:
             parts.get("entropy"),
             parts.get("largest"),
             WithoutSink(*(parts[f"rest {name}"] for name in ("mass", "entropy", "largest")))
-            if ask.rest
+            if ask.without_sink
             else None,
             parts.get("sink"),
             sight.seen,
@@ -314,7 +314,7 @@ class StatsReducer:
         )
 
 
-def compute_statistics(ask: StatsRequest, rows: Rows) -> StatsResult:
+def compute_statistics(ask: StatsRequest, rows: AttentionRows) -> StatsResult:
     """The answers for all rows of one layer in one block, wherever they come from."""
     weights = rows.weights
     examples, heads, queries, keys = weights.shape
@@ -323,7 +323,7 @@ def compute_statistics(ask: StatsRequest, rows: Rows) -> StatsResult:
         StatsReducer(wanted, heads, weights),
         Seeing(wanted, rows.layer, weights.dtype, weights.device),
     )
-    gathered.add(Block(weights, slice(0, queries), ALL, ALL, rows.sink))
+    gathered.add(WeightBlock(weights, slice(0, queries), ALL, ALL, rows.sink))
     seeing.add(rows.visible, slice(0, queries))
     return gathered.answers(rows.layer, seeing.sight())
 

@@ -1,189 +1,240 @@
-"""The small language in which an analysis says what it wants of attention weights: the tap can then
-compute it without ever holding them.
+"""What an analysis may request of attention weights, and the result.
 
-Whatever is asked is linear in the weights of a row, or its entropy or largest weight. A GPU gives
-all of it inside the attention kernel (`kernels.py`); elsewhere weights are formed in blocks and
-reduced at once (`gathered.py`). Both are the same numbers."""
+An analysis that states its request (`StatsRequest`) lets the tap compute the statistics without
+ever holding the weights of a layer. Every statistic is linear in the weights of a row, or is the
+row's entropy or largest weight. A GPU computes all of them inside the attention kernel
+(`kernels.py`); elsewhere, weights are formed in blocks and reduced at once (`reducer.py`). Both
+give the same numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-LEAST_REST = 1e-4  # of its attention: a row that leaves less to all but the first token has no rest to speak of
+# A row that gives less than this share of its attention to all tokens but the first has too little
+# left for a distribution without the sink.
+MIN_MASS_WITHOUT_SINK = 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatsRequest:
-    """What is wanted of the weights `A[i, j]` of every layer.
+    """Statistics to compute from the weights `A[i, j]` of every layer.
 
     Parameters
     ----------
     columns : mapping of str to Tensor, default {}
         Sets of keys, bool `[example, key]`: `Σ_j A[i, j]` over the set, for each row.
-    labels : mapping of str to (Tensor, Tensor), default {}
+    equal_labels : mapping of str to (Tensor, Tensor), default {}
         Labels of queries and of keys, integers `[example, token]`: for each row the mass on keys
-        whose label is the query's. −1 is equal to nothing.
+        that have the query's label. −1 equals nothing.
     offsets : frozenset of int, default {}
         `A[i, i + o]` for each row.
     pairs : mapping of str to Tensor, default {}
         Single weights: integers `[3, pair]`, example, row and key.
     rows : mapping of str to Tensor, default {}
-        Whole rows, where few are wanted: sorted integers `[row]`, the same of every example.
-    reach : int, default 0
-        Sums along the diagonals, from −reach to reach.
+        A few whole rows: sorted integers `[row]`, the same for every example.
+    max_offset : int, default 0
+        Sums along the diagonals, from −max_offset to max_offset.
     distance : bool, default False
         `Σ_i Σ_j A[i, j]·(j − i)` and the same of `|j − i|`.
     received : bool, default False
-        What each key receives, `Σ_i A[i, j]`.
-    entropy, largest : bool, default False
-        Of each row; the entropy is that of the weights made to sum to one (they do unless there is
-        a learned sink).
-    rest : bool, default False
-        Of each row without the first token: its mass, and the entropy and largest weight of what it
-        is once made to sum to one again.
+        The attention each key receives, `Σ_i A[i, j]`.
+    entropy, max_weight : bool, default False
+        Entropy and largest weight of each row. The entropy is that of the weights scaled to sum to
+        one (they already do unless the model has a learned sink).
+    without_sink : bool, default False
+        Each row without its first token: the mass that is left, and entropy and largest weight of
+        the remaining weights scaled to sum to one.
     uniform : bool, default False
-        All of it also for a head that attends alike to all it can see.
+        Also compute everything for a head that attends uniformly to all visible keys.
     """
 
     columns: Mapping[str, Tensor] = field(default_factory=dict)
-    labels: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    equal_labels: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     offsets: frozenset[int] = frozenset()
     pairs: Mapping[str, Tensor] = field(default_factory=dict)
     rows: Mapping[str, Tensor] = field(default_factory=dict)
-    reach: int = 0
+    max_offset: int = 0
     distance: bool = False
     received: bool = False
     entropy: bool = False
-    largest: bool = False
-    rest: bool = False
+    max_weight: bool = False
+    without_sink: bool = False
     uniform: bool = False
 
     def __or__(self, other: StatsRequest) -> StatsRequest:
-        """Both at once. A name that both have is the same thing."""
-        sides = (
-            (one.name, getattr(self, one.name), getattr(other, one.name)) for one in fields(self)
-        )
-        return StatsRequest(
-            **{name: max(a, b) if name == "reach" else a | b for name, a, b in sides}
-        )
+        """Return a request for the statistics of both. A name in both must mean the same thing."""
+        merged: dict[str, Any] = {}
+        for option in fields(self):
+            left = getattr(self, option.name)
+            right = getattr(other, option.name)
+            if option.name == "max_offset":
+                merged[option.name] = max(left, right)
+            else:
+                merged[option.name] = left | right
+        return StatsRequest(**merged)
 
     @staticmethod
-    def together(asks: list[StatsRequest]) -> StatsRequest | None:
-        """All of them at once; None where there is none."""
-        return reduce(StatsRequest.__or__, asks) if asks else None
+    def merge(requests: Sequence[StatsRequest]) -> StatsRequest | None:
+        """Return one request for the statistics of all; None if there are no requests."""
+        merged: StatsRequest | None = None
+        for request in requests:
+            merged = request if merged is None else merged | request
+        return merged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WithoutSink:
-    """What a row is without the first token: its mass as it is, entropy and largest weight once it
-    sums to one again (0 where nothing is left). All `[example, head, row]`."""
+    """Statistics of each row without its first token, all `[example, head, row]`.
+
+    `mass` is what is left as it is; `entropy` and `max_weight` are those of the remaining weights
+    scaled to sum to one (0 where nothing is left)."""
 
     mass: Tensor
     entropy: Tensor
-    largest: Tensor
+    max_weight: Tensor
 
 
-# What of the answers is said of each head, beside `rows`: dim 1 of its tensors.
-BY_HEAD = (
-    "columns", "labels", "at", "single", "diagonals", "offset", "distance", "received", "entropy", "largest", "rest",
+# Fields of a result with one entry per head (dim 1 of their tensors), besides `rows`.
+PER_HEAD_FIELDS = (
+    "columns",
+    "equal_labels",
+    "at_offset",
+    "pair_weights",
+    "diagonals",
+    "offset_sum",
+    "distance_sum",
+    "received",
+    "entropy",
+    "max_weight",
+    "without_sink",
     "sink",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatsResult:
-    """What was asked of one layer: of each row `[example, head, row]` unless said, 0 for rows that
-    are padding.
+    """Statistics of one layer, `[example, head, row]` unless stated, 0 for rows of padding.
 
-    `uniform` is what a head would have that attends to all it can see alike, `[example, 1, row]`;
-    `seen[example, row]`, how many keys that is. `sink[example, head, row]` is the mass on a learned
-    sink, None where there is none."""
+    Attributes
+    ----------
+    columns, equal_labels
+        Mass of each row on the requested keys.
+    at_offset
+        `A[i, i + o]` by offset.
+    pair_weights
+        Weights of the requested pairs, `[pair, head]`.
+    rows
+        Requested rows: weights `[example, head, row, key]` and V(i) `[example, 1, row, key]`.
+    diagonals, n_pairs
+        Sums along diagonals, `[example, head, 2·max_offset + 1]`, and how many visible pairs
+        (i, i + o) each has, `[example, 2·max_offset + 1]`.
+    offset_sum, distance_sum
+        `Σ A[i, j]·(j − i)` and `Σ A[i, j]·|j − i|` over all rows, `[example, head]`.
+    received
+        `[example, head, key]`.
+    entropy, max_weight, without_sink
+        Of each row.
+    sink
+        Mass on a learned sink; None where the model has none.
+    n_visible
+        How many keys each row may attend to, `[example, row]`.
+    uniform
+        The same statistics of uniform attention, `[example, 1, row]`, if requested.
+    """
 
     layer: int
     columns: Mapping[str, Tensor]
-    labels: Mapping[str, Tensor]
-    at: Mapping[int, Tensor]
-    single: Mapping[str, Tensor]  # [pair, head]
-    rows: Mapping[
-        str, tuple[Tensor, Tensor]
-    ]  # weights [example, head, row, key], and V(i) [example, 1, row, key]
-    diagonals: Tensor  # [example, head, 2·reach + 1]
-    pairs: Tensor  # [example, 2·reach + 1]: how many (i, i + o) can be seen
-    offset: Tensor | None  # [example, head], summed over rows; so `distance`
-    distance: Tensor | None
-    received: Tensor | None  # [example, head, key]
+    equal_labels: Mapping[str, Tensor]
+    at_offset: Mapping[int, Tensor]
+    pair_weights: Mapping[str, Tensor]
+    rows: Mapping[str, tuple[Tensor, Tensor]]
+    diagonals: Tensor
+    n_pairs: Tensor
+    offset_sum: Tensor | None
+    distance_sum: Tensor | None
+    received: Tensor | None
     entropy: Tensor | None
-    largest: Tensor | None
-    rest: WithoutSink | None
+    max_weight: Tensor | None
+    without_sink: WithoutSink | None
     sink: Tensor | None
-    seen: Tensor
-    uniform: StatsResult | None  # where it was asked for
+    n_visible: Tensor
+    uniform: StatsResult | None
 
     @property
     def heads(self) -> int:
         return self.diagonals.shape[1]
 
     @property
-    def bytes(self) -> int:
-        """About so many are held."""
-        rows = [*self.columns.values(), *self.labels.values(), *self.at.values()]
-        rows += [one for one in (self.entropy, self.largest, self.received) if one is not None]
-        held = len(rows) + (0 if self.rest is None else 3)
-        return self.diagonals.nbytes + held * self.seen.numel() * self.heads * 4
+    def nbytes(self) -> int:
+        """Approximate size in bytes."""
+        n_tensors = len(self.columns) + len(self.equal_labels) + len(self.at_offset)
+        for tensor in (self.entropy, self.max_weight, self.received):
+            if tensor is not None:
+                n_tensors += 1
+        if self.without_sink is not None:
+            n_tensors += 3
+        return self.diagonals.nbytes + n_tensors * self.n_visible.numel() * self.heads * 4
 
-    def diagonals_within(self, reach: int) -> tuple[Tensor, Tensor]:
-        """The sums along diagonals from −reach to reach, and their pairs."""
+    def diagonals_within(self, max_offset: int) -> tuple[Tensor, Tensor]:
+        """Return the sums along diagonals from −max_offset to max_offset, and their numbers of
+        pairs."""
         middle = self.diagonals.shape[-1] // 2
-        near = slice(middle - reach, middle + reach + 1)
-        return self.diagonals[..., near], self.pairs[..., near]
+        window = slice(middle - max_offset, middle + max_offset + 1)
+        return self.diagonals[..., window], self.n_pairs[..., window]
 
 
-def alike(one: StatsResult, other: StatsResult) -> bool:
-    """Whether two layers follow each other, see the same keys and have the same parts (a sink,
-    say), so that one may stand beside the other."""
-    # A GPU is not asked whether they are equal: it would have to be waited for.
-    seen = one.seen is other.seen or (not one.seen.is_cuda and torch.equal(one.seen, other.seen))
-    parts = all((getattr(one, name) is None) == (getattr(other, name) is None) for name in BY_HEAD)
-    return (
-        seen
-        and parts
-        and one.uniform is other.uniform
-        and one.heads == other.heads
-        and other.layer == one.layer + 1
-    )
+def can_join(first: StatsResult, second: StatsResult) -> bool:
+    """Return whether `second` may be joined to `first` by `join_layers`.
+
+    They must be of consecutive layers with equal visibility, and have the same fields (one may
+    have a learned sink, for instance)."""
+    if second.layer != first.layer + 1 or first.heads != second.heads:
+        return False
+    if first.uniform is not second.uniform:
+        return False
+    for name in PER_HEAD_FIELDS:
+        if (getattr(first, name) is None) != (getattr(second, name) is None):
+            return False
+    if first.n_visible is second.n_visible:
+        return True
+    # Comparing values on a GPU would wait for it, so unequal tensors count as different there.
+    return not first.n_visible.is_cuda and torch.equal(first.n_visible, second.n_visible)
 
 
-def side_by_side(answers: Sequence[StatsResult]) -> StatsResult:
-    """Several layers as one with all their heads, in order: a GPU takes as long for one layer as
-    for many, so that what is done once for all is not done for each. They must be `alike`."""
-    if len(answers) == 1:
-        return answers[0]
-    return replace(
-        answers[0],
-        rows={
-            name: (_joined([one.rows[name][0] for one in answers]), seen)
-            for name, (_, seen) in answers[0].rows.items()
-        },
-        **{name: _joined([getattr(one, name) for one in answers]) for name in BY_HEAD},
-    )
+def join_layers(results: Sequence[StatsResult]) -> StatsResult:
+    """Return the results of several layers as one with the heads of all, in order.
+
+    A GPU takes as long for one layer as for many, so the analyses reduce many at once. Each result
+    must satisfy `can_join` with the one before it."""
+    if len(results) == 1:
+        return results[0]
+    joined: dict[str, Any] = {}
+    for name in PER_HEAD_FIELDS:
+        joined[name] = _join_heads([getattr(result, name) for result in results])
+    rows = {}
+    for name, (_, visible) in results[0].rows.items():
+        weights = _join_heads([result.rows[name][0] for result in results])
+        rows[name] = (weights, visible)
+    return replace(results[0], rows=rows, **joined)
 
 
-def _joined(parts: Sequence[Any]) -> Any:
-    """The heads of several layers in one tensor, in each of several under a name, or in the parts
-    of a rest."""
+def _join_heads(parts: Sequence[Any]) -> Any:
+    """Concatenate the heads of several layers: of a tensor, of each tensor in a mapping, or of the
+    fields of a `WithoutSink`."""
     first = parts[0]
     if first is None:
         return None
     if isinstance(first, Mapping):
-        return {name: _joined([part[name] for part in parts]) for name in first}
+        return {name: _join_heads([part[name] for part in parts]) for name in first}
     if isinstance(first, WithoutSink):
         return WithoutSink(
-            *(_joined([getattr(part, one.name) for part in parts]) for one in fields(WithoutSink))
+            mass=_join_heads([part.mass for part in parts]),
+            entropy=_join_heads([part.entropy for part in parts]),
+            max_weight=_join_heads([part.max_weight for part in parts]),
         )
     return torch.cat(list(parts), dim=1)

@@ -12,7 +12,7 @@ from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
 from headwise.analyses.gradient.analysis import logits_of
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
-from headwise.models.view import Rows
+from headwise.models.view import AttentionRows
 from headwise.text.encode import Batch
 
 MEMORY = 256 * 2**20  # bytes of logits in flight
@@ -76,7 +76,7 @@ def _relevance(
             scores = scores[place, torch.tensor(tokens, device=scores.device)]
         return scores.float().amax(-1)
 
-    found: dict[int, list[Rows]] = {}
+    found: dict[int, list[AttentionRows]] = {}
     for rows in model.gradients(copies, target):
         found.setdefault(rows.layer, []).append(rows)
     so_far = torch.eye(n, dtype=torch.float64, device=model.device).expand(len(copies), -1, -1)

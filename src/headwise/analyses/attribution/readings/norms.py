@@ -17,7 +17,7 @@ from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
 from headwise.analyses.attribution.sketch import normalised
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
-from headwise.models.structure import Block, Norm, find_blocks
+from headwise.models.structure import Norm, TransformerBlock, find_blocks
 from headwise.models.tap import Call
 from headwise.models.trace import TraceWatcher
 from headwise.text.encode import Batch
@@ -48,7 +48,7 @@ def block_norms(model: HeadModel, batch: Batch) -> Tensor:
     return torch.stack(found, dim=1)
 
 
-def block_parts(block: Block, layer: _Inputs) -> Tensor:
+def block_parts(block: TransformerBlock, layer: _Inputs) -> Tensor:
     """The vectors whose norms `block_norms` takes, `[example, receiving, source, width]`: with what
     the biases add they sum to what leaves the attention block."""
     matrix, bias = block.written(layer.value)
@@ -86,7 +86,7 @@ class _Inputs:
     hidden: Tensor
 
 
-def _block_inputs(model: HeadModel, batch: Batch) -> list[tuple[Block, _Inputs]]:
+def _block_inputs(model: HeadModel, batch: Batch) -> list[tuple[TransformerBlock, _Inputs]]:
     blocks, watch = find_blocks(model), TraceWatcher(frozenset({"attention", "hidden"}))
     unread = next(
         (i for i, b in enumerate(blocks) if b.attention is None and b.summed is None), None

@@ -163,7 +163,7 @@ def slowly(module, tokenizer, corpus, threshold: float) -> dict[str, np.ndarray]
             ),
             "rest_largest": np.nanmean(some * rest.max(-1), -1),
             "value_norm_ratio": np.stack(ratios),
-            "hidden_norm_ratio": (lengths[:, 0] / lengths.median(-1).values).numpy(),
+            "hidden_norm_ratio": (lengths[:, 0] / lengths.quantile(0.5, -1)).numpy(),
         }
         for name, values in one.items():
             found.setdefault(name, []).append(values)

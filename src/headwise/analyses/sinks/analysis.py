@@ -147,7 +147,7 @@ class Sinks(Observer):
             )
         if layer.hidden is not None:
             norms = _norms(layer.hidden)
-            middle = norms.masked_fill(~real, torch.nan).nanmedian(-1, keepdim=True).values
+            middle = norms.masked_fill(~real, torch.nan).nanquantile(0.5, -1, keepdim=True)
             found["hidden_norm_ratio"] = torch.where(long, norms[:, :1] / middle, torch.nan)
         return found
 

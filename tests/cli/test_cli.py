@@ -467,7 +467,7 @@ def test_ctrl_c_says_how_to_go_on(
     monkeypatch.setattr(shard_module.ShardJob, "__call__", interrupted)
     stopped = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", tmp_path / "out")
     assert stopped.code == 130
-    assert "the same command goes on" in stopped.err
+    assert "repeat the command to resume" in stopped.err
 
 
 WRONG_FILES = {

@@ -107,7 +107,7 @@ def test_a_command_stopped_again_and_again_goes_on_to_the_same_bytes(
             stop_at(patch, module, name, number, how)
             stopped = atlas("out")
         assert stopped.code == code, name
-        assert stopped.err.count("the same command goes on") == 1
+        assert stopped.err.count("repeat the command to resume") == 1
         assert "Traceback" not in stopped.err
         assert not (tmp_path / "out" / "index.html").exists()
     assert atlas("out").code == 0
@@ -179,7 +179,9 @@ def test_a_signal_before_the_command_is_even_imported_is_one_sentence(
     done = subprocess.run(
         [sys.executable, "-c", STOPPED_AT, module, number], capture_output=True, text=True
     )
-    said = f"headwise: Stopped by {name}; what is finished is kept: the same command goes on.\n"
+    said = (
+        f"headwise: Interrupted by {name}; finished work is kept: repeat the command to resume.\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 
@@ -311,7 +313,7 @@ def test_an_output_that_holds_what_is_read_is_refused(
         refused = headwise(*command)
         assert refused.code == 2, command
         assert (
-            "what is read or worked in" in refused.err
+            "is read by this command" in refused.err
             or "still needed" in refused.err
             or "end in" in refused.err
         )

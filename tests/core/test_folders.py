@@ -66,11 +66,11 @@ def test_what_is_read_is_never_written_over(
     model = tmp_path / "models" / "llama"
     model.mkdir(parents=True)
     for target in (model, tmp_path / "models"):
-        with pytest.raises(OutputError, match=r"still needed|what is read or worked in"):
+        with pytest.raises(OutputError, match=r"still needed|is read by this command"):
             refuse_unsafe(target, True, [model])
     monkeypatch.chdir(model)
     for target in (Path("."), Path(".."), tmp_path):
-        with pytest.raises(OutputError, match=r"still needed|what is read or worked in"):
+        with pytest.raises(OutputError, match=r"still needed|is read by this command"):
             refuse_unsafe(target, True)
 
 

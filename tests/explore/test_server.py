@@ -364,4 +364,4 @@ def test_it_serves_on_loopback_and_stops_cleanly(little_bert: Path, tmp_path: Pa
             assert time.monotonic() - begun < 15
             said = errors.read_text()
             assert said.count("\n") == 1
-            assert "Stopped by" in said
+            assert "Interrupted by" in said

@@ -47,8 +47,10 @@ def sources_of(*given: object) -> list[Path]:
 
 
 def work_of(target: Path) -> Path:
-    """Where the finished pieces of a file's work lie until it is written."""
-    return target.parent / f".{target.name}.run"
+    """Return the folder of the checkpoints of a file's work."""
+    from headwise.core.output import work_folder
+
+    return work_folder(target)
 
 
 @contextmanager

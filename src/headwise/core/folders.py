@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from headwise.core.errors import OutputError
 from headwise.core.files import alive, temporary_name, write_atomically
@@ -32,11 +33,25 @@ def files_in(folder: Path) -> list[str]:
 def written_before(folder: Path) -> set[str]:
     """The files that headwise itself wrote into a folder, as its manifest says; none where there is
     no manifest."""
-    try:
-        named = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        return {name for name in named if isinstance(name, str)}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    names = _read_manifest(folder).get("files")
+    if not isinstance(names, list):
         return set()
+    return {name for name in names if isinstance(name, str)}
+
+
+def written_by(folder: Path) -> str:
+    """Return the digest of the work that wrote a folder, as its manifest says; "" where unknown."""
+    return str(_read_manifest(folder).get("run", ""))
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(manifest, dict):
+        return {}
+    return manifest
 
 
 def refuse_sources(target: Path, sources: Iterable[Path], *, working: bool = True) -> None:
@@ -111,13 +126,14 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
 
 @contextmanager
 def new_folder(
-    target: Path, *, overwrite: bool = False, sources: Iterable[Path] = ()
+    target: Path, *, overwrite: bool = False, sources: Iterable[Path] = (), run: str = ""
 ) -> Iterator[Path]:
     """An empty folder beside `target` that takes its place once the block has ended well; an error
     leaves all as is.
 
     Of an earlier result only the files named in its manifest go; what else a user put there is
-    carried over. See `refuse_unsafe` for the parameters."""
+    carried over. See `refuse_unsafe` for the parameters; `run` goes into the manifest, so that the
+    work which wrote the folder recognises its own result."""
     _recover(target)
     refuse_unsafe(target, overwrite, sources)
     beside = temporary_name(target)
@@ -128,7 +144,10 @@ def new_folder(
         names = files_in(beside)
         for name in names:
             _to_disk(beside / name)
-        write_atomically(beside / MANIFEST, json.dumps({"files": names}, indent=1).encode())
+        manifest: dict[str, Any] = {"files": names}
+        if run:
+            manifest["run"] = run
+        write_atomically(beside / MANIFEST, json.dumps(manifest, indent=1).encode())
         if target.exists():
             _carry_over(target, beside, written_before(target))
             os.replace(target, before)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143}  # and the exit codes a shell expects of them
-SENTENCE = "Interrupted by {name}; what is finished is kept: the same command goes on."
+SENTENCE = "Interrupted by {name}; finished work is kept: repeat the command to resume."
 
 
 class Interrupted(BaseException):

@@ -4,46 +4,60 @@ written."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from headwise.core.files import file_digest, sweep, write_atomically
-from headwise.core.folders import refuse_existing, refuse_sources
+from headwise.core.folders import (
+    new_folder,
+    refuse_existing,
+    refuse_sources,
+    refuse_unsafe,
+    written_by,
+)
 from headwise.core.lock import Lock
 from headwise.core.store import CONSENT, delete_checkpoints
 
 
-class OutputTarget:
-    """The file a result goes to and the folder of the work behind it, for one process at a time.
+def work_folder(target: Path) -> Path:
+    """Return the folder beside a file or folder where the checkpoints of its work lie."""
+    return target.parent / f".{target.name}.run"
 
-    A file that is there is refused unless it may be replaced, but for the file of this very work: a
-    command that was killed after it had written its result, while it drew, goes on.
+
+class OutputTarget:
+    """A file that a result is written to, and the folder of its checkpoints, for one process at a
+    time.
+
+    An existing file is rejected unless it may be replaced, but for the file of this very work: a
+    command that was interrupted after it had written its result resumes.
 
     Parameters
     ----------
     target : Path
         The file.
     work : Path
-        The folder of its store.
+        The folder of its checkpoints.
+    files : sequence of Path, optional
+        The files that `target` stands for, where the result is several; by default itself.
     overwrite : bool, default False
-        Whether a file that is there may be replaced.
+        Whether an existing file may be replaced.
     sources : iterable of Path, optional
         What is read: none of it may be the target, nor lie in `around`.
     around : Path, optional
         The folder that gets figures, tables and a page beside the file.
     inside : bool, default False
-        That folder is what is read: it holds the result that is drawn, and may be the one worked
-        in.
+        That folder is what is read: it holds the result that is drawn, and may be the working
+        folder.
 
     Examples
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with OutputTarget(folder / "a.nc", folder / ".a.nc.run") as place:
-    ...     digest = place.write(b"numbers")
-    ...     place.done()
+    >>> with OutputTarget(folder / "a.nc", folder / ".a.nc.run") as target:
+    ...     digest = target.write(b"numbers")
+    ...     target.done()
     >>> [path.name for path in folder.iterdir()]
     ['a.nc']
     """
@@ -53,80 +67,130 @@ class OutputTarget:
         target: Path,
         work: Path,
         *,
+        files: Sequence[Path] | None = None,
         overwrite: bool = False,
         sources: Iterable[Path] = (),
         around: Path | None = None,
         inside: bool = False,
     ) -> None:
-        self.target, self.work, self.overwrite, self.around = target, work, overwrite, around
-        refuse_sources(around or target, sources, working=around is not None and not inside)
+        self.target = target
+        self.work = work
+        self.files = [target] if files is None else list(files)
+        self.overwrite = overwrite
+        self.around = around
+        self.run = ""  # the digest of the identity of the work, once that is known
+        sources = list(sources)
+        if around is None:
+            for path in self.files:
+                self._reject_sources(path, sources)
+        else:
+            refuse_sources(around, sources, working=not inside)
         self._lock = Lock(work / "command", named=around or target)
-        self._check()
+        self._reject_existing()
 
     @property
     def _consent(self) -> Path:
-        """Says that this work may replace the target: asked once, also where the work is killed and
-        goes on."""
+        """The file that says that this work may replace the target.
+
+        Consent is given once, also where the work is interrupted and resumes."""
         return self.work / CONSENT
 
     @property
     def unfinished(self) -> bool:
-        """Whether work of an earlier process lies there."""
+        """Whether checkpoints of an earlier process lie there."""
         return (self.work / "run.json").exists() or any(self.work.glob("*.piece"))
 
-    def _check(self) -> None:
-        refuse_existing(self.target, self.overwrite or self.unfinished)
+    @property
+    def may_replace(self) -> bool:
+        """Whether existing files may be replaced: this command, or the one it resumes, was allowed
+        to."""
+        return self.overwrite or self._consent.exists()
+
+    def _reject_sources(self, path: Path, sources: Iterable[Path]) -> None:
+        refuse_sources(path, sources, working=False)
+
+    def _reject_existing(self) -> None:
+        for path in self.files:
+            refuse_existing(path, self.overwrite or self.unfinished)
 
     def __enter__(self) -> Self:
         self._lock.take()
         try:
-            self._check()  # whoever had it before may just have written it
-            for folder, name in (
-                (self.target.parent, self.target.name),
-                *((f, None) for f in self._drawn()),
-            ):
-                sweep(folder, name)
-            if self.overwrite and self.target.exists():
+            self._reject_existing()  # whoever held the lock before may just have written it
+            self._sweep()
+            exists = any(path.exists() for path in self.files)
+            if self.overwrite and exists:
                 write_atomically(self._consent, b"")
             elif not self.unfinished:
-                self._consent.unlink(missing_ok=True)
+                self.forget_consent()
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _drawn(self) -> list[Path]:
-        return (
-            []
-            if self.around is None
-            else [self.around, self.around / "figures", self.around / "tables"]
-        )
+    def _sweep(self) -> None:
+        """Remove what interrupted processes left half-written."""
+        for path in self.files:
+            sweep(path.parent, path.name)
+        if self.around is not None:
+            for folder in (self.around, self.around / "figures", self.around / "tables"):
+                sweep(folder)
 
-    @property
-    def may_replace(self) -> bool:
-        """Whether what is there may be replaced: this command, or the one it goes on for, was told
-        so."""
-        return self.overwrite or self._consent.exists()
-
-    def write(self, content: bytes) -> str:
-        """Write the result, whole or not at all, and give its digest; the same bytes again are no
-        change."""
+    def write(self, content: bytes, path: Path | None = None) -> str:
+        """Write the result atomically and return its digest; the same bytes again are no change."""
+        path = path or self.target
         digest = hashlib.sha256(content).hexdigest()
-        if not self.holds(digest):
-            refuse_existing(self.target, self.may_replace)
-            write_atomically(self.target, content)
+        if file_digest(path) != digest:
+            refuse_existing(path, self.may_replace)
+            write_atomically(path, content)
         return digest
 
     def holds(self, digest: str) -> bool:
-        """Whether the file is there with this digest."""
+        """Return whether the file is there with this digest."""
         return file_digest(self.target) == digest
 
-    def done(self) -> None:
-        """Everything is written: the work behind it is not needed any more."""
+    def forget_consent(self) -> None:
+        """Forget that existing files may be replaced."""
         self._consent.unlink(missing_ok=True)
+
+    def done(self) -> None:
+        """Delete the checkpoints: everything is written."""
+        self.forget_consent()
         delete_checkpoints(self.work)
 
     def __exit__(self, *error: object) -> None:
         self._lock.release(remove=not self.unfinished)
         with suppress(OSError):
-            self.work.rmdir()  # stays where anything is in it
+            self.work.rmdir()  # it stays where anything is in it
+
+
+class FolderTarget(OutputTarget):
+    """A whole folder that a result is written to, beside its checkpoints; an earlier result of
+    headwise there is replaced whole.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "pruned"
+    >>> with FolderTarget(folder, work_folder(folder)) as target:
+    ...     with target.new_folder() as beside:
+    ...         _ = (beside / "config.json").write_text("{}")
+    >>> (folder / "config.json").exists()
+    True
+    """
+
+    def _reject_sources(self, path: Path, sources: Iterable[Path]) -> None:
+        refuse_sources(path, sources)
+
+    def _reject_existing(self) -> None:
+        refuse_unsafe(self.target, self.overwrite or self.unfinished)
+
+    @contextmanager
+    def new_folder(self) -> Iterator[Path]:
+        """Yield an empty folder that takes the target's place once the block has ended well."""
+        # A resumed command may replace what it has written itself before it was interrupted.
+        own_result = self.run != "" and written_by(self.target) == self.run
+        with new_folder(
+            self.target, overwrite=self.may_replace or own_result, run=self.run
+        ) as beside:
+            yield beside

@@ -1,57 +1,32 @@
-"""What the experiments share: a store for finished pieces, the same threads after a kill, and a
-random state that is given back."""
+"""What the experiments shared before `headwise.run.job`; it goes once every experiment uses a
+`Job`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 
 from headwise.core.store import CheckpointStore
-from headwise.core.version import __version__
-from headwise.core.workers import UnitFunction, current, raise_failures
-from headwise.models.forward_call import threads
+from headwise.core.workers import UnitFunction
+from headwise.run.job import Job, Progress, no_progress, software_versions
 
-Report = Callable[[str, int, int], None]
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """Nobody is told how far the work is."""
+Report = Progress
+silent = no_progress
+software = software_versions
 
 
 @contextmanager
 def kept_work(
     folder: str | Path | None, identity: Mapping[str, Any], *, overwrite: bool = False
 ) -> Iterator[CheckpointStore]:
-    """The store of an experiment, with the number of threads that its first pieces were made with.
-
-    Parameters
-    ----------
-    folder : str or Path, optional
-        Where pieces lie. They stay there when the work is done, until
-        `headwise.core.store.delete_checkpoints` removes them: the result is safe first. Without a
-        folder they lie in a temporary one that is gone afterwards.
-    identity : Mapping
-        What tells this work from other work.
-    overwrite : bool, default False
-        Start anew where other work lies there, instead of refusing.
-    """
-    with ExitStack() as stack:
-        where = Path(folder or stack.enter_context(TemporaryDirectory(prefix="headwise-")))
-        adopt = {"threads": current().threads or torch.get_num_threads()}
-        store = stack.enter_context(
-            CheckpointStore(where, {**software(), **identity}, fresh=overwrite, adopt=adopt)
-        )
-        stack.enter_context(
-            threads(store.adopted["threads"])
-        )  # the same number of threads gives the same bytes
-        yield store
+    """Yield the checkpoints of an experiment; see `Job.in_folder` and `Job.begin`."""
+    with Job.in_folder(folder, overwrite=overwrite) as job:
+        yield job.begin(identity)
 
 
 def each_piece(
@@ -62,42 +37,16 @@ def each_piece(
     report: Report,
     what: str,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The arrays of the pieces that a job makes of some items, in their order.
-
-    Parameters
-    ----------
-    store : CheckpointStore, optional
-        Where pieces are kept, as `name-000000` and so on; nothing is kept without it.
-    name : str
-        What the pieces are called.
-    job : callable
-        Makes a piece of an item.
-    items : sequence
-        What is worked on.
-    report : callable
-        Told after each piece how many of `what` are done.
-    what : str
-        What is counted.
-    """
-    units = [(f"{name}-{number:06d}", item) for number, item in enumerate(items)]
-    for number, piece in enumerate(raise_failures(current().pieces(store, job, units)), 1):
-        yield piece.arrays
-        report(what, number, len(units))
-
-
-def software() -> dict[str, str]:
-    """The versions that numbers depend on."""
-    return {
-        "headwise": __version__,
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
-    }
+    """Yield the arrays of each unit of work; see `Job.each`."""
+    holder = Job(progress=report)
+    holder.checkpoints = store
+    return holder.each(name, job, items, what)
 
 
 @contextmanager
 def random_state_kept(device: torch.device) -> Iterator[Callable[[int], object]]:
-    """Gives what seeds torch for work on a device; afterwards torch's random state is what it was
-    before."""
+    """Yield the function that seeds torch for work on a device; restore torch's random state
+    afterwards."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else []):
         yield torch.manual_seed if on_gpu else torch.default_generator.manual_seed

@@ -2,6 +2,7 @@
 goes on."""
 
 from headwise.run.cluster import Backend, workers_of
+from headwise.run.job import Job
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Plan
 from headwise.run.runner import Listener, Run, run_analyses
@@ -9,6 +10,7 @@ from headwise.run.simple import make_atlas
 
 __all__ = [
     "Backend",
+    "Job",
     "Listener",
     "Plan",
     "Run",

@@ -5,18 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 import xarray as xr
 
 from headwise.analyses.contract import Analysis
 from headwise.core.files import file_digest
 from headwise.core.papers import reference
 from headwise.core.store import CheckpointStore
-from headwise.core.version import __version__
 from headwise.models import HeadModel
 from headwise.run.encoded import Scan
 from headwise.run.options import RunOptions
@@ -51,7 +48,6 @@ def identity(
     there."""
     like = (stored or {}).get("model")
     found: dict[str, Any] = {
-        "headwise": __version__,
         "model": model.identity(like) if isinstance(like, dict) else model.identity(),
         "corpus": _read(corpus, plan.scan),
         "encoding": {"max_length": model.encoder.max_length, "overlong": model.encoder.overlong},
@@ -63,8 +59,6 @@ def identity(
         "batch_tokens": options.batch_tokens,
         "device": model.device.type,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "torch": torch.__version__,
-        "transformers": version("transformers"),
     }
     if plan.elsewhere:
         parts = {part.name: part for part in plan.parts.values()}

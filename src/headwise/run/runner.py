@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 import xarray as xr
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
@@ -20,12 +19,13 @@ from headwise.atlas import Atlas
 from headwise.core.errors import AtlasError, HeadwiseError, MissingAnnotationError, OutputError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.files import check_space
-from headwise.core.store import CheckpointStore, stored_identity
+from headwise.core.store import CheckpointStore
 from headwise.core.workers import current
 from headwise.models import HeadModel
 from headwise.run.clock import Steps, stage, telling
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures
+from headwise.run.job import Job, Progress, no_progress
 from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, Plan, make_plan
@@ -34,7 +34,7 @@ from headwise.run.shard import ShardJob, ShardUnit, add_piece, guarded
 from headwise.stats.accumulators import State
 from headwise.text import Corpus
 
-Report = Callable[[str, int, int], None]
+Report = Progress
 PASS, RANDOM, RESULTS = (
     "model pass",
     "random models",
@@ -51,7 +51,7 @@ class Listener:
     """Whom a run tells how far it is (what, done, total), what is about to be done, whatever else
     must be said, and which stage is at work now."""
 
-    progress: Report = _silent
+    progress: Report = no_progress
     plan: Callable[[Plan], None] = _silent
     note: Callable[[str], None] = logging.getLogger("headwise").warning
     doing: Callable[[str], None] = _silent
@@ -80,9 +80,9 @@ class Run:
         The model and the corpus.
     analyses : sequence of Analysis
         What is asked; those that draw anything and have no seed of their own get the run's.
-    folder : str or Path
-        Where finished pieces are kept: the same call goes on where a killed one stopped. `forget`
-        removes them.
+    folder : Job, str, Path or None
+        A job with its output target, or the folder of the checkpoints: an interrupted call resumes
+        when it is repeated. None for a temporary folder. `forget` deletes the checkpoints.
     options : RunOptions, optional
         How to run.
     listener : Listener, optional
@@ -112,11 +112,18 @@ class Run:
         self,
         source: Source,
         analyses: Sequence[Analysis],
-        folder: str | Path,
+        folder: Job | str | Path | None,
         options: RunOptions = RunOptions(),  # noqa: B008  (frozen)
         listener: Listener = Listener(),  # noqa: B008  (frozen)
     ) -> None:
         self.options, self.listener = options, listener
+        if isinstance(folder, Job):
+            self.job = folder
+        else:
+            self.job = Job.in_folder(folder, overwrite=options.overwrite)
+        self._job_opened_here = self.job is not folder
+        self.job.progress = listener.progress
+        self.job.note = listener.note
         self.failures: Failures = {}
         self.model = source.open_model()
         self._opened_here = source.opens_model
@@ -130,17 +137,11 @@ class Run:
             seeded = [analysis.seeded(options.seed) for analysis in analyses]
             self.plan = self._planned(self._rows, seeded, options.full)
             listener.plan(self.plan)
-            self.store = CheckpointStore(
-                Path(folder),
-                identity(
-                    self.model, self.corpus, self.plan, options, stored_identity(Path(folder))
-                ),
-                fresh=options.overwrite,
-                adopt={"threads": current().threads or torch.get_num_threads()},
-                say=listener.note,
+            self.store = self.job.begin(
+                identity(self.model, self.corpus, self.plan, options, self.job.stored_identity)
             )
         except BaseException:
-            self._close_model()
+            self.close()
             raise
 
     def __enter__(self) -> Self:
@@ -151,12 +152,13 @@ class Run:
 
     def close(self) -> None:
         """Let others have the folder; what is finished stays there."""
-        self.store.close()
+        if self._job_opened_here:
+            self.job.close()
         self._close_model()
 
     def forget(self) -> None:
-        """Remove the finished pieces: the result is safe elsewhere."""
-        self.store.remove()
+        """Delete the checkpoints: the result is safe elsewhere."""
+        self.job.finish()
 
     def same_threads(self) -> AbstractContextManager[None]:
         """So many threads as the finished pieces were made with: the same number gives the same
@@ -422,7 +424,7 @@ def run_analyses(
     model: HeadModel,
     corpus: Corpus,
     analyses: Sequence[Analysis],
-    folder: str | Path,
+    folder: Job | str | Path | None,
     options: RunOptions = RunOptions(),  # noqa: B008  (frozen)
     listener: Listener = Listener(),  # noqa: B008  (frozen)
 ) -> Atlas:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
@@ -99,10 +98,7 @@ def make_atlas(
     chosen = choose_analyses(analyses, parameters)
     with Bars() if progress is True else nullcontext(progress or None) as report:
         listener = Listener() if report is None else Listener(report)
-        with (
-            tempfile.TemporaryDirectory() as temporary,
-            Run(source, chosen, folder or temporary, how, listener) as run,
-        ):
+        with Run(source, chosen, folder, how, listener) as run:
             return run.atlas()
 
 

@@ -1,0 +1,348 @@
+"""One job: the lifecycle that every command, every experiment and every paper shares.
+
+A job holds, from before the work until its result is safe:
+
+- the **output target**: who may write there, what may be replaced, one process at a time;
+- the **identity** of the work (software versions, model, corpus, options): the same identity
+  resumes what an interrupted job left, another one is rejected;
+- the **checkpoints** of finished units of work, and the number of threads they were made with, which
+  a resumed job takes over: the same number of threads gives the same bytes;
+- **progress** and notes for whoever watches.
+
+A command reads like this::
+
+    with Job.for_file(Path("ablation.nc"), overwrite=False, sources=[model_folder]) as job:
+        model = HeadModel.open(model_folder)          # after the target is known to be writable
+        job.begin({"model": model.identity(), "options": asdict(options)})
+        losses = [arrays["loss"] for arrays in job.each("batch", compute_batch, batches)]
+        job.write(as_bytes(losses))                   # atomically; the same bytes again: no change
+        job.finish()                                  # the result is safe: checkpoints go
+
+Interrupted at any point, the same command resumes: units with a checkpoint are not computed again,
+consent to overwrite is remembered, and a result that was already written is recognised. A function of
+the Python interface does the same without an output file: `Job.in_folder(folder)`, where None stands
+for a temporary folder. A job that never calls `begin` keeps nothing on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+import torch
+import xarray as xr
+
+from headwise.core.failures import Failure
+from headwise.core.output import FolderTarget, OutputTarget, work_folder
+from headwise.core.store import Checkpoint, CheckpointStore, Facts, stored_identity
+from headwise.core.version import __version__
+from headwise.core.workers import UnitFunction, UnitResult, current, raise_failures
+from headwise.models.forward_call import threads
+
+Progress = Callable[[str, int, int], None]  # what is counted, how many are done, how many in all
+Note = Callable[[str], None]
+WRITTEN = "written"  # the checkpoint that says which result was written
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Ignore how far the work is."""
+
+
+def log_note(sentence: str) -> None:
+    """Log a sentence as a warning of headwise."""
+    logging.getLogger("headwise").warning(sentence)
+
+
+def software_versions() -> dict[str, str]:
+    """Return the versions of the packages that numbers depend on."""
+    return {
+        "headwise": __version__,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+    }
+
+
+class Job:
+    """One piece of work with an identity, from before it starts until its result is safe.
+
+    Use one of `for_file`, `for_report`, `for_folder` (with an output) or `in_folder` (without).
+
+    Parameters
+    ----------
+    target : OutputTarget, optional
+        Where the result goes; None for a call that returns its result.
+    folder : Path, optional
+        Where checkpoints lie; the target's work folder by default, else a temporary folder.
+    overwrite : bool, default False
+        Start again where checkpoints of other work lie there, instead of rejecting the job.
+    progress : callable, optional
+        Called as `progress(what, done, total)`.
+    note : callable, optional
+        Called with every sentence a user should read; by default a warning in the log.
+
+    Attributes
+    ----------
+    checkpoints : CheckpointStore or None
+        The finished work; None before `begin`.
+
+    Examples
+    --------
+    >>> def square(number):
+    ...     return {"square": np.array(number**2)}, {}
+    >>> with Job.in_folder(None) as job:
+    ...     checkpoints = job.begin({"task": "squares"})
+    ...     [int(arrays["square"]) for arrays in job.each("number", square, [2, 3])]
+    [4, 9]
+    """
+
+    def __init__(
+        self,
+        target: OutputTarget | None = None,
+        folder: Path | None = None,
+        *,
+        overwrite: bool = False,
+        progress: Progress = no_progress,
+        note: Note = log_note,
+    ) -> None:
+        self.target = target
+        self.folder = folder
+        if folder is None and target is not None:
+            self.folder = target.work
+        self.overwrite = overwrite
+        self.progress = progress
+        self.note = note
+        self.checkpoints: CheckpointStore | None = None
+        self._stack = ExitStack()
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    @classmethod
+    def in_folder(cls, folder: str | Path | None, **options: Any) -> Self:
+        """Return a job of a Python call: checkpoints in a folder, or in a temporary one."""
+        return cls(folder=None if folder is None else Path(folder), **options)
+
+    @classmethod
+    def for_file(
+        cls,
+        path: Path,
+        *,
+        files: Sequence[Path] | None = None,
+        overwrite: bool = False,
+        sources: Iterable[Path] = (),
+        **options: Any,
+    ) -> Self:
+        """Return a job whose result is a file, or the several `files` that `path` stands for."""
+        target = OutputTarget(
+            path, work_folder(path), files=files, overwrite=overwrite, sources=sources
+        )
+        return cls(target, overwrite=overwrite, **options)
+
+    @classmethod
+    def for_report(
+        cls,
+        folder: Path,
+        name: str,
+        *,
+        work: str = ".run",
+        overwrite: bool = False,
+        sources: Iterable[Path] = (),
+        inside: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Return a job whose result is the file `name` in a folder, with figures and a page around.
+
+        Other files of that folder stay. `inside` says that the folder is also what is read."""
+        target = OutputTarget(
+            folder / name,
+            folder / work,
+            overwrite=overwrite,
+            sources=sources,
+            around=folder,
+            inside=inside,
+        )
+        return cls(target, overwrite=overwrite, **options)
+
+    @classmethod
+    def for_folder(
+        cls,
+        folder: Path,
+        *,
+        overwrite: bool = False,
+        sources: Iterable[Path] = (),
+        **options: Any,
+    ) -> Self:
+        """Return a job whose result is a whole folder that takes the place of an earlier one."""
+        target = FolderTarget(folder, work_folder(folder), overwrite=overwrite, sources=sources)
+        return cls(target, overwrite=overwrite, **options)
+
+    def __enter__(self) -> Self:
+        if self.target is not None:
+            self._stack.enter_context(self.target)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the output and the checkpoints for other processes; finished work stays there."""
+        self._stack.close()
+
+    @property
+    def stored_identity(self) -> dict[str, Any] | None:
+        """The identity of the interrupted job in the folder, where there is one."""
+        if self.folder is None:
+            return None
+        return stored_identity(self.folder)
+
+    def begin(self, identity: Mapping[str, Any], *, fresh: bool | None = None) -> CheckpointStore:
+        """Start the work, or resume it where an interrupted job of the same identity lies.
+
+        Parameters
+        ----------
+        identity : mapping
+            All that decides the result, as JSON can hold it: model, corpus, options. Versions of the
+            software are added.
+        fresh : bool, optional
+            Whether checkpoints of another identity may be deleted; by default the job's `overwrite`.
+
+        Returns
+        -------
+        CheckpointStore
+            The checkpoints; `job.checkpoints` from now on.
+        """
+        folder = self.folder
+        if folder is None:
+            folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="headwise-")))
+        store = CheckpointStore(
+            folder,
+            {**software_versions(), **identity},
+            fresh=self.overwrite if fresh is None else fresh,
+            adopt={"threads": current().threads or torch.get_num_threads()},
+            say=lambda sentence: self.note(sentence),
+        )
+        self.checkpoints = self._stack.enter_context(store)
+        if self.target is not None:
+            self.target.run = store.run
+        # The same number of threads gives the same bytes: a resumed job takes over the number
+        # that its checkpoints were made with.
+        self._stack.enter_context(threads(store.adopted["threads"]))
+        return store
+
+    # --- work -------------------------------------------------------------------------------------
+
+    @property
+    def begun(self) -> CheckpointStore:
+        """The checkpoints of a job that has begun."""
+        if self.checkpoints is None:
+            raise RuntimeError("job.begin(identity) comes first")
+        return self.checkpoints
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the numbers come from: the identity, and what was taken over on resuming."""
+        return {**self.begun.identity, **self.begun.adopted}
+
+    def units(
+        self, function: UnitFunction, units: Iterable[tuple[str, Any]]
+    ) -> Iterator[Checkpoint | Failure]:
+        """Compute named units of work, here or by workers, in their order.
+
+        Units with a checkpoint are not computed again. A unit that ends every worker which tries it
+        is a `Failure`; the others are computed all the same."""
+        return current().pieces(self.checkpoints, function, units)
+
+    def each(
+        self,
+        name: str,
+        function: UnitFunction,
+        items: Sequence[Any],
+        what: str | None = None,
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the arrays that a function computes of each item, and report progress.
+
+        Parameters
+        ----------
+        name : str
+            Of the checkpoints: `name-000000` and so on.
+        function : callable
+            Returns `(arrays, facts)` for an item. It may run in another process.
+        items : sequence
+            What is worked on.
+        what : str, optional
+            What progress counts; `name` by default.
+        """
+        units = [(f"{name}-{number:06d}", item) for number, item in enumerate(items)]
+        results = raise_failures(self.units(function, units))
+        for number, checkpoint in enumerate(results, 1):
+            yield checkpoint.arrays
+            self.progress(what or name, number, len(units))
+
+    def checkpoint(self, name: str, compute: Callable[[], UnitResult]) -> Checkpoint:
+        """Return one checkpoint, computed now unless it is there."""
+        return self.begun.piece(name, compute)
+
+    def dataset(self, name: str, compute: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """Return labelled arrays that have a checkpoint, computed now unless they are there."""
+        return self.begun.dataset(name, compute)
+
+    # --- the result -------------------------------------------------------------------------------
+
+    @property
+    def output(self) -> OutputTarget:
+        """The output target of a job that has one."""
+        if self.target is None:
+            raise RuntimeError("this job has no output target")
+        return self.target
+
+    @property
+    def may_replace(self) -> bool:
+        """Whether existing files may be replaced: this job, or the one it resumes, was allowed to."""
+        return self.output.may_replace
+
+    def write(self, content: bytes, path: Path | None = None, facts: Facts | None = None) -> str:
+        """Write the result atomically and return its digest; the same bytes again are no change.
+
+        Parameters
+        ----------
+        content : bytes
+            The whole file.
+        path : Path, optional
+            Which of the target's files; the only one by default.
+        facts : mapping, optional
+            What `written` returns when the job resumes after this point, as JSON can hold it.
+        """
+        digest = self.output.write(content, path)
+        if self.checkpoints is not None and facts is not None:
+            self.checkpoints.save(WRITTEN, {}, {"digest": digest, "facts": dict(facts)})
+        return digest
+
+    def written(self) -> dict[str, Any] | None:
+        """Return the facts of the result if an interrupted job has already written it, else None."""
+        saved = self.begun.load(WRITTEN)
+        if saved is None or not self.output.holds(saved.facts["digest"]):
+            return None
+        facts: dict[str, Any] = saved.facts["facts"]
+        return facts
+
+    @contextmanager
+    def new_folder(self) -> Iterator[Path]:
+        """Yield an empty folder that takes the place of the output folder once the block ends well.
+
+        For jobs made by `for_folder`."""
+        if not isinstance(self.target, FolderTarget):
+            raise RuntimeError("only Job.for_folder has a folder to replace")
+        with self.target.new_folder() as beside:
+            yield beside
+
+    def finish(self) -> None:
+        """Delete the checkpoints: the result is safe."""
+        if self.target is not None:
+            self.target.forget_consent()
+        if self.checkpoints is not None:
+            self.checkpoints.remove()

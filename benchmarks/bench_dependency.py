@@ -104,7 +104,9 @@ def ours(cut: list[tuple[Batch, torch.Tensor]], shape: Shape) -> State:
         for layer, block in enumerate(weights):
             ANALYSIS.observe(
                 state,
-                ANALYSIS.reduce(AttentionRows(layer, 0, block.shape[2], block, visible), batch),
+                ANALYSIS.reduce_rows(
+                    AttentionRows(layer, 0, block.shape[2], block, visible), batch
+                ),
                 Layer(layer),
                 batch,
             )

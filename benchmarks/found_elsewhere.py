@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.accuracy import found_heads
+from headwise.analyses.accuracy import best_heads_parameter
 from headwise.analyses.dependency.analysis import Dependency
 from headwise.core.labels import FEW, head_name
 from headwise.run import make_atlas
@@ -62,7 +62,7 @@ def main() -> None:
     second = Corpus.from_examples(sentences[len(sentences) // 2 :], "en_ewt-ud-train, second half")
     dev, second, pud = (corpus.sample(given.limit, 0) for corpus in (dev, second, pud))
     found = measured(dev)
-    heads = found_heads(found)
+    heads = best_heads_parameter(found)
     tested = [measured(corpus, heads) for corpus in (second, pud)]
     sizes = ", ".join(
         f"{name} {len(list(corpus)):,}"

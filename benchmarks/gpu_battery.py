@@ -53,7 +53,7 @@ def main() -> None:
             analysis = make_analysis(name, SMALL.get(name, {}))
             bed = Bed(analysis, causal)
             kind = "decoder" if causal else "encoder"
-            if bed.refusal is not None:
+            if bed.unsupported_reason is not None:
                 continue
             try:
                 expected = bed.run(analysis=bed.whole)

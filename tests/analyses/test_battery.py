@@ -66,8 +66,8 @@ def bed(name: str, causal: bool) -> Bed:
 @pytest.mark.parametrize("name", known_analyses())
 def test_battery(name: str, model: str, check: str) -> None:
     made = bed(name, model == "decoder")
-    if made.refusal is not None:
-        pytest.skip(f"{name} does not run on a {model} here: {made.refusal}")
+    if made.unsupported_reason is not None:
+        pytest.skip(f"{name} does not run on a {model} here: {made.unsupported_reason}")
     if not made.streams and check in STREAM_CHECKS:
         pytest.skip(f"{name} is an experiment: it does not stream")
     CHECKS[check](made)
@@ -78,7 +78,7 @@ def test_numbers_of_results_have_units() -> None:
     units: dict[str, str] = {}
     for name, cls in known_analyses().items():
         made = bed(name, False)
-        if cls.__module__.startswith("headwise.") and made.refusal is None:
+        if cls.__module__.startswith("headwise.") and made.unsupported_reason is None:
             units |= units_of(name, made.labelled)
     lacking = [name for name, unit in units.items() if not unit]
     assert len(lacking) < 0.03 * len(units), (

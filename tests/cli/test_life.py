@@ -326,7 +326,7 @@ def failing(*_: object, **__: object) -> None:
     raise ValueError(f"no rows in {object()}")
 
 
-@pytest.mark.parametrize("where", ["take", "figure"])
+@pytest.mark.parametrize("where", ["update", "figure"])
 def test_one_analysis_that_fails_does_not_lose_the_others(
     headwise, atlas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -370,7 +370,7 @@ def test_a_failure_is_not_tried_again_when_the_run_goes_on(
 def test_what_a_single_analysis_raises_is_one_sentence(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Offsets, "take", failing)
+    monkeypatch.setattr(Offsets, "update", failing)
     failed = headwise(
         "run",
         "offsets",

@@ -336,10 +336,10 @@ class Poisoned(Surface):
 
     name: ClassVar[str] = ""  # not in the registry
 
-    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+    def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         if any(row.example.text == POISON for row in batch.rows):
             os.kill(os.getpid(), signal.SIGKILL)
-        super().take(state, sums, layers, batch)
+        super().update(state, sums, layers, batch)
 
 
 Poisoned.name = "poisoned"

@@ -40,9 +40,9 @@ class Watching(Offsets):
 
     name = ""
 
-    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+    def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         works(0.5 * len(batch) * (layers.stop - layers.start))
-        super().take(state, sums, layers, batch)
+        super().update(state, sums, layers, batch)
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         works(0.5 * len(batch))
@@ -88,7 +88,7 @@ class Slow(Observer):
     def start(self, shape: Shape) -> State:
         return State(mass=Moments(shape.layers, shape.heads))
 
-    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         works(5.0 * len(batch))
         return {"mass": rows.weights.sum((-1, -2))}
 
@@ -316,7 +316,7 @@ def test_budgets_of_a_thousand_heads(
         "attribution": 4,
         "surface": None,
     }
-    assert {name: make_analysis(name).allowance(large) for name in names} == names
+    assert {name: make_analysis(name).max_examples(large) for name in names} == names
     sizes = []
     for work, size in ((1.0, None), (8.0, None), (8.0, 7)):
         monkeypatch.setattr(plan_module, "work", lambda _, work=work: work)

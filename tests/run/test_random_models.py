@@ -120,7 +120,7 @@ def test_rows_are_spread_over_what_the_analysis_looks_at(model: HeadModel, keep:
     roles = make_analysis("roles")
     assert isinstance(frames, RandomNull)
     assert isinstance(roles, RandomNull)
-    wanted = [row.index for row in rows if frames.wants(row)]
+    wanted = [row.index for row in rows if frames.applies_to(row)]
     assert 0 < len(wanted) < len(rows)
 
     def spread(**options: int) -> dict[str, list[int]]:

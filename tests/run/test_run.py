@@ -516,7 +516,18 @@ def test_python_has_the_options_of_the_command_line(model: HeadModel, corpus: Co
 
 
 @pytest.mark.parametrize(
-    "where", ["ask", "settle", "take", "result", "start", "missing", "view", "unmatched", "extend"]
+    "where",
+    [
+        "request",
+        "reduce",
+        "update",
+        "result",
+        "start",
+        "missing_items",
+        "view",
+        "unmatched",
+        "extend",
+    ],
 )
 def test_an_analysis_that_fails_is_taken_out_without_touching_the_others(
     model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
@@ -535,9 +546,9 @@ def test_an_analysis_that_fails_is_taken_out_without_touching_the_others(
     assert atlas.provenance["failed"] == {"offsets": "ValueError: no rows"}
     monkeypatch.undo()
     if where in (
-        "ask",
-        "settle",
-        "take",
+        "request",
+        "reduce",
+        "update",
         "result",
     ):  # kept: the run that goes on does not try again
         with Run(Source(model, corpus), analyses(), tmp_path / "run", options()) as run:
@@ -556,11 +567,11 @@ def test_only_failures_make_an_error_and_errors_of_the_disk_are_none(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Offsets, "take", failing)
+    monkeypatch.setattr(Offsets, "update", failing)
     with pytest.raises(
         UnexpectedError, match=r"offsets failed unexpectedly .ZeroDivisionError: by nothing"
     ):
         run_analyses(model, corpus, [make_analysis("offsets")], tmp_path / "a", options())
-    monkeypatch.setattr(Offsets, "take", full)
+    monkeypatch.setattr(Offsets, "update", full)
     with pytest.raises(OutputError, match="No space left on device; free some space"):
         run_analyses(model, corpus, analyses(), tmp_path / "b", options())

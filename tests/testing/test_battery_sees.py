@@ -49,7 +49,7 @@ def make_sound() -> type[Analysis]:
         def start(self, shape):
             return State(mass=Moments(shape.layers, shape.heads))
 
-        def reduce(self, rows, batch):
+        def reduce_rows(self, rows, batch):
             return {
                 "mass": (rows.weights**self.power).sum((-1, -2)),
                 "rows": rows.visible[:, 0].any(-1).sum(-1),
@@ -68,13 +68,13 @@ def make_sound() -> type[Analysis]:
 
 
 def counts_padding(cls):
-    def reduce(self, rows, batch):
+    def reduce_rows(self, rows, batch):
         return {
             "mass": (rows.weights**2).sum((-1, -2)),
             "rows": torch.full((len(batch),), rows.stop - rows.start),
         }
 
-    cls.reduce = reduce
+    cls.reduce_rows = reduce_rows
 
 
 def averages_batches(cls):
@@ -87,10 +87,10 @@ def averages_batches(cls):
 
 
 def does_not_add_over_rows(cls):
-    def reduce(self, rows, batch):
+    def reduce_rows(self, rows, batch):
         return {"mass": rows.weights.amax((-1, -2)), "rows": torch.ones(len(batch))}
 
-    cls.reduce = reduce
+    cls.reduce_rows = reduce_rows
 
 
 class LastWins(Moments):

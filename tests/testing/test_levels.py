@@ -63,10 +63,12 @@ def test_the_paper_s_bare_rule_gives_random_heads_roles_and_is_refused() -> None
 def test_an_analysis_says_what_it_calls() -> None:
     p = xr.DataArray([[0.01, 0.5]], dims=("layer", "head"))
     analysis = make_analysis("dependency")
-    assert analysis.called(xr.Dataset({"p_adjusted": p})).values.tolist() == [[True, False]]
-    assert analysis.called(xr.Dataset({"accuracy": p})) is None
-    assert make_analysis("surface").called(xr.Dataset({"entropy": p})) is None
+    assert analysis.significant_heads(xr.Dataset({"p_adjusted": p})).values.tolist() == [
+        [True, False]
+    ]
+    assert analysis.significant_heads(xr.Dataset({"accuracy": p})) is None
+    assert make_analysis("surface").significant_heads(xr.Dataset({"entropy": p})) is None
     both = xr.DataArray([[[0.01, 0.01]], [[0.01, 0.5]]], dims=("baseline", "layer", "head"))
-    assert make_analysis("coreference").called(
+    assert make_analysis("coreference").significant_heads(
         xr.Dataset({"p_adjusted": both})
     ).values.tolist() == [[True, False]]

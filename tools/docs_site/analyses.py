@@ -109,7 +109,9 @@ def _refuses(name: str, causal: bool) -> bool:
     annotation."""
     shape = _shape(causal)
     analysis = _tiny(name).planned(shape)
-    return not analysis.requires <= shape.annotations or analysis.refusal(shape) is not None
+    return (
+        not analysis.requires <= shape.annotations or analysis.unsupported_reason(shape) is not None
+    )
 
 
 @cache

@@ -49,7 +49,7 @@ def accuracy_variables(
     }
 
 
-def best_places(
+def argmax_heads(
     accuracy: np.ndarray, allowed: np.ndarray | bool = True
 ) -> tuple[Places, np.ndarray]:
     """Where each item of the last axis has its highest accuracy (the first of equals), and whether
@@ -76,7 +76,7 @@ def best_places(
     ) >= 0
 
 
-def accuracy_cells(one: xr.Dataset, name: str) -> tuple[str, str, str]:
+def format_accuracy(one: xr.Dataset, name: str) -> tuple[str, str, str]:
     """What a headline says of the head (`best` or `given`) of an item: its name, its accuracy in %
     with the interval, and of how many."""
     accuracy, low, high = (
@@ -93,7 +93,7 @@ def accuracy_cells(one: xr.Dataset, name: str) -> tuple[str, str, str]:
 # --- heads found on one text, tested on another ---------------------------------------------------
 
 
-def found_heads(dataset: xr.Dataset) -> tuple[str, ...]:
+def best_heads_parameter(dataset: xr.Dataset) -> tuple[str, ...]:
     """The best heads of a result (`dependency`, `coreference`) as its parameter `heads` takes them
     for another text.
 
@@ -116,7 +116,7 @@ def found_heads(dataset: xr.Dataset) -> tuple[str, ...]:
 def parse_heads(
     heads: Sequence[str] | str, shape: Shape | None = None, directions: Sequence[str] = ()
 ) -> dict[str, tuple[int, ...]]:
-    """For each item the place of its head, as `found_heads` writes them: (layer, head), or
+    """For each item the place of its head, as `best_heads_parameter` writes them: (layer, head), or
     (direction, layer, head).
 
     >>> parse_heads("obj L4H0 b, det L1H2 a", directions=("a", "b"))

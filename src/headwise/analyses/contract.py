@@ -95,7 +95,7 @@ class Analysis:
     # Variables whose value depends on the order of heads by convention (numbered clusters).
     order_dependent: ClassVar[frozenset[str]] = frozenset()
 
-    def allowance(self, shape: Shape) -> int | None:
+    def max_examples(self, shape: Shape) -> int | None:
         """How many examples `headwise atlas` gives it: its budget, or for a model that costs more
         than BERT by as much less, but never fewer than thirty. It depends on sizes alone, so that a
         run can go on elsewhere."""
@@ -145,12 +145,12 @@ class Analysis:
         """Annotations without which nothing can be computed."""
         return frozenset()
 
-    def missing(self, shape: Shape) -> dict[str, str]:
+    def missing_items(self, shape: Shape) -> dict[str, str]:
         """Items (sieves, features, sources) that this corpus or model cannot give, with the reason:
         NaN, and named."""
         return {}
 
-    def refusal(self, shape: Shape) -> str | None:
+    def unsupported_reason(self, shape: Shape) -> str | None:
         """Why nothing of this analysis can be computed for such a model, or None."""
         return None
 
@@ -159,12 +159,12 @@ class Analysis:
         pass, and named."""
         return {}
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         """What a result comes to, a line each: shown on screen after `headwise run`, before the
         table of heads."""
         return []
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         """Which heads a result calls anything, after correction: bool `[layer, head, ...]`; None
         where it tests none.
 
@@ -182,11 +182,11 @@ class Analysis:
 class Observer(Analysis):
     """A question answered by watching one pass.
 
-    For every batch and layer the engine calls `reduce` on each block of query rows, adds the
-    returned tensors up, and hands the sums to `observe` once. Set `taps`; write `start`, `reduce`,
-    `observe`, `result`. What can be said in the language of `StatsRequest` (masses on sets of keys,
+    For every batch and layer the engine calls `reduce_rows` on each block of query rows, adds the
+    returned tensors up, and hands the sums to `observe` once. Set `taps`; write `start`,
+    `reduce_rows`, `observe`, `result`. What can be said in the language of `StatsRequest` (masses on sets of keys,
     entropies, diagonals, ...) is better asked for than reduced, since a GPU then never forms the
-    weights: write `ask` and `settle` instead of `reduce`. With scope `example` it gets all layers
+    weights: write `request` and `reduce` instead of `reduce_rows`. With scope `example` it gets all layers
     of a micro-batch at once: write `start`, `observe_example`, `result`."""
 
     taps: ClassVar[frozenset[str]] = frozenset({"attention"})
@@ -200,48 +200,48 @@ class Observer(Analysis):
         that had to be cut."""
         return None
 
-    def allowance(self, shape: Shape) -> int | None:
+    def max_examples(self, shape: Shape) -> int | None:
         one_pass = (
             self.scope == "layer" and "attention_gradient" not in self.taps
         )  # costs as much as the model does
-        return self.budget if one_pass else super().allowance(shape)
+        return self.budget if one_pass else super().max_examples(shape)
 
     def start(self, shape: Shape) -> State:
         """An empty state."""
         raise NotImplementedError
 
-    def ask(self, batch: Batch) -> StatsRequest | None:
+    def request(self, batch: Batch) -> StatsRequest | None:
         """What it wants of the weights; None where it reduces rows itself."""
         return None
 
-    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
-        """From the answers of one layer, the sums that `take` gets once the pass is over.
+    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+        """From the answers of one layer, the sums that `update` gets once the pass is over.
 
         On a GPU these may be the heads of several layers side by side: dim 1 of every tensor is
         that of heads, or 1."""
         return {}
 
-    def look(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
+    def read_layer(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
         """For one that asks: what it takes of a layer itself, `[example, head (or 1), ...]`, each
-        layer alone. `take` gets it beside what was settled. Values are always there, hidden states
+        layer alone. `update` gets it beside what was reduced. Values are always there, hidden states
         and outputs where `taps` names them."""
         return {}
 
-    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
-        """Take some layers of one batch into the state. `sums` are what `settle` and `look` gave,
+    def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+        """Take some layers of one batch into the state. `sums` are what `reduce` and `read_layer` gave,
         `[example, layer, head, ...]` (both 1 for what is said of all heads alike). Unless written
         otherwise, `observe` gets them layer by layer."""
         for place, layer in enumerate(range(layers.start, layers.stop)):
             own = {name: value[:, min(place, value.shape[1] - 1)] for name, value in sums.items()}
             self.observe(state, own, Layer(layer), batch)
 
-    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         """Tensors that add up over query rows."""
         return {}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        """Take one layer of one batch into the state. `sums` are what `reduce` gave, added over all
-        rows (or what `settle` gave)."""
+        """Take one layer of one batch into the state. `sums` are what `reduce_rows` gave, added over
+        all rows (or what `reduce` gave)."""
         raise NotImplementedError
 
     def observe_example(self, state: State, maps: Tensor, visible: Tensor, batch: Batch) -> None:

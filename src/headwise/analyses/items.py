@@ -12,7 +12,7 @@ import xarray as xr
 from headwise.analyses.contract import Observer, Shape
 from headwise.core.errors import ParameterError, unknown
 
-HOW_TO_GET = {
+ANNOTATION_SOURCES = {
     "words": "give a corpus of words (.conllu, .jsonl with `words`) or name a parser with --parser",
     "dependencies": "give a treebank (.conllu) or name a parser with --parser",
     "pos": "give a treebank (.conllu) or name a parser with --parser",
@@ -32,14 +32,20 @@ class Item(Protocol):
     def name(self) -> str: ...
     @property
     def requires(self) -> frozenset[str]: ...  # annotations
-    def lacking(self, shape: Shape) -> str | None: ...  # why a corpus or model cannot give it
+    def missing_reason(
+        self, shape: Shape
+    ) -> str | None: ...  # why a corpus or model cannot give it
 
 
-def lacking_annotation(requires: frozenset[str], shape: Shape) -> str | None:
+def missing_annotation_reason(requires: frozenset[str], shape: Shape) -> str | None:
     """What the corpus has not of the annotations required, and how to get it; None where it has
     all."""
     lacking = sorted(requires - shape.annotations)
-    advice = f": {HOW_TO_GET[lacking[0]]}" if lacking and lacking[0] in HOW_TO_GET else ""
+    advice = (
+        f": {ANNOTATION_SOURCES[lacking[0]]}"
+        if lacking and lacking[0] in ANNOTATION_SOURCES
+        else ""
+    )
     return f"the corpus has no {' and '.join(lacking)}{advice}" if lacking else None
 
 
@@ -56,7 +62,7 @@ def known_relations(shape: Shape) -> list[str]:
     )
 
 
-def listed(given: Sequence[str] | str) -> list[str]:
+def split_names(given: Sequence[str] | str) -> list[str]:
     """The names of a parameter that takes a sequence, or names with commas between; each once.
 
     >>> listed("noun, verb,noun")
@@ -66,9 +72,9 @@ def listed(given: Sequence[str] | str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in names if name.strip()))
 
 
-def choose(what: str, given: Sequence[str] | str, known: Mapping[str, T]) -> tuple[T, ...]:
+def choose_items(what: str, given: Sequence[str] | str, known: Mapping[str, T]) -> tuple[T, ...]:
     """The items that a parameter names, all known ones where it names none."""
-    for name in (names := listed(given) or list(known)):
+    for name in (names := split_names(given) or list(known)):
         if name not in known:
             raise ParameterError(unknown(what, name, known))
     return tuple(known[name] for name in names)
@@ -89,18 +95,20 @@ class ItemObserver(Observer):
         """Annotations without which none of the chosen items can be computed."""
         return frozenset.intersection(*(item.requires for item in self.chosen()))
 
-    def missing(self, shape: Shape) -> dict[str, str]:
-        found = {f"{self.item_dim}={item.name}": item.lacking(shape) for item in self.chosen()}
+    def missing_items(self, shape: Shape) -> dict[str, str]:
+        found = {
+            f"{self.item_dim}={item.name}": item.missing_reason(shape) for item in self.chosen()
+        }
         return {name: reason for name, reason in found.items() if reason}
 
-    def refusal(self, shape: Shape) -> str | None:
-        reasons = [item.lacking(shape) for item in self.chosen()]
+    def unsupported_reason(self, shape: Shape) -> str | None:
+        reasons = [item.missing_reason(shape) for item in self.chosen()]
         return "; ".join(dict.fromkeys(filter(None, reasons))) if all(reasons) else None
 
     def matched_nothing(self, seen: np.ndarray, shape: Shape) -> list[str]:
         """The items that the corpus could have had and has not, by the counts `seen[item]`."""
         pairs = zip(self.chosen(), seen, strict=True)
-        return [item.name for item, count in pairs if not count and not item.lacking(shape)]
+        return [item.name for item, count in pairs if not count and not item.missing_reason(shape)]
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
         names = filter(None, dataset.attrs["matched_nothing"].split(", "))

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.contract import Observer
-from headwise.analyses.headlines import LEVEL
+from headwise.analyses.summaries import SIGNIFICANCE_LEVEL
 from headwise.core.checks import at_least
 from headwise.core.labels import FEW
 from headwise.stats.intervals import share
@@ -25,7 +25,7 @@ MOST_PARAMETERS = 500_000_000  # ... where a second model of its size is no burd
 
 class RandomNull(Observer):
     """An observer with a null from random-weights models. Have a field `random_models: int | None =
-    None`; write `against`."""
+    None`; write `apply_null`."""
 
     random_models: int | None
 
@@ -39,15 +39,15 @@ class RandomNull(Observer):
             return self.random_models
         return 0 if parameters > MOST_PARAMETERS else min(MOST_MODELS, -(-RANDOM_HEADS // heads))
 
-    def wants(self, row: Encoded) -> bool:
+    def applies_to(self, row: Encoded) -> bool:
         """Whether a row has anything that it looks at."""
         return True
 
-    def lighter(self) -> Self:
+    def reduced(self) -> Self:
         """Itself without what is of no use on random weights."""
         return self
 
-    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
+    def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
         """The result with what random-weights models gave beside it, and what is claimed held to
         that."""
         raise NotImplementedError
@@ -74,7 +74,7 @@ def random_bound(
     return mean, chance_bound(values, tests, level, tail)
 
 
-def standing_out(
+def significant_excess(
     found: Mapping[Any, Any],
     margin: float,
     bound: np.ndarray | float = np.nan,
@@ -85,30 +85,34 @@ def standing_out(
     (`counted`: in which variable, in words)."""
     excess, (name, each) = found["excess"], counted
     strong = (excess.values >= margin) & ~(excess.values <= bound) & (found[name].values >= FEW)
-    about = f"p_adjusted < {LEVEL:g}, excess of {margin:g} or more and above random heads, {FEW} {each} or more"
+    about = f"p_adjusted < {SIGNIFICANCE_LEVEL:g}, excess of {margin:g} or more and above random heads, {FEW} {each} or more"
     return xr.Variable(
-        excess.dims, strong & (found["p_adjusted"].values < LEVEL), {"long_name": about}
+        excess.dims,
+        strong & (found["p_adjusted"].values < SIGNIFICANCE_LEVEL),
+        {"long_name": about},
     )
 
 
-def excess_against(
+def apply_excess_null(
     dataset: xr.Dataset, found: Sequence[xr.Dataset], margin: float, item: str, tail: str = "normal"
 ) -> xr.Dataset:
     """A result with `excess[layer, head, item]`, its mean on random weights and its bound from them
     beside it for each item, and `stands_out` held to that."""
     mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()), tail=tail)
     made = {
-        "stands_out": standing_out(dataset, margin, bound),
+        "stands_out": significant_excess(dataset, margin, bound),
         "random_excess": xr.Variable(item, mean, {"long_name": "mean excess of random heads"}),
         "random_bound": xr.Variable(
             item, bound, {"long_name": "excess that no random head passes"}
         ),
-        **above_random(dataset["excess"], bound),
+        **above_random_variable(dataset["excess"], bound),
     }
-    return dataset.assign(made).assign_attrs(random_attrs(found))
+    return dataset.assign(made).assign_attrs(null_attributes(found))
 
 
-def above_random(values: xr.DataArray, bound: np.ndarray | float) -> dict[str, xr.Variable]:
+def above_random_variable(
+    values: xr.DataArray, bound: np.ndarray | float
+) -> dict[str, xr.Variable]:
     """By how much every head passes what random heads reach, as a variable: it stands on the head's
     card too."""
     above = (values - bound).astype(np.float32).variable
@@ -119,7 +123,7 @@ def above_random(values: xr.DataArray, bound: np.ndarray | float) -> dict[str, x
     }
 
 
-def random_attrs(found: Sequence[xr.Dataset]) -> dict[str, Any]:
+def null_attributes(found: Sequence[xr.Dataset]) -> dict[str, Any]:
     """What a result says of the random-weights models beside it."""
     sharp = [data.attrs["sharpness"] for data in found if "sharpness" in data.attrs]
     return {"random_models": len(found), **({"random_sharpness": float(sharp[0])} if sharp else {})}

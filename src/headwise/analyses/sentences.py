@@ -13,7 +13,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.accuracy import best_places
+from headwise.analyses.accuracy import argmax_heads
 from headwise.analyses.coreference.analysis import scored_mentions
 from headwise.analyses.dependency.analysis import score
 from headwise.analyses.dependency.arcs import ALL, PairRules, Pairs, gather_pairs, label_of
@@ -23,7 +23,7 @@ from headwise.models.view import AttentionRows
 from headwise.models.words import WordQuestions, find_words, word_index, word_maps, word_visibility
 from headwise.text.encode import Batch
 
-Best = tuple[tuple[int, int], str]  # (layer, head), and the direction it is best in
+BestHead = tuple[tuple[int, int], str]  # (layer, head), and the direction it is best in
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Answer:
     weight: float  # the most that a word it is to find gets
 
 
-class Sought:
+class SentenceTask:
     """Something that heads find in sentences: its analysis, words for what is found and counted,
     and the directions in which it can be looked for."""
 
@@ -67,13 +67,13 @@ class Sought:
             for place in possible[:, 0].nonzero()[:, 0].tolist()
         ]
 
-    def best(self, dataset: xr.Dataset) -> Best:
+    def best(self, dataset: xr.Dataset) -> BestHead:
         """The best head for it by the group of an atlas."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class Relation(Sought):
+class RelationTask(SentenceTask):
     """The syntactic head of a word: `obj`, `nmod:poss`; without a subtype it means all of them."""
 
     what: str
@@ -98,7 +98,7 @@ class Relation(Sought):
             for place in (possible[:, 0] & (pairs.label == 1)).nonzero()[:, 0].tolist()
         ]
 
-    def best(self, dataset: xr.Dataset) -> Best:
+    def best(self, dataset: xr.Dataset) -> BestHead:
         known = [str(name) for name in dataset["relation"].values]
         label = self.what if self.what in known else label_of(self.what, "fold")
         if label not in known:
@@ -107,7 +107,7 @@ class Relation(Sought):
         return _scored(own, self.what), str(own["best_direction"].values)
 
 
-class Antecedents(Sought):
+class AntecedentTask(SentenceTask):
     """The head word of an earlier mention of the same entity."""
 
     group: ClassVar[str] = "coreference"
@@ -117,11 +117,11 @@ class Antecedents(Sought):
     def questions(self, batch: Batch) -> WordQuestions:
         return scored_mentions(batch).questions
 
-    def best(self, dataset: xr.Dataset) -> Best:
+    def best(self, dataset: xr.Dataset) -> BestHead:
         return _scored(dataset.sel(mention_type="all"), self.group), DIRECTIONS[0]
 
 
-class FrameElements(Sought):
+class FrameElementTask(SentenceTask):
     """A word of a core element of a frame, asked of its target's first word among all words outside
     the target."""
 
@@ -142,8 +142,8 @@ class FrameElements(Sought):
         given = (torch.zeros_like(first), first, outside, element & outside)
         return WordQuestions(*(tensor.to(batch.device) for tensor in given))
 
-    def best(self, dataset: xr.Dataset) -> Best:
-        place, scored = best_places(dataset["score"].transpose("layer", "head").values[..., None])
+    def best(self, dataset: xr.Dataset) -> BestHead:
+        place, scored = argmax_heads(dataset["score"].transpose("layer", "head").values[..., None])
         if not scored[0]:
             raise ParameterError(
                 "The atlas has no head that could be scored on frames; name a relation or a head."
@@ -151,9 +151,11 @@ class FrameElements(Sought):
         return (int(place[0][0]), int(place[1][0])), DIRECTIONS[0]
 
 
-def sought(name: str) -> Sought:
+def sentence_task(name: str) -> SentenceTask:
     """What a name stands for: `coreference`, `frames`, or a dependency relation."""
-    return {"coreference": Antecedents(), "frames": FrameElements()}.get(name) or Relation(name)
+    return {"coreference": AntecedentTask(), "frames": FrameElementTask()}.get(
+        name
+    ) or RelationTask(name)
 
 
 def _by_words(rows: AttentionRows, batch: Batch) -> tuple[Tensor, Tensor]:

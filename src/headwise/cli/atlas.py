@@ -144,7 +144,7 @@ def run(
     note = (
         "" if "units" in found.attrs else interval_note(found)
     )  # those that count by unit say so themselves
-    for line in filter(None, [*chosen[0].headline(found), note]):
+    for line in filter(None, [*chosen[0].summary(found), note]):
         common.out.print(line, markup=False, highlight=False, soft_wrap=True)
     _show_summary(made, analysis, target)
     common.end(running.failures.values())
@@ -152,7 +152,7 @@ def run(
 
 def _heads_from(path: Path, analysis: str) -> tuple[str, ...]:
     """The best heads of a result of the same analysis."""
-    from headwise.analyses.accuracy import found_heads
+    from headwise.analyses.accuracy import best_heads_parameter
     from headwise.atlas import Atlas
     from headwise.core.errors import ParameterError
 
@@ -162,7 +162,7 @@ def _heads_from(path: Path, analysis: str) -> tuple[str, ...]:
             f"--heads-from {path}: it holds no best heads of {analysis}; give a result of `headwise run dependency` or "
             "`headwise run coreference`."
         )
-    return found_heads(found[analysis])
+    return best_heads_parameter(found[analysis])
 
 
 def _show_summary(made: Atlas, analysis: str, target: Path) -> None:

@@ -173,17 +173,19 @@ def _relation_figures(
     atlas_file: list[Path] | None,
 ) -> list[Any]:
     from headwise.analyses.contract import make_analysis
-    from headwise.analyses.sentences import sought
+    from headwise.analyses.sentences import sentence_task
     from headwise.page.relations import LOOKED_AT, best_head, draw_relation
     from headwise.run import make_atlas
     from headwise.text import open_corpus
 
-    needed = make_analysis(sought(relation).group).requires
+    needed = make_analysis(sentence_task(relation).group).requires
     text = open_corpus(
         corpus, tokenizer=model.tokenizer, limit=LOOKED_AT, prose=model.causal
     ).having(needed)
     if chosen:
         return draw_relation(model, text, relation, chosen[0], count)
-    known = common.load_atlas(atlas_file) or make_atlas(model, text, [sought(relation).group])
+    known = common.load_atlas(atlas_file) or make_atlas(
+        model, text, [sentence_task(relation).group]
+    )
     head, direction = best_head(known, relation)
     return draw_relation(model, text, relation, head, count, direction)

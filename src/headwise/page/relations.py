@@ -13,7 +13,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from headwise.analyses.dependency.arcs import labels_of
-from headwise.analyses.sentences import Answer, Best, Relation, sought
+from headwise.analyses.sentences import Answer, BestHead, RelationTask, sentence_task
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.core.labels import head_name
 from headwise.models import HeadModel
@@ -92,7 +92,7 @@ def draw_relation(
         is right on some. The dependent (or mention) is coloured, and its lines with it: on the left
         where it looks, on the right where it is looked at.
     """
-    kind, name, figures = sought(relation), head_name(*head), []
+    kind, name, figures = sentence_task(relation), head_name(*head), []
     for one in find_sentences(model, corpus, relation, head, count, direction, longest):
         coloured = {
             token: style.cycle(COLOURS, place)
@@ -129,7 +129,7 @@ def find_sentences(
 ) -> list[Shown]:
     """The sentences `draw_relation` draws; refuses a relation that does not occur, and where no
     sentence fits."""
-    kind = sought(relation)
+    kind = sentence_task(relation)
     found: dict[str, list[Shown]] = {
         one: [] for one in kind.directions if direction in (None, one) or len(kind.directions) == 1
     }
@@ -152,7 +152,7 @@ def find_sentences(
     best = max(found.values(), key=lambda shown: sum(len(one.found) for one in shown))
     if not best:
         known = sorted({*labels_of(seen, "fold"), *seen})
-        if isinstance(kind, Relation) and relation not in known:
+        if isinstance(kind, RelationTask) and relation not in known:
             raise ParameterError(unknown("relation in these examples", relation, known))
         raise InputError(
             f"No sentence of at most {longest} tokens was found where {head_name(*head)} is right on {relation}; "
@@ -161,10 +161,10 @@ def find_sentences(
     return sorted(best, key=lambda one: one.rank, reverse=True)[:count]
 
 
-def best_head(atlas: Mapping[str, xr.Dataset], relation: str) -> Best:
+def best_head(atlas: Mapping[str, xr.Dataset], relation: str) -> BestHead:
     """The best head for a relation by an atlas (or datasets by group), and the direction it is best
     in."""
-    kind = sought(relation)
+    kind = sentence_task(relation)
     if kind.group not in atlas:
         raise ParameterError(
             f"Name the head to draw, or give an atlas with the group {kind.group}, where the best one for {relation} "

@@ -28,7 +28,7 @@ MAPS_BYTES = 5 * 2**28  # all maps of one micro-batch, for analyses that look at
 Failures = dict[str, Failure]  # by analysis
 
 
-def is_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory was short, which smaller batches may mend."""
     said = ("not enough memory", "can't allocate memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
@@ -36,10 +36,10 @@ def is_memory(error: BaseException) -> bool:
     )
 
 
-def take_out(analysis: Observer, error: Exception, failed: Failures | None) -> None:
+def record_failure(analysis: Observer, error: Exception, failed: Failures | None) -> None:
     """Note that an analysis failed, so that the others go on without it; with nowhere to note it,
     it is raised."""
-    if failed is None or is_memory(error):
+    if failed is None or is_out_of_memory(error):
         raise error
     failed[analysis.name] = Failure.of(analysis.name, error)
 
@@ -137,7 +137,7 @@ class Observation:
         self.by_layer = [a for a in analyses if a.scope == "layer"]
         self.whole = [a for a in analyses if a.scope == "example"]
         asks: dict[str, StatsRequest | None] = {}
-        self._each(self.by_layer, lambda a: asks.update({a.name: a.ask(batch)}))
+        self._each(self.by_layer, lambda a: asks.update({a.name: a.request(batch)}))
         self.asking = [a for a in self.by_layer if asks[a.name] is not None]
         self.reducing = [a for a in self.by_layer if asks[a.name] is None]
         self.request = StatsRequest.merge([ask for ask in asks.values() if ask is not None])
@@ -158,13 +158,13 @@ class Observation:
                 with stage(analysis.name):
                     call(analysis)
             except Exception as error:  # it may fail in any way
-                take_out(analysis, error, self._failed)
+                record_failure(analysis, error, self._failed)
                 analyses.remove(analysis)
 
     def on_rows(self, rows: AttentionRows) -> None:
         self._each(
             self.reducing,
-            lambda a: _add(self._sums.setdefault(a.name, {}), a.reduce(rows, self.batch)),
+            lambda a: _add(self._sums.setdefault(a.name, {}), a.reduce_rows(rows, self.batch)),
         )
         if self.whole:
             self._maps.on_rows(rows)
@@ -185,7 +185,7 @@ class Observation:
         layers, together = slice(waiting[0].layer, waiting[-1].layer + 1), join_layers(waiting)
 
         def settle(analysis: Observer) -> None:
-            sums = analysis.settle(together, self.batch)
+            sums = analysis.reduce(together, self.batch)
             self._settled.setdefault(analysis.name, []).append((layers, sums))
 
         self._each(self.asking, settle)
@@ -197,7 +197,7 @@ class Observation:
         )
 
         def look(analysis: Observer) -> None:
-            if seen := analysis.look(layer, self.batch):
+            if seen := analysis.read_layer(layer, self.batch):
                 self._looked.setdefault(analysis.name, {})[layer.layer] = seen
 
         self._each(self.asking, look)
@@ -216,7 +216,7 @@ class Observation:
 
         def observe(analysis: Observer) -> None:
             for layers, sums in _joined(self._settled.pop(analysis.name, [])):
-                analysis.take(
+                analysis.update(
                     self.states[analysis.name],
                     {**sums, **self._seen_by(analysis, layers)},
                     layers,
@@ -268,7 +268,7 @@ def observe_batch(
                 with stage(analysis.name):
                     observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
             except Exception as error:
-                take_out(analysis, error, failed)
+                record_failure(analysis, error, failed)
     if (seen := SEEN.get()) is not None:
         seen(len(batch))
 
@@ -304,7 +304,7 @@ def observe_rows(
                         states[analysis.name], kept.maps, kept.visible, batch, len(wanted)
                     )
         except Exception as error:
-            take_out(analysis, error, failed)
+            record_failure(analysis, error, failed)
 
 
 def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Observer]) -> list[Batch]:
@@ -346,7 +346,7 @@ def observe_gradients(
         def take(
             rows: AttentionRows, inputs: Batch = inputs, sums: dict[int, dict[str, Tensor]] = sums
         ) -> None:
-            _add(sums.setdefault(rows.layer, {}), analysis.reduce(rows, inputs))
+            _add(sums.setdefault(rows.layer, {}), analysis.reduce_rows(rows, inputs))
 
         stream_gradients(model, inputs, loss, take, block_rows=block_rows)
         state.of(documents_of(inputs.rows))

@@ -24,7 +24,7 @@ from headwise.models.view import AttentionRows, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import Part
-from headwise.run.shard import add_piece, packed
+from headwise.run.shard import merge_checkpoint, pack_states
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, Encoded, batches
 
@@ -95,7 +95,7 @@ def spread_rows(
         if not asked:
             break
         for analysis in asked:
-            if analysis.wants(row):
+            if analysis.applies_to(row):
                 places[analysis.name].append(row.index)
     chosen = {
         name: [own[place * len(own) // most] for place in range(most)]
@@ -171,7 +171,7 @@ class RandomModels:
             )
             for units in groups:
                 asked = units[0][1].asked
-                states = {a.name: a.lighter().start(self.shape) for a in asked}
+                states = {a.name: a.reduced().start(self.shape) for a in asked}
                 for _ in units:
                     self._add(states, asked, next(pieces).arrays)
                     done += 1
@@ -209,16 +209,16 @@ class RandomModels:
         arrays: Mapping[str, np.ndarray],
     ) -> None:
         for analysis in asked:
-            add_piece(states[analysis.name], analysis.lighter(), self.shape, arrays)
+            merge_checkpoint(states[analysis.name], analysis.reduced(), self.shape, arrays)
 
     def _result(self, analysis: RandomNull, state: State, factor: float) -> xr.Dataset:
-        return analysis.lighter().result(state, self.shape).assign_attrs(sharpness=factor)
+        return analysis.reduced().result(state, self.shape).assign_attrs(sharpness=factor)
 
     def alone(
         self, number: int, rows: Sequence[Encoded], asked: Sequence[RandomNull]
     ) -> dict[str, xr.Dataset]:
         """The results on some rows of one model that is not made sharp; nothing is kept."""
-        states = {a.name: a.lighter().start(self.shape) for a in asked}
+        states = {a.name: a.reduced().start(self.shape) for a in asked}
         self._add(
             states, asked, self.job(1.0, _Made())(RandomUnit(number, list(rows), tuple(asked)))[0]
         )
@@ -301,9 +301,9 @@ class RandomJob:
         if self.factor is None:
             return {}, {"factor": as_sharp(random, sharpness(model, unit.rows), unit.rows)}
         sharpen(random, self.factor)
-        light = [analysis.lighter() for analysis in unit.asked]
+        light = [analysis.reduced() for analysis in unit.asked]
         states = {a.name: a.start(self.shape) for a in light}
         observe_batches(
             random, batches(unit.rows, BATCH_TOKENS, model.pad_id, model.device), light, states
         )
-        return packed(states), {}
+        return pack_states(states), {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape, relative_cost
-from headwise.analyses.items import lacking_annotation
+from headwise.analyses.items import missing_annotation_reason
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.models import HeadModel
@@ -173,7 +173,7 @@ def make_plan(
             f"None of the analyses can run on '{rows.corpus.name}' ({reasons})."
         )
     limits = MappingProxyType(
-        {a.name: None if full else a.allowance(seen[a.name].shape) for a in kept}
+        {a.name: None if full else a.max_examples(seen[a.name].shape) for a in kept}
     )
     return Plan(
         analyses=tuple(kept),
@@ -190,7 +190,9 @@ def make_plan(
 
 def _unfit(analysis: Analysis, shape: Shape, cross: bool) -> dict[str, str]:
     """What of an analysis cannot be computed, with the reason; all of it under the name ""."""
-    refusal = lacking_annotation(analysis.requires, shape) or analysis.refusal(shape)
+    refusal = missing_annotation_reason(analysis.requires, shape) or analysis.unsupported_reason(
+        shape
+    )
     if cross and not analysis.cross:
         refusal = "it looks from a text to itself, and cross-attention from a target to its source"
-    return {"": refusal} if refusal else dict(analysis.missing(shape))
+    return {"": refusal} if refusal else dict(analysis.missing_items(shape))

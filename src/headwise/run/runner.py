@@ -30,7 +30,7 @@ from headwise.run.nulls import RandomModels
 from headwise.run.options import RunOptions, Source
 from headwise.run.plan import Part, Plan, make_plan
 from headwise.run.provenance import describe, identity, label, provenance
-from headwise.run.shard import ShardJob, ShardUnit, add_piece, guarded
+from headwise.run.shard import ShardJob, ShardUnit, fixed_threads, merge_checkpoint
 from headwise.stats.accumulators import State
 from headwise.text import Corpus
 
@@ -163,7 +163,7 @@ class Run:
     def same_threads(self) -> AbstractContextManager[None]:
         """So many threads as the finished pieces were made with: the same number gives the same
         bytes."""
-        return guarded(int(self.store.adopted["threads"]), self.model.device)
+        return fixed_threads(int(self.store.adopted["threads"]), self.model.device)
 
     def _close_model(self) -> None:
         if self._opened_here:
@@ -279,7 +279,7 @@ class Run:
                     self._fail(replace(failure, what=f"{what} ({failure.what})"))
             else:
                 return {
-                    a.name: a.against(datasets[a.name], found[a.name])
+                    a.name: a.apply_null(datasets[a.name], found[a.name])
                     for a in asked
                     if found[a.name]
                 }
@@ -375,7 +375,7 @@ class Run:
                     del states[failure["what"]]
             for analysis in [a for a in plan.active(shard) if a.name in states]:
                 with self._apart_from_others(analysis.name):
-                    add_piece(states[analysis.name], analysis, shape, piece.arrays)
+                    merge_checkpoint(states[analysis.name], analysis, shape, piece.arrays)
                 if analysis.name in self.failures:
                     del states[analysis.name]
         return states, facts

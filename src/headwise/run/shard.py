@@ -14,7 +14,7 @@ from headwise.analyses.contract import Observer, Shape
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.run.encoded import Block
-from headwise.run.engine import Failures, is_memory, observe_batch
+from headwise.run.engine import Failures, is_out_of_memory, observe_batch
 from headwise.stats.accumulators import State
 from headwise.text.encode import batches
 
@@ -51,7 +51,7 @@ class ShardJob:
                     observe_batch(model, batch, active, states, failed=failed)
                 break
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not is_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 longest = max(map(len, rows))
                 if batch_tokens <= longest:
@@ -61,12 +61,12 @@ class ShardJob:
                         option="max_length",
                     ) from error
                 batch_tokens //= 2
-        arrays = packed({name: state for name, state in states.items() if name not in failed})
+        arrays = pack_states({name: state for name, state in states.items() if name not in failed})
         facts = {"examples": len(rows), "tokens": sum(map(len, rows)), "batch_tokens": batch_tokens}
         return arrays, {**facts, "failed": [failure.facts() for failure in failed.values()]}
 
 
-def packed(states: Mapping[str, State]) -> dict[str, np.ndarray]:
+def pack_states(states: Mapping[str, State]) -> dict[str, np.ndarray]:
     """The states of analyses as the arrays of one piece."""
     return {
         f"{name}/{key}": array
@@ -75,7 +75,7 @@ def packed(states: Mapping[str, State]) -> dict[str, np.ndarray]:
     }
 
 
-def add_piece(
+def merge_checkpoint(
     state: State, analysis: Observer, shape: Shape, arrays: Mapping[str, np.ndarray]
 ) -> None:
     """Add what a piece holds of an analysis to its state."""
@@ -88,7 +88,7 @@ def add_piece(
 
 
 @contextmanager
-def guarded(threads: int, device: torch.device) -> Iterator[None]:
+def fixed_threads(threads: int, device: torch.device) -> Iterator[None]:
     """So many threads for torch; they and torch's generator, from which new modules draw, come back
     as found."""
     before = torch.get_num_threads()

@@ -108,13 +108,13 @@ class Bed:
         ]
 
     @property
-    def refusal(self) -> str | None:
+    def unsupported_reason(self) -> str | None:
         """Why this analysis cannot run here, or None."""
         lacking = sorted(self.analysis.requires - self.shape.annotations)
         return (
             f"the corpus has no {', '.join(lacking)}"
             if lacking
-            else self.analysis.refusal(self.shape)
+            else self.analysis.unsupported_reason(self.shape)
         )
 
     @property
@@ -333,7 +333,7 @@ def check_result(bed: Bed) -> None:
         assert isinstance(value, str | int | float | np.number), (
             f"attribute `{name}` is {type(value).__name__}; a file holds strings and numbers"
         )
-    if not bed.analysis.missing(bed.shape):
+    if not bed.analysis.missing_items(bed.shape):
         empty = [
             name
             for name in VARIABLES.get(bed.analysis.name, {})
@@ -393,7 +393,7 @@ def check_analysis(
     Raises AssertionError at the first that fails, or where the analysis cannot run here.
     """
     bed = Bed(analysis, causal, examples, frozenset(order_dependent))
-    assert bed.refusal is None, f"{analysis.name} cannot run: {bed.refusal}"
+    assert bed.unsupported_reason is None, f"{analysis.name} cannot run: {bed.unsupported_reason}"
     run = CHECKS if bed.streams else COMMON_CHECKS
     for name, check in run.items():
         try:

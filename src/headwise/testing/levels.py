@@ -109,7 +109,7 @@ def random_calls(
             for analysis in made:
                 if (
                     analysis.name in atlas
-                    and (called := analysis.called(atlas[analysis.name])) is not None
+                    and (called := analysis.significant_heads(atlas[analysis.name])) is not None
                 ):
                     of_heads = called.any(
                         [dim for dim in called.dims if dim not in ("layer", "head")]

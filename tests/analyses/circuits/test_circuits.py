@@ -159,4 +159,4 @@ def test_figures_tables_and_headline(found) -> None:
     drawn = [one.name for spec in figures_for("circuits") for one in spec.draw(found)]
     assert drawn == ["heads", "composition"]
     assert tables_for("circuits")[0].function(found)["from"][0] == "L0H0"
-    assert "L0H0 → L1H0 (key" in " ".join(make_analysis("circuits").headline(found))
+    assert "L0H0 → L1H0 (key" in " ".join(make_analysis("circuits").summary(found))

@@ -14,7 +14,7 @@ import xarray as xr
 from scipy import stats
 
 from headwise import Corpus, HeadModel, make_atlas
-from headwise.analyses.accuracy import found_heads
+from headwise.analyses.accuracy import best_heads_parameter
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.coreference import windows
 from headwise.analyses.coreference.analysis import Coreference
@@ -256,7 +256,7 @@ def test_heads_found_elsewhere_and_the_headline() -> None:
         make_atlas(model, Corpus.from_examples(part), ["coreference"])["coreference"]
         for part in (examples[::2], examples[1::2])
     )
-    heads = found_heads(first)
+    heads = best_heads_parameter(first)
     given = make_atlas(model, Corpus.from_examples(examples[1::2]), [Coreference(heads=heads)])[
         "coreference"
     ]
@@ -267,7 +267,7 @@ def test_heads_found_elsewhere_and_the_headline() -> None:
     }
     assert float(given["given_accuracy"][0]) == pytest.approx(float(second["accuracy"].sel(at)))
     np.testing.assert_allclose(given["given_p_value"][:, 0], second["p_value"].sel(at))
-    lines = Coreference().headline(given)
+    lines = Coreference().summary(given)
     assert heads[0].split()[1] in lines[1]
     assert all(name in lines[1] for name in ("nearest", "rules", "uniform", "first"))
 
@@ -327,7 +327,7 @@ def test_long_documents_are_cut_or_run_in_windows(documents: str, tmp_path: Path
     )  # 30 pieces: two sentences of 11, and up to `it` in the third
     # What was cut is said, in numbers, where the answer is read.
     assert found.attrs["documents_cut"] == int(documents == "cut")
-    said = " ".join(analysis.headline(found))
+    said = " ".join(analysis.summary(found))
     of, mentions = found.attrs["examples"], found.attrs["mentions"]
     sentence = f"1 of {of} texts were cut to their beginnings (32 tokens at most): 27 of {mentions} mentions"
     assert (sentence in said) == (documents == "cut")

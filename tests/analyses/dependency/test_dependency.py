@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from headwise.analyses.accuracy import found_heads
+from headwise.analyses.accuracy import best_heads_parameter
 from headwise.analyses.dependency.analysis import Dependency
 from headwise.analyses.dependency.result import DIRECTIONS
 from headwise.core.errors import ParameterError
@@ -37,7 +37,7 @@ def measured(
     corpus = Corpus.from_examples(examples, "test")
     shape = model_shape(model, EncodedCorpus(corpus, model.encoder).scan)
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
-    analysis.missing(shape)
+    analysis.missing_items(shape)
     states = observe_batches(
         model,
         batches(rows, max_tokens, model.pad_id),
@@ -283,7 +283,7 @@ def test_heads_found_on_one_text_are_tested_on_another() -> None:
     model = HeadModel.open(module, tokenizer=tokenizer)
     examples = battery_examples()
     there, here = examples[::2], examples[1::2]
-    heads = found_heads(measured(model, there, Dependency()))
+    heads = best_heads_parameter(measured(model, there, Dependency()))
     assert len(heads) > 3
     plain, found = (
         measured(model, here, Dependency()),
@@ -306,7 +306,7 @@ def test_heads_found_on_one_text_are_tested_on_another() -> None:
     np.testing.assert_allclose(
         np.sort(found["given_p_adjusted"].dropna("relation")), np.sort(holm(np.array(tested)))
     )
-    lines = Dependency(heads=heads).headline(found)
+    lines = Dependency(heads=heads).summary(found)
     assert "found elsewhere" in lines[0]
     assert any(heads[0].split()[1] in line for line in lines)
     for wrong, said in (
@@ -320,7 +320,7 @@ def test_heads_found_on_one_text_are_tested_on_another() -> None:
 def test_the_headline_names_best_heads_and_baselines() -> None:
     module, tokenizer = random_model()
     found = measured(HeadModel.open(module, tokenizer=tokenizer), battery_examples(), Dependency())
-    lines = Dependency().headline(found)
+    lines = Dependency().summary(found)
     for relation in ("all",):
         one = found.sel(relation=relation)
         (line,) = [line for line in lines if line.split()[0] == relation]

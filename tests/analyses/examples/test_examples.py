@@ -133,4 +133,4 @@ def test_command_figures_table_headline(found) -> None:
     assert len(done.output.strip().splitlines()) == 2
     assert [one.name for spec in figures_for("examples") for one in spec.draw(found)] == ["heads"]
     assert len(tables_for("examples")[0].function(found)) == 6
-    assert make_analysis("examples").headline(found)
+    assert make_analysis("examples").summary(found)

@@ -222,8 +222,8 @@ def test_a_head_for_the_element_s_word_is_no_frame_head() -> None:
             weights[place, 0, :, element + 1] = 0.9  # a head for the word
             weights[place, 1, target + 1, element + 1] = 0.9  # a head for the link
         visible = torch.ones(len(batch), 1, n, n, dtype=torch.bool)
-        told = compute_statistics(analysis.ask(batch), AttentionRows(0, 0, n, weights, visible))
-        analysis.observe(state, analysis.settle(told, batch), Layer(0), batch)
+        told = compute_statistics(analysis.request(batch), AttentionRows(0, 0, n, weights, visible))
+        analysis.observe(state, analysis.reduce(told, batch), Layer(0), batch)
     found = analysis.result(state, shape).sel(layer=0)
     assert found["score"].values == pytest.approx([0.9, 0.9], abs=1e-6)
     assert found["expected"].values[0] > 0.85
@@ -255,7 +255,7 @@ def test_few_sentences_are_said_and_nothing_is_tested() -> None:
     ):
         assert few[name].isnull().all()
     assert not few["stands_out"].any()
-    said, whole_said = (" ".join(analysis.headline(one)) for one in (few, whole))
+    said, whole_said = (" ".join(analysis.summary(one)) for one in (few, whole))
     sentence = f"Only {few.attrs['sentences']} sentences, fewer than 30: no head is tested"
     assert sentence in said
     assert "stand out" not in said

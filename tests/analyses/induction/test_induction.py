@@ -179,7 +179,7 @@ def test_encoders_are_refused_and_figures_drawn(found) -> None:
         make_atlas(model, CORPUS, ["induction"])
     drawn = [one.name for spec in figures_for("induction") for one in spec.draw(found)]
     assert drawn == ["heads", "copying", "profile", "disabled"]
-    lines = make_analysis("induction").headline(found)
+    lines = make_analysis("induction").summary(found)
     assert any("L1H0 1.00" in line for line in lines)
 
 

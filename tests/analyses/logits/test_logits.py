@@ -170,4 +170,4 @@ def test_figures_and_headline(found) -> None:
         "heads",
         "layers",
     ]
-    assert "Logit of the next token" in make_analysis("logits").headline(found)[0]
+    assert "Logit of the next token" in make_analysis("logits").summary(found)[0]

@@ -97,7 +97,7 @@ def test_a_slow_computation_agrees(adds: bool) -> None:
 def test_figures_and_headline(made, found) -> None:
     drawn = [one.name for spec in figures_for("opening_token") for one in spec.draw(found)]
     assert drawn == ["heads", "change"]
-    assert "with an opening token" in make_analysis("opening_token").headline(found)[0]
+    assert "with an opening token" in make_analysis("opening_token").summary(found)[0]
 
 
 def test_what_has_no_text_without_it_is_refused(made) -> None:

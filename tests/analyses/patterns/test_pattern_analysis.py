@@ -57,7 +57,7 @@ def test_equals_one_map_at_a_time(causal: bool) -> None:
     mended = corrected_shares(said.mean((0, 1, 2)), said_given_true(counts))
     wanted = mended if got.attrs["correction_helps"] else np.full(5, np.nan)
     np.testing.assert_allclose(got["overall_corrected"], wanted, atol=1e-5)
-    [line] = make_analysis("patterns").headline(got)
+    [line] = make_analysis("patterns").summary(got)
     assert ("more harm than good" in line) != bool(got.attrs["correction_helps"])
 
 
@@ -70,13 +70,13 @@ def test_the_headline_has_intervals_and_no_number_where_nothing_was_looked_at() 
         Corpus.from_texts([LONG, f"{LONG} {LONG}", "a dog saw the cat in the house ."]),
         [patterns],
     )
-    [line] = patterns.headline(got["patterns"])
+    [line] = patterns.summary(got["patterns"])
     place = int(got["patterns"]["overall"].values.argmax())
     share, low, high = (
         100 * float(got["patterns"][f"overall{end}"][place]) for end in ("", "_low", "_high")
     )
     assert f"{PATTERNS[place]} {share:.0f} % ({low:.0f} to {high:.0f})" in line
-    [line] = patterns.headline(
+    [line] = patterns.summary(
         make_atlas(model, Corpus.from_texts(["dog", "cat"]), [patterns])["patterns"]
     )
     assert line == "No example has 6 tokens or more, so no map was looked at."

@@ -104,10 +104,10 @@ def test_the_best_head_is_picked_on_validation(result: Any) -> None:
     row = pooling_rows(lucky)[0]
     assert row[:2] == ("first", "accuracy")
     assert row[-1] == "L0H0 1.000"
-    [line, _] = Probing().headline(lucky)
+    [line, _] = Probing().summary(lucky)
     assert "best head L0H0 1.000 (picked on validation)" in line
     numbers = lucky.assign_coords(metric=("task", ["Pearson's r"] * 2))
-    assert "first, Pearson's r on the test part" in Probing().headline(numbers)[0]
+    assert "first, Pearson's r on the test part" in Probing().summary(numbers)[0]
 
 
 def test_dims_coordinates_and_intervals(result: Any, planted: HeadModel) -> None:

@@ -77,7 +77,7 @@ def test_a_model_that_cannot_gets_no_scores() -> None:
     assert dataset["length"].values.tolist() == [96]
     assert dataset.attrs["trials_passed"] == 0
     assert dataset["score"].isnull().all()
-    assert "cannot do this task" in make_analysis("retrieval").headline(dataset)[0]
+    assert "cannot do this task" in make_analysis("retrieval").summary(dataset)[0]
 
 
 def test_figures_and_parameters(found) -> None:

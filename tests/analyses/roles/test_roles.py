@@ -135,9 +135,9 @@ def opened(planted) -> HeadModel:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """By matrices of sieves, as where a sieve is known to its function alone, or asked for."""
     if request.param == "matrices":
-        monkeypatch.setattr(Roles, "ask", lambda self, batch: None)
+        monkeypatch.setattr(Roles, "request", lambda self, batch: None)
     else:
-        monkeypatch.setattr(Roles, "reduce", None)
+        monkeypatch.setattr(Roles, "reduce_rows", None)
         monkeypatch.setitem(WAITING_BYTES, "cpu", 2**40)  # all layers at once
     return str(request.param)
 

@@ -189,7 +189,7 @@ def test_learned_sinks() -> None:
 def test_figures_and_headline(found) -> None:
     drawn = [one.name for spec in figures_for("sinks") for one in spec.draw(found)]
     assert drawn == ["heads", "values"]
-    said = make_analysis("sinks").headline(found)
+    said = make_analysis("sinks").summary(found)
     assert "3 of 6 heads" in said[0]
     assert not any("opening token" in line for line in said)
 
@@ -208,7 +208,7 @@ def test_an_atlas_with_both_ways_in_it_draws_as_before(found, tmp_path: Path) ->
     titles = [text.get_text() for axes in panels for text in axes.texts]
     titles += [axes.get_title(loc) for axes in panels for loc in ("left", "center")]
     assert any("without the opening token" in title for title in titles)
-    assert "without the opening token" in make_analysis("sinks").headline(loaded)[-1]
+    assert "without the opening token" in make_analysis("sinks").summary(loaded)[-1]
 
 
 def test_inputs_too_short_for_anything(made) -> None:
@@ -218,7 +218,7 @@ def test_inputs_too_short_for_anything(made) -> None:
         )
     assert np.isnan(atlas["sinks"]["first"].values).all()
     assert "every input is shorter than 3 tokens" in atlas["sinks"].attrs["left_out"]
-    assert make_analysis("sinks").headline(atlas["sinks"]) == []
+    assert make_analysis("sinks").summary(atlas["sinks"]) == []
 
 
 def test_values_and_hidden_states_are_held_for_one_layer_at_a_time(made) -> None:

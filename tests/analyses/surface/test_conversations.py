@@ -65,7 +65,7 @@ def test_mass_on_each_role_by_plain_loops() -> None:
     )
     assert found["role_mass"].sel(role=["system", "tool"]).isnull().all()
     assert (found["mass_n"].sel(token_type="other") == 3).all()
-    assert any(line.startswith("Most attention to assistant") for line in Surface().headline(found))
+    assert any(line.startswith("Most attention to assistant") for line in Surface().summary(found))
     assert [
         drawn
         for spec in figures_for("surface")

@@ -409,9 +409,7 @@ def test_the_structural_probe_stands_beside_the_others_when_asked() -> None:
         ((found["uuas_low"] <= found["uuas"]) & (found["uuas"] <= found["uuas_high"])).all()
     )
     assert (
-        make_analysis("tree_probe")
-        .headline(found)[-1]
-        .startswith("structural probe, hidden states")
+        make_analysis("tree_probe").summary(found)[-1].startswith("structural probe, hidden states")
     )
 
 

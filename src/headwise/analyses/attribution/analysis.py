@@ -28,7 +28,7 @@ from headwise.analyses.contract import (
     one_of,
     relative_cost,
 )
-from headwise.analyses.headlines import top_heads
+from headwise.analyses.summaries import top_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.core.labels import FEW
 from headwise.text.encode import Encoded, batches
@@ -148,7 +148,7 @@ class Attribution(Experiment):
     }
     budget: ClassVar[int | None] = 12
 
-    def allowance(self, shape: Shape) -> int | None:
+    def max_examples(self, shape: Shape) -> int | None:
         # Every layer is followed through all the layers below it.
         return max(4, int(12 / (relative_cost(shape) * max(1, shape.layers / 12))))
 
@@ -274,7 +274,7 @@ class Attribution(Experiment):
             {f"{_inputs(single)} of one token": "all of it comes from that token"} if single else {}
         )
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         few = f", fewer than {FEW}: rough" if dataset.attrs["examples"] < FEW else ""
         lines = [f"Over {_inputs(dataset.attrs['examples'])}{few}:"]
         for source, what in (("previous_layer", "the previous layer"), ("input", "the input")):

@@ -13,8 +13,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from headwise.analyses.headlines import ranked_heads
 from headwise.analyses.patterns import PATTERNS, classify_maps
+from headwise.analyses.summaries import ranked_heads
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads, head_name
 from headwise.plots import data, style

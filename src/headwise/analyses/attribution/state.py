@@ -266,11 +266,11 @@ class AttributionState:
         for layer in range(self.shape.layers):
             shown = seen[:, layer]
             rows = AttentionRows(layer, 0, maps.shape[-1], maps[:, layer] * shown, shown)
-            answers = compute_statistics(self.offsets.ask(batch), rows)
+            answers = compute_statistics(self.offsets.request(batch), rows)
             sums = {
-                name: value[:, None] for name, value in self.offsets.settle(answers, batch).items()
+                name: value[:, None] for name, value in self.offsets.reduce(answers, batch).items()
             }
-            self.offsets.take(part, sums, slice(layer, layer + 1), batch)
+            self.offsets.update(part, sums, slice(layer, layer + 1), batch)
 
     def _layers(self, deep: Contributions, batch: Batch) -> None:
         assert deep.layers is not None

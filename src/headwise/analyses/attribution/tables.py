@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from headwise.analyses.attribution.contributions import SOURCES
-from headwise.analyses.headlines import ranked_heads
+from headwise.analyses.summaries import ranked_heads
 from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import head_name
 from headwise.plots import data

@@ -29,7 +29,7 @@ from headwise.analyses.contract import (
     at_least,
     layer_head_coords,
 )
-from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
+from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
 from headwise.core.errors import ModelError
 from headwise.core.labels import head_name
 from headwise.models import HeadModel
@@ -105,7 +105,7 @@ class Circuits(Experiment):
     def __post_init__(self) -> None:
         at_least("pairs", self.pairs, 1)
 
-    def refusal(self, shape: Shape) -> str | None:
+    def unsupported_reason(self, shape: Shape) -> str | None:
         if shape.extras.get("reads_source"):
             return "the model is an encoder-decoder, whose weights are not followed to the logits"
         return (
@@ -147,24 +147,33 @@ class Circuits(Experiment):
         attrs = {"left_out_of_weights": "; ".join(sorted(left_out))}
         return xr.Dataset(variables | more, layer_head_coords(bench.shape) | coords, attrs)
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        found = {name: dataset[f"{name}_p_adjusted"] < LEVEL for name in SCORES if name in dataset}
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        found = {
+            name: dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL
+            for name in SCORES
+            if name in dataset
+        }
         return xr.concat(found.values(), pd.Index(found, name="score")) if found else None
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         lines = []
         for name, said in SCORES.items():
             if name not in dataset:
                 continue
-            score, sure = dataset[name].values, (dataset[f"{name}_p_adjusted"] < LEVEL).values
+            score, sure = (
+                dataset[name].values,
+                (dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL).values,
+            )
             up = ranked_heads(score, sure & (score > 0))
-            told = f"; most: {named_heads(score, up[:1])}" if up else ""
+            told = f"; most: {format_heads(score, up[:1])}" if up else ""
             down = int((sure & (score < 0)).sum())
             lines.append(
-                f"{len(up)} heads {said}, {down} do the reverse (corrected p < {LEVEL:g}){told}"
+                f"{len(up)} heads {said}, {down} do the reverse (corrected p < {SIGNIFICANCE_LEVEL:g}){told}"
             )
         strong = [
-            i for i in range(dataset.sizes["rank"]) if float(dataset["pair_p_adjusted"][i]) < LEVEL
+            i
+            for i in range(dataset.sizes["rank"])
+            if float(dataset["pair_p_adjusted"][i]) < SIGNIFICANCE_LEVEL
         ]
         named = [
             f"{dataset['pair_from'].values[i]} → {dataset['pair_to'].values[i]} ({dataset['pair_side'].values[i]} "
@@ -173,7 +182,7 @@ class Circuits(Experiment):
         ]
         count = int(dataset["compositions_sure"])
         lines.append(
-            f"{count} compositions of two heads (corrected p < {LEVEL:g}){': ' if named else ''}{', '.join(named)}"
+            f"{count} compositions of two heads (corrected p < {SIGNIFICANCE_LEVEL:g}){': ' if named else ''}{', '.join(named)}"
         )
         lines.append(f"Not in the matrices: {dataset.attrs['left_out_of_weights']}")
         return lines
@@ -244,7 +253,7 @@ def _composed(
             np.where(np.isfinite(values), values, np.nan).reshape(shape.layers, shape.heads),
         )
     coords: dict[str, Any] = {"rank": np.arange(len(order))}
-    variables["compositions_sure"] = ((), int((adjusted < LEVEL).sum()))
+    variables["compositions_sure"] = ((), int((adjusted < SIGNIFICANCE_LEVEL).sum()))
     if len(names) <= MOST_HEADS:
         dims = ("side", "head_a", "head_b")
         variables["composition"] = (dims, excess.astype(np.float32))

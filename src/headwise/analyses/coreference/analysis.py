@@ -17,9 +17,9 @@ from torch import Tensor
 
 from headwise.analyses.accuracy import (
     Places,
-    accuracy_cells,
     accuracy_variables,
-    best_places,
+    argmax_heads,
+    format_accuracy,
     parse_heads,
 )
 from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
@@ -31,7 +31,7 @@ from headwise.analyses.coreference.baselines import (
 )
 from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, expressions_of
 from headwise.analyses.coreference.windows import Window, cut_text, windows
-from headwise.analyses.headlines import aligned, p_text
+from headwise.analyses.summaries import align_columns, format_p_value
 from headwise.core.errors import ParameterError
 from headwise.models.view import AttentionRows, Layer
 from headwise.models.words import (
@@ -111,7 +111,7 @@ class Coreference(Observer):
         For the number of baselines and types.
     heads : tuple of str or str, optional
         Heads found on other texts, to be tested on these: `type head`, as
-        `headwise.analyses.accuracy.found_heads` gives them from a result (`--heads-from FILE.nc`).
+        `headwise.analyses.accuracy.best_heads_parameter` gives them from a result (`--heads-from FILE.nc`).
         Nothing is picked here, so `given_p_adjusted` is corrected over baselines and types alone;
         `given_layer`, `given_head`, `given_accuracy` and the rest as for `best_`.
 
@@ -188,7 +188,7 @@ class Coreference(Observer):
         }
         return State(by_unit, counted=Sums(len(COUNTED)))
 
-    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         if not len(scored_mentions(batch, self.candidates).types):
             return {}
         index = word_index(batch)
@@ -226,7 +226,7 @@ class Coreference(Observer):
 
     # --- what comes of it -------------------------------------------------------------------------
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return (dataset["p_adjusted"] < 0.05).all(
             "baseline"
         )  # better than one rule is not better than the best
@@ -264,7 +264,7 @@ class Coreference(Observer):
             )
         return dataset.assign_attrs(attrs)
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         name = "given" if "given_layer" in dataset else "best"
         rows = []
         for kind in map(str, dataset["mention_type"].values):
@@ -274,8 +274,8 @@ class Coreference(Observer):
             bar = one[f"{name}_baseline"]
             best = BASELINES[int(np.nanargmax(bar.values))]
             ways = ", ".join(f"{way} {100 * float(bar.sel(baseline=way)):.1f}" for way in BASELINES)
-            over_best = p_text(float(one[f"{name}_p_adjusted"].sel(baseline=best)))
-            rows.append((kind, *accuracy_cells(one, name), ways, f"over {best}: {over_best}"))
+            over_best = format_p_value(float(one[f"{name}_p_adjusted"].sel(baseline=best)))
+            rows.append((kind, *format_accuracy(one, name), ways, f"over {best}: {over_best}"))
         title = (
             "Best head for each kind of mention"
             if name == "best"
@@ -285,7 +285,7 @@ class Coreference(Observer):
         note = [str(dataset.attrs["note"])] if "note" in dataset.attrs else []
         return [
             f"{title}, beside the baselines (over {over}):",
-            *aligned(rows),
+            *align_columns(rows),
             *cut_text(dataset),
             *note,
         ]
@@ -446,7 +446,7 @@ def accuracy_dataset(
     )
     paired = share(counts["baseline_possible"].sum(0), possible.sum(0))  # [baseline, layer, type]
     paired = np.broadcast_to(paired[:, :, None], p_value.shape)
-    place, scored = best_places(dataset["accuracy"].values)
+    place, scored = argmax_heads(dataset["accuracy"].values)
     dataset = dataset.assign(heads_at(dataset, paired, place, scored))
     if given:
         places = np.array([given.get(kind, (0, 0)) for kind in TYPES])

@@ -126,7 +126,7 @@ class Dependency(Observer):
         `first`; `off` leaves the reading out.
     heads : tuple of str or str, optional
         Heads found on another text, to be tested on this one: `relation head direction`, as
-        `headwise.analyses.accuracy.found_heads` gives them from a result (`--heads-from FILE.nc`).
+        `headwise.analyses.accuracy.best_heads_parameter` gives them from a result (`--heads-from FILE.nc`).
         Nothing is picked here, so `given_p_adjusted` is corrected over relations alone:
         `given_direction`, `given_layer`, `given_head`, `given_accuracy` (with count and interval),
         `given_baseline`, `given_baseline_name`, `given_margin`, `given_p_value`,
@@ -197,7 +197,7 @@ class Dependency(Observer):
         one_of("noop", self.noop, noop.TARGETS)
         parse_heads(self.heads, directions=DIRECTIONS)
 
-    def missing(self, shape: Shape) -> dict[str, str]:
+    def missing_items(self, shape: Shape) -> dict[str, str]:
         parse_heads(self.heads, shape, DIRECTIONS)  # refuses heads that the model does not have
         self._rules(shape)  # refuses relations that do not occur, before any work
         reason = noop.missing(self.noop, shape)
@@ -245,7 +245,7 @@ class Dependency(Observer):
             state |= noop.start(shape, len(rules.labels))
         return state
 
-    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         index = replace(word_index(batch), leading=self.reading == RELEASED)
         resting = torch.stack([batch.kind(name) for name in noop.TYPES], -1)
         return {"maps": word_maps(rows, index, resting), "visible": word_visibility(rows, index)}
@@ -308,7 +308,7 @@ class Dependency(Observer):
             )
         return dataset.assign_attrs(attrs)
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         return headline(dataset, "given" if "given_layer" in dataset else "best")
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.accuracy import Places, accuracy_cells, accuracy_variables, best_places
+from headwise.analyses.accuracy import Places, accuracy_variables, argmax_heads, format_accuracy
 from headwise.analyses.dependency.arcs import PairRules
-from headwise.analyses.headlines import aligned, p_text
+from headwise.analyses.summaries import align_columns, format_p_value
 from headwise.core.labels import FEW
 from headwise.stats.corrections import correct, correct_families
 from headwise.stats.flips import sign_flip_test
@@ -168,7 +168,7 @@ def best_heads(dataset: xr.Dataset) -> dict[str, xr.Variable]:
     30 pairs are best heads only where no head has more."""
     tries = dataset["accuracy_n"].values
     enough = tries >= np.minimum(tries.reshape(-1, tries.shape[-1]).max(0, initial=0), FEW)
-    place, scored = best_places(dataset["accuracy"].values, enough)
+    place, scored = argmax_heads(dataset["accuracy"].values, enough)
     return _described(dataset, place, scored, "best") | {
         "best_p_adjusted": xr.Variable(
             ("relation",), np.where(scored, dataset["p_adjusted"].values[place], np.nan)
@@ -222,14 +222,14 @@ def headline(dataset: xr.Dataset, name: str) -> list[str]:
     rows = []
     for relation in known if len(known) else at["relation"].values[at[f"{name}_layer"].values >= 0]:
         one = at.sel(relation=relation)
-        head, accuracy, count = accuracy_cells(one, name)
+        head, accuracy, count = format_accuracy(one, name)
         direction = str(one[f"{name}_direction"].values)
         way = str(one[f"{name}_baseline_name"].values)
         if way == "offset":
             way += f" {int(one['baseline_possible_offset'].sel(direction=direction)):+d}"
         bar, p = (
             f"{way} {100 * float(one[f'{name}_baseline']):.1f} %",
-            p_text(float(one[f"{name}_p_adjusted"])),
+            format_p_value(float(one[f"{name}_p_adjusted"])),
         )
         rows.append((str(relation), head, direction.replace("_", " "), accuracy, count, bar, p))
     title = (
@@ -238,5 +238,5 @@ def headline(dataset: xr.Dataset, name: str) -> list[str]:
     over = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
     return [
         f"{title}, against the best of offset, even attention and first word (over {over}):",
-        *aligned(rows),
+        *align_columns(rows),
     ]

@@ -13,7 +13,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, at_least
-from headwise.analyses.headlines import p_text
+from headwise.analyses.summaries import format_p_value
 from headwise.core.behaviours import behaviour_scores, head_labels
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
@@ -237,7 +237,7 @@ class Distance(Observer):
         """Say of each head and family what it does, from the other analyses of the run."""
         return with_behaviours(datasets)
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         within, between = float(dataset["js_within_layer"]), float(dataset["js_between_layers"])
         js, names = dataset["js"].values, dataset["head_a"].values
         upper = np.triu_indices(len(js), 1)
@@ -248,7 +248,7 @@ class Distance(Observer):
         families = len(np.unique(dataset["cluster"].values))
         return [
             f"Heads of one layer are {within:.3f} nats apart, of different layers {between:.3f} "
-            f"({p_text(float(dataset['layer_p_value']))}, layers handed round among heads)",
+            f"({format_p_value(float(dataset['layer_p_value']))}, layers handed round among heads)",
             f"Nearest pairs: {', '.join(pairs)}",
             f"{families} families by Ward's rule; {dataset.attrs['tokens']:,} tokens",
             *_sample_said(dataset),

@@ -21,8 +21,8 @@ from headwise.analyses.contract import (
 )
 from headwise.analyses.examples.find import marked
 from headwise.analyses.examples.watch import Best, observe_piece
-from headwise.analyses.headlines import ranked_heads
 from headwise.analyses.roles.sieves import Sieve, find_sieve
+from headwise.analyses.summaries import ranked_heads
 from headwise.core.labels import head_name
 from headwise.core.workers import current, raise_failures
 from headwise.stats.intervals import share
@@ -85,7 +85,7 @@ class Examples(Experiment):
     def sieves(self, shape: Shape) -> list[Sieve]:
         """The roles that this corpus and model can give."""
         known = [find_sieve(name) for name in ROLES]
-        return [sieve for sieve in known if sieve.lacking(shape) is None]
+        return [sieve for sieve in known if sieve.missing_reason(shape) is None]
 
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model, shape = bench.model, bench.shape
@@ -140,7 +140,7 @@ class Examples(Experiment):
         coords = layer_head_coords(shape) | {"rank": np.arange(self.rows)}
         return xr.Dataset(variables, coords, {"documents": len(set(documents.values()))})
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         weight = dataset["sharp_weight"].isel(rank=0).values
         texts = dataset["sharp_text"].isel(rank=0).values
         return [

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables
 from headwise.analyses.features.predicates import Feature, known_features, parse_features
-from headwise.analyses.headlines import aligned, top_heads
-from headwise.analyses.items import ItemObserver, choose
-from headwise.analyses.nulls import RandomNull, excess_against, standing_out
+from headwise.analyses.items import ItemObserver, choose_items
+from headwise.analyses.nulls import RandomNull, apply_excess_null, significant_excess
+from headwise.analyses.summaries import align_columns, top_heads
 from headwise.core.errors import ParameterError
 from headwise.models.statistics.request import StatsRequest, StatsResult
 from headwise.models.view import Layer
@@ -114,10 +114,10 @@ class Features(RandomNull, ItemObserver):
         self.chosen()
 
     def chosen(self) -> tuple[Feature, ...]:
-        return choose("feature", self.features, known_features() | parse_features(self.extra))
+        return choose_items("feature", self.features, known_features() | parse_features(self.extra))
 
-    def missing(self, shape: Shape) -> dict[str, str]:
-        reasons = super().missing(shape)
+    def missing_items(self, shape: Shape) -> dict[str, str]:
+        reasons = super().missing_items(shape)
         if shape.causal:
             reasons["from_cls"] = "the first token of a causal model sees only itself"
         elif "cls" not in shape.token_types:
@@ -137,14 +137,14 @@ class Features(RandomNull, ItemObserver):
             left_out=Sums(count),
         )
 
-    def ask(self, batch: Batch) -> StatsRequest:
+    def request(self, batch: Batch) -> StatsRequest:
         return StatsRequest(
             rows={FIRST: torch.zeros(1, dtype=torch.int64, device=batch.device)},
             received=True,
             uniform=True,
         )
 
-    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.received is not None
         assert answers.uniform is not None
         assert answers.uniform.received is not None
@@ -196,7 +196,7 @@ class Features(RandomNull, ItemObserver):
             "first", ("feature",), state.moments("first"), units=units, long_name=told
         )
         variables |= self._tested(state.moments("excess"))
-        variables["stands_out"] = standing_out(variables, self.margin)
+        variables["stands_out"] = significant_excess(variables, self.margin)
         left_out = state.sums("left_out").total.numpy().astype(np.int64)
         variables["inputs_left_out"] = xr.Variable(("feature",), left_out)
         coords = layer_head_coords(shape) | {
@@ -230,14 +230,16 @@ class Features(RandomNull, ItemObserver):
 
     # --- beside random-weights models -------------------------------------------------------------
 
-    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
+    def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
         # What a token receives may be most of the attention there is: a heavy tail.
-        return excess_against(dataset, found, self.margin, "feature", tail="exponential")
+        return apply_excess_null(
+            dataset, random_results, self.margin, "feature", tail="exponential"
+        )
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return dataset["stands_out"]
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         rows = []
         for name in map(str, dataset["feature"].values):
             one = dataset.sel(feature=name)
@@ -254,7 +256,7 @@ class Features(RandomNull, ItemObserver):
         least = f"{self.margin:g} times uniform attention or more over the words around, p < 0.05 corrected"
         beside = ", above random heads of the same shape" if dataset.attrs["random_models"] else ""
         out = f"Heads that stand out ({least}{beside}; token 0 left out): {found or 'none'}"
-        return ["Heads that attend most to each feature:", *aligned(rows), out]
+        return ["Heads that attend most to each feature:", *align_columns(rows), out]
 
 
 def largest(values: Tensor, masks: Tensor) -> Tensor:

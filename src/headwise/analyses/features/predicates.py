@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from headwise.analyses.contract import Shape
-from headwise.analyses.items import known_relations, lacking_annotation, relation_matches
+from headwise.analyses.items import known_relations, missing_annotation_reason, relation_matches
 from headwise.core.errors import ParameterError, unknown
 from headwise.text.encode import Encoded
 from headwise.text.example import ROLES, Example
@@ -95,12 +95,12 @@ class Feature:
     def requires(self) -> frozenset[str]:
         return self.needs.union(*(condition.requires for condition in self.conditions))
 
-    def lacking(self, shape: Shape) -> str | None:
+    def missing_reason(self, shape: Shape) -> str | None:
         """Why a corpus or model cannot give this feature, or None.
 
         A user's feature on a relation that does not occur is refused.
         """
-        if reason := lacking_annotation(self.requires, shape):
+        if reason := missing_annotation_reason(self.requires, shape):
             return reason
         for condition in self.conditions:
             values = sorted(condition.values)

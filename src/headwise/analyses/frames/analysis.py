@@ -23,10 +23,10 @@ from headwise.analyses.contract import (
 from headwise.analyses.frames.links import NULLS, LinkRecords, Links, chosen_links, gather_links
 from headwise.analyses.nulls import (
     RandomNull,
-    above_random,
-    random_attrs,
+    above_random_variable,
+    null_attributes,
     random_bound,
-    standing_out,
+    significant_excess,
 )
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name, variable_of
@@ -170,13 +170,13 @@ class Frames(RandomNull):
         state["counts"] = Sums(len(COUNTS))
         return state
 
-    def ask(self, batch: Batch) -> StatsRequest:
+    def request(self, batch: Batch) -> StatsRequest:
         links = self._links(batch)
         return StatsRequest(
             pairs={THERE: links.forward.places, BACK: links.backward.places}, uniform=True
         )
 
-    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.uniform is not None
         own, even = answers.pair_weights, answers.uniform.pair_weights
         return {
@@ -235,7 +235,7 @@ class Frames(RandomNull):
         if self.permutations:
             excess = variables["score"].values - variables["expected"].values
             variables["excess"] = xr.Variable(HEADS, excess, {"long_name": "score − expected"})
-            variables["stands_out"] = standing_out(variables, self.margin, counted=COUNTED)
+            variables["stands_out"] = significant_excess(variables, self.margin, counted=COUNTED)
         records = state["links"]
         assert isinstance(records, LinkRecords)
         coords = layer_head_coords(shape)
@@ -257,28 +257,32 @@ class Frames(RandomNull):
 
     # --- beside random-weights models -------------------------------------------------------------
 
-    def wants(self, row: Encoded) -> bool:
+    def applies_to(self, row: Encoded) -> bool:
         return bool(chosen_links(row, self)[1])
 
     def random_count(self, heads: int, parameters: int) -> int:
         return super().random_count(heads, parameters) if self.permutations else 0
 
-    def lighter(self) -> Self:
+    def reduced(self) -> Self:
         return replace(self, permutations=min(self.permutations, FEWER))
 
-    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
-        mean, bound = random_bound("excess", found, dataset["excess"].size)
-        attrs = {"random_excess": float(mean), "random_bound": float(bound), **random_attrs(found)}
+    def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
+        mean, bound = random_bound("excess", random_results, dataset["excess"].size)
+        attrs = {
+            "random_excess": float(mean),
+            "random_bound": float(bound),
+            **null_attributes(random_results),
+        }
         made = {
-            "stands_out": standing_out(dataset, self.margin, bound, COUNTED),
-            **above_random(dataset["excess"], bound),
+            "stands_out": significant_excess(dataset, self.margin, bound, COUNTED),
+            **above_random_variable(dataset["excess"], bound),
         }
         return dataset.assign(made).assign_attrs(attrs)
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return variable_of(dataset, "stands_out")
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         attrs, score = dataset.attrs, dataset["score"]
         best = [tuple(at) for at in np.argwhere(dataset["above"].values)]
         best.sort(key=lambda at: -float(score.values[at]))

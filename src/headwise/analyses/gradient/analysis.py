@@ -22,7 +22,7 @@ from headwise.analyses.contract import (
     mean_variables,
     one_of,
 )
-from headwise.analyses.surface.analysis import TOKEN_TYPES, kinds_of, missing_types
+from headwise.analyses.surface.analysis import TOKEN_TYPES, missing_token_types, token_type_masks
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.models.session import at_least_single
@@ -100,10 +100,10 @@ class Gradient(Observer):
                 f"`share` must lie above 0 and be at most 1; it is {self.share!r}."
             )
 
-    def missing(self, shape: Shape) -> dict[str, str]:
-        return missing_types(shape)
+    def missing_items(self, shape: Shape) -> dict[str, str]:
+        return missing_token_types(shape)
 
-    def refusal(self, shape: Shape) -> str | None:
+    def unsupported_reason(self, shape: Shape) -> str | None:
         kind = shape.extras.get("lm_kind")
         if kind is None:
             return "the model has no language-model head, so there is no loss: give a checkpoint that has one"
@@ -170,9 +170,9 @@ class Gradient(Observer):
             ] = True
         return out
 
-    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         assert rows.gradient is not None
-        kinds = kinds_of(batch).to(rows.gradient.dtype)
+        kinds = token_type_masks(batch).to(rows.gradient.dtype)
         visible = rows.visible.to(rows.gradient.dtype)
         return {"importance": rows.gradient.abs().sum(-2) @ kinds, "pairs": visible.sum(-2) @ kinds}
 
@@ -187,7 +187,7 @@ class Gradient(Observer):
             importance[..., paper].sum(-1), pairs[..., paper].sum(-1), here
         )
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         lines = [f"Mean |d loss / d attention| by layer ({dataset.attrs['loss']}), times 1,000:"]
         for kind in map(str, dataset["token_type"].values):
             values = 1000 * dataset["importance"].sel(token_type=kind).mean("head").values

@@ -22,8 +22,8 @@ from headwise.analyses.contract import (
     layer_head_coords,
     mean_variables,
 )
-from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.analyses.induction.sequences import Repeats, at_once, disabled_piece, observe, repeats
+from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.core.workers import current, raise_failures
@@ -128,7 +128,7 @@ class Induction(Experiment):
         if not 0 <= self.least < float("inf"):
             raise ParameterError(f"`least` must be a number of at least 0; it is {self.least!r}.")
 
-    def refusal(self, shape: Shape) -> str | None:
+    def unsupported_reason(self, shape: Shape) -> str | None:
         if not shape.causal:
             return "it is asked of decoders, which predict the next token"
         if shape.extras.get("lm_kind") != "causal":
@@ -198,7 +198,7 @@ class Induction(Experiment):
             "gain_high": summary["high"],
         }
         attrs |= {"gain_p": float(mean_above(gains)), "length": length, "sequences": self.sequences}
-        attrs["induces"] = int(attrs["gain_p"] < LEVEL)
+        attrs["induces"] = int(attrs["gain_p"] < SIGNIFICANCE_LEVEL)
         coords = layer_head_coords(shape) | {
             "half": ["first", "second"],
             "offset": np.arange(1 - profile.shape[-1], 1),
@@ -269,13 +269,13 @@ class Induction(Experiment):
                 attrs |= {f"{name}_{key}": float(value) for key, value in fields}
         return dict(datasets) | {self.name: own.assign_attrs(attrs)}
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return xr.concat(
-            [dataset[f"{name}_p_adjusted"] < LEVEL for name in MEASURES],
+            [dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL for name in MEASURES],
             pd.Index(MEASURES, name="measure"),
         )
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         attrs = dataset.attrs
         first, second = (float(value) for value in dataset["loss"].values)
         lines = [
@@ -289,9 +289,9 @@ class Induction(Experiment):
         ]
         for name in MEASURES:
             score = dataset[name].values
-            sure = ranked_heads(score, (dataset[f"{name}_p_adjusted"] < LEVEL).values)
-            named = f": {named_heads(score, sure[:5])}" if sure else ""
-            lines.append(f"{name}: {len(sure)} heads (corrected p < {LEVEL:g}){named}")
+            sure = ranked_heads(score, (dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL).values)
+            named = f": {format_heads(score, sure[:5])}" if sure else ""
+            lines.append(f"{name}: {len(sure)} heads (corrected p < {SIGNIFICANCE_LEVEL:g}){named}")
         if "disabled_effect" in attrs:
             lines.append(
                 f"Without {attrs['disabled']} the second half's loss rises by {attrs['disabled_effect']:.2f} nats "

@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
-from headwise.analyses.headlines import ranked_heads
+from headwise.analyses.summaries import ranked_heads
 from headwise.core.labels import head_name
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap, heatmap_panels

@@ -22,7 +22,7 @@ from headwise.analyses.contract import (
     layer_head_coords,
     mean_variables,
 )
-from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
+from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.core.store import Checkpoint
 from headwise.core.workers import current, raise_failures
@@ -89,7 +89,7 @@ class Logits(Experiment):
     )
     budget: ClassVar[int | None] = 64
 
-    def refusal(self, shape: Shape) -> str | None:
+    def unsupported_reason(self, shape: Shape) -> str | None:
         if not shape.causal or shape.extras.get("lm_kind") != "causal":
             return "the model has no head that predicts the next token"
         if shape.extras.get("reads_source"):
@@ -137,11 +137,14 @@ class Logits(Experiment):
             raise ParameterError(f"`against` must be one token; '{self.against}' is {len(ids)}.")
         return int(ids[0])
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        return dataset["specific_p_adjusted"] < LEVEL
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset["specific_p_adjusted"] < SIGNIFICANCE_LEVEL
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
-        value, sure = dataset["specific"].values, (dataset["specific_p_adjusted"] < LEVEL).values
+    def summary(self, dataset: xr.Dataset) -> list[str]:
+        value, sure = (
+            dataset["specific"].values,
+            (dataset["specific_p_adjusted"] < SIGNIFICANCE_LEVEL).values,
+        )
         up, down = ranked_heads(value, sure & (value > 0)), ranked_heads(value, sure & (value < 0))
         whole = {
             name: float(dataset[f"direct{name}"].sum())
@@ -151,8 +154,8 @@ class Logits(Experiment):
             f"Logit of the next token, less the {dataset.attrs['against']}: {float(dataset['logit']):.2f}; heads "
             f"{whole['']:+.2f}, feed-forward {whole['_other']:+.2f}, embedding {whole['_embedding']:+.2f}, biases "
             f"{whole['_bias'] + whole['_constant']:+.2f} (they add up to {dataset.attrs['adds_up']:.0e})",
-            f"{len(up)} heads raise the very token that comes next, {len(down)} lower it (corrected p < {LEVEL:g}): "
-            f"{named_heads(value, [*up[:5], *down[:-4:-1]], '+.2f')}",
+            f"{len(up)} heads raise the very token that comes next, {len(down)} lower it (corrected p < {SIGNIFICANCE_LEVEL:g}): "
+            f"{format_heads(value, [*up[:5], *down[:-4:-1]], '+.2f')}",
         ]
 
 

@@ -22,7 +22,7 @@ from headwise.analyses.contract import (
     mean_variables,
     one_of,
 )
-from headwise.analyses.headlines import top_heads
+from headwise.analyses.summaries import top_heads
 from headwise.models.statistics.request import StatsRequest, StatsResult
 from headwise.stats.accumulators import Ratios, State, means
 from headwise.text.encode import Batch
@@ -92,13 +92,13 @@ class Offsets(Observer):
             state[name] = means(self.weighting, shape.layers, shape.heads)
         return state
 
-    def ask(self, batch: Batch) -> StatsRequest:
+    def request(self, batch: Batch) -> StatsRequest:
         return StatsRequest(max_offset=self._reach_in(batch), distance=True)
 
     def _reach_in(self, batch: Batch) -> int:
         return min(self.reach or DEFAULT_REACH, batch.ids.shape[1] - 1)
 
-    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         reach = self._reach_in(batch)
         mass, pairs = answers.diagonals_within(reach)
         beyond = torch.zeros_like(mass[..., 0])
@@ -112,7 +112,7 @@ class Offsets(Observer):
         moved = {"offset": answers.offset_sum, "distance": answers.distance_sum, "beyond": beyond}
         return moved | {"mass": mass, "pairs": pairs[:, None], "count": batch.lengths[:, None]}
 
-    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+    def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         here, count = (layers,), sums["count"].double()
         mass = sums["mass"]
         histogram = state["histogram"]
@@ -125,7 +125,7 @@ class Offsets(Observer):
         kept, where = slice(width - near, width + near + 1), slice(reach - near, reach + near + 1)
         histogram.add_sums(mass[..., kept], sums["pairs"][..., kept], (*here, slice(None), where))
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         lines = []
         for source in map(str, dataset["source"].values):
             one = dataset.sel(source=source)

@@ -21,8 +21,8 @@ from headwise.analyses.contract import (
     layer_head_coords,
     mean_variables,
 )
-from headwise.analyses.headlines import named_heads, ranked_heads
 from headwise.analyses.sinks.analysis import SHORTEST, check_threshold, on_first
+from headwise.analyses.summaries import format_heads, ranked_heads
 from headwise.analyses.surface.analysis import FIRST
 from headwise.core.errors import InputError
 from headwise.core.workers import current, raise_failures
@@ -85,7 +85,7 @@ class OpeningToken(Experiment):
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
-    def refusal(self, shape: Shape) -> str | None:
+    def unsupported_reason(self, shape: Shape) -> str | None:
         if not shape.causal:
             return "it is asked of decoders, whose first token every other token sees"
         if shape.extras.get("reads_source"):
@@ -148,11 +148,11 @@ class OpeningToken(Experiment):
         attrs = {"opening": int(opens), "threshold": self.threshold}
         return xr.Dataset(variables, layer_head_coords(shape), attrs)
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         change = dataset["change"].values
         there, gone = (float(dataset[f"first_{way}"].mean()) for way in WAYS)
         added = "adds one" if dataset.attrs["opening"] else "adds none by itself"
-        most = named_heads(change, ranked_heads(np.abs(change))[:1], "+.2f")
+        most = format_heads(change, ranked_heads(np.abs(change))[:1], "+.2f")
         sure = int(((dataset["change_low"] > 0) | (dataset["change_high"] < 0)).sum())
         return [
             f"Mean weight on the first token: {there:.2f} with an opening token, {gone:.2f} without "

@@ -116,8 +116,8 @@ class Patterns(Observer):
     def _classifier(self) -> PatternClassifier:
         return load_classifier(Path(self.classifier)) if self.classifier else shipped_classifier()
 
-    def allowance(self, shape: Shape) -> int | None:
-        return Analysis.allowance(
+    def max_examples(self, shape: Shape) -> int | None:
+        return Analysis.max_examples(
             self, shape
         )  # a network on every map costs more than the pass, and grows with heads
 
@@ -129,7 +129,7 @@ class Patterns(Observer):
             example=Records(shape.layers, len(PATTERNS)),
         )
 
-    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         weights = rows.weights
         if rows.sink is not None:
             weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(
@@ -234,11 +234,11 @@ class Patterns(Observer):
         seen = seen_in_training(str(shape.extras.get("model", "")), shape.layers, shape.heads)
         return shipped_errors(seen, shape.causal)
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         """Patterns that more than half of a head's maps show, by the lower end of the interval."""
         return dataset["proportion_low"].drop_sel(pattern="heterogeneous") > LEAST_SHARE
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         counted, corrected = dataset["overall"], dataset["overall_corrected"]
         if counted.isnull().all():
             return [f"No example has {self.min_tokens} tokens or more, so no map was looked at."]

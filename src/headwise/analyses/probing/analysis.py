@@ -284,7 +284,7 @@ class Probing(Experiment):
         options = ProbingOptions(settings, top=self.top or None, limits=limits, seed=seed, **given)
         return probe(bench.model, tasks, options, store=bench.store, progress=bench.progress)
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         lines = []
         rows = zip(pooling_rows(dataset), dataset["majority"].values, strict=True)
         for (name, metric, last, layer, heads, best), most in rows:

@@ -22,8 +22,8 @@ from headwise.analyses.contract import (
     layer_head_coords,
     mean_variables,
 )
-from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
 from headwise.analyses.retrieval.trials import SHORTEST, hay_of, make_trial, said_at_most, try_one
+from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.workers import current, raise_failures
 from headwise.stats.accumulators import Moments
@@ -99,7 +99,7 @@ class Retrieval(Experiment):
                 f"`lengths` must be whole numbers of at least {SHORTEST} tokens; it is {given!r}."
             )
 
-    def refusal(self, shape: Shape) -> str | None:
+    def unsupported_reason(self, shape: Shape) -> str | None:
         if not shape.causal or shape.extras.get("lm_kind") != "causal":
             return "the model has no head that predicts the next token, so it cannot answer"
         if shape.extras.get("reads_source"):
@@ -148,17 +148,20 @@ class Retrieval(Experiment):
         coords = layer_head_coords(bench.shape) | {"length": lengths, "depth": depths}
         return xr.Dataset(variables, coords, {"trials": len(found), "trials_passed": len(kept)})
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        return dataset["score_p_adjusted"] < LEVEL
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset["score_p_adjusted"] < SIGNIFICANCE_LEVEL
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         attrs = dataset.attrs
         line = f"{attrs['trials_passed']} of {attrs['trials']} trials passed (half of the needle or more was said)"
         if not attrs["trials_passed"]:
             return [f"{line}: the model cannot do this task, and no head is scored"]
-        score, sure = dataset["score"].values, (dataset["score_p_adjusted"] < LEVEL).values
-        named = named_heads(score, ranked_heads(score)[:5])
+        score, sure = (
+            dataset["score"].values,
+            (dataset["score_p_adjusted"] < SIGNIFICANCE_LEVEL).values,
+        )
+        named = format_heads(score, ranked_heads(score)[:5])
         return [
             line,
-            f"{int(sure.sum())} heads score over {CALLED:g} (corrected p < {LEVEL:g}); highest: {named}",
+            f"{int(sure.sum())} heads score over {CALLED:g} (corrected p < {SIGNIFICANCE_LEVEL:g}); highest: {named}",
         ]

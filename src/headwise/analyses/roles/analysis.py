@@ -20,8 +20,8 @@ from headwise.analyses.contract import (
     mean_variables,
     one_of,
 )
-from headwise.analyses.items import ItemObserver, listed
-from headwise.analyses.nulls import RandomNull, above_random, random_attrs, random_bound
+from headwise.analyses.items import ItemObserver, split_names
+from headwise.analyses.nulls import RandomNull, above_random_variable, null_attributes, random_bound
 from headwise.analyses.roles import significance
 from headwise.analyses.roles.shares import reduced, released_sieves
 from headwise.analyses.roles.sieve_stats import asked_of, settled
@@ -204,7 +204,7 @@ class Roles(RandomNull, ItemObserver):
 
     def chosen(self) -> tuple[Sieve, ...]:
         everything = dict.fromkeys((*COARSE, *FINE, *known_sieves()))  # the paper's roles first
-        found = tuple(map(find_sieve, listed(self.sieves) or everything))
+        found = tuple(map(find_sieve, split_names(self.sieves) or everything))
         return released_sieves(found) if self.reading == RELEASED else found
 
     # --- the pass ---------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class Roles(RandomNull, ItemObserver):
         roles = len(self.chosen())
         # A role that is not asked of such a model has no inputs, even where its sieve is not empty.
         asked = Sums(roles)
-        asked.add(torch.tensor([sieve.lacking(shape) is None for sieve in self.chosen()]))
+        asked.add(torch.tensor([sieve.missing_reason(shape) is None for sieve in self.chosen()]))
         state = State(
             asked=asked,
             bias=Moments(shape.layers, shape.heads, roles),
@@ -229,20 +229,20 @@ class Roles(RandomNull, ItemObserver):
             state["resting"] = Moments(shape.layers, shape.heads)
         return state
 
-    def reduce(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         return reduced(self.chosen(), rows, batch, self.reading == RELEASED)
 
-    def ask(self, batch: Batch) -> StatsRequest | None:
+    def request(self, batch: Batch) -> StatsRequest | None:
         return None if self.reading == RELEASED else asked_of(self.chosen(), batch)
 
-    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         return settled(self.chosen(), answers, batch)
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         layers = slice(layer.layer, layer.layer + 1)
-        self.take(state, {name: value[:, None] for name, value in sums.items()}, layers, batch)
+        self.update(state, {name: value[:, None] for name, value in sums.items()}, layers, batch)
 
-    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+    def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         asked = (state.sums("asked").total > 0).to(sums["count"].device, non_blocking=True)
         total, count = (
             sums["total"],
@@ -298,7 +298,7 @@ class Roles(RandomNull, ItemObserver):
         }
         seen = moments.count.numpy().reshape(-1, len(roles)).max(0)
         attrs["roles_not_computed"] = ", ".join(
-            sorted(name.removeprefix("role=") for name in self.missing(shape))
+            sorted(name.removeprefix("role=") for name in self.missing_items(shape))
         )
         attrs["matched_nothing"] = ", ".join(self.matched_nothing(seen, shape))
         if "bias_rest" in state:
@@ -317,7 +317,7 @@ class Roles(RandomNull, ItemObserver):
         coords["about"] = ("role", np.array([sieve.about for sieve in self.chosen()]))
         return xr.Dataset(variables | tests, coords=coords, attrs=attrs)
 
-    def lighter(self) -> Self:
+    def reduced(self) -> Self:
         return replace(self, bootstrap=0)
 
     def random_count(self, heads: int, parameters: int) -> int:
@@ -327,9 +327,9 @@ class Roles(RandomNull, ItemObserver):
             else super().random_count(heads, parameters)
         )
 
-    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
+    def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
         tests = dataset.sizes["layer"] * dataset.sizes["head"] * int((~dataset["few"]).sum())
-        mean, bound = random_bound("bias", found, tests, self.alpha, tail="ratio")
+        mean, bound = random_bound("bias", random_results, tests, self.alpha, tail="ratio")
         reached = 1 + REACH * (dataset["ceiling"].mean("layer").values - 1)
         bound = np.fmin(bound, reached)
         variables, attrs = significance.decided(dataset, self, bound)
@@ -339,22 +339,23 @@ class Roles(RandomNull, ItemObserver):
         variables["random_bound"] = xr.Variable(
             "role", bound, {"long_name": "bias that no random head passes"}
         )
-        variables |= above_random(dataset["bias"], bound)
+        variables |= above_random_variable(dataset["bias"], bound)
         if "bias_rest" in dataset:
             tests = max(1, int(dataset["bias_rest_p"].notnull().sum()))
             bound = np.fmin(
-                random_bound("bias_rest", found, tests, self.alpha, tail="ratio")[1], reached
+                random_bound("bias_rest", random_results, tests, self.alpha, tail="ratio")[1],
+                reached,
             )
             variables["has_role_rest"] = significance.decided_rest(dataset, self, bound)
             about = {"long_name": "bias that no random head passes, the first token left out"}
             variables["bias_rest_bound"] = xr.Variable("role", bound, about)
-        return dataset.assign(variables).assign_attrs(attrs | random_attrs(found))
+        return dataset.assign(variables).assign_attrs(attrs | null_attributes(random_results))
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         has = dataset["has_role_adjusted"]
         return has | dataset["has_role_rest"] if "has_role_rest" in dataset else has
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         has, attrs = dataset["has_role"], dataset.attrs
         heads = dataset.sizes["layer"] * dataset.sizes["head"]
         counts = {role: int(has.sel(role=role).sum()) for role in map(str, has["role"].values)}

@@ -13,8 +13,8 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import Observer, Paper, Shape, layer_head_coords, mean_variables
-from headwise.analyses.headlines import LEVEL, named_heads, ranked_heads
-from headwise.analyses.surface.analysis import FIRST, LATER, TOKEN_TYPES, kind_columns
+from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
+from headwise.analyses.surface.analysis import FIRST, LATER, TOKEN_TYPES, token_type_columns
 from headwise.core.errors import ParameterError
 from headwise.models.statistics.request import StatsRequest, StatsResult
 from headwise.models.view import Layer
@@ -92,7 +92,7 @@ class Sinks(Observer):
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
-    def refusal(self, shape: Shape) -> str | None:
+    def unsupported_reason(self, shape: Shape) -> str | None:
         if not shape.causal:
             return "it is asked of decoders, whose first token every other token sees"
         return (
@@ -113,10 +113,10 @@ class Sinks(Observer):
         state["uniform"], state["hidden_norm_ratio"] = Moments(shape.layers), Moments(shape.layers)
         return state
 
-    def ask(self, batch: Batch) -> StatsRequest:
-        return StatsRequest(kind_columns(batch), without_sink=True, uniform=True)
+    def request(self, batch: Batch) -> StatsRequest:
+        return StatsRequest(token_type_columns(batch), without_sink=True, uniform=True)
 
-    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         sees, sums = on_first(answers, batch, self.threshold)
         rest = answers.without_sink
         assert rest is not None
@@ -136,7 +136,7 @@ class Sinks(Observer):
             sums["learned_rate"] = ((answers.sink > self.threshold) & here).sum(-1)
         return sums
 
-    def look(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
+    def read_layer(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
         real, long = batch.attention_mask, (batch.lengths >= SHORTEST)[:, None]
         found: dict[str, Tensor] = {}
         if layer.value is not None:
@@ -151,7 +151,7 @@ class Sinks(Observer):
             found["hidden_norm_ratio"] = torch.where(long, norms[:, :1] / middle, torch.nan)
         return found
 
-    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+    def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         here, many = (layers,), layers.stop - layers.start
         rows, left = sums["rows"].double(), sums["rest_rows"].double()
         state.moments("first").add_sums(sums["first"], rows, here)
@@ -198,18 +198,21 @@ class Sinks(Observer):
         coords = layer_head_coords(shape) | {"token_type": list(TOKEN_TYPES)}
         return xr.Dataset(variables, coords, {"threshold": self.threshold})
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        return dataset["first_p_adjusted"] < LEVEL
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
+        return dataset["first_p_adjusted"] < SIGNIFICANCE_LEVEL
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
-        first, sure = dataset["first"].values, (dataset["first_p_adjusted"] < LEVEL).values
+    def summary(self, dataset: xr.Dataset) -> list[str]:
+        first, sure = (
+            dataset["first"].values,
+            (dataset["first_p_adjusted"] < SIGNIFICANCE_LEVEL).values,
+        )
         order = ranked_heads(first)
         if not order:
             return []
         lines = [
             f"{int((first > 0.5).sum())} of {first.size} heads give over half of their attention to the first token, "
-            f"{int(sure.sum())} over {self.threshold:g} surely (corrected p < {LEVEL:g}); "
-            f"most: {named_heads(first, order[:1])}"
+            f"{int(sure.sum())} over {self.threshold:g} surely (corrected p < {SIGNIFICANCE_LEVEL:g}); "
+            f"most: {format_heads(first, order[:1])}"
         ]
         norms = dataset["hidden_norm_ratio"].values
         if np.isfinite(norms).any():

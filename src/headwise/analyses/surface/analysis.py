@@ -22,7 +22,7 @@ from headwise.analyses.contract import (
     mean_variables,
     one_of,
 )
-from headwise.analyses.headlines import top_heads
+from headwise.analyses.summaries import top_heads
 from headwise.models.statistics.request import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
@@ -106,8 +106,8 @@ class Surface(Observer):
     def __post_init__(self) -> None:
         one_of("weighting", self.weighting, WEIGHTINGS)
 
-    def missing(self, shape: Shape) -> dict[str, str]:
-        reasons = missing_types(shape)
+    def missing_items(self, shape: Shape) -> dict[str, str]:
+        reasons = missing_token_types(shape)
         if shape.causal:
             reasons["position=1"] = "a causal model cannot look ahead"
             reasons["entropy_from_cls"] = "the first token of a causal model sees only itself"
@@ -139,9 +139,9 @@ class Surface(Observer):
                 state[name] = means(self.weighting, *where, *size)
         return state
 
-    def ask(self, batch: Batch) -> StatsRequest:
+    def request(self, batch: Batch) -> StatsRequest:
         return StatsRequest(
-            kind_columns(batch.keys) | _role_columns(batch.keys),
+            token_type_columns(batch.keys) | _role_columns(batch.keys),
             offsets=frozenset(OFFSETS)
             if batch.keys is batch
             else frozenset(),  # between two texts there are none
@@ -151,7 +151,7 @@ class Surface(Observer):
             uniform=True,
         )
 
-    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         even, entropy, largest, real = (
             answers.uniform,
             answers.entropy,
@@ -198,7 +198,7 @@ class Surface(Observer):
             return sums | _rest(answers, masses, real, said)
         return sums | _rest(answers, masses, real)
 
-    def take(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
+    def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         here = (layers,)
         count = batch.lengths[:, None, None].double()
         for i, name in enumerate(ORIGINS):
@@ -235,7 +235,7 @@ class Surface(Observer):
             own = sums[name][:, :, 0].expand(-1, many, *sums[name].shape[3:])
             state.means(name).add_sums(own, of, here)
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         lines = []
         for offset, name in ((-1, "previous"), (0, "own"), (1, "next")):
             lines.append(
@@ -297,7 +297,7 @@ class Surface(Observer):
         )
 
 
-def kind_columns(batch: Batch) -> dict[str, Tensor]:
+def token_type_columns(batch: Batch) -> dict[str, Tensor]:
     """Which tokens are of a kind, bool `[example, token]`: the first is `first`, and `cls` where it
     is one."""
     first, cls = batch.kind("first"), batch.kind("cls")
@@ -372,12 +372,12 @@ def _blank(variables: Mapping[str, xr.Variable], name: str, where: np.ndarray) -
     variables[f"{name}_n"].values[where] = 0
 
 
-def missing_types(shape: Shape) -> dict[str, str]:
+def missing_token_types(shape: Shape) -> dict[str, str]:
     """The token types that the tokenizer lacks, with the reason."""
     absent = [kind for kind in TOKEN_TYPES if kind not in shape.token_types]
     return {f"token_type={kind}": "the tokenizer has no such token" for kind in absent}
 
 
-def kinds_of(batch: Batch) -> Tensor:
+def token_type_masks(batch: Batch) -> Tensor:
     """Which type each token is of, `[example, token, type]`."""
     return torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.features.predicates import known_features
-from headwise.analyses.headlines import ranked_heads
-from headwise.analyses.items import ItemObserver, choose
-from headwise.analyses.nulls import RandomNull, excess_against, standing_out
+from headwise.analyses.items import ItemObserver, choose_items
+from headwise.analyses.nulls import RandomNull, apply_excess_null, significant_excess
+from headwise.analyses.summaries import ranked_heads
 from headwise.analyses.token_pairs.matching import Matched, matched_pairs
 from headwise.analyses.token_pairs.pairs import Pair, known_pairs, parse_pairs
 from headwise.core.errors import ParameterError
@@ -122,7 +122,9 @@ class TokenPairAttention(RandomNull, ItemObserver):
         self.chosen()
 
     def chosen(self) -> tuple[Pair, ...]:
-        return choose("pair", self.pairs, known_pairs() | parse_pairs(self.extra, known_features()))
+        return choose_items(
+            "pair", self.pairs, known_pairs() | parse_pairs(self.extra, known_features())
+        )
 
     def _pairs(self, batch: Batch) -> Matched:
         kinds = self.chosen()
@@ -134,13 +136,13 @@ class TokenPairAttention(RandomNull, ItemObserver):
         state["count"], state["left_out"], state["matched"] = Sums(kinds), Sums(kinds), Sums(kinds)
         return state
 
-    def ask(self, batch: Batch) -> StatsRequest:
+    def request(self, batch: Batch) -> StatsRequest:
         found = self._pairs(batch)
         return StatsRequest(
             pairs={PAIRS: found.pairs.places, PARTNERS: found.partners.places}, uniform=True
         )
 
-    def settle(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.uniform is not None
         own, even = answers.pair_weights, answers.uniform.pair_weights
         named = {"weights": own[PAIRS], "others": own[PARTNERS]}
@@ -203,7 +205,7 @@ class TokenPairAttention(RandomNull, ItemObserver):
         matched = share(state.sums("matched").total.numpy(), count)
         about = "share of pairs with matched pairs of the same parts of speech"
         variables["matched"] = xr.Variable(("pair",), matched, {"long_name": about})
-        variables["stands_out"] = standing_out(variables, self.margin)
+        variables["stands_out"] = significant_excess(variables, self.margin)
         nothing = self.matched_nothing(count, shape)
         if nothing and not count.any() and left_out.any():  # inputs there were
             raise ParameterError(
@@ -219,13 +221,13 @@ class TokenPairAttention(RandomNull, ItemObserver):
             attrs={"matched_nothing": ", ".join(nothing), "random_models": 0},
         )
 
-    def against(self, dataset: xr.Dataset, found: Sequence[xr.Dataset]) -> xr.Dataset:
-        return excess_against(dataset, found, self.margin, "pair")
+    def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
+        return apply_excess_null(dataset, random_results, self.margin, "pair")
 
-    def called(self, dataset: xr.Dataset) -> xr.DataArray | None:
+    def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return dataset["stands_out"]
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         lines = []
         for name in map(str, dataset["pair"].values):
             one = dataset.sel(pair=name)

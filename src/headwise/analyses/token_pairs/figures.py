@@ -6,7 +6,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from headwise.analyses.features.figures import CELLS, random_text
-from headwise.analyses.headlines import ranked_heads
+from headwise.analyses.summaries import ranked_heads
 from headwise.core.labels import head_name
 from headwise.plots import data
 from headwise.plots.heatmap import heatmap_panels

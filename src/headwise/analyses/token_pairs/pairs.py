@@ -17,7 +17,7 @@ from headwise.analyses.features.predicates import (
     known_features,
     parse_conditions,
 )
-from headwise.analyses.items import lacking_annotation
+from headwise.analyses.items import missing_annotation_reason
 from headwise.analyses.roles.sieves.tokens import joined_words
 from headwise.core.errors import ParameterError
 from headwise.text.encode import Encoded
@@ -68,15 +68,15 @@ class Pair:
             | ({"dependencies"} if self.arc else set())
         )
 
-    def lacking(self, shape: Shape) -> str | None:
+    def missing_reason(self, shape: Shape) -> str | None:
         """Why a corpus cannot give these pairs, or None."""
         conditions = (Condition("relation", self.relations),) if self.arc else ()
         link = Feature(self.name, "", conditions, own=self.source.own)
         return (
-            lacking_annotation(self.requires, shape)
-            or self.source.lacking(shape)
-            or self.target.lacking(shape)
-            or link.lacking(shape)
+            missing_annotation_reason(self.requires, shape)
+            or self.source.missing_reason(shape)
+            or self.target.missing_reason(shape)
+            or link.missing_reason(shape)
         )
 
 

@@ -327,7 +327,7 @@ class TreeProbeAnalysis(Experiment):
     def _tell(self, bench: ExperimentContext, what: str, epoch: int, _: float) -> None:
         bench.progress(what, min(epoch, self.epochs), self.epochs)
 
-    def headline(self, dataset: xr.Dataset) -> list[str]:
+    def summary(self, dataset: xr.Dataset) -> list[str]:
         count = int(dataset.attrs["sentences_test"])
         over = f"{count:,} sentences" + (f", fewer than {FEW}: rough" if count < FEW else "")
         lines = [

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.contract import Shape
-from headwise.analyses.items import known_relations, lacking_annotation
+from headwise.analyses.items import known_relations, missing_annotation_reason
 from headwise.analyses.roles.sieves.forms import Form, Linked
 from headwise.analyses.roles.sieves.tokens import Tokens, both_sides
 from headwise.core.errors import HeadwiseError, ParameterError, unknown
@@ -50,9 +50,9 @@ class Sieve:
         function knows."""
         return self.function if isinstance(self.function, Form) else None
 
-    def lacking(self, shape: Shape) -> str | None:
+    def missing_reason(self, shape: Shape) -> str | None:
         """Why a corpus or model cannot give this sieve, or None."""
-        if reason := lacking_annotation(self.requires, shape):
+        if reason := missing_annotation_reason(self.requires, shape):
             return reason
         if self.token_types and not set(self.token_types) & set(shape.token_types):
             return f"the tokenizer has no {' or '.join(self.token_types)} token"

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from headwise.analyses.contract import Analysis, known_analyses
-from headwise.analyses.headlines import top_heads
+from headwise.analyses.summaries import top_heads
 from headwise.cli.atlas import UNTOLD
 
 
@@ -17,7 +17,7 @@ from headwise.cli.atlas import UNTOLD
     "name", [n for n, c in known_analyses().items() if c.__module__.startswith("headwise.")]
 )
 def test_every_analysis_has_a_headline(name: str) -> None:
-    assert known_analyses()[name].headline is not Analysis.headline
+    assert known_analyses()[name].summary is not Analysis.summary
 
 
 def test_top_heads_with_their_intervals() -> None:

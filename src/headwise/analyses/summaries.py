@@ -10,7 +10,7 @@ import xarray as xr
 
 from headwise.core.labels import head_name, variable_of
 
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 
 
 def ranked_heads(values: np.ndarray, allowed: np.ndarray | None = None) -> list[tuple[int, int]]:
@@ -28,7 +28,7 @@ def ranked_heads(values: np.ndarray, allowed: np.ndarray | None = None) -> list[
     return [place for place in order if known[place]]
 
 
-def named_heads(values: np.ndarray, places: Sequence[tuple[int, int]], form: str = ".2f") -> str:
+def format_heads(values: np.ndarray, places: Sequence[tuple[int, int]], form: str = ".2f") -> str:
     """Heads with their values, commas between; `none` where there is none."""
     return ", ".join(f"{head_name(*place)} {values[place]:{form}}" for place in places) or "none"
 
@@ -66,7 +66,7 @@ def top_heads(
     return ", ".join(out) or "none"
 
 
-def p_text(p: float) -> str:
+def format_p_value(p: float) -> str:
     """A p-value in words.
 
     >>> p_text(0.0004), p_text(0.034), p_text(float("nan"))
@@ -75,7 +75,7 @@ def p_text(p: float) -> str:
     return "no test" if np.isnan(p) else "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of a table as lines whose columns stand under each other.
 
     >>> aligned([("obj", "L4H0"), ("nsubj", "L4H8")])

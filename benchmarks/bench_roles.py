@@ -20,7 +20,7 @@ import torch
 from scipy.stats import entropy
 
 from common import best_time, report_ratio
-from headwise.analyses.roles.shares import Shares
+from headwise.analyses.roles.sieve_matrices import ScaledSieves
 from headwise.analyses.roles.sieves import find_sieve, sieve_matrices
 from headwise.text.encode import NO_WORD, Batch, Encoded, collate
 from headwise.text.example import Example
@@ -95,7 +95,7 @@ def released_block(
 
 def ours(names: list[str], batch: Batch, maps: torch.Tensor) -> torch.Tensor:
     """`[example, layer, head, role]`, the sieves built anew."""
-    shares = Shares(sieve_matrices([find_sieve(name) for name in names], batch))
+    shares = ScaledSieves(sieve_matrices([find_sieve(name) for name in names], batch))
     visible = (
         batch.attention_mask[:, None, :, None] & batch.attention_mask[:, None, None, :]
     ).contiguous()

@@ -14,7 +14,7 @@ from tiny_tokenizers import gpt2_like
 
 from headwise import Corpus, Example, open_corpus
 from headwise.analyses.features.predicates import parse_feature
-from headwise.analyses.roles.sieves.tokens import both_sides
+from headwise.analyses.roles.sieves.tokens import token_axes
 from headwise.core.errors import HeadwiseError
 from headwise.text.chat import render
 from headwise.text.encode import Encoder, collate
@@ -74,11 +74,11 @@ def test_roles_are_kinds_features_and_sieves() -> None:
     reply = parse_feature("reply: token=assistant|tool")
     assert reply.requires == {"roles"}
     assert np.array_equal(reply.tokens(rows[0]), rows[0].role("assistant"))  # type: ignore[arg-type, union-attr]
-    i, j = both_sides(rows[0])  # type: ignore[arg-type]
+    i, j = token_axes(rows[0])  # type: ignore[arg-type]
     assert ((i.role == "assistant") & (j.role == "user")).sum() == (
         rows[0].role("assistant").sum() * rows[0].role("user").sum()  # type: ignore[union-attr]
     )
-    assert set(both_sides(rows[1])[1].role[0]) == {""}  # type: ignore[arg-type]
+    assert set(token_axes(rows[1])[1].role[0]) == {""}  # type: ignore[arg-type]
 
 
 def test_words_are_found_where_they_are_said() -> None:

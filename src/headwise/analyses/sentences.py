@@ -15,8 +15,14 @@ from torch import Tensor
 
 from headwise.analyses.accuracy import argmax_heads
 from headwise.analyses.coreference.analysis import scored_mentions
-from headwise.analyses.dependency.analysis import score
-from headwise.analyses.dependency.arcs import ALL, PairRules, Pairs, gather_pairs, label_of
+from headwise.analyses.dependency.analysis import find_heads
+from headwise.analyses.dependency.arcs import (
+    ALL,
+    PairRules,
+    WordPairs,
+    gather_pairs,
+    relation_label,
+)
 from headwise.analyses.dependency.result import DIRECTIONS
 from headwise.core.errors import ParameterError, unknown
 from headwise.models.view import AttentionRows
@@ -81,7 +87,7 @@ class RelationTask(SentenceTask):
     unit: ClassVar[str] = "word"
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
 
-    def _pairs(self, batch: Batch) -> Pairs:
+    def _pairs(self, batch: Batch) -> WordPairs:
         return gather_pairs(
             batch, PairRules((ALL, self.what), "keep" if ":" in self.what else "fold")
         )
@@ -91,7 +97,7 @@ class RelationTask(SentenceTask):
 
     def answers(self, rows: AttentionRows, batch: Batch, direction: str) -> list[Answer]:
         pairs, (maps, visible) = self._pairs(batch), _by_words(rows, batch)
-        found, possible = score(maps, visible, pairs)[DIRECTIONS.index(direction)]
+        found, possible = find_heads(maps, visible, pairs)[DIRECTIONS.index(direction)]
         turned = maps if direction == DIRECTIONS[0] else maps.transpose(-1, -2)
         return [
             _answer(turned, int(pairs.word[place]), pairs.head[place, None], bool(found[place, 0]))
@@ -100,7 +106,7 @@ class RelationTask(SentenceTask):
 
     def best(self, dataset: xr.Dataset) -> BestHead:
         known = [str(name) for name in dataset["relation"].values]
-        label = self.what if self.what in known else label_of(self.what, "fold")
+        label = self.what if self.what in known else relation_label(self.what, "fold")
         if label not in known:
             raise ParameterError(unknown("relation in this atlas", self.what, known))
         own = dataset.sel(relation=label)

@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from matplotlib.figure import Figure
 
-from headwise.analyses.dependency.arcs import labels_of
+from headwise.analyses.dependency.arcs import relation_labels
 from headwise.analyses.sentences import Answer, BestHead, RelationTask, sentence_task
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.core.labels import head_name
@@ -151,7 +151,7 @@ def find_sentences(
                 shown.append(told)
     best = max(found.values(), key=lambda shown: sum(len(one.found) for one in shown))
     if not best:
-        known = sorted({*labels_of(seen, "fold"), *seen})
+        known = sorted({*relation_labels(seen, "fold"), *seen})
         if isinstance(kind, RelationTask) and relation not in known:
             raise ParameterError(unknown("relation in these examples", relation, known))
         raise InputError(

@@ -15,7 +15,7 @@ from matplotlib.text import Text
 from headwise import plots
 from headwise.analyses.dependency.arcs import PairRules
 from headwise.analyses.dependency.figures import dependency_table
-from headwise.analyses.dependency.result import Counts, accuracy_dataset
+from headwise.analyses.dependency.result import PairTotals, accuracy_dataset
 from headwise.analyses.distance.analysis import Distance, distance_dataset
 from headwise.plots import style
 
@@ -49,7 +49,7 @@ def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset
     shares = [
         part[None].repeat(10, 0) / 10 for part in (found.sum(-1), possible[:, :, 0].sum(-1), simple)
     ]
-    dataset = accuracy_dataset(Counts(*shares, pairs), rules, "holm").assign_coords(
+    dataset = accuracy_dataset(PairTotals(*shares, pairs), rules, "holm").assign_coords(
         layer=np.arange(layers), head=np.arange(heads)
     )
     for group in ("with", "without"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.roles.label_figures import labels, p_scatter
-from headwise.analyses.roles.significance import by_mean
+from headwise.analyses.roles.figures import labels, p_scatter
+from headwise.analyses.roles.significance import roles_by_mean
 from headwise.plots import style
 
 
@@ -14,7 +14,7 @@ def test_a_mean_calls_heads_that_the_test_does_not() -> None:
     mean = np.array([[[3.5], [3.5], [2.0], [9.0]]])
     count = np.array([[[100], [100], [100], [12]]])
     p = np.array([[[0.001], [0.4], [1.0], [0.0]]])
-    found = by_mean(mean, count, p, tau=3.0, alpha=0.05)
+    found = roles_by_mean(mean, count, p, tau=3.0, alpha=0.05)
     assert found["role_by_mean"].values[0, :, 0].tolist() == [True, True, False, False]
     assert found["role_by_test"].values[0, :, 0].tolist() == [True, False, False, False]
     assert found["mean_only"].values.tolist() == [1]
@@ -25,7 +25,7 @@ def test_figures_show_every_p_value_and_name_what_only_the_mean_calls() -> None:
     bias, p, count = rng.uniform(1, 6, (3, 4, 2)), rng.random((3, 4, 2)), np.full((3, 4, 2), 50)
     variables = {"bias": (dims, bias), "bias_n": (dims, count), "p_value": (dims, p)}
     dataset = xr.Dataset(
-        variables | by_mean(bias, count, p, 3.0, 0.05),
+        variables | roles_by_mean(bias, count, p, 3.0, 0.05),
         {"layer": range(3), "head": range(4), "role": ["local", "block"]},
         {"tau": 3.0},
     )

@@ -15,8 +15,8 @@ from matplotlib.text import Text
 from headwise import Corpus, HeadModel, make_atlas, plots
 from headwise.analyses.features.figures import from_cls, special_tokens
 from headwise.analyses.frames.figures import frame_annotation, frame_heads
-from headwise.analyses.roles.figures import COARSE, FINE, role_grid
-from headwise.analyses.roles.label_figures import upset, venn
+from headwise.analyses.roles.figures import role_grid, upset, venn
+from headwise.analyses.roles.significance import COARSE_ROLES, FINE_ROLES
 from headwise.core.errors import ParameterError
 from headwise.plots import style
 from headwise.testing import eager_maps, random_model
@@ -81,7 +81,7 @@ def test_figures_say_what_they_show(
 def made(layers: int = 4, heads: int = 5, seed: int = 0) -> xr.Dataset:
     """A dataset of roles with random decisions."""
     rng = np.random.default_rng(seed)
-    roles = list(dict.fromkeys([*COARSE, *FINE]))
+    roles = list(dict.fromkeys([*COARSE_ROLES, *FINE_ROLES]))
     has = rng.random((layers, heads, len(roles))) < 0.4
     bias = np.where(has, 5.0, 1.0)
     return xr.Dataset(
@@ -104,7 +104,7 @@ def test_the_grid_has_a_small_square_for_each_role_of_each_head(
     figure = role_grid(dataset)
     big, *small = [c for c in figure.axes[0].collections if isinstance(c, PatchCollection)]
     assert len(big.get_paths()) == layers * heads
-    for role, patches in zip(FINE, small, strict=True):
+    for role, patches in zip(FINE_ROLES, small, strict=True):
         has = dataset["has_role"].sel(role=role)
         assert len(patches.get_paths()) == int(has.sum())
         assert f"{role} ({int(has.sum())})" in texts(figure)
@@ -117,13 +117,13 @@ def test_the_grid_has_a_small_square_for_each_role_of_each_head(
     assert (np.diff(counts, axis=1) <= 0).all()
     assert (
         counts.sum(1).tolist()
-        == dataset["has_role"].sel(role=list(FINE)).sum(["head", "role"]).values.tolist()
+        == dataset["has_role"].sel(role=list(FINE_ROLES)).sum(["head", "role"]).values.tolist()
     )
 
 
 def test_venn_and_upset_count_every_head_once(not_laid_out: None) -> None:
     dataset = made(6, 6)
-    members = dataset["has_role"].sel(role=list(COARSE)).values.reshape(-1, 4)
+    members = dataset["has_role"].sel(role=list(COARSE_ROLES)).values.reshape(-1, 4)
     shown = [text.get_text() for text in venn(dataset).axes[0].texts]
     inside = sum(int(t) for t in shown if t.isdigit())
     outside = int(re.search(r"none of the four: (\d+) of 36 heads", " ".join(shown))[1])
@@ -143,7 +143,7 @@ def test_venn_and_upset_count_every_head_once(not_laid_out: None) -> None:
 
 def test_every_number_of_the_venn_lies_in_its_region_and_every_name_outside() -> None:
     dataset = made(8, 8, seed=2)
-    members = dataset["has_role"].sel(role=list(COARSE)).values.reshape(-1, 4)
+    members = dataset["has_role"].sel(role=list(COARSE_ROLES)).values.reshape(-1, 4)
     ax = venn(dataset).axes[0]
     outlines = [patch for patch in ax.patches if not patch.get_fill()]
     seen = set()
@@ -167,7 +167,7 @@ def test_the_legend_of_the_grid_lies_as_the_small_squares_do() -> None:
         text.get_text().split(" ")[0]: text.get_window_extent()
         for text in figure.legends[0].get_texts()
     }
-    rows = [list(FINE)[start : start + 3] for start in (0, 3, 6)]
+    rows = [list(FINE_ROLES)[start : start + 3] for start in (0, 3, 6)]
     for row in rows:
         assert placed[row[0]].x0 < placed[row[1]].x0 < placed[row[2]].x0
         assert placed[row[0]].y0 == pytest.approx(placed[row[2]].y0, abs=1)

@@ -464,7 +464,7 @@ def decide(
     moments.add(torch.from_numpy(scores))
     records = Records(*scores.shape[1:])
     records.add(range(len(scores)), torch.from_numpy(scores))
-    roles = list(significance.COARSE)[: scores.shape[-1]]
+    roles = list(significance.COARSE_ROLES)[: scores.shape[-1]]
     asked = Roles(tau=tau, bootstrap=bootstrap, seed=1, **more)
     return {
         name: variable.values

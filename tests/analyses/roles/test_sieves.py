@@ -12,7 +12,7 @@ import pytest
 import slow_sieves
 from headwise.analyses.features.predicates import known_features, parse_features
 from headwise.analyses.roles.sieves import (
-    Tokens,
+    TokenAxis,
     find_sieve,
     known_sieves,
     load_sieves,
@@ -394,7 +394,7 @@ def test_names_that_clash_are_refused_in_every_list(tmp_path: Path) -> None:
 
         def define(answer: bool) -> None:
             @sieve("again", "a cell that is run twice")
-            def again(i: Tokens, j: Tokens) -> np.ndarray:
+            def again(i: TokenAxis, j: TokenAxis) -> np.ndarray:
                 return np.full((1, j.position.size), answer)
 
         define(False)

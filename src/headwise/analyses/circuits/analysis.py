@@ -13,9 +13,9 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.circuits.products import (
+    CircuitScores,
     Composition,
-    Score,
-    Sides,
+    CompositionSides,
     compose,
     eigen_score,
     gram,
@@ -122,9 +122,9 @@ class Circuits(Experiment):
         embedding, unembedding, left_out = ends(model, structure)
         same = None if unembedding is None else gram(unembedding, embedding)  # U E: [width, width]
         own = gram(embedding, embedding)
-        copying: list[Score] = []
-        matching: list[Score] = []
-        layers: list[Sides] = []
+        copying: list[CircuitScores] = []
+        matching: list[CircuitScores] = []
+        layers: list[CompositionSides] = []
         for layer, weights in enumerate(head_weights(model, structure)):
             left_out |= weights.left_out
             if same is not None:
@@ -212,7 +212,7 @@ def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None,
     return embedding[:rows], out[:rows], left_out
 
 
-def _scored(name: str, scores: list[Score], width: int) -> dict[str, Any]:
+def _scored(name: str, scores: list[CircuitScores], width: int) -> dict[str, Any]:
     share, trace, norm = (
         torch.stack([getattr(s, part) for s in scores]).numpy()
         for part in ("share", "trace", "norm")

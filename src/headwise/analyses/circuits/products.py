@@ -29,7 +29,7 @@ def gram(first: Tensor, second: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Score:
+class CircuitScores:
     """`Σλ / Σ|λ|` of each head's circuit, its trace, and the norm of what the trace is of,
     `[head]`."""
 
@@ -38,7 +38,7 @@ class Score:
     norm: Tensor
 
 
-def eigen_score(left: Tensor, middle: Tensor, right: Tensor) -> Score:
+def eigen_score(left: Tensor, middle: Tensor, right: Tensor) -> CircuitScores:
     """Of `left[head] · middle · right[head]`, each `d × d`: its eigenvalues are those of the whole
     circuit.
 
@@ -61,7 +61,7 @@ def eigen_score(left: Tensor, middle: Tensor, right: Tensor) -> Score:
     norm = ((half.transpose(1, 2) @ half).double() * (left @ left.transpose(1, 2)).double()).sum(
         (-1, -2)
     )
-    return Score(share, trace, norm.clamp(min=0).sqrt().cpu())
+    return CircuitScores(share, trace, norm.clamp(min=0).sqrt().cpu())
 
 
 def _eigenvalues(matrix: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def square_root(matrix: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sides:
+class CompositionSides:
     """One layer as it takes part in compositions: `writes[head, d, width]`, and `reads[side][head,
     width, d]`; the norms of products of the two are those of the whole circuits. They are kept on
     the CPU: those of all layers together are as large as the attention of the model."""
@@ -98,7 +98,7 @@ class Sides:
     reads: dict[str, Tensor]
 
 
-def sides(weights: LayerWeights) -> Sides:
+def sides(weights: LayerWeights) -> CompositionSides:
     """What a layer's heads write and read, turned so that norms of thin products are norms of whole
     ones."""
     own = square_root(weights.value.transpose(1, 2) @ weights.value)
@@ -113,7 +113,9 @@ def sides(weights: LayerWeights) -> Sides:
             "query": weights.query @ by_key.transpose(1, 2),
             "key": weights.key @ by_query.transpose(1, 2),
         }
-    return Sides((own @ weights.output).cpu(), {side: read.cpu() for side, read in reads.items()})
+    return CompositionSides(
+        (own @ weights.output).cpu(), {side: read.cpu() for side, read in reads.items()}
+    )
 
 
 def spread(thin: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,7 +139,9 @@ class Composition:
 
 
 def compose(
-    layers: list[Sides], report: Callable[[int, int], None], device: torch.device | str = "cpu"
+    layers: list[CompositionSides],
+    report: Callable[[int, int], None],
+    device: torch.device | str = "cpu",
 ) -> Composition:
     """Norms of all compositions of a head into a head of a later layer, multiplied on a device,
     layer by layer."""

@@ -22,14 +22,14 @@ from headwise.analyses.dependency.arcs import (
     SUBTYPES,
     UPOS,
     PairRules,
-    Pairs,
+    WordPairs,
     gather_pairs,
-    labels_of,
+    relation_labels,
 )
 from headwise.analyses.dependency.result import (
     BASELINES,
     DIRECTIONS,
-    Counts,
+    PairTotals,
     accuracy_dataset,
     headline,
     heads_at,
@@ -204,7 +204,7 @@ class Dependency(Observer):
         return {"noop": reason} if reason else {}
 
     def _rules(self, shape: Shape) -> PairRules:
-        known = labels_of(shape.relations, self.subtypes)
+        known = relation_labels(shape.relations, self.subtypes)
         given = self.relations.split(",") if isinstance(self.relations, str) else self.relations
         wanted = (
             [name.strip() for name in given if name.strip() not in ("", ALL)]
@@ -264,7 +264,7 @@ class Dependency(Observer):
         maps, resting = sums["maps"][..., : -len(noop.TYPES)], sums["maps"][..., -len(noop.TYPES) :]
         if not maps.shape[-1]:
             return
-        for direction, (found, possible) in enumerate(score(maps, sums["visible"] > 0, pairs)):
+        for direction, (found, possible) in enumerate(find_heads(maps, sums["visible"] > 0, pairs)):
             here = (direction, layer.layer)
             counts.add(units, _count(found, pairs, rules, len(batch)), here)
             state.by_unit("possible").add(
@@ -282,7 +282,7 @@ class Dependency(Observer):
         found, possible, simple = (
             state.by_unit(name) for name in ("correct", "possible", "simple")
         )
-        counts = Counts(
+        counts = PairTotals(
             found.totals, possible.totals, simple.totals, state.sums("pairs").total.numpy()
         )
         dataset = accuracy_dataset(counts, rules, self.correction)
@@ -312,7 +312,7 @@ class Dependency(Observer):
         return headline(dataset, "given" if "given_layer" in dataset else "best")
 
 
-def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Tensor]]:
+def find_heads(maps: Tensor, visible: Tensor, pairs: WordPairs) -> list[tuple[Tensor, Tensor]]:
     """For both directions, `[pair, head]`: whether the head finds the pair, and `[pair, 1 or
     head]`: whether it could.
 
@@ -322,7 +322,7 @@ def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Ten
         `[example, head, from word, to word]`
     visible : Tensor
         Bool `[example, 1 or head, from word, to word]`
-    pairs : Pairs
+    pairs : WordPairs
         Of the same batch.
     """
     size = maps.shape[-1]
@@ -357,7 +357,7 @@ def score(maps: Tensor, visible: Tensor, pairs: Pairs) -> list[tuple[Tensor, Ten
 
 
 def _observe_simple(
-    state: State, batch: Batch, pairs: Pairs, rules: PairRules, units: list[int]
+    state: State, batch: Batch, pairs: WordPairs, rules: PairRules, units: list[int]
 ) -> None:
     """Count all pairs by their offset, and what the baselines find, which no model is needed
     for."""
@@ -365,14 +365,16 @@ def _observe_simple(
     state.sums("pairs").add(_count(offset, pairs, rules, len(batch)).sum(0).T)
     if not word_index(batch).count:
         return
-    for direction, (found, possible) in enumerate(score(*simple_maps(batch, rules.causal), pairs)):
+    for direction, (found, possible) in enumerate(
+        find_heads(*simple_maps(batch, rules.causal), pairs)
+    ):
         counted = torch.cat([offset * possible[:, :1], found], 1)
         state.by_unit("simple").add(
             units, _count(counted, pairs, rules, len(batch)).transpose(1, 2), (direction,)
         )
 
 
-def _count(values: Tensor, pairs: Pairs, rules: PairRules, examples: int) -> Tensor:
+def _count(values: Tensor, pairs: WordPairs, rules: PairRules, examples: int) -> Tensor:
     """Sums of `values[pair, column]` by example and label: `[example, column, label]`."""
     labels = len(rules.labels)
     out = torch.zeros(examples * labels, values.shape[1], device=values.device)

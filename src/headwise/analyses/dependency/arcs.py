@@ -25,7 +25,7 @@ UPOS = (
 )
 
 
-def label_of(relation: str, subtypes: str) -> str:
+def relation_label(relation: str, subtypes: str) -> str:
     """What a relation is counted as; roots have no label.
 
     >>> label_of("nmod:poss", "fold"), label_of("nmod:poss", "keep"), label_of("root", "fold")
@@ -35,9 +35,9 @@ def label_of(relation: str, subtypes: str) -> str:
     return "" if name.lower() == "root" else name
 
 
-def labels_of(relations: Iterable[str], subtypes: str) -> list[str]:
+def relation_labels(relations: Iterable[str], subtypes: str) -> list[str]:
     """All labels that these relations are counted as, sorted."""
-    return sorted({label_of(relation, subtypes) for relation in relations} - {""})
+    return sorted({relation_label(relation, subtypes) for relation in relations} - {""})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class PairRules:
     def counted_as(self, relation: str) -> list[int]:
         """The places among the labels that a pair of this relation counts for: its own, where asked
         for, and `all`."""
-        label = label_of(relation, self.subtypes)
+        label = relation_label(relation, self.subtypes)
         own = [self.labels.index(label)] if label in self.labels[1:] else []
         return own + ([0] if self.with_punct or label.split(":", 1)[0] != "punct" else [])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
+class WordPairs:
     """Word pairs of a batch; a pair that counts for its relation and for `all` is there twice.
 
     `word` is the word whose prediction counts (the dependent, or the possessive mark after it),
@@ -85,12 +85,12 @@ class Pairs:
     cut: int  # words whose head (or own mark) lies behind the cut of a long example
 
 
-def gather_pairs(batch: Batch, rules: PairRules) -> Pairs:
+def gather_pairs(batch: Batch, rules: PairRules) -> WordPairs:
     """All pairs of a batch, gathered once for all its layers."""
-    return batch.remember((Pairs, rules), lambda: _gather(batch, rules))
+    return batch.remember((WordPairs, rules), lambda: _gather(batch, rules))
 
 
-def _gather(batch: Batch, rules: PairRules) -> Pairs:
+def _gather(batch: Batch, rules: PairRules) -> WordPairs:
     counted_as = cache(rules.counted_as)
     present = word_index(batch).present.cpu().numpy()
     table: list[tuple[int, int, int, int, int]] = []
@@ -122,7 +122,7 @@ def _gather(batch: Batch, rules: PairRules) -> Pairs:
             place = offset + rules.reach if abs(offset) <= rules.reach else beyond
             table.extend((number, word, head, label, place) for label in counted_as(relation))
     columns = torch.tensor(table, dtype=torch.int64, device=batch.device).reshape(-1, 5).T
-    return Pairs(
+    return WordPairs(
         columns[0], columns[1], columns[2], columns[3], columns[4], used, unaligned, bare, cut
     )
 

@@ -26,7 +26,7 @@ DIMS = ("direction", "layer", "head", "relation")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Counts:
+class PairTotals:
     """Word pairs, for each unit (a document, or an example).
 
     `found[unit, direction, layer, head, relation]` and `possible[unit, direction, layer,
@@ -40,12 +40,12 @@ class Counts:
     pairs: np.ndarray
 
 
-def accuracy_dataset(counts: Counts, rules: PairRules, correction: str) -> xr.Dataset:
+def accuracy_dataset(counts: PairTotals, rules: PairRules, correction: str) -> xr.Dataset:
     """Accuracies, baselines, tests and best heads from counts.
 
     Parameters
     ----------
-    counts : Counts
+    counts : PairTotals
         For each unit.
     rules : PairRules
         By which they were counted.
@@ -128,7 +128,7 @@ def accuracy_dataset(counts: Counts, rules: PairRules, correction: str) -> xr.Da
     return dataset.assign(best_heads(dataset))
 
 
-def _tests(counts: Counts, bar_hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _tests(counts: PairTotals, bar_hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """p of every head against the bar, by itself and over the heads and directions of a relation;
     NaN where no pair was possible. `bar_hits[unit, direction, relation]`."""
     shape = counts.found.shape[1:]

@@ -31,7 +31,7 @@ NEGATIONS = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class TokenCondition:
     """One comparison: a token's (or its word's) `key` is, or is not, among `values`."""
 
     key: str
@@ -77,7 +77,7 @@ class Feature:
 
     name: str
     about: str
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[TokenCondition, ...] = ()
     function: Callable[[Encoded], np.ndarray] | None = None
     needs: frozenset[str] = frozenset()
     own: bool = False  # named by a user: what cannot match anything is an error
@@ -190,12 +190,12 @@ def parse_feature(text: str, about: str = "", own: bool = False) -> Feature:
     return Feature(name, about or " ".join(predicate.split()), parse_conditions(predicate), own=own)
 
 
-def parse_conditions(predicate: str) -> tuple[Condition, ...]:
+def parse_conditions(predicate: str) -> tuple[TokenCondition, ...]:
     """Conditions joined by `&`."""
     return tuple(_condition(part) for part in predicate.split("&"))
 
 
-def _condition(text: str) -> Condition:
+def _condition(text: str) -> TokenCondition:
     match = re.fullmatch(r"\s*(\w+)\s*(!?=)\s*(.*?)\s*", text, flags=re.DOTALL)
     values = [value.strip() for value in match[3].split("|")] if match else []
     if match is None or not all(values):
@@ -211,4 +211,4 @@ def _condition(text: str) -> Condition:
         for value in values if key == what else ():
             if value not in allowed:
                 raise ParameterError(unknown(f"{what} of a feature", value, allowed))
-    return Condition(key, frozenset(values), match[2] == "!=")
+    return TokenCondition(key, frozenset(values), match[2] == "!=")

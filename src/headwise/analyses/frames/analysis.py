@@ -20,7 +20,13 @@ from headwise.analyses.contract import (
     mean_variables,
     one_of,
 )
-from headwise.analyses.frames.links import NULLS, LinkRecords, Links, chosen_links, gather_links
+from headwise.analyses.frames.links import (
+    NULLS,
+    BatchLinks,
+    LinkRecords,
+    chosen_links,
+    gather_links,
+)
 from headwise.analyses.nulls import (
     RandomNull,
     above_random_variable,
@@ -89,9 +95,9 @@ class Frames(RandomNull):
     max_words : int, default 12
         Longer sentences are left out (in words, as the corpus gives them).
     max_element : int, default 3
-        Links to longer elements are left out.
+        BatchLinks to longer elements are left out.
     min_distance : int, default 2
-        Links whose words lie nearer than this are left out: `min |i − j|` over their words.
+        BatchLinks whose words lie nearer than this are left out: `min |i − j|` over their words.
     core : bool, default True
         Only core elements.
     exclude : str, default "sentences"
@@ -157,7 +163,7 @@ class Frames(RandomNull):
                 f"`percentile` must lie between 0 and 100; it is {self.percentile!r}."
             )
 
-    def _links(self, batch: Batch) -> Links:
+    def _links(self, batch: Batch) -> BatchLinks:
         return batch.remember(("frames", self), lambda: gather_links(batch, self))
 
     def start(self, shape: Shape) -> State:

@@ -28,7 +28,7 @@ LINKS_AT_MOST = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Links:
+class BatchLinks:
     """The links of a batch.
 
     A *place* is a link at one position: group `g` of `forward` (target to element) and of
@@ -60,7 +60,7 @@ class Links:
         return self.over_sentences(places[self.draws[null]])
 
 
-def gather_links(batch: Batch, asked: Frames) -> Links:
+def gather_links(batch: Batch, asked: Frames) -> BatchLinks:
     """All links of a batch that count, with every place they could have."""
     counts: Counter[str] = Counter()
     forward: list[tuple[int, int, int, int]] = []
@@ -94,7 +94,7 @@ def gather_links(batch: Batch, asked: Frames) -> Links:
         sentences += 1
         counts["links"] += len(links)
     device = batch.device
-    return Links(
+    return BatchLinks(
         forward=token_pairs(forward, owner, device),
         backward=token_pairs([(e, j, i, g) for e, i, j, g in forward], owner, device),
         own=torch.tensor(own, dtype=torch.int64, device=device),

@@ -22,7 +22,13 @@ from headwise.analyses.contract import (
     layer_head_coords,
     mean_variables,
 )
-from headwise.analyses.induction.sequences import Repeats, at_once, disabled_piece, observe, repeats
+from headwise.analyses.induction.sequences import (
+    RepeatedSequences,
+    at_once,
+    disabled_piece,
+    observe,
+    repeats,
+)
 from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
@@ -169,7 +175,11 @@ class Induction(Experiment):
         return dataset
 
     def _scored(
-        self, found: Mapping[str, np.ndarray], uniform: np.ndarray, repeated: Repeats, shape: Shape
+        self,
+        found: Mapping[str, np.ndarray],
+        uniform: np.ndarray,
+        repeated: RepeatedSequences,
+        shape: Shape,
     ) -> xr.Dataset:
         length, profile = repeated.length, found["profile"].astype(np.float64)
         variables: dict[str, Any] = {"uniform": ("layer", uniform.astype(np.float32))}
@@ -205,7 +215,9 @@ class Induction(Experiment):
         }
         return xr.Dataset(variables, coords, attrs)
 
-    def _confirm(self, dataset: xr.Dataset, bench: ExperimentContext, repeated: Repeats) -> None:
+    def _confirm(
+        self, dataset: xr.Dataset, bench: ExperimentContext, repeated: RepeatedSequences
+    ) -> None:
         """Disable the best heads, and as many random heads of the same layers."""
         model = bench.model
         scores = dataset["prefix_matching"].values

@@ -24,7 +24,7 @@ LOGITS_BYTES = 2**28
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Repeats:
+class RepeatedSequences:
     """Rows `[bos] r r`; `start` is where the first r starts, `length` how long r is."""
 
     rows: tuple[Encoded, ...]
@@ -37,7 +37,7 @@ class Repeats:
         return slice(self.start + self.length, self.start + 2 * self.length)
 
 
-def repeats(model: HeadModel, count: int, length: int, seed: int) -> Repeats:
+def repeats(model: HeadModel, count: int, length: int, seed: int) -> RepeatedSequences:
     """So many random sequences of whole words, each written twice, after a beginning token where
     there is one.
 
@@ -61,10 +61,10 @@ def repeats(model: HeadModel, count: int, length: int, seed: int) -> Repeats:
     for index in range(count):
         drawn = random.choice(words, length, replace=len(words) < length)
         rows.append(synthetic_row(encoder, [*opening, *drawn, *drawn], index))
-    return Repeats(tuple(rows), len(opening), length)
+    return RepeatedSequences(tuple(rows), len(opening), length)
 
 
-def at_once(model: HeadModel, repeated: Repeats) -> int:
+def at_once(model: HeadModel, repeated: RepeatedSequences) -> int:
     """How many sequences go through the model together: their scores over the vocabulary are
     held."""
     head = model.module.get_output_embeddings()
@@ -72,7 +72,7 @@ def at_once(model: HeadModel, repeated: Repeats) -> int:
     return max(1, LOGITS_BYTES // (4 * int(vocabulary) * len(repeated.rows[0])))
 
 
-class Watch(Watcher):
+class OffsetWatcher(Watcher):
     """Takes mean weights by offset from the second halves of one batch.
 
     `profile[layer]` is `[example, head, offset]`, the mean of `A[i, i − offset]` over the rows i of
@@ -82,7 +82,7 @@ class Watch(Watcher):
 
     needs = frozenset({"attention"})
 
-    def __init__(self, repeated: Repeats) -> None:
+    def __init__(self, repeated: RepeatedSequences) -> None:
         self.repeated = repeated
         self.profile: dict[int, Tensor] = {}
         self.uniform: dict[int, float] = {}
@@ -110,7 +110,7 @@ class Watch(Watcher):
         self.most.setdefault(rows.layer, []).append(own.argmax(-1))
 
 
-def halves(logits: Tensor, batch: Batch, repeated: Repeats) -> Tensor:
+def halves(logits: Tensor, batch: Batch, repeated: RepeatedSequences) -> Tensor:
     """Mean loss in nats of the tokens of the first and of the second half, `[example, half]`."""
     targets = batch.ids[:, 1:]
     losses = torch.nn.functional.cross_entropy(
@@ -125,13 +125,16 @@ def halves(logits: Tensor, batch: Batch, repeated: Repeats) -> Tensor:
 
 
 def observe(
-    model: HeadModel, structure: Structure | None, repeated: Repeats, rows: tuple[Encoded, ...]
+    model: HeadModel,
+    structure: Structure | None,
+    repeated: RepeatedSequences,
+    rows: tuple[Encoded, ...],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Scores of every head on these sequences: `profile[sequence, layer, head, offset]`,
     `uniform[layer]`, `copying[sequence, layer, head]` where the model has direct contributions, and
     `loss[sequence, half]`."""
     batch = collate(rows, model.pad_id, model.device)
-    watch = Watch(repeated)
+    watch = OffsetWatcher(repeated)
     recorded = None if structure is None else Recorded(model, structure, batch, watch.on_rows)
     output = model.forward(batch, watch, logits=True) if recorded is None else recorded.output
     layers = sorted(watch.profile)
@@ -151,7 +154,10 @@ def observe(
 
 
 def disabled_piece(
-    model: HeadModel, repeated: Repeats, rows: tuple[Encoded, ...], heads: Sequence[tuple[int, int]]
+    model: HeadModel,
+    repeated: RepeatedSequences,
+    rows: tuple[Encoded, ...],
+    heads: Sequence[tuple[int, int]],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The loss of the second half `[sequence]` without these heads, as a piece."""
     with torch.no_grad():
@@ -162,7 +168,7 @@ def disabled_piece(
 
 def disabled_loss(
     model: HeadModel,
-    repeated: Repeats,
+    repeated: RepeatedSequences,
     rows: tuple[Encoded, ...],
     heads: Mapping[tuple[int, int], str],
 ) -> np.ndarray:

@@ -136,8 +136,8 @@ def corrected_shares(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Corrected:
-    """Corrected shares `[class]` with a 95 % interval, and whether they are likely nearer the truth
+class CorrectedShares:
+    """CorrectedShares shares `[class]` with a 95 % interval, and whether they are likely nearer the truth
     than those counted."""
 
     shares: np.ndarray
@@ -166,7 +166,7 @@ def carries_over(errors: ErrorModel, repeats: int = REPEATS, seed: int = 0) -> b
 
 def corrected_with_interval(
     per_example: np.ndarray, errors: ErrorModel, repeats: int = REPEATS, seed: int = 0
-) -> Corrected:
+) -> CorrectedShares:
     """Correct the shares said in each example, `per_example[example, class]`.
 
     Both sources of doubt are in the interval: examples are resampled, and so are the labelled heads
@@ -177,7 +177,7 @@ def corrected_with_interval(
     classes = per_example.shape[-1]
     nothing = np.full(classes, np.nan)
     if not len(seen):
-        return Corrected(nothing, nothing, nothing, False)
+        return CorrectedShares(nothing, nothing, nothing, False)
     counted = seen.mean(0)
     point = corrected_shares(counted, said_given_true(errors.counts))
     rng = np.random.default_rng(seed)
@@ -190,6 +190,6 @@ def corrected_with_interval(
     bias = max(float(((counted - point) ** 2).sum()) - spread(redrawn - resampled), 0.0)
     helps = bias + spread(resampled) > spread(redrawn) and carries_over(errors, repeats, seed)
     if len(seen) < 2:
-        return Corrected(point, nothing, nothing, helps)
+        return CorrectedShares(point, nothing, nothing, helps)
     low, high = percentile_interval(redrawn)
-    return Corrected(point, np.minimum(low, point), np.maximum(high, point), helps)
+    return CorrectedShares(point, np.minimum(low, point), np.maximum(high, point), helps)

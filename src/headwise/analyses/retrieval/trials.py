@@ -102,7 +102,7 @@ def said_at_most(model: HeadModel) -> int:
     return max(len(_ids(model, said)) for _, said, _ in NEEDLES) + EXTRA
 
 
-class _Watch(Watcher):
+class ArgmaxWatcher(Watcher):
     """Keeps where each head looks most from the last rows."""
 
     needs = frozenset({"attention"})
@@ -129,7 +129,7 @@ def say(model: HeadModel, trial: Trial) -> list[int]:
 def looked(model: HeadModel, trial: Trial, said: list[int]) -> np.ndarray:
     """Where each head looks most when each token is about to be said, int `[layer, head, step]`."""
     row = synthetic_row(model.encoder, [*trial.prompt, *said[:-1]])
-    watch = _Watch(len(trial.prompt) - 1)
+    watch = ArgmaxWatcher(len(trial.prompt) - 1)
     model.forward(collate([row], model.pad_id, model.device), watch)
     return np.stack([np.concatenate(watch.most[layer], -1) for layer in range(model.layers)])
 

@@ -23,10 +23,18 @@ from headwise.analyses.contract import (
 from headwise.analyses.items import ItemObserver, split_names
 from headwise.analyses.nulls import RandomNull, above_random_variable, null_attributes, random_bound
 from headwise.analyses.roles import significance
-from headwise.analyses.roles.shares import reduced, released_sieves
+from headwise.analyses.roles.sieve_matrices import reduced, released_sieves
 from headwise.analyses.roles.sieve_stats import asked_of, settled
 from headwise.analyses.roles.sieves import Sieve, find_sieve, known_sieves, load_sieves
-from headwise.analyses.roles.significance import COARSE, DIMS, FINE, PAPER, POOLED, REACH, RESTS
+from headwise.analyses.roles.significance import (
+    CEILING_SHARE,
+    COARSE_ROLES,
+    DIMS,
+    FINE_ROLES,
+    PAPER_RULE,
+    SINK_SHARE,
+    THRESHOLD_ROLES,
+)
 from headwise.core.errors import ParameterError
 from headwise.core.released import RELEASED, check_reading
 from headwise.models.statistics.request import StatsRequest, StatsResult
@@ -172,7 +180,7 @@ class Roles(RandomNull, ItemObserver):
     unmatched_reason: ClassVar[str] = "its sieve is empty on every input"
 
     def __post_init__(self) -> None:
-        rule = self.tau is None or self.tau == PAPER
+        rule = self.tau is None or self.tau == PAPER_RULE
         number = (
             self.tau
             if isinstance(self.tau, int | float) and not isinstance(self.tau, bool)
@@ -180,7 +188,7 @@ class Roles(RandomNull, ItemObserver):
         )
         if not rule and not 0 < number < float("inf"):
             raise ParameterError(
-                f"`tau` must be a number above 0, `{PAPER}`, or nothing for the rule from the data; it is {self.tau!r}."
+                f"`tau` must be a number above 0, `{PAPER_RULE}`, or nothing for the rule from the data; it is {self.tau!r}."
             )
         for name in ("tau_floor", "min_effect"):
             if not 0 <= getattr(self, name) < float("inf"):
@@ -195,7 +203,7 @@ class Roles(RandomNull, ItemObserver):
         check_reading(self.reading)
         load_sieves(self.plugin)
         names = {sieve.name for sieve in self.chosen()}
-        pooled = COARSE if self.tau == PAPER else POOLED
+        pooled = COARSE_ROLES if self.tau == PAPER_RULE else THRESHOLD_ROLES
         if rule and not names & set(pooled):
             raise ParameterError(
                 f"`tau` must be given where none of {', '.join(pooled)}, whose scores it comes from, is among the "
@@ -203,7 +211,9 @@ class Roles(RandomNull, ItemObserver):
             )
 
     def chosen(self) -> tuple[Sieve, ...]:
-        everything = dict.fromkeys((*COARSE, *FINE, *known_sieves()))  # the paper's roles first
+        everything = dict.fromkeys(
+            (*COARSE_ROLES, *FINE_ROLES, *known_sieves())
+        )  # the paper's roles first
         found = tuple(map(find_sieve, split_names(self.sieves) or everything))
         return released_sieves(found) if self.reading == RELEASED else found
 
@@ -323,14 +333,14 @@ class Roles(RandomNull, ItemObserver):
     def random_count(self, heads: int, parameters: int) -> int:
         return (
             0
-            if self.tau == PAPER and self.random_models is None
+            if self.tau == PAPER_RULE and self.random_models is None
             else super().random_count(heads, parameters)
         )
 
     def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
         tests = dataset.sizes["layer"] * dataset.sizes["head"] * int((~dataset["few"]).sum())
         mean, bound = random_bound("bias", random_results, tests, self.alpha, tail="ratio")
-        reached = 1 + REACH * (dataset["ceiling"].mean("layer").values - 1)
+        reached = 1 + CEILING_SHARE * (dataset["ceiling"].mean("layer").values - 1)
         bound = np.fmin(bound, reached)
         variables, attrs = significance.decided(dataset, self, bound)
         variables["random_bias"] = xr.Variable(
@@ -378,7 +388,7 @@ class Roles(RandomNull, ItemObserver):
         ]
         if "has_role_rest" in dataset:
             rests, rest = (
-                int((dataset["resting"] > RESTS).sum()),
+                int((dataset["resting"] > SINK_SHARE).sum()),
                 dataset["has_role_rest"].sum(("layer", "head")),
             )
             found = ", ".join(
@@ -399,7 +409,9 @@ class Roles(RandomNull, ItemObserver):
                 f"Random heads of the same shape reach τ in no role{f' but {over}' if over else ''}"
             )
         known = [
-            role for role in COARSE if role in counts and dataset["bias_n"].sel(role=role).any()
+            role
+            for role in COARSE_ROLES
+            if role in counts and dataset["bias_n"].sel(role=role).any()
         ]
         if known:
             lines.append(

@@ -14,8 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.roles.sieves import Sieve, Tokens
-from headwise.analyses.roles.sieves.forms import Band, Form, Keys, Linked, Same
+from headwise.analyses.roles.sieves import Sieve, TokenAxis
+from headwise.analyses.roles.sieves.forms import (
+    EqualLabels,
+    KeySet,
+    OffsetBand,
+    RelationArcs,
+    SieveForm,
+)
 from headwise.models.statistics.request import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
 from headwise.text.encode import Batch, Encoded
 
@@ -27,19 +33,19 @@ def asked_of(sieves: Sequence[Sieve], batch: Batch) -> StatsRequest | None:
     forms = [sieve.form for sieve in sieves]
     if any(form is None for form in forms):
         return None
-    sides = [Tokens(row, 0, len(row), False) for row in batch.rows]
+    sides = [TokenAxis(row, 0, len(row), False) for row in batch.rows]
     columns: dict[str, Tensor] = {}
     labels: dict[str, tuple[Tensor, Tensor]] = {}
     pairs: dict[str, Tensor] = {}
     offsets = frozenset[int]()
     for sieve, form in zip(sieves, forms, strict=True):
-        if isinstance(form, Band):
+        if isinstance(form, OffsetBand):
             offsets |= set(form.offsets)
-        elif isinstance(form, Keys):
+        elif isinstance(form, KeySet):
             columns[_name(sieve)] = _but_first(
                 _filled(batch, [form.of(side)[0] for side in sides], False), False
             )
-        elif isinstance(form, Same) and form.name not in labels:
+        elif isinstance(form, EqualLabels) and form.name not in labels:
             own, theirs = (
                 [side_labels(side)[0] for side in sides] for side_labels in (form.own, form.theirs)
             )
@@ -50,9 +56,9 @@ def asked_of(sieves: Sequence[Sieve], batch: Batch) -> StatsRequest | None:
                     _filled(batch, own, -1),
                     _but_first(_filled(batch, theirs, -1), -1),
                 )
-        elif isinstance(form, Linked):
+        elif isinstance(form, RelationArcs):
             pairs[_name(sieve)] = _pairs(sieve, form, batch)
-    if any(isinstance(form, Same) and not form.itself for form in forms):
+    if any(isinstance(form, EqualLabels) and not form.itself for form in forms):
         offsets |= {0}
     columns[FIRST] = batch.kind("first")
     return StatsRequest(columns, labels, offsets, pairs, without_sink=True, uniform=True)
@@ -169,13 +175,13 @@ def _holds_first(sieve: Sieve, batch: Batch) -> Tensor:
     form = sieve.form
 
     def of_row(row: Encoded) -> np.ndarray:
-        side, place = Tokens(row, 0, len(row), False), np.arange(len(row))
+        side, place = TokenAxis(row, 0, len(row), False), np.arange(len(row))
         found: np.ndarray
-        if isinstance(form, Band):
+        if isinstance(form, OffsetBand):
             found = (-place >= form.low) & (-place <= form.high)
-        elif isinstance(form, Keys):
+        elif isinstance(form, KeySet):
             found = form.of(side)[0, 0] & (place >= int(form.from_later))
-        elif isinstance(form, Same):
+        elif isinstance(form, EqualLabels):
             own = form.own(side)[0]
             found = (own == form.theirs(side)[0, 0]) & (own >= 0) & (place >= int(not form.itself))
         else:
@@ -199,20 +205,20 @@ def _name(sieve: Sieve) -> str:
     return f"role {sieve.name}"
 
 
-def _mass(sieve: Sieve, form: Form, answers: StatsResult, batch: Batch) -> Tensor:
+def _mass(sieve: Sieve, form: SieveForm, answers: StatsResult, batch: Batch) -> Tensor:
     """The mass on a sieve without the first token, `[example, head, row]`."""
-    if isinstance(form, Band):
+    if isinstance(form, OffsetBand):
         place = torch.arange(answers.n_visible.shape[1], device=answers.n_visible.device)
         return torch.stack(
             [answers.at_offset[offset] * (place + offset != 0) for offset in form.offsets]
         ).sum(0)
-    if isinstance(form, Keys):
+    if isinstance(form, KeySet):
         found = answers.columns[_name(sieve)]
         if form.from_later:
             found = found.clone()
             found[..., 0] = 0
         return found
-    if isinstance(form, Same):
+    if isinstance(form, EqualLabels):
         if form.name not in answers.equal_labels:
             return _nothing(answers, batch)
         found = answers.equal_labels[form.name]
@@ -236,7 +242,7 @@ def _nothing(answers: StatsResult, batch: Batch) -> Tensor:
     return answers.n_visible.new_zeros(size, dtype=torch.float32)
 
 
-def _pairs(sieve: Sieve, form: Linked, batch: Batch) -> Tensor:
+def _pairs(sieve: Sieve, form: RelationArcs, batch: Batch) -> Tensor:
     """Example, row and key of every pair, `[3, pair]`."""
 
     def make() -> Tensor:
@@ -249,11 +255,11 @@ def _pairs(sieve: Sieve, form: Linked, batch: Batch) -> Tensor:
     return batch.remember(("pairs", sieve.name), make)
 
 
-def _labelled(form: Same, batch: Batch) -> Tensor:
+def _labelled(form: EqualLabels, batch: Batch) -> Tensor:
     """`[example, 1, token]`: whether a token has its own label as one that is looked at."""
 
     def make() -> Tensor:
-        sides = [Tokens(row, 0, len(row), False) for row in batch.rows]
+        sides = [TokenAxis(row, 0, len(row), False) for row in batch.rows]
         both = [(form.own(side)[0], form.theirs(side)[0]) for side in sides]
         return _but_first(
             _filled(batch, [(own == theirs) & (own >= 0) for own, theirs in both], False), False

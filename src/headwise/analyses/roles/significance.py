@@ -28,11 +28,11 @@ from headwise.stats.tests import (
 if TYPE_CHECKING:
     from headwise.analyses.roles.analysis import Roles
 
-COARSE = ("local", "syntactic", "block", "delimiter")
-POOLED = ("local", "syntactic", "block")  # what τ comes from: any tokenizer has these
-PAPER = "paper"
-REACH = 0.6  # of the way from uniform to the ceiling: a head that goes so far has the role, whatever random heads do
-FINE = (
+COARSE_ROLES = ("local", "syntactic", "block", "delimiter")
+THRESHOLD_ROLES = ("local", "syntactic", "block")  # what τ comes from: any tokenizer has these
+PAPER_RULE = "paper"
+CEILING_SHARE = 0.6  # of the way from uniform to the ceiling: a head that goes so far has the role, whatever random heads do
+FINE_ROLES = (
     "nsubj",
     "dobj",
     "amod",
@@ -45,7 +45,7 @@ FINE = (
 )  # the nine of Fig 5
 THRESHOLDS = np.arange(1.0, 10.01, 0.5)
 EDGES = np.concatenate([[0.0], 2.0 ** (np.arange(-16, 33) / 4), [np.inf]])
-RESTS = 0.5  # of its attention on the first token
+SINK_SHARE = 0.5  # of its attention on the first token
 ROUNDING = 1e-5  # scores that differ by less, relatively, differ by rounding only
 DIMS = ("layer", "head", "role")
 PAIR = ("role", "role_b")
@@ -115,7 +115,7 @@ def tested(
     variables = (
         labelled(DIMS, made)
         | labelled(("role",), {"few": (few, f"fewer than {FEW} inputs")})
-        | by_mean(mean, count, p_value, tau, alpha)
+        | roles_by_mean(mean, count, p_value, tau, alpha)
         | labelled((*DIMS, "bin"), {"histogram": (histogram(scores), "inputs by score")})
     )
     known = {"bias": xr.Variable(DIMS, mean), "bias_n": xr.Variable(DIMS, count)}
@@ -125,7 +125,7 @@ def tested(
         "tau": tau,
         **about_tau,
         "alpha": alpha,
-        "undecided": undecided(p_value),
+        "undecided": undecided_share(p_value),
         "inputs": len(scores),
         "random_models": 0,
     } | attrs
@@ -143,8 +143,8 @@ def threshold(
 ) -> tuple[float, dict[str, Any]]:
     """τ, and what a result says of it."""
     of_paper, pooled = (
-        pooled_mean(mean, count, roles, COARSE),
-        pooled_mean(mean, count, roles, POOLED),
+        pooled_mean(mean, count, roles, COARSE_ROLES),
+        pooled_mean(mean, count, roles, THRESHOLD_ROLES),
     )
     rule = "floor(mean of all scores of {}) + 1"
     about: dict[str, Any] = {
@@ -152,12 +152,12 @@ def threshold(
         "tau_mean_paper": of_paper,
         "tau_paper": float(np.floor(of_paper) + 1),
     }
-    if asked.tau == PAPER:
-        said = rule.format(", ".join(r for r in COARSE if r in roles))
+    if asked.tau == PAPER_RULE:
+        said = rule.format(", ".join(r for r in COARSE_ROLES if r in roles))
         return about["tau_paper"], about | {"tau_rule": said}
     if asked.tau is not None:
         return float(asked.tau), about | {"tau_rule": "given"}
-    said = rule.format(", ".join(r for r in POOLED if r in roles))
+    said = rule.format(", ".join(r for r in THRESHOLD_ROLES if r in roles))
     return float(np.fmax(np.floor(pooled) + 1, asked.tau_floor)), about | {
         "tau_rule": f"{said}, at least {asked.tau_floor:g}"
     }
@@ -181,7 +181,7 @@ def decided(
     has_role = may & (dataset["p_value"].values < alpha)
     more = (
         ""
-        if asked.tau == PAPER
+        if asked.tau == PAPER_RULE
         else f", an effect of {asked.min_effect:g} or more, above random heads"
     )
     adjusted = may & (dataset["p_adjusted"].values < alpha)
@@ -190,7 +190,9 @@ def decided(
         "has_role_adjusted": (adjusted, f"p_adjusted < {alpha}, {FEW} inputs or more{more}"),
     }
     found = labelled(DIMS, made) | overlaps(has_role, mean) | by_layer(has_role, roles)
-    at = partial(held_at, mean=mean, variance=variance, count=count, asked=asked, bound=bound)
+    at = partial(
+        roles_at_threshold, mean=mean, variance=variance, count=count, asked=asked, bound=bound
+    )
     found |= sweep(at, roles)
     return found, {"unskilled": float((found["coarse_skills"].values == 0).mean())}
 
@@ -206,12 +208,12 @@ def strong(
     """Which heads could have a role at this τ, but for the test: 30 inputs, and unless the bare
     rule of the paper is asked for an effect of some size, above random heads."""
     may = count >= FEW
-    if asked.tau == PAPER:
+    if asked.tau == PAPER_RULE:
         return may
     return np.asarray(may & ~(mean <= bound) & (mean - tau >= asked.min_effect * np.sqrt(variance)))
 
 
-def held_at(
+def roles_at_threshold(
     tau: float,
     mean: np.ndarray,
     variance: np.ndarray,
@@ -231,7 +233,7 @@ def tested_rest(moments: Moments, resting: Moments, tau: float, asked: Roles) ->
     count = moments.count.numpy()
     mean = np.where(count > 0, moments.mean.numpy(), np.nan)
     mean, variance = without_rounding(mean, moments.variance(), tau)
-    rests = (resting.mean.numpy() > RESTS)[..., None]
+    rests = (resting.mean.numpy() > SINK_SHARE)[..., None]
     p_value = np.where(rests, z_test(mean, variance, count, tau).p_value, np.nan)
     made = {
         "bias_rest_spread": (
@@ -268,7 +270,7 @@ def decided_rest(dataset: xr.Dataset, asked: Roles, bound: np.ndarray) -> xr.Var
     return xr.Variable(DIMS, has, {"long_name": about})
 
 
-def by_mean(
+def roles_by_mean(
     mean: np.ndarray, count: np.ndarray, p_value: np.ndarray, tau: float, alpha: float
 ) -> Variables:
     """Roles by a mean over τ alone, and the heads that have one by it but not by the test: the
@@ -329,7 +331,7 @@ def histogram(scores: np.ndarray) -> np.ndarray:
     return out.reshape(*shape, -1)
 
 
-def undecided(p_value: np.ndarray) -> float:
+def undecided_share(p_value: np.ndarray) -> float:
     """The share of p-values strictly between 0.05 and 0.95 (the paper has 1.8 %)."""
     known = p_value[~np.isnan(p_value)]
     return float(((known > 0.05) & (known < 0.95)).mean()) if known.size else float("nan")
@@ -337,13 +339,13 @@ def undecided(p_value: np.ndarray) -> float:
 
 def sweep(at: Callable[[float], tuple[np.ndarray, np.ndarray]], roles: Sequence[str]) -> Variables:
     """What other values of τ would have given: `at(τ)` is p-values and who has which role."""
-    coarse = _places(roles, COARSE)
+    coarse = _places(roles, COARSE_ROLES)
     heads, unskilled, unclear = [], [], []
     for tau in THRESHOLDS:
         p, has = at(float(tau))
         heads.append(has.sum((0, 1)))
         unskilled.append((~has[..., coarse].any(-1)).mean())
-        unclear.append(undecided(p))
+        unclear.append(undecided_share(p))
     shares = {
         "sweep_unskilled": (
             np.array(unskilled),
@@ -400,10 +402,12 @@ def _adjust_pairs(p: np.ndarray) -> np.ndarray:
 
 def by_layer(has_role: np.ndarray, roles: Sequence[str]) -> Variables:
     """How many heads of each layer have which roles, and how many roles each head has."""
-    skills, coarse = (has_role[..., _places(roles, among)].sum(-1) for among in (FINE, COARSE))
+    skills, coarse = (
+        has_role[..., _places(roles, among)].sum(-1) for among in (FINE_ROLES, COARSE_ROLES)
+    )
     heads = {
         "skills": (skills, "how many of the nine roles of Fig 5 the head has"),
-        "coarse_skills": (coarse, f"how many of {', '.join(COARSE)} the head has"),
+        "coarse_skills": (coarse, f"how many of {', '.join(COARSE_ROLES)} the head has"),
     }
     several = (skills > 1).sum(1), "heads with two or more of the nine roles"
     return (

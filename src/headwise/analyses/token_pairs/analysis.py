@@ -17,8 +17,8 @@ from headwise.analyses.features.predicates import known_features
 from headwise.analyses.items import ItemObserver, choose_items
 from headwise.analyses.nulls import RandomNull, apply_excess_null, significant_excess
 from headwise.analyses.summaries import ranked_heads
-from headwise.analyses.token_pairs.matching import Matched, matched_pairs
-from headwise.analyses.token_pairs.pairs import Pair, known_pairs, parse_pairs
+from headwise.analyses.token_pairs.matching import MatchedPairs, matched_pairs
+from headwise.analyses.token_pairs.pairs import PairType, known_pairs, parse_pairs
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 from headwise.models.statistics.request import StatsRequest, StatsResult
@@ -121,12 +121,12 @@ class TokenPairAttention(RandomNull, ItemObserver):
         self.check_random_models()
         self.chosen()
 
-    def chosen(self) -> tuple[Pair, ...]:
+    def chosen(self) -> tuple[PairType, ...]:
         return choose_items(
             "pair", self.pairs, known_pairs() | parse_pairs(self.extra, known_features())
         )
 
-    def _pairs(self, batch: Batch) -> Matched:
+    def _pairs(self, batch: Batch) -> MatchedPairs:
         kinds = self.chosen()
         return batch.remember(("token_pairs", kinds), lambda: matched_pairs(batch, kinds))
 

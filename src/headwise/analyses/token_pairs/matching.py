@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.token_pairs.pairs import Pair
+from headwise.analyses.token_pairs.pairs import PairType
 from headwise.models.token_pairs import TokenPairs, token_pairs
 from headwise.text.encode import Batch, Encoded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Matched:
+class MatchedPairs:
     """All pairs of a batch, one group for each example and kind, and their partners.
 
     `partner[pair]` is the group of `partners` that holds a pair's partners; `same[pair]`: these
@@ -28,7 +28,7 @@ class Matched:
     same: Tensor
 
 
-def matched_pairs(batch: Batch, kinds: Sequence[Pair]) -> Matched:
+def matched_pairs(batch: Batch, kinds: Sequence[PairType]) -> MatchedPairs:
     """The pairs of these kinds and their partners."""
     rows: list[tuple[int, int, int, int]] = []
     others: list[tuple[int, int, int, int]] = []
@@ -50,7 +50,7 @@ def matched_pairs(batch: Batch, kinds: Sequence[Pair]) -> Matched:
                 partner.append(groups[key][0])
                 same.append(groups[key][1])
     device = batch.device
-    return Matched(
+    return MatchedPairs(
         pairs=token_pairs(rows, np.repeat(np.arange(len(batch)), len(kinds)).tolist(), device),
         partners=token_pairs(others, owner, device),
         partner=torch.tensor(partner, dtype=torch.int64, device=device),

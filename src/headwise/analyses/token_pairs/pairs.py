@@ -12,13 +12,13 @@ import numpy as np
 
 from headwise.analyses.contract import Shape
 from headwise.analyses.features.predicates import (
-    Condition,
     Feature,
+    TokenCondition,
     known_features,
     parse_conditions,
 )
 from headwise.analyses.items import missing_annotation_reason
-from headwise.analyses.roles.sieves.tokens import joined_words
+from headwise.analyses.roles.sieves.tokens import linked_words
 from headwise.core.errors import ParameterError
 from headwise.text.encode import Encoded
 
@@ -30,7 +30,7 @@ SYNTAX = (
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairType:
     """Pairs of words from `source` to `target` in the same sentence; with `arc`, only those joined
     by one of `relations`.
 
@@ -56,7 +56,7 @@ class Pair:
             sentence = np.append(row.example.sentences, -1)[word]
             found &= sentence[:, None] == sentence[None]
         if self.arc:
-            found &= joined_words(row, self.relations, self.arc)[word[:, None], word[None]]
+            found &= linked_words(row, self.relations, self.arc)[word[:, None], word[None]]
         return found
 
     @property
@@ -70,7 +70,7 @@ class Pair:
 
     def missing_reason(self, shape: Shape) -> str | None:
         """Why a corpus cannot give these pairs, or None."""
-        conditions = (Condition("relation", self.relations),) if self.arc else ()
+        conditions = (TokenCondition("relation", self.relations),) if self.arc else ()
         link = Feature(self.name, "", conditions, own=self.source.own)
         return (
             missing_annotation_reason(self.requires, shape)
@@ -81,22 +81,22 @@ class Pair:
 
 
 @cache
-def known_pairs() -> dict[str, Pair]:
+def known_pairs() -> dict[str, PairType]:
     """The pairs of the paper, both ways, by name."""
     subject = frozenset({"nsubj", "nsubjpass"})
     features = known_features()
     made = [
-        Pair("verb->subject", ANY, ANY, "down", subject),
-        Pair("subject->verb", ANY, ANY, "up", subject),
-        Pair("noun->pronoun", features["noun"], features["pronoun"]),
-        Pair("pronoun->noun", features["pronoun"], features["noun"]),
+        PairType("verb->subject", ANY, ANY, "down", subject),
+        PairType("subject->verb", ANY, ANY, "up", subject),
+        PairType("noun->pronoun", features["noun"], features["pronoun"]),
+        PairType("pronoun->noun", features["pronoun"], features["noun"]),
     ]
     return {pair.name: pair for pair in made}
 
 
-def parse_pairs(text: str, features: Mapping[str, Feature]) -> dict[str, Pair]:
+def parse_pairs(text: str, features: Mapping[str, Feature]) -> dict[str, PairType]:
     """Pairs that a user names, `;` between them; see `SYNTAX`."""
-    out: dict[str, Pair] = {}
+    out: dict[str, PairType] = {}
     for part in filter(str.strip, text.split(";")):
         match = re.fullmatch(
             r"\s*([A-Za-z][\w>\-]*)\s*:\s*(.+?)\s*->\s*(.+?)(?:\s+(by|down|up)\s+(\S+))?\s*",
@@ -109,7 +109,7 @@ def parse_pairs(text: str, features: Mapping[str, Feature]) -> dict[str, Pair]:
         if name in out or name in known_pairs():
             raise ParameterError(f"Two pairs are called '{name}': give one of them another name.")
         joined_by = frozenset((relations or "").split("|")) - {""}
-        out[name] = Pair(
+        out[name] = PairType(
             name, _side(source, features), _side(target, features), arc or "", joined_by
         )
     return out

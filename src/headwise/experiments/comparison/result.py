@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 
 from headwise.analyses.roles.analysis import Roles
-from headwise.analyses.roles.significance import DIMS, held_at
+from headwise.analyses.roles.significance import DIMS, roles_at_threshold
 from headwise.atlas.describe import describe_heads
 from headwise.core.papers import reference
 from headwise.experiments.comparison.measures import Measured
@@ -194,7 +194,7 @@ def role_changes(
     for one in measured:
         mean, count = (one.dataset[name].transpose(*DIMS).values for name in ("bias", "bias_n"))
         spread = one.dataset["spread"].transpose(*DIMS).values.astype(float)
-        found.append(held_at(tau, mean, np.square(spread), count, analysis)[1])
+        found.append(roles_at_threshold(tau, mean, np.square(spread), count, analysis)[1])
     has = np.stack(found)
     moved = change["bias_change"].transpose("model", *DIMS).values
     sure = change["bias_change_p_adjusted"].transpose("model", *DIMS).values < ALPHA

@@ -10,11 +10,11 @@ from headwise.analyses.roles.sieves.registry import (
     sieve_matrices,
     sieve_matrix,
 )
-from headwise.analyses.roles.sieves.tokens import Tokens
+from headwise.analyses.roles.sieves.tokens import TokenAxis
 
 __all__ = [
     "Sieve",
-    "Tokens",
+    "TokenAxis",
     "find_sieve",
     "known_sieves",
     "load_sieves",

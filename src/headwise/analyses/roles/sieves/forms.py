@@ -10,21 +10,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from headwise.analyses.items import relation_matches
-from headwise.analyses.roles.sieves.tokens import Tokens
+from headwise.analyses.roles.sieves.tokens import TokenAxis
 from headwise.text.encode import Encoded
 from headwise.text.example import ROOT
 
-Labels = Callable[[Tokens], np.ndarray]  # of one side: −1 is equal to nothing
+Labels = Callable[[TokenAxis], np.ndarray]  # of one side: −1 is equal to nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class OffsetBand:
     """Tokens from `low` to `high` places away."""
 
     low: int
     high: int
 
-    def __call__(self, i: Tokens, j: Tokens) -> np.ndarray:
+    def __call__(self, i: TokenAxis, j: TokenAxis) -> np.ndarray:
         away = j.position - i.position
         found: np.ndarray = (away >= self.low) & (away <= self.high)
         return found
@@ -35,18 +35,18 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeySet:
     """A set of tokens, the same for every looking token (or for those after the first alone)."""
 
-    of: Callable[[Tokens], np.ndarray]
+    of: Callable[[TokenAxis], np.ndarray]
     from_later: bool = False
 
-    def __call__(self, i: Tokens, j: Tokens) -> np.ndarray:
+    def __call__(self, i: TokenAxis, j: TokenAxis) -> np.ndarray:
         return self.of(j) & (i.position > 0) if self.from_later else self.of(j)
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class EqualLabels:
     """Tokens whose label is the looking token's own.
 
     Parameters
@@ -67,7 +67,7 @@ class Same:
     itself: bool = False
     behind: bool = False
 
-    def __call__(self, i: Tokens, j: Tokens) -> np.ndarray:
+    def __call__(self, i: TokenAxis, j: TokenAxis) -> np.ndarray:
         own = self.own(i)
         found: np.ndarray = (own == self.theirs(j)) & (own >= 0)
         if self.behind:
@@ -76,13 +76,13 @@ class Same:
 
 
 @dataclass(frozen=True, slots=True)
-class Linked:
+class RelationArcs:
     """Tokens of words that are joined to the looking token's word by an arc of one of these
     relations."""
 
     relations: frozenset[str]
 
-    def __call__(self, i: Tokens, j: Tokens) -> np.ndarray:
+    def __call__(self, i: TokenAxis, j: TokenAxis) -> np.ndarray:
         return i.linked(j, self.relations)
 
     def pairs(self, row: Encoded) -> np.ndarray:
@@ -105,4 +105,4 @@ class Linked:
         return np.array(sorted(found), dtype=np.int64).reshape(-1, 2).T
 
 
-Form = Band | Keys | Same | Linked
+SieveForm = OffsetBand | KeySet | EqualLabels | RelationArcs

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from headwise.analyses.contract import Shape
 from headwise.analyses.items import known_relations, missing_annotation_reason
-from headwise.analyses.roles.sieves.forms import Form, Linked
-from headwise.analyses.roles.sieves.tokens import Tokens, both_sides
+from headwise.analyses.roles.sieves.forms import RelationArcs, SieveForm
+from headwise.analyses.roles.sieves.tokens import TokenAxis, token_axes
 from headwise.core.errors import HeadwiseError, ParameterError, unknown
 from headwise.text.encode import Batch, Encoded
 
-Function = Callable[[Tokens, Tokens], np.ndarray]
+Function = Callable[[TokenAxis, TokenAxis], np.ndarray]
 RELATION = "relation:"  # `relation:det`: a sieve for any relation, made when it is asked for
 TREE = frozenset({"words", "dependencies"})
 
@@ -45,10 +45,10 @@ class Sieve:
     module: str = __name__  # where it was registered
 
     @property
-    def form(self) -> Form | None:
+    def form(self) -> SieveForm | None:
         """What it is made of, where that can be asked of the attention kernel; None: only the
         function knows."""
-        return self.function if isinstance(self.function, Form) else None
+        return self.function if isinstance(self.function, SieveForm) else None
 
     def missing_reason(self, shape: Shape) -> str | None:
         """Why a corpus or model cannot give this sieve, or None."""
@@ -107,7 +107,7 @@ def sieve(
     'words in capitals'
     >>> forget_sieve("shouting")
 
-    `i` and `j` are `Tokens`; a result of one row stands for all rows.
+    `i` and `j` are `TokenAxis`; a result of one row stands for all rows.
     """
     if not re.fullmatch(r"[A-Za-z][\w:.\-]*", name):
         raise ParameterError(
@@ -162,7 +162,7 @@ def find_sieve(name: str) -> Sieve:
 @cache  # the same object each time: it is part of what a batch's matrices are remembered by
 def _relation_sieve(relation: str) -> Sieve:
     about = f"words linked to the token's word by {relation}"
-    return Sieve(RELATION + relation, about, Linked(frozenset({relation})), TREE)
+    return Sieve(RELATION + relation, about, RelationArcs(frozenset({relation})), TREE)
 
 
 def forget_sieve(name: str) -> None:
@@ -218,10 +218,10 @@ def _load_own() -> None:
 def sieve_matrix(sieve: Sieve, row: Encoded, start: int = 0, stop: int | None = None) -> np.ndarray:
     """The matrix of a sieve on one input: bool `[rows, tokens]`, for the looking tokens
     `start..stop` (all if None)."""
-    return _checked(sieve, *both_sides(row, start, stop))
+    return _checked(sieve, *token_axes(row, start, stop))
 
 
-def _checked(sieve: Sieve, i: Tokens, j: Tokens) -> np.ndarray:
+def _checked(sieve: Sieve, i: TokenAxis, j: TokenAxis) -> np.ndarray:
     try:
         found = np.asarray(sieve.function(i, j))
     except HeadwiseError:
@@ -257,7 +257,7 @@ def sieve_matrices(
     stop = width if stop is None else stop
     out = np.zeros((len(batch), len(sieves), stop - start, width), dtype=bool)
     for number, row in enumerate(batch.rows):
-        i, j = both_sides(row, start, stop)
+        i, j = token_axes(row, start, stop)
         for place, sieve in enumerate(sieves if i.position.size else ()):
             out[number, place, : i.position.size, : len(row)] = _checked(sieve, i, j)
     return torch.from_numpy(out).to(batch.device)

@@ -14,7 +14,7 @@ from headwise.text.encode import Encoded
 from headwise.text.example import ROLES, ROOT
 
 
-class Tokens:
+class TokenAxis:
     """One side of an attention map: arrays over tokens that broadcast against the other side.
 
     A sieve `f(i, j)` gets the looking tokens `i`, whose arrays have the shape `[rows, 1]`, and the
@@ -76,18 +76,18 @@ class Tokens:
         table = np.array([*values, ""], dtype=object)  # the last entry is what NO_WORD, −1, finds
         return table[self.word] if len(table) > 1 else np.full(self.word.shape, "", dtype=object)
 
-    def linked(self, other: Tokens, relations: Iterable[str]) -> np.ndarray:
+    def linked(self, other: TokenAxis, relations: Iterable[str]) -> np.ndarray:
         """Bool `[rows, tokens]`: whether the two tokens' words are joined by an arc of one of these
         relations.
 
         Whichever of them is the head. A name without a subtype stands for its subtypes too: `nsubj`
         for `nsubj:pass`."""
-        joined = joined_words(self.row, relations)
+        joined = linked_words(self.row, relations)
         found: np.ndarray = joined[self.word, other.word]
         return found
 
 
-def joined_words(row: Encoded, relations: Iterable[str], arcs: str = "by") -> np.ndarray:
+def linked_words(row: Encoded, relations: Iterable[str], arcs: str = "by") -> np.ndarray:
     """Bool `[word + 1, word + 1]`: words joined by an arc of one of these relations; the last row
     and column belong to tokens without a word.
 
@@ -105,8 +105,10 @@ def joined_words(row: Encoded, relations: Iterable[str], arcs: str = "by") -> np
     return joined
 
 
-def both_sides(row: Encoded, start: int = 0, stop: int | None = None) -> tuple[Tokens, Tokens]:
+def token_axes(
+    row: Encoded, start: int = 0, stop: int | None = None
+) -> tuple[TokenAxis, TokenAxis]:
     """The looking tokens `start..stop` (all by default) and all tokens looked at."""
-    return Tokens(row, start, len(row) if stop is None else min(stop, len(row)), True), Tokens(
-        row, 0, len(row), False
-    )
+    return TokenAxis(
+        row, start, len(row) if stop is None else min(stop, len(row)), True
+    ), TokenAxis(row, 0, len(row), False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.roles.significance import COARSE
+from headwise.analyses.roles.significance import COARSE_ROLES
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.pande2021.tasks import TASKS, roles, task_inputs
@@ -51,7 +51,7 @@ def _third(one: xr.Dataset, role: str, third: str) -> tuple[float, float, float]
 def _rows(found: dict[str, xr.Dataset]) -> list[Row]:
     rows = []
     for task, one in found.items():
-        for role in (role for role in COARSE if role in one["role"].values):
+        for role in (role for role in COARSE_ROLES if role in one["role"].values):
             for third in (INITIAL, "middle", FINAL):
                 value, low, high = _third(one, role, third)
                 if np.isfinite(value):
@@ -98,7 +98,7 @@ def _claims(found: dict[str, xr.Dataset]) -> dict[str, Verdict]:
     )
     stays, holds = [], []
     for task, one in found.items():
-        for role in (role for role in COARSE if role in one["role"].values):
+        for role in (role for role in COARSE_ROLES if role in one["role"].values):
             first, last = _third(one, role, INITIAL)[0], _third(one, role, FINAL)[0]
             if np.isfinite(first) and np.isfinite(last):
                 stays.append(f"{task} {role} {first:+.2f} and {last:+.2f}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.roles.significance import FINE
+from headwise.analyses.roles.significance import FINE_ROLES
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.pande2021.tasks import TASKS, TREES, Scored, found
 from headwise.experiments.reproduction.schema import Outcome, Row, Table, Verdict
@@ -187,7 +187,7 @@ def grid(bench: Bench) -> Outcome:
 
 def _skills(one: Scored) -> np.ndarray:
     """Bool `[layer, head, role]` of the nine roles."""
-    return np.stack([has(one.roles, role) for role in FINE], -1)
+    return np.stack([has(one.roles, role) for role in FINE_ROLES], -1)
 
 
 def _mean(scored: tuple[Scored, ...], value: Callable[[Scored], float]) -> float:
@@ -215,7 +215,7 @@ def _only(tasks: tuple[Scored, ...], last: range) -> Verdict:
     alone = skilled = 0
     for one in tasks:
         skills = _skills(one)[list(last)]
-        delimiters = [FINE.index("cls"), FINE.index("sep")]
+        delimiters = [FINE_ROLES.index("cls"), FINE_ROLES.index("sep")]
         others = np.delete(skills, delimiters, -1).any(-1)
         skilled += int(skills.any(-1).sum())
         alone += int((skills[..., delimiters].any(-1) & ~others).sum())

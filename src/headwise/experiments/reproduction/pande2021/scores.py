@@ -6,8 +6,8 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.roles.sieves import find_sieve
-from headwise.analyses.roles.sieves.tokens import both_sides
-from headwise.analyses.roles.significance import COARSE, undecided
+from headwise.analyses.roles.sieves.tokens import token_axes
+from headwise.analyses.roles.significance import COARSE_ROLES, undecided_share
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.pande2021.tasks import found
@@ -45,7 +45,7 @@ def sieves(bench: Bench) -> Outcome:
         fig = style.new_figure(style.PAGE, 2.1)
         for ax, name in zip(fig.subplots(1, len(SHOWN)), SHOWN, strict=True):
             matrix = np.broadcast_to(
-                find_sieve(name).function(*both_sides(row)), (len(row), len(row))
+                find_sieve(name).function(*token_axes(row)), (len(row), len(row))
             )
             ax.imshow(matrix, cmap=style.SEQUENTIAL, interpolation="nearest")
             ax.set(xticks=[], yticks=[])
@@ -94,7 +94,7 @@ def _skewed(roles: xr.Dataset) -> tuple[int, int]:
     counts = roles["histogram"].transpose("layer", "head", "role", "bin").values
     low = roles["bin_low"].values
     high = np.append(low[1:], low[-1] * 2)
-    chosen = [i for i, role in enumerate(roles["role"].values) if role in COARSE]
+    chosen = [i for i, role in enumerate(roles["role"].values) if role in COARSE_ROLES]
     total = counts.sum(-1)
     place = (np.cumsum(counts, -1) < total[..., None] / 2).sum(-1)
     middle = (low[place] + high[place]) / 2
@@ -110,10 +110,10 @@ def p_values(bench: Bench) -> Outcome:
     means = {one.task: float(one.roles.attrs["tau_mean_paper"]) for one in every}
     taus = {one.task: float(one.roles.attrs["tau"]) for one in every}
     coarse = [
-        one.roles["p_value"].sel(role=[r for r in COARSE if r in one.roles["role"]]).values
+        one.roles["p_value"].sel(role=[r for r in COARSE_ROLES if r in one.roles["role"]]).values
         for one in every
     ]
-    between = undecided(np.concatenate([values.ravel() for values in coarse]))
+    between = undecided_share(np.concatenate([values.ravel() for values in coarse]))
     tau = float(np.floor(np.mean(list(means.values()))) + 1)
     rows = [
         Row(

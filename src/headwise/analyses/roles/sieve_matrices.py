@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.roles.sieves import Sieve, Tokens, sieve_matrices
+from headwise.analyses.roles.sieves import Sieve, TokenAxis, sieve_matrices
 from headwise.analyses.roles.sieves.builtin import segment
-from headwise.analyses.roles.sieves.forms import Same
+from headwise.analyses.roles.sieves.forms import EqualLabels
 from headwise.models.statistics.request import MIN_MASS_WITHOUT_SINK
 from headwise.models.view import AttentionRows
 from headwise.text.encode import Batch
@@ -24,7 +24,7 @@ EDGE = 2  # rows at the end whose band is too wide
 def reduced(
     sieves: tuple[Sieve, ...], rows: AttentionRows, batch: Batch, released: bool = False
 ) -> dict[str, Tensor]:
-    """The sums of one block of rows: see `Shares.score`; of a causal model also `total_rest`,
+    """The sums of one block of rows: see `ScaledSieves.score`; of a causal model also `total_rest`,
     `count_rest[example, head, role]`, the same of rows without the first token, made to sum to one
     again (`count_rest` has only the rows that leave anything), and `first[example, head]`,
     `later[example, 1]`: the mass on the first token of the rows after it, and how many there
@@ -60,7 +60,7 @@ def looks_ahead(rows: AttentionRows, batch: Batch) -> bool:
     return batch.remember(("roles", "looks ahead"), make)
 
 
-class Shares:
+class ScaledSieves:
     """The sieves of a block of rows, divided by their sizes: one product with the weights gives
     every head's sum of β for every role."""
 
@@ -110,21 +110,23 @@ class Shares:
         return parts
 
 
-def _shares(batch: Batch, sieves: tuple[Sieve, ...], start: int, stop: int) -> dict[str, Shares]:
+def _shares(
+    batch: Batch, sieves: tuple[Sieve, ...], start: int, stop: int
+) -> dict[str, ScaledSieves]:
     """The sieves depend on the batch, not on the layer: they are built once for all layers. Where
     rows come in blocks only the last block is kept, so that memory stays linear in length."""
-    last = batch.remember(("roles", sieves), dict[tuple[int, int], dict[str, Shares]])
+    last = batch.remember(("roles", sieves), dict[tuple[int, int], dict[str, ScaledSieves]])
     if (start, stop) not in last:
         last.clear()
         matrices = sieve_matrices(sieves, batch, start, stop)
-        last[start, stop] = {"all": Shares(matrices), "rest": Shares(matrices[..., 1:])}
+        last[start, stop] = {"all": ScaledSieves(matrices), "rest": ScaledSieves(matrices[..., 1:])}
     return last[start, stop]
 
 
 # --- as released ----------------------------------------------------------------------------------
 
 
-def block_of(side: Tokens) -> np.ndarray:
+def block_of(side: TokenAxis) -> np.ndarray:
     """The block that a looking token is scored against: the first up to its end, the second from
     the first [SEP] on."""
     own = side.row.segment
@@ -135,7 +137,7 @@ def block_of(side: Tokens) -> np.ndarray:
     return found
 
 
-_BLOCK = Same("block as released", block_of, segment, itself=True)
+_BLOCK = EqualLabels("block as released", block_of, segment, itself=True)
 
 
 def released_sieves(sieves: tuple[Sieve, ...]) -> tuple[Sieve, ...]:
@@ -147,7 +149,7 @@ def released_sieves(sieves: tuple[Sieve, ...]) -> tuple[Sieve, ...]:
 
 def as_released(
     sums: Mapping[str, Tensor],
-    shares: Shares,
+    shares: ScaledSieves,
     weights: Tensor,
     rows: AttentionRows,
     batch: Batch,

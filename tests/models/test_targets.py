@@ -146,7 +146,7 @@ def test_analyses_and_ablation_of_a_decoder_that_reads_a_source(stack: str) -> N
     by_hand = []
     for place in range(3):
         rows, keys = int(batch.lengths[place]), int(batch.keys.lengths[place])
-        of_kind = batch.keys.kind(kind)[place, :keys]
+        of_kind = batch.keys.token_mask(kind)[place, :keys]
         by_hand.append(float(maps[place, 1, 2, :rows, :keys][:, of_kind].sum(-1).mean()))
     found = atlas["surface"]["mass"].sel(layer=1, head=2, token_type=kind)
     assert float(found) == pytest.approx(np.mean(by_hand), abs=1e-5)

@@ -69,8 +69,8 @@ def test_roles_are_kinds_features_and_sieves() -> None:
     encoder = Encoder(tokenizer(CHATML), 200)
     rows = [encoder.encode(Example(messages=MESSAGES)), encoder.encode(Example(text="the dog"), 1)]
     batch = collate(rows)  # type: ignore[arg-type]
-    assert batch.kind("user")[0].sum() == rows[0].role("user").sum() > 0  # type: ignore[union-attr]
-    assert not batch.kind("user")[1].any()
+    assert batch.token_mask("user")[0].sum() == rows[0].role("user").sum() > 0  # type: ignore[union-attr]
+    assert not batch.token_mask("user")[1].any()
     reply = parse_feature("reply: token=assistant|tool")
     assert reply.requires == {"roles"}
     assert np.array_equal(reply.tokens(rows[0]), rows[0].role("assistant"))  # type: ignore[arg-type, union-attr]

@@ -222,7 +222,7 @@ def test_padding_is_no_token():
             assert not getattr(batch, name)[i, n:].any()
         assert (batch.word[i, n:] == NO_WORD).all()
         assert (batch.segment[i, n:] == NO_SEGMENT).all()
-    kinds = sum(batch.kind(k).int() for k in ("cls", "sep", "punct", "other"))
+    kinds = sum(batch.token_mask(k).int() for k in ("cls", "sep", "punct", "other"))
     assert torch.equal(kinds, batch.attention_mask.int())
     assert batch.select([2, 0]).index == [2, 0]
 

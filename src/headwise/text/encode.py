@@ -1,4 +1,4 @@
-"""From an example to token ids, with every token's word, segment and kind."""
+"""Turn examples into rows of token ids, with the word, segment and token type of every token."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 TOO_LONG_RULES = ("truncate", "skip")
-FAR = 100  # characters a token of a text that is read only to be cut; see `Encoder.encode`
-Made = TypeVar("Made")
+# A text is tokenized only up to this many characters per token that the model takes.
+CHARACTERS_PER_TOKEN = 100
+PUNCTUATION = (".", ",")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
     """An example as one row of token ids.
 
-    `word[t]` is the index of token t's word (NO_WORD for special tokens, and everywhere where no
-    words are known), `segment[t]` 0 or 1 (NO_SEGMENT for special tokens). `aligned` is False where
-    no words are known, or some word's characters are in no token: word-level analyses leave such an
-    example out and count it. A token on two words is of the one that most of its characters are of;
-    the other may have none (`every_word`)."""
+    `word[t]` is the index of token t's word: NO_WORD for special tokens, and for all tokens where
+    the example has no words. `segment[t]` is 0 or 1, NO_SEGMENT for special tokens. `aligned` is
+    False where the example has no words or some word has no token; word-level analyses skip and
+    count such examples. A token that covers two words belongs to the one with most of its
+    characters, so the other word may have no token of its own (see `every_word`).
+    """
 
     index: int
     example: Example
@@ -52,59 +55,59 @@ class Encoded:
     punct: np.ndarray  # bool [token]
     truncated: bool
     aligned: bool
-    pieces: tuple[
-        str, ...
-    ] = ()  # the text of each token, without the marks that say where it stands in a word
-    source: Encoded | None = None  # what the encoder reads, where this is what its decoder reads
-    cross: bool = False  # whether the tokens of `source` are the keys
-    spell: Callable[[int], str] = str  # what a token id says
-    roles: np.ndarray | None = (
-        None  # int64 [token], places in ROLES; None where it is no conversation
-    )
+    # The text of each subword, without the tokenizer's marks for word starts or continuations.
+    pieces: tuple[str, ...] = ()
+    # The encoder's input, where this row is the decoder's.
+    source: Encoded | None = None
+    # Whether attention goes to the tokens of `source` (cross-attention).
+    cross: bool = False
+    # Returns the text of a token id.
+    spell: Callable[[int], str] = str
+    # int64 [token], positions in ROLES; None where the example is no conversation.
+    roles: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def tokens(self) -> list[str]:
-        """What each token says, with the space before it where the tokenizer has it so; its id
-        where no tokenizer is known."""
+        """Return the text of each token, with its leading space; ids where no tokenizer is
+        known."""
         return [self.spell(int(token)) for token in self.ids]
 
     def role(self, name: str) -> np.ndarray:
-        """Bool [token]: the tokens of a role (`user`, `template`); none where it is no
-        conversation."""
-        found: np.ndarray = (
-            np.zeros(len(self), bool) if self.roles is None else self.roles == ROLES.index(name)
-        )
-        return found
+        """Return which tokens have a role of a conversation (`user`, `template`), bool [token]."""
+        if self.roles is None:
+            return np.zeros(len(self), bool)
+        has_role: np.ndarray = self.roles == ROLES.index(name)
+        return has_role
 
     @property
     def word_count(self) -> int:
-        """One more than the largest word index here. In a cut pair the words cut off the first
-        segment lie below it and have no token."""
+        """Return the largest word index plus one.
+
+        In a truncated pair, words cut from the first segment count but have no token.
+        """
         return int(self.word.max(initial=-1)) + 1
 
     @property
     def every_word(self) -> bool:
         """Whether every word of the example has a token of its own."""
-        return self.aligned and len(np.unique(self.word[self.word != NO_WORD])) == len(
-            self.example.all_words
-        )
+        words_with_tokens = np.unique(self.word[self.word != NO_WORD])
+        return self.aligned and len(words_with_tokens) == len(self.example.all_words)
 
 
 class Encoder:
-    """Turns examples into token rows with one tokenizer.
+    """Encodes examples with one tokenizer.
 
     Parameters
     ----------
     tokenizer : PreTrainedTokenizerBase
         A fast tokenizer of transformers.
     max_length : int
-        The longest row the model takes; special tokens count.
+        The maximum number of tokens of a row, special tokens included.
     overlong : {"truncate", "skip"}, default "truncate"
-        What happens to longer rows: they are cut at the end, of the longer segment first, or left
-        out.
+        What happens to longer rows: truncated at the end, the longer segment first, or skipped.
     """
 
     def __init__(
@@ -113,12 +116,9 @@ class Encoder:
         one_of("overlong", overlong, TOO_LONG_RULES)
         if not getattr(tokenizer, "is_fast", False):
             name = type(tokenizer).__name__
-            raise ModelError(
-                f"{name} gives no word ids or offsets; use the model's fast tokenizer."
-            )
-        if (
-            getattr(tokenizer, "truncation_side", "right") != "right"
-        ):  # words are lost at the end, as the policy says
+            raise ModelError(f"{name} has no word ids or offsets; use the model's fast tokenizer.")
+        if getattr(tokenizer, "truncation_side", "right") != "right":
+            # Rows are always truncated at the end; the caller's tokenizer stays as it is.
             tokenizer = copy.deepcopy(tokenizer)
             tokenizer.truncation_side = "right"
         self.tokenizer = tokenizer
@@ -127,166 +127,230 @@ class Encoder:
         self._pieces = Pieces(tokenizer)
 
     def limited(self, max_length: int, overlong: str | None = None) -> Encoder:
-        """An encoder with the same tokenizer and another limit (never above this one's); this one
-        stays as it is.
+        """Return an encoder with the same tokenizer and a lower limit.
 
         Parameters
         ----------
         max_length : int
-            The longest row it gives.
+            The maximum number of tokens; the limit of this encoder still holds.
         overlong : str, optional
-            What it does with longer ones; by default what this one does.
+            What happens to longer rows; default: as in this encoder.
         """
-        return Encoder(self.tokenizer, min(max_length, self.max_length), overlong or self.overlong)
+        lower_limit = min(max_length, self.max_length)
+        return Encoder(self.tokenizer, lower_limit, overlong or self.overlong)
 
     @cached_property
     def cls_id(self) -> int | None:
-        """The id of the token that opens an input: cls, or beginning of sequence."""
-        return _first(self.tokenizer.cls_token_id, self.tokenizer.bos_token_id)
+        """The id of the opening token: cls, or beginning of sequence."""
+        return _first_id(self.tokenizer.cls_token_id, self.tokenizer.bos_token_id)
 
     @cached_property
     def sep_id(self) -> int | None:
-        """The id of the token that closes a segment: sep, or end of sequence; None where it opens
-        inputs too (GPT-2)."""
-        found = _first(self.tokenizer.sep_token_id, self.tokenizer.eos_token_id)
-        return None if found == self.cls_id else found
+        """The id of the token that ends a segment: sep, or end of sequence."""
+        closing_id = _first_id(self.tokenizer.sep_token_id, self.tokenizer.eos_token_id)
+        # GPT-2 has one token for both ends of a text: it counts as the opening token.
+        if closing_id == self.cls_id:
+            return None
+        return closing_id
 
     @cached_property
     def token_types(self) -> tuple[str, ...]:
-        """The token types this tokenizer really has."""
-        has = {
-            "cls": self.cls_id is not None,
-            "sep": self.sep_id is not None,
-            "punct": True,
-            "other": True,
-        }
-        return tuple(name for name, present in has.items() if present)
+        """The token types that this tokenizer has."""
+        names = []
+        if self.cls_id is not None:
+            names.append("cls")
+        if self.sep_id is not None:
+            names.append("sep")
+        return (*names, "punct", "other")
 
     @cached_property
     def splits_words(self) -> bool:
-        """Whether words given apart come out as they do in a text with spaces. Byte-level
-        tokenizers (GPT-2, RoBERTa) would glue them together: for those the words are joined by
-        spaces and aligned by offsets."""
-        probe = ["ab", "cd", "ef"]
+        """Whether a list of words gives the same tokens as the words joined by spaces.
+
+        Byte-level tokenizers (GPT-2, RoBERTa) would join the words without a space: for those, the
+        words are joined first and aligned by character offsets.
+        """
+        words = ["ab", "cd", "ef"]
         try:
-            apart = self.tokenizer(
-                probe, is_split_into_words=True, add_special_tokens=False, verbose=False
+            from_words = self.tokenizer(
+                words, is_split_into_words=True, add_special_tokens=False, verbose=False
             )
-        except Exception:  # some refuse words altogether
+        except Exception:  # some tokenizers do not accept words, with exceptions of many classes
             return False
-        together = self.tokenizer(" ".join(probe), add_special_tokens=False, verbose=False)
-        return bool(apart["input_ids"] == together["input_ids"])
+        from_text = self.tokenizer(" ".join(words), add_special_tokens=False, verbose=False)
+        return bool(from_words["input_ids"] == from_text["input_ids"])
 
     def piece_text(self, token: int) -> str:
-        """The text of one token, without the marks that say where it stands in a word."""
+        """Return the text of a token without the tokenizer's marks and without a space."""
         return self._pieces.bare(token)
 
     def token_text(self, token: int) -> str:
-        """The text of one token as it stands in a text, with the space before it."""
+        """Return the text of a token with the space before it."""
         return self._pieces.text(token)
 
-    def kinds(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
-        """Which tokens are cls, sep, punct, by their ids alone; and the pieces."""
-        pieces = tuple(self.piece_text(int(i)) for i in ids)
-        cls = ids == self.cls_id if self.cls_id is not None else np.zeros(len(ids), dtype=bool)
-        sep = ids == self.sep_id if self.sep_id is not None else np.zeros(len(ids), dtype=bool)
-        punct = np.array([piece in (".", ",") for piece in pieces], dtype=bool) & ~cls & ~sep
-        return cls, sep, punct, pieces
+    def token_type_masks(
+        self, ids: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
+        """Return which tokens are cls, sep and punct, by their ids, and the text of each."""
+        pieces = tuple(self.piece_text(int(token)) for token in ids)
+        is_cls = self._equal_to(ids, self.cls_id)
+        is_sep = self._equal_to(ids, self.sep_id)
+        is_punct = np.array([piece in PUNCTUATION for piece in pieces], dtype=bool)
+        return is_cls, is_sep, is_punct & ~is_cls & ~is_sep, pieces
+
+    @staticmethod
+    def _equal_to(ids: np.ndarray, token: int | None) -> np.ndarray:
+        if token is None:
+            return np.zeros(len(ids), dtype=bool)
+        equal: np.ndarray = ids == token
+        return equal
 
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
-        """The example as a row of tokens; None where it is too long and the policy is `skip`.
+        """Encode one example; None where it is too long and `overlong` is "skip".
 
-        Of a text far longer than the model takes only a beginning is tokenized, twice what is kept
-        at least: a book on one line would take half a minute and a gigabyte, to be thrown away."""
-        chat = None if example.messages is None else render(self.tokenizer, example)
-        if chat is not None:
+        Of a text far longer than the model takes, only the beginning is tokenized: a book on one
+        line would take half a minute and a gigabyte, only to be truncated.
+        """
+        conversation = None if example.messages is None else render(self.tokenizer, example)
+        if conversation is not None:
             row = self.tokenizer(
-                chat.text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+                conversation.text,
+                add_special_tokens=False,
+                return_offsets_mapping=True,
+                verbose=False,
             )
         else:
-            row = self._tokenize(example, FAR * self.max_length) or self._tokenize(example)
-        assert row is not None  # of a whole text
+            row = self._tokenize(example, CHARACTERS_PER_TOKEN * self.max_length)
+            if row is None:
+                row = self._tokenize(example)
+        assert row is not None  # a whole text is always tokenized
         ids = np.asarray(row["input_ids"], dtype=np.int64)
         if ids.size == 0:
             raise InputError(f"{example.where}: the text has no tokens; remove the empty row.")
-        segment = np.array(
-            [NO_SEGMENT if s is None else s for s in row.sequence_ids(0)], dtype=np.int64
-        )
-        if chat is not None:
-            segment = np.where(np.isin(ids, self.tokenizer.all_special_ids), NO_SEGMENT, segment)
+        segment = _segments(row)
+        if conversation is not None:
+            # The template writes its special tokens as text: the tokenizer does not mark them.
+            is_special = np.isin(ids, self.tokenizer.all_special_ids)
+            segment = np.where(is_special, NO_SEGMENT, segment)
+
         truncated = len(ids) > self.max_length
         if truncated and self.overlong == "skip":
             return None
-        keep = kept_places(segment, self.max_length) if truncated else np.arange(len(ids))
-        ids, segment = ids[keep], segment[keep]
+        if truncated:
+            kept_tokens = kept_places(segment, self.max_length)
+        else:
+            kept_tokens = np.arange(len(ids))
+        ids = ids[kept_tokens]
+        segment = segment[kept_tokens]
         special = segment == NO_SEGMENT
-        placed = example if chat is None else chat.placed(example)
-        word, aligned = aligned_words(placed, row, keep, segment, self.splits_words)
+
+        # The words of a conversation move with its messages to where the template puts them.
+        located = example if conversation is None else conversation.placed(example)
+        word, aligned = aligned_words(located, row, kept_tokens, segment, self.splits_words)
         types = np.zeros_like(ids)
         if "token_type_ids" in row:
-            types = np.asarray(row["token_type_ids"], dtype=np.int64)[keep]
-        cls, sep, punct, pieces = self.kinds(ids)
-        kinds = (special, cls, sep, punct, truncated, aligned, pieces)
-        roles = (
-            None
-            if chat is None
-            else chat.roles([row["offset_mapping"][place] for place in keep.tolist()], special)
-        )
+            types = np.asarray(row["token_type_ids"], dtype=np.int64)[kept_tokens]
+        roles = None
+        if conversation is not None:
+            offsets = [row["offset_mapping"][token] for token in kept_tokens.tolist()]
+            roles = conversation.roles(offsets, special)
+        is_cls, is_sep, is_punct, pieces = self.token_type_masks(ids)
         return Encoded(
-            index, example, ids, types, word, segment, *kinds, spell=self.token_text, roles=roles
+            index=index,
+            example=example,
+            ids=ids,
+            types=types,
+            word=word,
+            segment=segment,
+            special=special,
+            cls=is_cls,
+            sep=is_sep,
+            punct=is_punct,
+            truncated=truncated,
+            aligned=aligned,
+            pieces=pieces,
+            spell=self.token_text,
+            roles=roles,
         )
 
-    def _tokenize(self, example: Example, beginning: int = 0) -> BatchEncoding | None:
-        """The tokens of an example, or of the beginnings of its segments of so many characters;
-        None where these give too few tokens to stand for the whole."""
-        apart = example.text is None and self.splits_words
+    def _tokenize(self, example: Example, max_characters: int = 0) -> BatchEncoding | None:
+        """Tokenize an example, or only the first `max_characters` of each segment.
+
+        Returns None where the beginnings have too few tokens to replace the whole text.
+        """
+        words_apart = example.text is None and self.splits_words
         first: Any
         second: Any
         if example.text is not None:
-            first, second = example.text, example.pair
+            first = example.text
+            second = example.pair
         else:
-            first, second = list(example.words or ()), list(example.words_pair or ())
+            first = list(example.words or ())
+            second = list(example.words_pair or ())
             if not first:
                 raise InputError(f"{example.where}: the example has no words.")
-            if not apart:
-                first, second = " ".join(first), " ".join(second)
-        whole = first, second
-        if beginning:
-            first, second = beginning_of(first, beginning), beginning_of(second, beginning)
-        with reading(
-            example.where, "the tokenizer cannot read it"
-        ):  # tokenizers raise bare exceptions of many kinds
+            if not words_apart:
+                first = " ".join(first)
+                second = " ".join(second)
+        first_cut = False
+        second_cut = False
+        if max_characters:
+            whole_first, first = first, beginning_of(first, max_characters)
+            whole_second, second = second, beginning_of(second, max_characters)
+            first_cut = first is not whole_first
+            second_cut = second is not whole_second
+        with reading(example.where, "the tokenizer cannot read it"):
             row: BatchEncoding = self.tokenizer(
                 first,
                 second if example.has_pair else None,
-                is_split_into_words=apart,
-                return_offsets_mapping=not apart,
+                is_split_into_words=words_apart,
+                return_offsets_mapping=not words_apart,
                 return_token_type_ids="token_type_ids" in self.tokenizer.model_input_names,
                 verbose=False,
             )
-        return (
-            row if self._stands_for(row, (first is not whole[0], second is not whole[1])) else None
-        )
+        if self._enough_tokens(row, first_cut, second_cut):
+            return row
+        return None
 
-    def _stands_for(self, row: BatchEncoding, cut: tuple[bool, bool]) -> bool:
-        """Whether what is kept of a row whose segments were cut is what would be kept of the whole:
-        enough tokens must lie between the last that is kept and the cut, and the longer segment,
-        which is shortened first, must be the same."""
-        if not any(cut):
+    def _enough_tokens(self, row: BatchEncoding, first_cut: bool, second_cut: bool) -> bool:
+        """Whether truncating a row of beginnings gives the same as truncating the whole text.
+
+        Truncation shortens the longer segment first, so the cut segment must be the longer one,
+        with enough tokens between the last one that is kept and the cut.
+        """
+        if not first_cut and not second_cut:
             return True
-        count = [row.sequence_ids(0).count(part) for part in (0, 1)]
-        longer, other = count if cut[0] else reversed(count)
-        return not all(cut) and longer >= 2 * self.max_length and longer > other
+        if first_cut and second_cut:
+            return False
+        segments = row.sequence_ids(0)
+        in_first = segments.count(0)
+        in_second = segments.count(1)
+        if first_cut:
+            return in_first >= 2 * self.max_length and in_first > in_second
+        return in_second >= 2 * self.max_length and in_second > in_first
 
 
-def _first(*values: int | None) -> int | None:
-    return next((v for v in values if v is not None), None)
+def _segments(row: BatchEncoding) -> np.ndarray:
+    """Return the segment of each token; NO_SEGMENT for special tokens."""
+    segments = []
+    for segment in row.sequence_ids(0):
+        segments.append(NO_SEGMENT if segment is None else segment)
+    return np.array(segments, dtype=np.int64)
+
+
+def _first_id(*ids: int | None) -> int | None:
+    for token in ids:
+        if token is not None:
+            return token
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Rows of similar length, padded on the right, on the model's device. Padding is False in
-    `attention_mask` and in every token type, and NO_WORD and NO_SEGMENT."""
+    """Encoded examples of similar length, padded on the right, on the model's device.
+
+    Padding is False in `attention_mask` and in every token type, and has NO_WORD and NO_SEGMENT.
+    """
 
     rows: tuple[Encoded, ...]
     ids: Tensor  # int64 [example, token]
@@ -299,23 +363,21 @@ class Batch:
     cls: Tensor  # bool [example, token]
     sep: Tensor  # bool [example, token]
     punct: Tensor  # bool [example, token]
-    source: Batch | None = None  # what the encoder reads, where this is what its decoder reads
+    source: Batch | None = None  # the encoder's inputs, where these are the decoder's
     _memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def remember(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` gives, made once for this batch: what is the same in every layer. It dies
-        with the batch."""
+    def remember(self, key: Hashable, compute: Callable[[], Value]) -> Value:
+        """Return what `compute` gives, computed once per batch: for values that all layers share."""
         if key not in self._memo:
-            self._memo[key] = make()
-        made: Made = self._memo[key]
-        return made
+            self._memo[key] = compute()
+        value: Value = self._memo[key]
+        return value
 
     def forget(self) -> None:
-        """Drop what was remembered, once the batch has been seen: a list of batches must not keep
-        it all."""
+        """Drop the remembered values: a list of processed batches must not keep them."""
         self._memo.clear()
 
     @property
@@ -325,12 +387,14 @@ class Batch:
 
     @property
     def keys(self) -> Batch:
-        """The tokens that attention looks at: these, or in cross-attention those of the source."""
-        return self.source if self.source is not None and self.rows[0].cross else self
+        """The tokens attention goes to: these, or in cross-attention those of the source."""
+        if self.source is not None and self.rows[0].cross:
+            return self.source
+        return self
 
     @property
     def tokens(self) -> list[list[str]]:
-        """What the tokens of each example say, without padding."""
+        """The text of the tokens of each example, without padding."""
         return [row.tokens for row in self.rows]
 
     @property
@@ -338,12 +402,17 @@ class Batch:
         """Where the tensors are."""
         return self.ids.device
 
-    def kind(self, name: str) -> Tensor:
-        """Bool [example, token]: tokens of a type (`cls`, `sep`, `punct`, `other`), or the `first`,
-        whatever it is; of a role in a conversation (`system`, `user`, `assistant`, `tool`,
-        `template`)."""
+    def token_mask(self, name: str) -> Tensor:
+        """Return which tokens are of a type, bool [example, token].
+
+        Parameters
+        ----------
+        name : str
+            A token type (`cls`, `sep`, `punct`, `other`), `first` (the first token, whatever it
+            is), or a role of a conversation (`system`, `user`, `assistant`, `tool`, `template`).
+        """
         if name in ROLES:
-            return self.remember(("role", name), lambda: self._of_role(name))
+            return self.remember(("role", name), lambda: self._role_mask(name))
         if name == "first":
             first = torch.zeros_like(self.attention_mask)
             first[:, 0] = True
@@ -352,34 +421,33 @@ class Batch:
             return self.attention_mask & ~(self.cls | self.sep | self.punct)
         return {"cls": self.cls, "sep": self.sep, "punct": self.punct}[name]
 
-    def _of_role(self, name: str) -> Tensor:
-        out = torch.zeros_like(self.attention_mask)
+    def _role_mask(self, name: str) -> Tensor:
+        mask = torch.zeros_like(self.attention_mask)
         for number, row in enumerate(self.rows):
-            out[number, : len(row)] = torch.from_numpy(row.role(name)).to(self.device)
-        return out
+            mask[number, : len(row)] = torch.from_numpy(row.role(name)).to(self.device)
+        return mask
 
     def select(self, keep: Sequence[int]) -> Batch:
-        """Only these examples, with the same padding."""
-        chosen = torch.as_tensor(
-            list(keep), dtype=torch.long, device=self.device
-        )  # none is possible too
-        tensors = {name: getattr(self, name)[chosen] for name in _TENSORS}
+        """Return a batch of these examples only, with the same padding; `keep` may be empty."""
+        positions = torch.as_tensor(list(keep), dtype=torch.long, device=self.device)
+        tensors = {name: getattr(self, name)[positions] for name in _TENSORS}
         source = None if self.source is None else self.source.select(keep)
         return replace(self, rows=tuple(self.rows[i] for i in keep), source=source, **tensors)
 
 
 def units_of(rows: Sequence[Encoded]) -> list[int]:
-    """The unit of sampling that each example is of: its document, or the example itself where it
-    has none."""
+    """Return the unit of sampling of each example: its document, or the example itself."""
     return [unit_key(row.example.document, row.index) for row in rows]
 
 
 def documents_of(rows: Sequence[Encoded]) -> list[int] | None:
-    """The same where every example is of a document, else None."""
-    return None if any(row.example.document is None for row in rows) else units_of(rows)
+    """Return the document of each example as a unit; None where some example has no document."""
+    if any(row.example.document is None for row in rows):
+        return None
+    return units_of(rows)
 
 
-# What padding holds in each tensor that is padded rows; the padding of `ids` is the tokenizer's.
+# The padding value of each tensor; `ids` are padded with the tokenizer's own id.
 PADDING = {
     "types": 0,
     "word": NO_WORD,
@@ -395,22 +463,20 @@ _TENSORS = ("ids", "attention_mask", "lengths", *PADDING)
 def collate(
     rows: Sequence[Encoded], pad_id: int = 0, device: torch.device | str = "cpu", pad_to: int = 0
 ) -> Batch:
-    """Pad rows to the longest of them (or to `pad_to`)."""
+    """Pad rows to the longest of them, or to `pad_to` tokens, and stack them."""
     width = max(pad_to, max(len(row) for row in rows))
     lengths = torch.tensor([len(row) for row in rows])
     tensors = {"lengths": lengths, "attention_mask": torch.arange(width)[None] < lengths[:, None]}
     for name, fill in {"ids": pad_id, **PADDING}.items():
-        padded = np.full((len(rows), width), fill, dtype=bool if fill is False else np.int64)
-        for i, row in enumerate(rows):
-            padded[i, : len(row)] = getattr(row, name)
+        dtype = bool if fill is False else np.int64
+        padded = np.full((len(rows), width), fill, dtype=dtype)
+        for number, row in enumerate(rows):
+            padded[number, : len(row)] = getattr(row, name)
         tensors[name] = torch.from_numpy(padded)
-    given = [row.source for row in rows if row.source is not None]
-    source = collate(given, pad_id, device) if given else None
-    return Batch(
-        rows=tuple(rows),
-        source=source,
-        **{name: tensor.to(device) for name, tensor in tensors.items()},
-    )
+    source_rows = [row.source for row in rows if row.source is not None]
+    source = collate(source_rows, pad_id, device) if source_rows else None
+    on_device = {name: tensor.to(device) for name, tensor in tensors.items()}
+    return Batch(rows=tuple(rows), source=source, **on_device)
 
 
 def batches(
@@ -421,16 +487,31 @@ def batches(
     *,
     alike: float = 0.0,
 ) -> list[Batch]:
-    """Rows sorted by length and cut into batches of at most `max_tokens` padded tokens (at least
-    one row each).
+    """Sort rows by length and group them into batches of at most `max_tokens` padded tokens.
 
-    With `alike` no row is shorter than that share of the longest beside it, for work that padding
-    makes much dearer."""
-    out: list[Batch] = []
+    Parameters
+    ----------
+    rows : sequence of Encoded
+        The examples.
+    max_tokens : int
+        The maximum number of tokens of a batch, padding included; a batch has at least one row.
+    pad_id : int, default 0
+        The id of padding tokens.
+    device : torch.device or str, default "cpu"
+        Where the batches are created.
+    alike : float, default 0
+        The minimum ratio of the shortest to the longest row of a batch, for work that padding
+        makes much more expensive.
+    """
+    result: list[Batch] = []
     group: list[Encoded] = []
     for row in sorted(rows, key=lambda row: (len(row), row.index)):
-        if group and ((len(group) + 1) * len(row) > max_tokens or len(group[0]) < alike * len(row)):
-            out.append(collate(group, pad_id, device))
+        # Rows come shortest first: this one is the longest of its batch.
+        too_many_tokens = (len(group) + 1) * len(row) > max_tokens
+        if group and (too_many_tokens or len(group[0]) < alike * len(row)):
+            result.append(collate(group, pad_id, device))
             group = []
         group.append(row)
-    return [*out, collate(group, pad_id, device)] if group else out
+    if group:
+        result.append(collate(group, pad_id, device))
+    return result

@@ -26,7 +26,7 @@ def synthetic_row(encoder: Encoder, ids: Sequence[int] | np.ndarray, index: int 
         The row's number.
     """
     given = np.asarray(ids, dtype=np.int64)
-    cls, sep, punct, pieces = encoder.kinds(given)
+    cls, sep, punct, pieces = encoder.token_type_masks(given)
     special = cls | sep
     none = np.zeros(len(given), dtype=np.int64)
     segment = np.where(special, NO_SEGMENT, 0)

@@ -254,7 +254,7 @@ class AttributionState:
         )  # as in RECEIVERS
         rows = torch.stack(receiving, dim=1).double()  # example, receiver, token
         kinds = torch.stack(
-            [batch.kind(kind) for kind in TOKEN_TYPES], dim=-1
+            [batch.token_mask(kind) for kind in TOKEN_TYPES], dim=-1
         ).double()  # example, token, type
         mass = rows[:, None, None] @ maps @ kinds[:, None, None]
         self.state.means("share").add_sums(

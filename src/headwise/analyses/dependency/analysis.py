@@ -247,7 +247,7 @@ class Dependency(Observer):
 
     def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         index = replace(word_index(batch), leading=self.reading == RELEASED)
-        resting = torch.stack([batch.kind(name) for name in noop.TYPES], -1)
+        resting = torch.stack([batch.token_mask(name) for name in noop.TYPES], -1)
         return {"maps": word_maps(rows, index, resting), "visible": word_visibility(rows, index)}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:

@@ -169,7 +169,9 @@ class Watch(Watcher):
 
     def __init__(self, batch: Batch, threshold: float) -> None:
         self.batch, self.threshold = batch, threshold
-        self.request: StatsRequest | None = StatsRequest({FIRST: batch.kind("first")}, uniform=True)
+        self.request: StatsRequest | None = StatsRequest(
+            {FIRST: batch.token_mask("first")}, uniform=True
+        )
         self.found: dict[str, list[Tensor]] = {"first": [], "rate": []}
 
     def on_statistics(self, result: StatsResult) -> None:

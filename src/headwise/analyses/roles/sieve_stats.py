@@ -60,7 +60,7 @@ def asked_of(sieves: Sequence[Sieve], batch: Batch) -> StatsRequest | None:
             pairs[_name(sieve)] = _pairs(sieve, form, batch)
     if any(isinstance(form, EqualLabels) and not form.itself for form in forms):
         offsets |= {0}
-    columns[FIRST] = batch.kind("first")
+    columns[FIRST] = batch.token_mask("first")
     return StatsRequest(columns, labels, offsets, pairs, without_sink=True, uniform=True)
 
 

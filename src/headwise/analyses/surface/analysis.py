@@ -300,8 +300,8 @@ class Surface(Observer):
 def token_type_columns(batch: Batch) -> dict[str, Tensor]:
     """Which tokens are of a kind, bool `[example, token]`: the first is `first`, and `cls` where it
     is one."""
-    first, cls = batch.kind("first"), batch.kind("cls")
-    others = {f"kind {name}": batch.kind(name) & ~first for name in TOKEN_TYPES[1:]}
+    first, cls = batch.token_mask("first"), batch.token_mask("cls")
+    others = {f"kind {name}": batch.token_mask(name) & ~first for name in TOKEN_TYPES[1:]}
     return {FIRST: first, "kind cls": cls, **others, LATER_CLS: cls & ~first}
 
 
@@ -309,7 +309,7 @@ def _role_columns(batch: Batch) -> dict[str, Tensor]:
     """Which tokens but the first are of a role, where the batch holds a conversation."""
     if all(row.roles is None for row in batch.rows):
         return {}
-    return {f"kind {role}": batch.kind(role) & ~batch.kind("first") for role in ROLES}
+    return {f"kind {role}": batch.token_mask(role) & ~batch.token_mask("first") for role in ROLES}
 
 
 def _from(queries: Tensor, masses: Tensor) -> Tensor:
@@ -380,4 +380,4 @@ def missing_token_types(shape: Shape) -> dict[str, str]:
 
 def token_type_masks(batch: Batch) -> Tensor:
     """Which type each token is of, `[example, token, type]`."""
-    return torch.stack([batch.kind(kind) for kind in TOKEN_TYPES], dim=-1)
+    return torch.stack([batch.token_mask(kind) for kind in TOKEN_TYPES], dim=-1)

@@ -322,7 +322,7 @@ class Encoder:
             return True
         if first_cut and second_cut:
             return False
-        segments = row.sequence_ids(0)
+        segments: list[int | None] = row.sequence_ids(0)
         in_first = segments.count(0)
         in_second = segments.count(1)
         if first_cut:

@@ -72,7 +72,7 @@ def make(model: HeadModel, folder: Path, notes: list[str]) -> str:
         source,
         analyses,
         folder,
-        RunOptions(shard_size=3, batch_tokens=64),
+        RunOptions(full=True, shard_size=3, batch_tokens=64),
         Listener(note=notes.append),
     ) as run:
         return run.atlas().digest

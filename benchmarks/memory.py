@@ -36,7 +36,7 @@ def note(what, done, total):
         pages = int(open("/proc/self/statm").read().split()[1])
         moments.append((done, pages * os.sysconf("SC_PAGE_SIZE") / 2**20, time.process_time(), time.perf_counter()))
 with tempfile.TemporaryDirectory() as folder:
-    options = RunOptions(shard_size=512, batch_tokens=16384)
+    options = RunOptions(full=True, shard_size=512, batch_tokens=16384)
     run_analyses(model, Corpus("stream", stream), analyses, folder, options, Listener(progress=note))
 print(json.dumps(moments))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -50,7 +50,7 @@ class Bench:
     ) -> bytes:
         """The bytes of an atlas."""
         self.runs += 1
-        options = RunOptions(shard_size=8, limit=limit)
+        options = RunOptions(full=True, shard_size=8, limit=limit)
         listener = Listener() if progress is None else Listener(progress=progress)
         chosen = [make_analysis(name) for name in ANALYSES]
         where = self.folder / f"run-{self.runs}"

@@ -29,6 +29,7 @@ KERNELS = (
 LONG = {
     "HeadModel.open",
     "draw_head",
+    "option",
     "planted_model",
     "Call.__init__",
     "Session.__init__",

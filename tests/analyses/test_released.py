@@ -12,7 +12,7 @@ import torch
 from scipy.stats import entropy
 
 from headwise.analyses.contract import choose_analyses, has_reading
-from headwise.cli.options import check_reading as check_as
+from headwise.cli.options import check_variant as check_as
 from headwise.core.errors import ParameterError
 from headwise.core.papers import reference
 from headwise.core.released import QUIRKS, quirks_of
@@ -236,6 +236,7 @@ def test_the_command_line_refuses_a_reading_that_changes_nothing() -> None:
     check_as("released", ["surface", "roles"])
     check_as("paper", ["surface"])
     with pytest.raises(
-        ParameterError, match="--as released changes dependency, roles, and none of them is among"
+        ParameterError,
+        match="--variant released changes dependency, roles, and none of them is among",
     ):
         check_as("released", ["surface"])

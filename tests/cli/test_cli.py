@@ -157,9 +157,8 @@ def test_the_model_is_taken_as_an_argument_and_as_an_option(
     for command in (("run", "offsets"), ("atlas",)):
         two = headwise(*command, model_folder, "--model", tmp_path, *rest, tmp_path / "two.nc")
         assert two.code == 2
-        assert (
-            f"Two models are named, the argument '{model_folder}' and --model '{tmp_path}'"
-            in " ".join(two.err.split())
+        assert f"Two values for model: '{model_folder}' and '{tmp_path}'" in " ".join(
+            two.err.split()
         )
 
 
@@ -171,7 +170,7 @@ def test_every_command_with_a_model_takes_it_both_ways_where_it_can() -> None:
         kinds = {
             param.param_type_name
             for param in command.params
-            if param.name in ("model", "model_too")
+            if param.name in ("model", "model_by_flag")
         }
         if kinds:
             ways[name] = kinds
@@ -336,7 +335,7 @@ def test_plan_says_what_an_atlas_would_take(
     )
     told = headwise(*arguments)
     assert told.code == 0, told.err
-    assert "together" in told.out
+    assert "total" in told.out
     found = json.loads(headwise(*arguments, "--json").out)
     assert [stage["stage"] for stage in found["stages"]] == [
         "opening",

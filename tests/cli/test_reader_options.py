@@ -12,9 +12,9 @@ from headwise.text import Spec, open_corpus
 
 
 def test_options_become_a_spec():
-    assert TextOptions("a.txt", None, None).spec() == "a.txt"
-    assert TextOptions(None, None, None).spec() is None
-    given = ["split=lines", "documents=true", "max_line=5", "skip_links=appos,pred"]
+    assert TextOptions("a.txt").spec() == "a.txt"
+    assert TextOptions().spec() is None
+    given = ("split=lines", "documents=true", "max_line=5", "skip_links=appos,pred")
     options = {
         "split": "lines",
         "documents": True,
@@ -24,9 +24,9 @@ def test_options_become_a_spec():
     }
     assert TextOptions("a.txt", given, "body").spec() == Spec("a.txt", options)
     with pytest.raises(ParameterError, match="--reader takes name=value; it is 'split'"):
-        TextOptions("a.txt", ["split"], None).spec()
+        TextOptions("a.txt", ("split",)).spec()
     with pytest.raises(ParameterError, match="name it with --corpus"):
-        TextOptions(None, ["split=lines"], None).spec()
+        TextOptions(None, ("split=lines",)).spec()
 
 
 @pytest.mark.parametrize("command", ["atlas", "run", "ablate", "compare", "draw", "prune"])
@@ -41,7 +41,7 @@ def test_every_command_with_a_corpus_has_them(command):
 def test_they_reach_the_reader(tmp_path):
     table = tmp_path / "a.csv"
     table.write_text('id,body,label\n1,"Dogs, they bark.",x\n2,Cats do not.,y\n')
-    assert [e.text for e in open_corpus(TextOptions(str(table), None, "body").spec())] == [
+    assert [e.text for e in open_corpus(TextOptions(str(table), text_field="body").spec())] == [
         "Dogs, they bark.",
         "Cats do not.",
     ]

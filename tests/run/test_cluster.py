@@ -75,7 +75,7 @@ def analyses() -> list[Analysis]:
 def run_bytes(
     model: HeadModel, folder: Path, listener: Listener | None = None, texts: list[str] = TEXTS
 ) -> bytes:
-    options = RunOptions(shard_size=4, batch_tokens=24)
+    options = RunOptions(full=True, shard_size=4, batch_tokens=24)
     corpus = Corpus.from_texts(texts, name="toy")
     return run_analyses(
         model, corpus, analyses(), folder, options, listener or Listener()
@@ -352,7 +352,7 @@ def test_a_shard_that_kills_is_set_aside_and_named(
         workers, "blame", Blame()
     )  # nothing is known of the workers that other tests ended
     texts = [*TEXTS[:4], *TEXTS[4:6], POISON, TEXTS[6], *TEXTS[8:12]]
-    options = RunOptions(shard_size=4, batch_tokens=24)
+    options = RunOptions(full=True, shard_size=4, batch_tokens=24)
 
     def run(texts: list[str], folder: str) -> Run:
         return Run(

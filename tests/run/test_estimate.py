@@ -19,7 +19,7 @@ from headwise.analyses.contract import Experiment, ExperimentContext, Observer, 
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import ParameterError
 from headwise.models.view import AttentionRows, Layer
-from headwise.run import Listener, Run, Source, clock, estimate, growth
+from headwise.run import Listener, Run, Source, clock, estimate, extrapolation
 from headwise.run import plan as plan_module
 from headwise.run.encoded import EncodedCorpus
 from headwise.stats.accumulators import Moments, State
@@ -151,7 +151,7 @@ def test_what_is_said_is_what_then_happens(
 
 
 def test_a_calibration_is_short(planted_time: None, opened: HeadModel) -> None:
-    estimate.estimate(Source(opened, texts(600)), [Long()], RunOptions(), sample=8)
+    estimate.estimate(Source(opened, texts(600)), [Long()], RunOptions(full=True), sample=8)
     assert NOW[0] < estimate.PATIENCE + 1
 
 
@@ -163,7 +163,7 @@ def test_a_sample_too_small_for_a_result_is_said(
 
     monkeypatch.setattr(Watching, "result", refused)
     found = estimate.estimate(
-        Source(opened, texts(150)), [Watching()], RunOptions(), sample=8
+        Source(opened, texts(150)), [Watching()], RunOptions(full=True), sample=8
     ).stages[-1]
     assert found.seconds == pytest.approx(150 * 0.5 * 2)
     assert "without its result" in found.note
@@ -247,7 +247,7 @@ def test_every_batch_and_every_result_is_told(opened: HeadModel, tmp_path: Path)
         Source(opened, texts(20)),
         asked,
         tmp_path,
-        RunOptions(shard_size=10, batch_tokens=40),
+        RunOptions(full=True, shard_size=10, batch_tokens=40),
         listener,
     ) as run:
         run.atlas()
@@ -284,18 +284,18 @@ def test_the_time_of_fits_lies_between_a_line_and_a_power(
     takes: Callable[[int], float], within: float
 ) -> None:
     few, more = (clock.Spent(takes(count), takes(count) / 2, 0) for count in (12, 50))
-    said = growth.fitted(growth.Line(12, 50, few, more), 200)
+    said = extrapolation.fitted(extrapolation.Line(12, 50, few, more), 200)
     assert takes(200) / within <= said.seconds <= takes(200) * within
     assert said.cpu_seconds == pytest.approx(said.seconds / 2)
 
 
 def test_noise_makes_no_time_that_falls() -> None:
-    line = growth.Line(12, 50, clock.Spent(9.0, 0.0, 0), clock.Spent(8.0, 0.0, 0))
-    assert growth.fitted(line, 200) == clock.Spent(8.0, 0.0, 0)
+    line = extrapolation.Line(12, 50, clock.Spent(9.0, 0.0, 0), clock.Spent(8.0, 0.0, 0))
+    assert extrapolation.fitted(line, 200) == clock.Spent(8.0, 0.0, 0)
 
 
 def test_where_an_example_takes_long_fewer_are_tried(planted_time: None, opened: HeadModel) -> None:
-    costs = estimate.estimate(Source(opened, texts(150)), [Slow()], RunOptions(), sample=8)
+    costs = estimate.estimate(Source(opened, texts(150)), [Slow()], RunOptions(full=True), sample=8)
     assert {cost.stage: cost.seconds for cost in costs.stages}["slow"] == pytest.approx(150 * 5 * 2)
     assert NOW[0] <= 64 * 5 + 5 * 10  # one of the two layers of the longest rows, and five rows
 
@@ -319,8 +319,8 @@ def test_budgets_of_a_thousand_heads(
     assert {name: make_analysis(name).max_examples(large) for name in names} == names
     sizes = []
     for work, size in ((1.0, None), (8.0, None), (8.0, 7)):
-        monkeypatch.setattr(plan_module, "work", lambda _, work=work: work)
-        options = RunOptions(shard_size=size)
+        monkeypatch.setattr(plan_module, "relative_cost", lambda _, work=work: work)
+        options = RunOptions(full=True, shard_size=size)
         with Run(
             Source(opened, texts(3)),
             [make_analysis("surface")],

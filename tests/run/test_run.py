@@ -71,7 +71,8 @@ def planned(model: HeadModel, corpus: Corpus, chosen: list[Analysis]) -> Plan:
 
 
 def options(**given: object) -> RunOptions:
-    return RunOptions(shard_size=2, batch_tokens=24, **given)  # type: ignore[arg-type]
+    defaults: dict[str, object] = {"full": True, "shard_size": 2, "batch_tokens": 24}
+    return RunOptions(**defaults | given)  # type: ignore[arg-type]
 
 
 def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(
@@ -172,10 +173,18 @@ def test_shard_size_and_batch_size_do_not_change_the_result(
     model: HeadModel, corpus: Corpus, tmp_path: Path
 ) -> None:
     one = run_analyses(
-        model, corpus, analyses(), tmp_path / "one", RunOptions(shard_size=1, batch_tokens=8)
+        model,
+        corpus,
+        analyses(),
+        tmp_path / "one",
+        RunOptions(full=True, shard_size=1, batch_tokens=8),
     )
     many = run_analyses(
-        model, corpus, analyses(), tmp_path / "many", RunOptions(shard_size=100, batch_tokens=4096)
+        model,
+        corpus,
+        analyses(),
+        tmp_path / "many",
+        RunOptions(full=True, shard_size=100, batch_tokens=4096),
     )
     for group in one:
         for name in one[group].data_vars:
@@ -435,10 +444,14 @@ def test_nothing_of_the_callers_is_left_changed(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     before = state()
-    found = run_analyses(opened, corpus, chosen, tmp_path / "run", RunOptions(shard_size=16))
+    found = run_analyses(
+        opened, corpus, chosen, tmp_path / "run", RunOptions(full=True, shard_size=16)
+    )
     assert len(found) > 8
     torch.set_num_threads(2)  # a run adopts the threads of the run it goes on with
-    again = run_analyses(opened, corpus, chosen, tmp_path / "run", RunOptions(shard_size=16))
+    again = run_analyses(
+        opened, corpus, chosen, tmp_path / "run", RunOptions(full=True, shard_size=16)
+    )
     assert again.provenance["threads"] == 1
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
@@ -497,13 +510,13 @@ def test_overwrite_goes_on_with_the_same_run_and_replaces_another(
 
 def test_python_has_the_options_of_the_command_line(model: HeadModel, corpus: Corpus) -> None:
     with pytest.raises(
-        ParameterError, match=r"`max_length` is for opening a model.*HeadModel\.open"
+        ParameterError, match=r"`max_length` is an option for opening a model.*HeadModel\.open"
     ):
         make_atlas(model, corpus, ["surface"], max_length=6)
     with pytest.raises(
         ParameterError, match=r"no option of make_atlas 'limits'\. Did you mean 'limit'"
     ):
-        make_atlas(model, corpus, ["surface"], limits=6)  # type: ignore[call-arg]
+        make_atlas(model, corpus, ["surface"], limits=6)
     with pytest.raises(ParameterError, match="`limit` must be at least 1"):
         make_atlas(model, corpus, ["surface"], limit=0)
     with pytest.raises(

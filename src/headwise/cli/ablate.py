@@ -25,7 +25,7 @@ class Scored:
 
     tasks: options.TaskOptions
     text: options.TextOptions
-    placed: options.Placed
+    placed: options.ModelOptions
     limit: int | None
     max_length: int
     seed: int
@@ -121,7 +121,7 @@ def ablate_command(
     figures: options.Figures = None,
     limit: options.Limit = None,
     max_length: options.MaxLength = 128,
-    placed: options.Placed,
+    placed: options.ModelOptions,
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
 ) -> None:

@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.table import Table
 
-from headwise.cli import common, options
+from headwise.cli import common
 from headwise.cli.command import command
+from headwise.cli.options import (
+    SETTINGS_HELP,
+    VARIANT,
+    AnalysisOptions,
+    ModelName,
+    TextOptions,
+    check_variant,
+    parse_settings,
+)
+from headwise.core.options import option
+from headwise.run.options import AtlasOptions
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
     from headwise.page.sample import Sample
     from headwise.run import Run
 
-UNTOLD = r"(?:^|_)p(?:$|_(?:value|adjusted|family|holm|fdr))|^best_|^given_|^few$|_few$|^count$|left_out|^possible$|^noop_"
-SCREEN = 80  # rows of a table that are still read on a screen; of a longer one the first measure is shown
+# Variables whose mean over heads means nothing: p-values, selections, counts.
+NOT_IN_SUMMARY = (
+    r"(?:^|_)p(?:$|_(?:value|adjusted|family|holm|fdr))"
+    r"|^best_|^given_|^few$|_few$|^count$|left_out|^possible$|^noop_"
+)
+SCREEN_ROWS = 80  # the longest table that is still read on a screen
+
+
+@dataclass(frozen=True)
+class SingleRunOptions(AtlasOptions):
+    """The options of `headwise run`: a single analysis always reads every example."""
+
+    full: bool = option(True, command_line=False, help="Every example is read.")
 
 
 @command("atlas", workers=True)
 def atlas(
     *,
-    model: options.ModelName,
-    text: options.TextOptions,
-    asked: options.Asked,
-    out_folder: Annotated[Path, typer.Option("--out", help="Where the atlas goes.")] = Path(
-        "atlas"
+    model: ModelName,
+    text: TextOptions,
+    analyses: AnalysisOptions,
+    out_folder: Path = option(
+        Path("atlas"), flag="--out", metavar="DIR", help="The folder that the atlas is written to."
     ),
-    opening: options.SourceOptions,
-    reading: options.As = "paper",
-    seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
+    options: AtlasOptions,
 ) -> None:
-    """Everything that applies to a model: DIR/atlas.nc, index.html, figures/, tables/.
+    """Run all analyses that apply to a model: DIR/atlas.nc, index.html, figures/, tables/.
+
+    An interrupted run resumes: repeat the command.
 
     [dim]Examples:[/dim]
 
@@ -51,33 +74,41 @@ def atlas(
     """
     from headwise.core.output import OutputTarget
     from headwise.page.report import write_report
-    from headwise.run import RunOptions
+    from headwise.run import Source
 
-    chosen, source = asked.chosen(reading), opening.source(model, text)
-    how = RunOptions(limit=asked.limit, full=asked.full, seed=seed, overwrite=overwrite)
-    read = common.sources_of(source.model, source.corpus)
-    target = out_folder / "atlas.nc"
-    with OutputTarget(
-        target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder
-    ) as place:
-        with common.running(place, chosen, source, how) as (made, run), common.Watch() as watch:
-            samples, failures = _samples(made, run, out_folder)
+    chosen_analyses = analyses.chosen()
+    source = Source(model.name, text.spec(), options.source_options())
+    target = OutputTarget(
+        out_folder / "atlas.nc",
+        out_folder / ".run",
+        overwrite=options.overwrite,
+        sources=common.sources_of(source.model, source.corpus),
+        around=out_folder,
+    )
+    with target:
+        with (
+            common.running(target, chosen_analyses, source, options.run_options()) as (atlas, run),
+            common.Watch() as watch,
+        ):
+            samples, failures = _samples(atlas, run, out_folder)
             report = write_report(
-                made, out_folder, samples, watch, store=run.store, overwrite=place.may_replace
+                atlas, out_folder, samples, watch, store=run.store, overwrite=target.may_replace
             )
-        place.done()
-    common.out.print(f"Atlas: {target}\nPage:  {report.page}")
+        target.done()
+    common.out.print(f"Atlas: {out_folder / 'atlas.nc'}\nPage:  {report.page}")
     common.end([*run.failures.values(), *failures, *report.failures])
 
 
-def _samples(made: Atlas, run: Run, folder: Path) -> tuple[list[Sample], list[Failure]]:
-    """Inputs to be shown whole: those of the run this one goes on with, else some of the corpus."""
+def _samples(atlas: Atlas, run: Run, folder: Path) -> tuple[list[Sample], list[Failure]]:
+    """Return the inputs that the page shows whole.
+
+    They are those of the interrupted run that this one resumes, else some of the corpus."""
     from headwise.core.failures import Failure
     from headwise.page.sample import choose_samples, read_samples
 
-    kept = read_samples(folder, made)
-    if kept:
-        return kept, []
+    samples = read_samples(folder, atlas)
+    if samples:
+        return samples, []
     try:
         with run.same_threads():
             return choose_samples(run.model, run.corpus), []
@@ -88,27 +119,22 @@ def _samples(made: Atlas, run: Run, folder: Path) -> tuple[list[Sample], list[Fa
 @command("run", workers=True)
 def run(
     *,
-    analysis: Annotated[str, typer.Argument(metavar="ANALYSIS", help="See `headwise list`.")],
-    model: options.ModelName,
-    text: options.TextOptions,
-    out_file: Annotated[
-        Path | None, typer.Option("--out", help="A NetCDF file; nothing for ANALYSIS.nc.")
-    ] = None,
-    limit: options.Limit = None,
-    settings: options.Settings = None,
-    heads_from: Annotated[
-        Path | None,
-        typer.Option(
-            help="Of dependency and coreference: a result on another text. Its best heads are tested on this one, so "
-            "that none is picked where it is tested."
-        ),
-    ] = None,
-    opening: options.SourceOptions,
-    reading: options.As = "paper",
-    seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
+    analysis: str = option(argument=True, metavar="ANALYSIS", help="See `headwise list`."),
+    model: ModelName,
+    text: TextOptions,
+    out_file: Path | None = option(
+        None, flag="--out", metavar="FILE", help="A NetCDF file; default: ANALYSIS.nc."
+    ),
+    settings: tuple[str, ...] = option((), flag="--set", help=SETTINGS_HELP),
+    heads_from: Path | None = option(
+        None,
+        help="Of dependency and coreference: a result on another text. Its best heads are tested "
+        "on this one, so that none is selected on the text it is tested on.",
+    ),
+    variant: str = option("paper", **VARIANT),
+    options: SingleRunOptions,
 ) -> None:
-    """One analysis, with its parameters, into one file; what it comes to is printed.
+    """Run one analysis, write its result to one file and print a summary.
 
     [dim]Examples:[/dim]
 
@@ -120,82 +146,92 @@ def run(
 
       headwise run dependency --corpus en_pud-ud-test.conllu --heads-from dev.nc --out pud.nc
 
-      headwise run roles --corpus dev.tsv --as released --out released.nc
+      headwise run roles --corpus dev.tsv --variant released --out released.nc
     """
     from headwise.analyses.contract import choose_analyses
     from headwise.core.labels import interval_note
     from headwise.core.output import OutputTarget
-    from headwise.run import RunOptions
+    from headwise.run import Source
 
-    given = options.parse_settings(settings, [analysis])
+    parameters = parse_settings(settings, [analysis])
     if heads_from is not None:
-        given[analysis]["heads"] = _heads_from(heads_from, analysis)
-    options.check_reading(reading, [analysis])
-    chosen = choose_analyses([analysis], given, reading=reading)
-    target = out_file or Path(f"{analysis}.nc")
-    source = opening.source(model, text)
-    how = RunOptions(limit=limit, seed=seed, overwrite=overwrite)
-    read = common.sources_of(source.model, source.corpus, heads_from)
-    with OutputTarget(target, common.work_of(target), overwrite=overwrite, sources=read) as place:
-        with common.running(place, chosen, source, how) as (made, running):
+        parameters[analysis]["heads"] = _heads_from(heads_from, analysis)
+    check_variant(variant, [analysis])
+    chosen_analyses = choose_analyses([analysis], parameters, reading=variant)
+    result_file = out_file or Path(f"{analysis}.nc")
+    source = Source(model.name, text.spec(), options.source_options())
+    target = OutputTarget(
+        result_file,
+        common.work_of(result_file),
+        overwrite=options.overwrite,
+        sources=common.sources_of(source.model, source.corpus, heads_from),
+    )
+    with target:
+        with common.running(target, chosen_analyses, source, options.run_options()) as (atlas, run):
             pass
-        place.done()
-    found = made[analysis]
-    note = (
-        "" if "units" in found.attrs else interval_note(found)
-    )  # those that count by unit say so themselves
-    for line in filter(None, [*chosen[0].summary(found), note]):
-        common.out.print(line, markup=False, highlight=False, soft_wrap=True)
-    _show_summary(made, analysis, target)
-    common.end(running.failures.values())
+        target.done()
+    result = atlas[analysis]
+    lines = chosen_analyses[0].summary(result)
+    # Analyses that count by document say so in their own summary.
+    if "units" not in result.attrs:
+        lines = [*lines, interval_note(result)]
+    for line in lines:
+        if line:
+            common.out.print(line, markup=False, highlight=False, soft_wrap=True)
+    _show_summary(atlas, analysis, result_file)
+    common.end(run.failures.values())
 
 
 def _heads_from(path: Path, analysis: str) -> tuple[str, ...]:
-    """The best heads of a result of the same analysis."""
+    """Return the best heads of a result of the same analysis."""
     from headwise.analyses.accuracy import best_heads_parameter
     from headwise.atlas import Atlas
     from headwise.core.errors import ParameterError
 
-    found = Atlas.load(path)
-    if analysis not in found or "best_layer" not in found[analysis]:
+    atlas = Atlas.load(path)
+    if analysis not in atlas or "best_layer" not in atlas[analysis]:
         raise ParameterError(
-            f"--heads-from {path}: it holds no best heads of {analysis}; give a result of `headwise run dependency` or "
-            "`headwise run coreference`."
+            f"--heads-from {path}: it holds no best heads of {analysis}; give a result of "
+            "`headwise run dependency` or `headwise run coreference`."
         )
-    return best_heads_parameter(found[analysis])
+    return best_heads_parameter(atlas[analysis])
 
 
-def _show_summary(made: Atlas, analysis: str, target: Path) -> None:
-    """Where the result is, the table of heads, or of the first measure alone where the whole would
-    not be read.
+def _show_summary(atlas: Atlas, analysis: str, path: Path) -> None:
+    """Print the table of heads and where the result is.
 
-    p-values and counts, whose mean over heads says nothing, are left to the file.
+    A table longer than a screen shows its first measure only. p-values and counts, whose mean over
+    heads means nothing, are left to the file.
     """
-    rows = made.summary()
-    rows = rows[~rows["variable"].str.contains(UNTOLD)] if len(rows) else rows
-    names = list(dict.fromkeys(rows["variable"])) if len(rows) else []
+    rows = atlas.summary()
+    if len(rows):
+        rows = rows[~rows["variable"].str.contains(NOT_IN_SUMMARY)]
+    names: list[str] = []
+    if len(rows):
+        names = list(dict.fromkeys(rows["variable"]))
     if names:
-        shown = (
-            rows if len(rows) <= SCREEN else rows[rows["variable"] == names[0]].head(SCREEN // 2)
+        shown_rows = rows
+        if len(rows) > SCREEN_ROWS:
+            shown_rows = rows[rows["variable"] == names[0]].head(SCREEN_ROWS // 2)
+        common.out.print(_summary_table(shown_rows, f"{analysis} ({path})"))
+        shown_names = set(shown_rows["variable"])
+        names = [name for name in names if name not in shown_names]
+    also = f"; for every head: {', '.join(names)}" if names else ""
+    common.out.print(f"In {path}{also}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _summary_table(rows: pd.DataFrame, title: str) -> Table:
+    """Return a table with the mean and the extremes of each measure over heads."""
+    columns = ("measure", "item", "mean over heads", "lowest", "", "highest", "")
+    table = Table(*columns, title=title)
+    for row in rows.to_dict("records"):
+        table.add_row(
+            row["variable"],
+            row["item"],
+            f"{row['mean']:.3f}",
+            row["lowest_head"],
+            f"{row['lowest']:.3f}",
+            row["highest_head"],
+            f"{row['highest']:.3f}",
         )
-        table = Table(
-            "measure",
-            "item",
-            "mean over heads",
-            "lowest",
-            "",
-            "highest",
-            "",
-            title=f"{analysis} ({target})",
-        )
-        for row in shown.to_dict("records"):
-            ends = [
-                text
-                for end in ("lowest", "highest")
-                for text in (row[f"{end}_head"], f"{row[end]:.3f}")
-            ]
-            table.add_row(row["variable"], row["item"], f"{row['mean']:.3f}", *ends)
-        common.out.print(table)
-        names = [name for name in names if name not in set(shown["variable"])]
-    held = f"; for every head: {', '.join(names)}" if names else ""
-    common.out.print(f"In {target}{held}", markup=False, highlight=False, soft_wrap=True)
+    return table

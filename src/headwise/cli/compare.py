@@ -67,7 +67,7 @@ def compare_command(
     limit: Annotated[int, typer.Option(min=1, help="Use at most this many examples.")] = 1000,
     correction: options.Correction = "holm",
     parser: options.Parser = None,
-    placed: options.Placed,
+    placed: options.ModelOptions,
     reading: options.As = "paper",
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
@@ -94,7 +94,7 @@ def compare_command(
     from headwise.models.forward_call import threads
     from headwise.page.report import write_report
     from headwise.page.sample import read_samples
-    from headwise.run import Source
+    from headwise.run import Source, SourceOptions
 
     chosen = [] if analyses.strip() == "none" else options.names_in(analyses)
     read = common.sources_of(models, text.spec(), probing)
@@ -117,7 +117,8 @@ def compare_command(
             )
         opened = [placed.open(None if name == "demo" else name) for name in models]
         first = opened[0]
-        given = Source(first, text.spec(), parser=parser).open_corpus(first, limit, seed)
+        source = Source(first, text.spec(), SourceOptions(parser=parser))
+        given = source.open_corpus(first, limit, seed)
         wanted = ComparisonOptions(
             analyses=chosen,
             names=options.names_in(names) or None,

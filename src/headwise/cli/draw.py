@@ -58,7 +58,7 @@ def draw(
     out_file: Annotated[Path, typer.Option("--out", help="A .svg, .pdf or .png file.")] = Path(
         "heads.svg"
     ),
-    placed: options.PlacedStack,
+    placed: options.StackOptions,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Draw heads on a sentence: tokens left and right, a line as dark as its weight.

@@ -22,7 +22,7 @@ def explore(
     beside: Annotated[
         str | None, typer.Option("--with", metavar="MODEL", help="A second model, side by side.")
     ] = None,
-    placed: options.PlacedStack,
+    placed: options.StackOptions,
     port: Annotated[int, typer.Option(min=0, help="Port on this machine; 0 for any free one.")] = 0,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page at once.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import islice
 from typing import Annotated
 
@@ -31,7 +30,7 @@ def find_command(
     hits: Annotated[int, typer.Option(min=1, help="Stop after so many rows.")] = 20,
     limit: options.Limit = None,
     parser: options.Parser = None,
-    placed: options.Placed,
+    placed: options.ModelOptions,
 ) -> None:
     """Stream rows of a corpus on which a head gives a token at least so much weight: «query» looks
     at ⟦key⟧.
@@ -45,10 +44,10 @@ def find_command(
       headwise find L6H1 --role relation:det --query dog
     """
     from headwise.analyses.examples import Condition, find_rows
-    from headwise.run import Source
+    from headwise.run import Source, SourceOptions
 
     wanted = Condition(above=above, role=role, token=token, query=query, sink=sink)
-    source = Source(model.name, text.spec(), **asdict(placed), parser=parser)
+    source = Source(model.name, text.spec(), SourceOptions(**placed.keywords(), parser=parser))
     opened = source.open_model()
     found = False
     for hit in islice(find_rows(opened, source.open_corpus(opened, limit), head, wanted), hits):

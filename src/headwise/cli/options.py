@@ -1,12 +1,15 @@
-"""The options that commands share: single ones, and dataclasses of those that go together (see
-`command`)."""
+"""The options that commands share: single ones, and dataclasses of those that go together.
+
+The options of a task itself are declared in the library (see `headwise.core.options`); here are
+those that only a command line needs, such as a corpus written as a text.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,37 +17,39 @@ import typer
 
 from headwise.cli.screen import err
 from headwise.core.errors import ParameterError
+from headwise.core.options import option
+from headwise.models.options import ModelOptions as ModelOptions
+from headwise.models.options import StackOptions as StackOptions
 
 if TYPE_CHECKING:
     from headwise.analyses.contract import Analysis
-    from headwise.models import HeadModel
-    from headwise.run import Source
     from headwise.text import Spec
 
-_MODEL = "A hub name or a folder; nothing for the built-in demo model."
-ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
+MODEL_HELP = "A hub name or a folder; default: built-in model."
+SETTINGS_HELP = "A parameter, `name=value` or `analysis.name=value`; repeatable."
+VARIANT: dict[str, Any] = {
+    "choices": ("paper", "released"),
+    "aliases": ("--as",),
+    "metavar": "paper|released",
+    "help": "Compute what the papers print, or what the code released with them does where it "
+    "differs (dependency, roles, and the maps of `compare`).",
+}
+ModelOption = Annotated[str | None, typer.Option("--model", help=MODEL_HELP)]
 Limit = Annotated[
     int | None,
     typer.Option(min=1, help="Use at most this many examples, drawn at random by the seed."),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", help="A parameter, `name=value` or `analysis.name=value`; may be given again."
-    ),
+    typer.Option("--set", help=SETTINGS_HELP),
 ]
 As = Annotated[
     str,
-    typer.Option(
-        "--as",
-        metavar="paper|released",
-        help="Compute what the papers print, or what the code released with them does where it differs (dependency, "
-        "roles, and the maps of `compare`).",
-    ),
+    typer.Option("--variant", "--as", metavar=VARIANT["metavar"], help=VARIANT["help"]),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing results.")]
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1, mps …; nothing for the best there is.")
+    str | None, typer.Option(help="cpu, cuda, cuda:1, mps ...; default: the best available.")
 ]
 _CUT = "Cut inputs to this many tokens (special ones included)."
 MaxLength = Annotated[int, typer.Option(min=2, help=_CUT)]
@@ -59,206 +64,136 @@ Dev = Annotated[str | None, typer.Option(help="The file that is scored, instead 
 AtlasFile = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Results that heads are picked from: an atlas.nc, or its folder; may be given again."
+        help="Results that heads are picked from: an atlas.nc, or its folder; repeatable."
     ),
 ]
 Figures = Annotated[Path | None, typer.Option(help="A folder for figures.")]
 Correction = Annotated[str, typer.Option(help="holm, benjamini_hochberg or none.")]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelName:
-    """The name of a model, as an argument or with `--model`: for every command that has no list of
+    """The model of a command, as an argument or with `--model`; for commands without a list of
     arguments."""
 
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=_MODEL)] = None
-    model_too: ModelOption = None
-
-    def __post_init__(self) -> None:
-        if None not in (self.model, self.model_too) and self.model != self.model_too:
-            raise ParameterError(
-                f"Two models are named, the argument '{self.model}' and --model '{self.model_too}'; give one of them."
-            )
+    model: str | None = option(
+        None, argument=True, flag="--model", metavar="MODEL", help=MODEL_HELP
+    )
 
     @property
     def name(self) -> str | None:
-        return self.model_too if self.model is None else self.model
+        """The name or folder of the model; None for the built-in one."""
+        return self.model
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TextOptions:
     """A corpus by name, with the options of its reader."""
 
-    corpus: Annotated[
-        str | None,
-        typer.Option(
-            help="A file, `format:path` or `hf:dataset/config:split`; nothing for the built-in corpus."
-        ),
-    ] = None
-    reader: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="An option of the corpus's reader, for instance split=lines (.txt), documents=true (.conllu), "
-            "trees=gum:FILE (for documents with coreference), max_line=10000000; may be given again.",
-        ),
-    ] = None
-    text_field: Annotated[
-        str | None,
-        typer.Option(
-            help="The field or column of a .jsonl, .csv or .tsv that holds the text, or TEXT,PAIR."
-        ),
-    ] = None
+    corpus: str | None = option(
+        None,
+        help="A file, `format:path` or `hf:dataset/config:split`; default: built-in corpus.",
+    )
+    reader: tuple[str, ...] = option(
+        (),
+        metavar="NAME=VALUE",
+        help="An option of the corpus's reader, for instance split=lines (.txt), documents=true "
+        "(.conllu), trees=gum:FILE (for documents with coreference), max_line=10000000; "
+        "repeatable.",
+    )
+    text_field: str | None = option(
+        None,
+        help="The field or column of a .jsonl, .csv or .tsv that holds the text, or TEXT,PAIR.",
+    )
 
     def spec(self) -> str | Spec | None:
-        """The corpus as `open_corpus` takes it."""
+        """Return the corpus as `open_corpus` takes it."""
         from headwise.text import Spec
 
-        options = dict(_named_value(item, "--reader") for item in self.reader or [])
+        reader_options = {}
+        for item in self.reader:
+            name, value = _named_value(item, "--reader")
+            reader_options[name] = value
         if self.text_field is not None:
-            options["text_field"] = self.text_field
-        if options and self.corpus is None:
+            reader_options["text_field"] = self.text_field
+        if not reader_options:
+            return self.corpus
+        if self.corpus is None:
             raise ParameterError(
                 "--reader and --text-field are for a corpus of your own; name it with --corpus."
             )
-        return Spec(self.corpus, options) if options and self.corpus is not None else self.corpus
+        return Spec(self.corpus, reader_options)
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Where a model lies, and how precise it is."""
-
-    device: Device = None
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Precision of the weights: float32, bfloat16, float16; auto (default): the checkpoint's own on a GPU, "
-            "at least float32 on a CPU."
-        ),
-    ] = None
-    device_map: Annotated[
-        str | None,
-        typer.Option(
-            help="Of a model too large for one device: auto, balanced, sequential, or devices by module as JSON or a "
-            ".json file; what does not fit lies in memory or on the disk. Needs the extra `big`."
-        ),
-    ] = None
-
-    def open(self, model: str | Path | None) -> HeadModel:
-        """A model, there."""
-        from headwise.models import HeadModel
-
-        return HeadModel.open(model, **asdict(self))
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedStack(Placed):
-    """Also which stack of it."""
-
-    stack: Annotated[
-        str | None,
-        typer.Option(
-            help="Of an encoder-decoder: encoder (default), decoder or cross; the last two need pairs of source and "
-            "target (fields `source` and `target`, or --text-field SOURCE,TARGET)."
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions(PlacedStack):
-    """Also how it reads a corpus: all that a run needs beside the names of both."""
-
-    max_length: Annotated[int | None, typer.Option(min=2, help=_CUT)] = None
-    overlong: Annotated[
-        str, typer.Option(help="What happens to longer inputs: truncate or skip.")
-    ] = "truncate"
-    parser: Parser = None
-
-    def source(self, model: ModelName, text: TextOptions) -> Source:
-        """The model and the corpus of a run."""
-        from headwise.run import Source
-
-        return Source(model.name, text.spec(), **asdict(self))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskOptions:
     """The dev set of a task."""
 
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files."
-        ),
-    ] = None
-    data: Data = None
-    dev: Dev = None
+    task: str | None = option(
+        None,
+        help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files.",
+    )
+    data: Path | None = option(
+        None, help="The task's folder, or GLUE's folder with the task's in it."
+    )
+    dev: str | None = option(None, help="The file that is scored, instead of the folder's.")
 
     @property
     def named(self) -> bool:
-        """Whether there is one."""
+        """Whether a task is named at all."""
         return bool(self.task or self.data or self.dev)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Which analyses, and on how much."""
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """Which analyses run, and with which parameters."""
 
-    analyses: Annotated[
-        str | None, typer.Option(help="Names with commas between; nothing for all that apply.")
-    ] = None
-    limit: Limit = None
-    full: Annotated[
-        bool, typer.Option("--full", help="Lift the budgets: every analysis sees every example.")
-    ] = False
-    settings: Settings = None
+    analyses: str | None = option(None, help="Names separated by commas; default: all that apply.")
+    settings: tuple[str, ...] = option((), flag="--set", help=SETTINGS_HELP)
+    variant: str = option("paper", **VARIANT)
 
-    def chosen(self, reading: str = "paper") -> list[Analysis]:
-        """The analyses with their parameters."""
+    def chosen(self) -> list[Analysis]:
+        """Return the analyses with their parameters."""
         from headwise.analyses.contract import choose_analyses, known_analyses
 
-        names = names_in(self.analyses) or [
-            name for name, cls in known_analyses().items() if cls.automatic
-        ]
-        check_reading(reading, names)
-        return choose_analyses(names, parse_settings(self.settings, names), reading=reading)
+        names = names_in(self.analyses)
+        if not names:
+            names = [name for name, cls in known_analyses().items() if cls.automatic]
+        check_variant(self.variant, names)
+        settings = parse_settings(self.settings, names)
+        return choose_analyses(names, settings, reading=self.variant)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+@dataclass(frozen=True)
+class WorkerOptions:
     """Where the work of a command is done."""
 
-    backend: Annotated[
-        str,
-        typer.Option(
-            help="Where the work is done: local (in this process) or ray (by workers on this machine or a cluster); "
-            "the result is the same."
-        ),
-    ] = "local"
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="A cluster of Ray that is there (HOST:6379, auto); nothing starts one here."
-        ),
-    ] = None
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many workers; nothing for one on each core, or each GPU."),
-    ] = None
-    gpus_per_worker: Annotated[
-        float | None, typer.Option(min=0, help="GPUs of each worker; below 1, several share one.")
-    ] = None
+    backend: str = option(
+        "local",
+        help="Where the work is done: local (in this process) or ray (by workers on this machine "
+        "or a cluster); the result is the same.",
+    )
+    address: str | None = option(
+        None, help="An existing Ray cluster (HOST:6379, auto); default: start one here."
+    )
+    workers: int | None = option(
+        None, min=1, help="How many workers; default: one for each core, or each GPU."
+    )
+    gpus_per_worker: float | None = option(
+        None, min=0, help="GPUs of each worker; below 1, several workers share one."
+    )
 
     @contextmanager
-    def done(self) -> Iterator[None]:
-        """Within, work is done there."""
-        if self == Work():  # nothing of it need be imported
+    def use(self) -> Iterator[None]:
+        """Do the work of this context there."""
+        if self == WorkerOptions():
+            # Work in this process: nothing of the cluster code needs to be imported.
             yield
             return
         from headwise.run import Backend, workers_of
 
-        chosen = Backend(self.backend, self.address, self.workers, self.gpus_per_worker)
-        with workers_of(chosen, lambda said: err.print(said, style="dim")):
+        backend = Backend(self.backend, self.address, self.workers, self.gpus_per_worker)
+        with workers_of(backend, lambda message: err.print(message, style="dim")):
             yield
 
 
@@ -287,14 +222,14 @@ def parse_settings(
     return settings
 
 
-def check_reading(reading: str, analyses: Sequence[str]) -> None:
-    """Refuse `--as released` where nothing is computed otherwise."""
+def check_variant(variant: str, analyses: Sequence[str]) -> None:
+    """Reject `--variant released` where nothing is computed otherwise."""
     from headwise.analyses.contract import has_reading, known_analyses
 
-    if reading == "released" and not any(map(has_reading, analyses)):
+    if variant == "released" and not any(map(has_reading, analyses)):
         known = ", ".join(name for name in known_analyses() if has_reading(name))
         raise ParameterError(
-            f"--as released changes {known}, and none of them is among the analyses of this run."
+            f"--variant released changes {known}, and none of them is among the analyses of this run."
         )
 
 

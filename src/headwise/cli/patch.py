@@ -42,7 +42,7 @@ def patch_command(
         Path, typer.Option("--out", help="A NetCDF file with the group `patching`.")
     ] = Path("patching.nc"),
     figures: options.Figures = None,
-    placed: options.Placed,
+    placed: options.ModelOptions,
     seed: options.Seed = 0,
     overwrite: options.Overwrite = False,
 ) -> None:

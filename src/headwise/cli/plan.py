@@ -1,35 +1,39 @@
-"""`headwise plan`: what an atlas would take, before it is made."""
+"""`headwise plan`: time and memory of an atlas, before it is made."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
-import typer
-
-from headwise.cli import common, options
+from headwise.cli import common
 from headwise.cli.command import command
+from headwise.cli.options import AnalysisOptions, ModelName, TextOptions
+from headwise.core.options import option
+from headwise.run.options import AtlasOptions
+
+
+@dataclass(frozen=True)
+class PlanOptions(AtlasOptions):
+    """The options of `headwise atlas`, without those on output: nothing is written."""
+
+    overwrite: bool = option(False, command_line=False, help="Nothing is written.")
 
 
 @command("plan")
 def plan(
     *,
-    model: options.ModelName,
-    text: options.TextOptions,
-    asked: options.Asked,
-    sample: Annotated[
-        int,
-        typer.Option(
-            min=2, help="Examples that are run to find out; more take longer and tell more."
-        ),
-    ] = 16,
-    json_too: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
-    opening: options.SourceOptions,
-    seed: options.Seed = 0,
+    model: ModelName,
+    text: TextOptions,
+    analyses: AnalysisOptions,
+    sample: int = option(
+        16, min=2, help="Examples of the calibration run; more take longer and are more exact."
+    ),
+    as_json: bool = option(False, flag="--json", help="Print JSON, for programs."),
+    options: PlanOptions,
 ) -> None:
-    """Time and memory of `headwise atlas` with the same options, by analysis, from a short
-    calibration.
+    """Estimate time and memory of `headwise atlas` with the same options, by analysis, from a
+    short calibration run.
 
-    Times are those of this machine as busy as it is now; the page is not in them.
+    Times are those of this machine as busy as it is now; the page is not included.
 
     [dim]Examples:[/dim]
 
@@ -43,21 +47,36 @@ def plan(
 
     from rich.table import Table
 
-    from headwise.run import RunOptions
+    from headwise.run import Source
     from headwise.run.estimate import estimate
 
-    how = RunOptions(limit=asked.limit, full=asked.full, seed=seed)
-    costs = estimate(opening.source(model, text), asked.chosen(), how, sample)
-    if json_too:
+    source = Source(model.name, text.spec(), options.source_options())
+    costs = estimate(source, analyses.chosen(), options.run_options(), sample)
+    if as_json:
         common.out.print(json.dumps(costs.to_dict(), indent=1), highlight=False, soft_wrap=True)
         return
     title = f"{costs.examples:,} examples, {costs.tokens:,} tokens"
     table = Table("stage", "examples", "time", "processor time", "memory", "", title=title)
     for cost in sorted(costs.stages, key=lambda cost: -cost.seconds):
-        times = (common.shown_time(cost.seconds), common.shown_time(cost.cpu_seconds))
         table.add_row(
-            cost.stage, f"{cost.examples:,}", *times, f"{cost.memory / 2**30:.1f} GiB", cost.note
+            cost.stage,
+            f"{cost.examples:,}",
+            common.shown_time(cost.seconds),
+            common.shown_time(cost.cpu_seconds),
+            _gibibytes(cost.memory),
+            cost.note,
         )
-    times = (common.shown_time(costs.seconds), common.shown_time(costs.cpu_seconds))
-    table.add_row("together", "", *times, f"{costs.memory / 2**30:.1f} GiB", "", style="bold")
+    table.add_row(
+        "total",
+        "",
+        common.shown_time(costs.seconds),
+        common.shown_time(costs.cpu_seconds),
+        _gibibytes(costs.memory),
+        "",
+        style="bold",
+    )
     common.out.print(table)
+
+
+def _gibibytes(n_bytes: int) -> str:
+    return f"{n_bytes / 2**30:.1f} GiB"

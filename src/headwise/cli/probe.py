@@ -58,7 +58,7 @@ def probe(
         ),
     ] = False,
     seed: options.Seed = 0,
-    placed: options.Placed,
+    placed: options.ModelOptions,
     overwrite: options.Overwrite = False,
 ) -> None:
     """Probe every head and layer for some tasks: DIR/atlas.nc, figures/, tables/, index.html.

@@ -83,7 +83,7 @@ def prune_command(
             "No heads are named; give --heads with a list (L7H9,L8H1) or a rule (with --atlas)."
         )
     source = model_path(model.name)
-    ground = Scored(tasks, text, options.Placed(device), limit, max_length, seed)
+    ground = Scored(tasks, text, options.ModelOptions(device), limit, max_length, seed)
     subject = ground.open(source) if ground.named else None
     if zero and remove:
         raise ParameterError("Give either --zero or --remove, not both.")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pandas as pd
@@ -20,16 +20,17 @@ from headwise.analyses.contract import Analysis, Experiment, Observer, choose_an
 from headwise.analyses.nulls import RandomNull
 from headwise.core.checks import at_least
 from headwise.core.errors import HeadwiseError
+from headwise.core.options import takes_options
 from headwise.models import HeadModel
 from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage, telling
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.extrapolation import Line, fitted
 from headwise.run.nulls import RandomModels
-from headwise.run.options import RunOptions, Source
+from headwise.run.options import AtlasOptions, RunOptions
 from headwise.run.plan import Part, make_plan
 from headwise.run.runner import PASS, RANDOM, Listener, LocalContext, Run
-from headwise.run.simple import AtlasOptions, split_options
+from headwise.run.source import Source
 from headwise.stats.accumulators import State
 from headwise.text import Corpus, Spec
 from headwise.text.encode import Encoded, batches
@@ -98,6 +99,7 @@ class Costs:
         )
 
 
+@takes_options(AtlasOptions)
 def plan(
     model: HeadModel | nn.Module | str | Path | None = None,
     corpus: Corpus | Spec | str | Path | None = None,
@@ -105,13 +107,13 @@ def plan(
     *,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     sample: int = SAMPLE,
-    **options: Unpack[AtlasOptions],
+    options: AtlasOptions,
 ) -> Costs:
     """What `make_atlas` with the same arguments would take, from a calibration on a few examples.
 
     Parameters
     ----------
-    model, corpus, analyses, parameters, **options
+    model, corpus, analyses, parameters, options
         As in `make_atlas`.
     sample : int, default 16
         Examples that are run; more take longer and tell more.
@@ -122,8 +124,9 @@ def plan(
     >>> [cost.stage for cost in costs.stages]
     ['opening', 'model pass', 'surface']
     """
-    how, source = split_options(model, corpus, dict(options), "plan")
-    return estimate(source, choose_analyses(analyses, parameters), how, sample)
+    source = Source(model, corpus, options.source_options())
+    chosen = choose_analyses(analyses, parameters)
+    return estimate(source, chosen, options.run_options(), sample)
 
 
 def estimate(

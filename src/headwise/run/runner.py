@@ -27,10 +27,11 @@ from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures
 from headwise.run.job import Job, Progress, no_progress
 from headwise.run.nulls import RandomModels
-from headwise.run.options import RunOptions, Source
+from headwise.run.options import RunOptions
 from headwise.run.plan import Part, Plan, make_plan
 from headwise.run.provenance import describe, identity, label, provenance
 from headwise.run.shard import ShardJob, ShardUnit, fixed_threads, merge_checkpoint
+from headwise.run.source import Source
 from headwise.stats.accumulators import State
 from headwise.text import Corpus
 
@@ -113,7 +114,7 @@ class Run:
         source: Source,
         analyses: Sequence[Analysis],
         folder: Job | str | Path | None,
-        options: RunOptions = RunOptions(),  # noqa: B008  (frozen)
+        options: RunOptions = RunOptions(full=True),
         listener: Listener = Listener(),  # noqa: B008  (frozen)
     ) -> None:
         self.options, self.listener = options, listener
@@ -425,7 +426,7 @@ def run_analyses(
     corpus: Corpus,
     analyses: Sequence[Analysis],
     folder: Job | str | Path | None,
-    options: RunOptions = RunOptions(),  # noqa: B008  (frozen)
+    options: RunOptions = RunOptions(full=True),
     listener: Listener = Listener(),  # noqa: B008  (frozen)
 ) -> Atlas:
     """Run analyses over a corpus and return the atlas; see `Run`. What is finished stays in the

@@ -4,57 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
-import torch
 from torch import nn
 from tqdm.auto import tqdm
 
 from headwise.analyses.contract import Analysis, choose_analyses
 from headwise.atlas import Atlas
-from headwise.core.errors import ParameterError, unknown
+from headwise.core.options import takes_options
 from headwise.models import HeadModel
-from headwise.run.options import RunOptions, Source
+from headwise.run.options import AtlasOptions
 from headwise.run.runner import Listener, Report, Run
+from headwise.run.source import Source
 from headwise.text import Corpus, Spec
 
 
-class AtlasOptions(TypedDict, total=False):
-    """The options of `make_atlas`: those of `RunOptions` and those of `Source`, which has their
-    meaning."""
-
-    limit: int | None
-    full: bool
-    seed: int
-    shard_size: int | None
-    batch_tokens: int
-    overwrite: bool
-    device: str | torch.device | None
-    stack: str | None
-    dtype: torch.dtype | str | None
-    device_map: str | Mapping[str, Any] | None
-    max_length: int | None
-    overlong: str
-    parser: str | None
-
-
-def split_options(
-    model: HeadModel | nn.Module | str | Path | None,
-    corpus: Corpus | Spec | str | Path | None,
-    options: Mapping[str, Any],
-    called: str,
-) -> tuple[RunOptions, Source]:
-    """How to run and what on, from the options of `make_atlas` or its like."""
-    given: dict[str, Any] = {"full": False, **options}
-    for name in given:
-        if name not in AtlasOptions.__annotations__:
-            raise ParameterError(unknown(f"option of {called}", name, AtlasOptions.__annotations__))
-    how = RunOptions(**{f.name: given.pop(f.name) for f in fields(RunOptions) if f.name in given})
-    return how, Source(model, corpus, **given)
-
-
+@takes_options(AtlasOptions)
 def make_atlas(
     model: HeadModel | nn.Module | str | Path | None = None,
     corpus: Corpus | Spec | str | Path | None = None,
@@ -63,7 +29,7 @@ def make_atlas(
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     folder: str | Path | None = None,
     progress: bool | Report = False,
-    **options: Unpack[AtlasOptions],
+    options: AtlasOptions,
 ) -> Atlas:
     """An atlas of a model's heads.
 
@@ -83,10 +49,10 @@ def make_atlas(
     progress : bool or callable, default False
         True for bars in a notebook or a terminal, or what is told how far it is: `progress(what,
         done, total)`.
-    **options
-        `limit`, `full` (False here: each analysis keeps to its budget), `seed`, `shard_size`,
-        `batch_tokens`, `overwrite` as in `RunOptions`; `device`, `stack`, `dtype`, `device_map`,
-        `max_length`, `overlong`, `parser` as in `Source`.
+    options : AtlasOptions, optional
+        Or each of its fields as a keyword: `limit`, `full`, `seed`, `shard_size`, `batch_tokens`,
+        `overwrite` as in `RunOptions`; `device`, `stack`, `dtype`, `device_map`, `max_length`,
+        `overlong`, `parser` as in `SourceOptions`.
 
     Examples
     --------
@@ -94,11 +60,11 @@ def make_atlas(
     >>> dict(atlas["surface"]["entropy"].mean("head").sizes)
     {'layer': 12}
     """
-    how, source = split_options(model, corpus, dict(options), "make_atlas")
+    source = Source(model, corpus, options.source_options())
     chosen = choose_analyses(analyses, parameters)
     with Bars() if progress is True else nullcontext(progress or None) as report:
         listener = Listener() if report is None else Listener(report)
-        with Run(source, chosen, folder, how, listener) as run:
+        with Run(source, chosen, folder, options.run_options(), listener) as run:
             return run.atlas()
 
 

@@ -151,7 +151,7 @@ class Bed:
         asked = analysis or self.analysis
         with tempfile.TemporaryDirectory() as folder:
             return run_analyses(
-                model or self.model, self.corpus, [asked], folder, RunOptions(**options)
+                model or self.model, self.corpus, [asked], folder, RunOptions(full=True, **options)
             )[asked.name]
 
     @cached_property

@@ -103,7 +103,10 @@ def random_calls(
             sharpen_weights(module, gain)
             model = HeadModel.open(module, tokenizer=vocabulary.tokenizer)
             with tempfile.TemporaryDirectory() as folder:
-                corpus, options = Corpus.from_examples(given, "levels"), RunOptions(seed=seed)
+                corpus, options = (
+                    Corpus.from_examples(given, "levels"),
+                    RunOptions(full=True, seed=seed),
+                )
                 quiet = Listener(note=lambda _: None)
                 atlas = run_analyses(model, corpus, made, folder, options, quiet)
             for analysis in made:

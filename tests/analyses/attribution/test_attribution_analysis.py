@@ -53,7 +53,7 @@ def run(model: HeadModel, examples, folder: Path, *analyses, **options) -> Atlas
         Corpus.from_examples(list(examples), "few"),
         list(analyses),
         folder,
-        RunOptions(**options),
+        RunOptions(full=True, **options),
     )
 
 

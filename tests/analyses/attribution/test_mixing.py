@@ -382,7 +382,7 @@ def test_the_analysis_sets_readings_side_by_side(causal: bool, tmp_path: Path) -
     model = HeadModel.open(module, tokenizer=tokenizer)
     asked = Attribution(method="exact", patterns=0, readings=tuple(READINGS))
     corpus = Corpus.from_examples([Example(text=text) for text in texts], "few")
-    found = run_analyses(model, corpus, [asked], tmp_path, RunOptions())["attribution"]
+    found = run_analyses(model, corpus, [asked], tmp_path, RunOptions(full=True))["attribution"]
     assert list(found["source"].values) == ["attention", "previous_layer", "input", *READINGS]
     kept: dict[str, list[np.ndarray]] = {}
     for text in texts:
@@ -451,7 +451,7 @@ def test_a_long_input_has_no_flow_by_head(tmp_path: Path, monkeypatch: pytest.Mo
         [Example(text="the cat saw"), Example(text="she sleeps .")], "few"
     )
     asked = Attribution(method="exact", patterns=0, readings=("flow",))
-    found = run_analyses(model, corpus, [asked], tmp_path, RunOptions())["attribution"]
+    found = run_analyses(model, corpus, [asked], tmp_path, RunOptions(full=True))["attribution"]
     assert found["own"].sel(source="flow").isnull().all()
     assert found["mixed_own"].sel(layer_source="flow").notnull().all()
     assert "by layer alone" in found.attrs["flow_reading"]

@@ -309,7 +309,7 @@ def test_long_documents_are_cut_or_run_in_windows(documents: str, tmp_path: Path
         "coreference", {"documents": documents, "max_tokens": 32, "overlap": 12}
     )
     atlas = run_analyses(
-        model, corpus, [make_analysis("surface"), analysis], tmp_path, RunOptions()
+        model, corpus, [make_analysis("surface"), analysis], tmp_path, RunOptions(full=True)
     )
     found = atlas["coreference"]
     view = windows(corpus, tokenizer, 32, 12 if documents == "windows" else None)

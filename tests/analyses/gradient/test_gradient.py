@@ -165,7 +165,7 @@ def test_many_examples_run_in_small_parts_give_the_same_numbers(
     whole = make_atlas(model, corpus, ["gradient"])["gradient"]
     monkeypatch.setattr("headwise.run.engine.GRADIENT_TOKENS", 1)
     close(
-        run_analyses(model, corpus, [make_analysis("gradient")], tmp_path, RunOptions())[
+        run_analyses(model, corpus, [make_analysis("gradient")], tmp_path, RunOptions(full=True))[
             "gradient"
         ]["importance"],
         whole["importance"].values,

@@ -102,7 +102,7 @@ def _run(model: HeadModel, corpus: Corpus, analysis, folder: Path | None = None)
     import tempfile
 
     with tempfile.TemporaryDirectory() as temporary:
-        return run_analyses(model, corpus, [analysis], folder or temporary, RunOptions())[
+        return run_analyses(model, corpus, [analysis], folder or temporary, RunOptions(full=True))[
             "tree_probe"
         ]
 

@@ -203,9 +203,8 @@ class Bench:
     def _run(
         self, model: HeadModel, corpus: Corpus, analysis: Analysis, folder: Path
     ) -> xr.Dataset:
-        options = RunOptions(
-            seed=self.seed, overwrite=True
-        )  # an unfinished run of the same kind goes on
+        # With overwrite, an unfinished run of the same work resumes.
+        options = RunOptions(full=True, seed=self.seed, overwrite=True)
         listener = Listener(self.progress, note=self.store.say)
         with Run(Source(model, corpus), [analysis], folder, options, listener) as run:
             if run.plan.dropped and (

@@ -1,0 +1,36 @@
+"""Names of a package that are imported when they are first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+
+def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
+    """Return a `__getattr__` for a package that imports its public names on first use.
+
+    A package that imports torch or transformers at the top makes every import of one of its
+    modules wait for them, even of a module that needs neither (`options.py`). With this, only
+    those who use a heavy name wait.
+
+    Parameters
+    ----------
+    package : str
+        The package's `__name__`.
+    homes : mapping
+        The names by the module that defines them: `{"headwise.run.runner": ("Run",)}`.
+
+    Examples
+    --------
+    >>> look_up = lazy_names("headwise.core", {"headwise.core.version": ("__version__",)})
+    >>> isinstance(look_up("__version__"), str)
+    True
+    """
+
+    def look_up(name: str) -> object:
+        for home, names in homes.items():
+            if name in names:
+                return getattr(import_module(home), name)
+        raise AttributeError(f"module '{package}' has no attribute '{name}'")
+
+    return look_up

@@ -1,0 +1,58 @@
+"""The options for opening a model: where it runs, in which precision, which stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.core.options import check_options, option
+
+if TYPE_CHECKING:
+    from headwise.models.headmodel import HeadModel
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Where a model runs and in which precision; the meaning is that of `HeadModel.open`."""
+
+    device: Any = option(
+        None, cli_type=str | None, help="cpu, cuda, cuda:1, mps ...; default: the best available."
+    )
+    dtype: Any = option(
+        None,
+        cli_type=str | None,
+        help="Precision of the weights: float32, bfloat16, float16; auto (default): the "
+        "checkpoint's own on a GPU, at least float32 on a CPU.",
+    )
+    device_map: Any = option(
+        None,
+        cli_type=str | None,
+        help="For a model too large for one device: auto, balanced, sequential, or devices by "
+        "module as JSON or a .json file; the rest stays in memory or on the disk. Needs the extra "
+        "`big`.",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+    def keywords(self) -> dict[str, Any]:
+        """Return the options by name, for `HeadModel.open` and its like."""
+        return {declared.name: getattr(self, declared.name) for declared in fields(self)}
+
+    def open(self, model: str | Path | None) -> HeadModel:
+        """Open a model with these options."""
+        from headwise.models.headmodel import HeadModel
+
+        return HeadModel.open(model, **self.keywords())
+
+
+@dataclass(frozen=True)
+class StackOptions(ModelOptions):
+    """Also which stack of an encoder-decoder."""
+
+    stack: str | None = option(
+        None,
+        help="Of an encoder-decoder: encoder (default), decoder or cross; the last two need pairs "
+        "of source and target (fields `source` and `target`, or two text fields).",
+    )

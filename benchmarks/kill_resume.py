@@ -8,8 +8,7 @@ Every trial runs a command in an empty folder, stops it with a signal, and repea
 it ends (which is stopped once more in every third trial). Half of the signals come after a random
 time, half at a random write: between the bytes and the name of a file, where a half-written one
 would show. All files must then be those of the undisturbed run, byte for byte, figures and page
-included (of `results.json` the seconds a training took are left out), and nothing else may lie
-there. SIGTERM and SIGINT must end with 143 and 130 and one sentence.
+included, and nothing else may lie there. SIGTERM and SIGINT must end with 143 and 130 and one sentence.
 
 With --quick only the first figure of each group is drawn, as SVG and not laid out: drawing is
 nearly all of the time.
@@ -174,16 +173,12 @@ def _child(arguments: list[str], log: Path, how: int, at: int) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Everything below a folder, but for how long a training took."""
-    found = {
+    """Return every file below a folder."""
+    return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
         if path.is_file()
     }
-    for name in found:
-        if name.endswith("results.json"):
-            found[name] = re.sub(rb'"seconds": [0-9.]+', b"", found[name])
-    return found
 
 
 def commands(base: Path) -> dict[str, list[str]]:

@@ -51,7 +51,7 @@ def patch_command(
 
     [dim]Examples:[/dim]
 
-      headwise patch HuggingFaceTB/SmolLM2-135M --limit 16 --figures figures
+      headwise patch HuggingFaceTB/SmolLM2-135M --figures figures
 
       headwise patch gpt2 --pairs names --first-order --positions 8
 
@@ -59,6 +59,7 @@ def patch_command(
 
     A row of the file: {"clean": "The keys near the door", "corrupted": "The key near the door",
     "answer": " are", "wrong": " is"}. Both inputs must have as many tokens."""
+    from headwise.analyses.contract import LEAST_EXAMPLES
     from headwise.atlas import Atlas
     from headwise.core.errors import ModelError
     from headwise.core.output import OutputTarget
@@ -66,9 +67,9 @@ def patch_command(
     from headwise.experiments.patching import (
         BUILTIN,
         PatchOptions,
-        builtin_pairs,
         patch,
         read_pairs,
+        usable_pairs,
     )
     from headwise.experiments.patching.result import ablated_heads, best_heads
     from headwise.experiments.patching.run import provenance
@@ -78,12 +79,12 @@ def patch_command(
     with OutputTarget(
         out_file, common.work_of(out_file), overwrite=overwrite, sources=read
     ) as place:
-        given = builtin_pairs(pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
         opened = placed.open(model.name)
         if opened.lm_kind != "causal":
             raise ModelError(
                 f"'{opened.name}' has no head that predicts the next token; name a decoder (headwise patch MODEL)."
             )
+        given = usable_pairs(opened, pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
         wanted = PatchOptions(exact=not first_order, positions=positions, ablate=ablate)
         with common.Watch() as watch:
             made = patch(
@@ -110,6 +111,12 @@ def patch_command(
         "(right "
         f"in {100 * facts['corrupted_right']:.0f} %); {out_file}"
     )
+    if facts["duplicate_pairs"]:
+        common.out.print(f"{facts['duplicate_pairs']} repeated pairs were counted once.")
+    if facts["pairs"] < LEAST_EXAMPLES:
+        common.out.print(
+            f"Fewer than {LEAST_EXAMPLES} different pairs: no head is tested, there are no p-values."
+        )
     common.out.print(f"Bring back most: {', '.join(best_heads(dataset, max(5, ablate)))}")
     if "ablated" in dataset:
         common.out.print(f"Zeroed in the clean run, they lose: {', '.join(ablated_heads(dataset))}")

@@ -129,7 +129,7 @@ def prune_command(
 def _by_gates(rule: str, subject: Subject | None, seed: int) -> list[tuple[int, int]]:
     """The heads that learned gates give up, and what that is worth."""
     from headwise.core.errors import ParameterError
-    from headwise.experiments.ablation import GateOptions, learn_gates
+    from headwise.experiments.ablation import GateOptions, estimate_gate_cost, learn_gates
 
     number = rule.removeprefix("gates:")
     if not number.isdecimal():
@@ -140,10 +140,18 @@ def _by_gates(rule: str, subject: Subject | None, seed: int) -> list[tuple[int, 
         raise ParameterError(
             f"--heads {rule}: gates are learned on data; give --corpus, or --task with its files."
         )
+    gate_options = GateOptions(int(number), seed=seed)
+    cost = estimate_gate_cost(subject, gate_options)
+    common.err.print(
+        f"Learning gates: {cost.steps} steps on {cost.tokens_per_step:,} tokens each, then "
+        f"{cost.passes} passes over {cost.tokens_per_pass:,} tokens; about "
+        f"{common.shown_time(cost.seconds)}.",
+        style="dim",
+    )
     with common.Watch() as watch:
-        found = learn_gates(subject, GateOptions(int(number), seed=seed), report=watch)
+        found = learn_gates(subject, gate_options, report=watch)
     common.out.print(
-        f"On the half that the gates did not see: {found.metric} {found.whole:.4f} whole, {found.without:.4f} without "
+        f"On the half that the gates did not see: {found.metric} {found.intact:.4f} intact, {found.without:.4f} without "
         f"these {number} heads, {found.random.mean():.4f} without random ones (mean of {len(found.random)} sets; "
         f"p = {found.p_value:.2g} of doing as well by chance)."
     )

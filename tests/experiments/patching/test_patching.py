@@ -4,6 +4,7 @@ random weights."""
 from __future__ import annotations
 
 import json
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -11,7 +12,15 @@ from typer.testing import CliRunner
 
 from headwise.cli.main import app
 from headwise.core.errors import InputError, ParameterError
-from headwise.experiments.patching import Pair, PatchOptions, builtin_pairs, patch, read_pairs
+from headwise.experiments.patching import (
+    Pair,
+    PatchOptions,
+    builtin_pairs,
+    patch,
+    read_pairs,
+    usable_pairs,
+)
+from headwise.experiments.patching.result import best_heads
 from headwise.models import HeadModel
 from headwise.models.interventions import Patch
 from headwise.plots import figures_for
@@ -26,8 +35,9 @@ PAIRS = [
         f"word{d}",
         f"made:{a}",
     )
-    for a, b, c, d in ((1, 2, 5, 3), (4, 6, 1, 7), (8, 9, 2, 10), (3, 11, 6, 5))
+    for a, b, c, d in list(permutations(range(1, 12), 4))[::257]
 ]
+FEW_PAIRS = PAIRS[:4]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +75,7 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
     words = ["cat", "dog", "bird", "child", "saw", "heard", "near", "under"]
     random = np.random.default_rng(0)
     pairs = []
-    for index in range(12):
+    for index in range(30):
         a, b, c, d = random.choice(words, 4, replace=False)
         pairs.append(Pair(f"the {a} {b}", f"the {c} {b}", str(a), str(d), f"random:{index}"))
     with HeadModel.open(module, tokenizer=tokenizer) as model:
@@ -118,6 +128,32 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
     assert found.attrs["pearson"] > 0.8  # small weights: nearly linear
 
 
+def test_repeated_pairs_are_one_pair_and_few_are_not_tested(made) -> None:
+    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+        once = patch(model, FEW_PAIRS, PatchOptions(ablate=2))
+        often = patch(model, FEW_PAIRS * 10, PatchOptions(ablate=2))
+    assert often.attrs["pairs"] == once.attrs["pairs"] == 4
+    assert often.attrs["duplicate_pairs"] == 36
+    for name in once.data_vars:
+        np.testing.assert_array_equal(often[name].values, once[name].values, err_msg=name)
+    for name in ("recovered", "lost", "estimate", "ablated"):
+        assert np.isnan(once[f"{name}_p"].values).all(), name
+        assert np.isnan(once[f"{name}_p_adjusted"].values).all(), name
+    assert best_heads(once, 1) == ["L1H0 +1.00"]  # without a p-value
+
+
+def test_built_in_pairs_are_drawn_until_enough_can_be_used(
+    made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def every_second(model, pair, number):
+        return None, "unusable" if number % 2 else ""
+
+    monkeypatch.setattr("headwise.experiments.patching.pairs.encode_pair", every_second)
+    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+        pairs = usable_pairs(model, "agreement", 5)
+    assert pairs == builtin_pairs("agreement", 10)
+
+
 def test_pairs_are_read_whatever_their_letters(tmp_path) -> None:
     path = tmp_path / "pairs.jsonl"
     row = {"clean": "one line\u2028of text", "corrupted": "two", "answer": "c", "wrong": "\ud800d"}
@@ -144,7 +180,7 @@ def test_pairs_are_checked(made, tmp_path) -> None:
         same = Pair("word1", "word2", "word3 word1", "word3 word2", "same:1")
         with pytest.raises(InputError, match="both answers begin with the same token"):
             patch(model, [same])
-        kept = patch(model, [*PAIRS, same], PatchOptions(exact=False), strict=False)
+        kept = patch(model, [*FEW_PAIRS, same], PatchOptions(exact=False), strict=False)
     assert kept.attrs["left_out_pairs"] == 1
     path.write_text('{"clean": "a"}')
     with pytest.raises(InputError, match="`corrupted` must be a text"):
@@ -181,7 +217,7 @@ def test_command_and_figures(made, found, tmp_path) -> None:
     pairs = tmp_path / "pairs.jsonl"
     rows = [
         {"clean": p.clean, "corrupted": p.corrupted, "answer": p.answer, "wrong": p.wrong}
-        for p in PAIRS
+        for p in [*FEW_PAIRS, *FEW_PAIRS]
     ]
     pairs.write_text("\n".join(map(json.dumps, rows)))
     done = CliRunner().invoke(
@@ -198,6 +234,8 @@ def test_command_and_figures(made, found, tmp_path) -> None:
         ],
     )
     assert done.exit_code == 0, done.output
-    assert "Bring back most: L1H0 +1.00" in " ".join(done.output.split())
+    assert "4 repeated pairs were counted once." in done.output
+    assert "Fewer than 30 different pairs: no head is tested" in " ".join(done.output.split())
+    assert "Bring back most: L1H0 +1.00, " in " ".join(done.output.split())
     assert "Zeroed in the clean run, they lose: L1H0 +0.50" in " ".join(done.output.split())
     assert (tmp_path / "patching-heads.svg").exists()

@@ -1,7 +1,13 @@
 """Disabling heads: what it does to the score, first-order importance, and removing heads for
 good."""
 
-from headwise.experiments.ablation.gates import GateOptions, Gates, learn_gates
+from headwise.experiments.ablation.gates import (
+    GateCost,
+    GateOptions,
+    GateResult,
+    estimate_gate_cost,
+    learn_gates,
+)
 from headwise.experiments.ablation.importance import head_importance
 from headwise.experiments.ablation.prune import Pruned, PruneOptions, prune
 from headwise.experiments.ablation.run import (
@@ -21,14 +27,16 @@ __all__ = [
     "AblationOptions",
     "Condition",
     "Evaluation",
+    "GateCost",
     "GateOptions",
-    "Gates",
+    "GateResult",
     "LanguageSubject",
     "PruneOptions",
     "Pruned",
     "Subject",
     "TaskSubject",
     "ablate",
+    "estimate_gate_cost",
     "evaluate",
     "head_importance",
     "learn_gates",

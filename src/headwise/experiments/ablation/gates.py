@@ -1,8 +1,9 @@
-"""Which heads a model can do without, learned: a gate on every head, most of which must close (L0
+"""Learn which heads a model can do without: a gate on every head, most of which must close (L0
 regularisation)."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from headwise.core.checks import above, at_least
 from headwise.core.errors import InputError, ParameterError
-from headwise.experiments.ablation.importance import at_once, trainable
+from headwise.experiments.ablation.importance import examples_within, trainable
 from headwise.experiments.ablation.run import Condition, evaluate
 from headwise.experiments.ablation.sets import Heads
 from headwise.experiments.ablation.subjects import Subject
@@ -19,25 +20,29 @@ from headwise.experiments.work import Report, silent
 from headwise.models.interventions import Plan, Scale
 from headwise.text.encode import Batch
 
-LOW, HIGH, HEAT = -0.1, 1.1, 2 / 3  # of the hard concrete distribution (Louizos et al. 2018, §4.1)
+# The hard concrete distribution of Louizos et al. 2018, §4.1: a sigmoid stretched to this range and
+# cut at 0 and 1, at this temperature.
+STRETCH_LOW = -0.1
+STRETCH_HIGH = 1.1
+TEMPERATURE = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class GateOptions:
-    """How gates are learned.
+    """Options of learning gates.
 
     Parameters
     ----------
     remove : int
-        So many heads are to be given up.
+        How many heads to give up.
     steps : int, default 200
-        Of Adam, one batch each.
+        Steps of Adam, each on a few examples.
     learning_rate : float, default 0.1
-        Of the gates; the model itself stays as it is.
+        Learning rate of the gates; the weights of the model stay as they are.
     random_sets : int, default 20
         Random sets of as many heads that the choice is compared with.
     seed : int, default 0
-        For the gates' noise, the order of batches and the random sets.
+        Seed of the gates' noise, the examples of each step and the random sets.
     """
 
     remove: int
@@ -47,157 +52,226 @@ class GateOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("remove", "steps", "random_sets"):
-            at_least(name, getattr(self, name), 1)
+        at_least("remove", self.remove, 1)
+        at_least("steps", self.steps, 1)
+        at_least("random_sets", self.random_sets, 1)
         above("learning_rate", self.learning_rate, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gates:
-    """What came of it: the heads to give up, how open each gate ended (`open[layer, head]`, 0 to
-    1), and the score on the examples that had no part in learning: of the whole model, without
-    these heads, and without each random set."""
+class GateResult:
+    """The heads that learned gates give up, and the score without them on held-out examples.
+
+    Attributes
+    ----------
+    heads : list of (layer, head)
+        The heads to give up.
+    open : ndarray
+        How open each gate ended, 0 to 1, `[layer, head]`.
+    metric : str
+        The metric of the scores.
+    intact : float
+        The score of the intact model on the held-out half.
+    without : float
+        The score without the chosen heads.
+    random : ndarray
+        The score without each random set.
+    p_value : float
+        Share of sets (the chosen one counted) that do no more harm than the chosen one.
+    """
 
     heads: Heads
     open: np.ndarray
     metric: str
-    whole: float
+    intact: float
     without: float
     random: np.ndarray
-    p_value: float  # share of random sets (the chosen one counted) that do no more harm
+    p_value: float
 
 
-def learn_gates(subject: Subject, options: GateOptions, *, report: Report = silent) -> Gates:
+@dataclass(frozen=True, slots=True)
+class GateCost:
+    """What learning gates takes: steps with gradients, then passes over the held-out half.
+
+    `seconds` is an estimate from one step and one pass that were timed.
+    """
+
+    steps: int
+    tokens_per_step: int
+    passes: int
+    tokens_per_pass: int
+    seconds: float
+
+
+def learn_gates(subject: Subject, options: GateOptions, *, report: Report = silent) -> GateResult:
     """Choose heads to give up under a budget (Louizos et al. 2018; Voita et al. 2019, §5).
 
     Every head's output is multiplied by a gate drawn from a hard concrete distribution, zero or one
     for the most part. The gates' parameters minimise the loss of the model plus a price for each
-    gate above the budget, raised as long as too many are open. Half of the examples are learned on;
-    the other half says what the choice is worth."""
-    model, total = subject.model, subject.model.layers * subject.model.heads
-    if not options.remove < total:
+    gate above the budget, raised as long as too many are open. The gates are learned on half of the
+    examples; the other half scores the choice."""
+    model = subject.model
+    n_heads = model.layers * model.heads
+    if not options.remove < n_heads:
         raise ParameterError(
-            f"The model has {total} heads; give up at least 1 and at most {total - 1} of them."
+            f"The model has {n_heads} heads; give up at least 1 and at most {n_heads - 1} of them."
         )
-    learned, held = _halves(subject)
-    if not learned or not held:
-        raise InputError(
-            "Gates are learned on one half of the examples and tested on the other; give more of them."
-        )
-    gates = _Gates(model.layers, model.heads, total - options.remove, options, model.device)
+    learned, held_out = _split_in_halves(subject)
+    gates = HardConcreteGates(model.layers, model.heads, options, model.device)
     random = np.random.default_rng(options.seed)
     with subject.evaluating(), trainable(model.module, False):
         for step in range(options.steps):
-            gates.step(
-                subject,
-                _some(learned[int(random.integers(len(learned)))], random, subject.divisible),
-            )
+            batch = learned[int(random.integers(len(learned)))]
+            gates.step(subject, _draw_examples(batch, subject.gate_tokens, random))
             report("gates", step + 1, options.steps)
-    order = np.argsort(gates.opened().ravel(), kind="stable")[: options.remove]
-    draws = [
-        random.choice(total, options.remove, replace=False) for _ in range(options.random_sets)
-    ]
-    chosen, *sets = (
-        [divmod(int(i), model.heads) for i in np.sort(places)] for places in (order, *draws)
-    )
-    return _judged(subject, held, chosen, sets, gates.opened(), report)
+
+    openness = gates.openness()
+    most_closed = np.argsort(openness.ravel(), kind="stable")[: options.remove]
+    chosen = _as_heads(most_closed, model.heads)
+    random_sets = []
+    for _ in range(options.random_sets):
+        drawn = random.choice(n_heads, options.remove, replace=False)
+        random_sets.append(_as_heads(drawn, model.heads))
+    return _score_on_held_out(subject, held_out, chosen, random_sets, openness, report)
 
 
-class _Gates:
+def estimate_gate_cost(subject: Subject, options: GateOptions) -> GateCost:
+    """Time one step and one pass, and say what `learn_gates` will take with these options."""
+    learned, held_out = _split_in_halves(subject)
+    largest = max(learned, key=lambda batch: batch.ids.shape[1])
+    sample = _draw_examples(largest, subject.gate_tokens, np.random.default_rng(0))
+    tokens_per_step = sample.ids.numel()
+    gates = HardConcreteGates(subject.model.layers, subject.model.heads, options, sample.device)
+    with subject.evaluating(), trainable(subject.model.module, False):
+        gates.step(subject, sample)  # the first step warms up
+        began = time.perf_counter()
+        gates.step(subject, sample)
+        seconds_per_step = time.perf_counter() - began
+        session = subject.session(sample)
+        began = time.perf_counter()
+        with torch.no_grad(), session.running():
+            subject.values(subject.run(sample, session)).cpu()
+        seconds_per_token = (time.perf_counter() - began) / tokens_per_step
+    passes = 2 + options.random_sets  # the intact model, the choice, the random sets
+    tokens_per_pass = sum(batch.ids.numel() for batch in held_out)
+    seconds = options.steps * seconds_per_step + passes * tokens_per_pass * seconds_per_token
+    return GateCost(options.steps, tokens_per_step, passes, tokens_per_pass, seconds)
+
+
+class HardConcreteGates:
     """Hard concrete gates of all heads, and the price of an open one."""
 
-    def __init__(
-        self, layers: int, heads: int, keep: int, options: GateOptions, device: torch.device
-    ) -> None:
-        self.keep = keep
+    def __init__(self, layers: int, heads: int, options: GateOptions, device: torch.device) -> None:
+        self.n_kept = layers * heads - options.remove
         self.generator = torch.Generator().manual_seed(options.seed)
-        self.logits = torch.full(
-            (layers, heads), 2.0, device=device, requires_grad=True
-        )  # nearly all open at first
+        # A logit of 2: nearly all gates are open at first.
+        self.logits = torch.full((layers, heads), 2.0, device=device, requires_grad=True)
         self.optimizer = torch.optim.Adam([self.logits], lr=options.learning_rate)
         self.price = 0.0
-        self.raise_by = 4.0 / options.steps
+        self.price_step = 4.0 / options.steps
 
-    def drawn(self) -> Tensor:
-        noise = (
-            torch.rand(self.logits.shape, generator=self.generator)
-            .clamp(1e-6, 1 - 1e-6)
-            .to(self.logits.device)
-        )
-        soft = torch.sigmoid((noise.log() - (1 - noise).log() + self.logits) / HEAT)
-        return (soft * (HIGH - LOW) + LOW).clamp(0, 1)
+    def sample(self) -> Tensor:
+        """Draw all gates, `[layer, head]`, differentiably."""
+        uniform = torch.rand(self.logits.shape, generator=self.generator)
+        uniform = uniform.clamp(1e-6, 1 - 1e-6).to(self.logits.device)
+        noise = uniform.log() - (1 - uniform).log()
+        soft = torch.sigmoid((noise + self.logits) / TEMPERATURE)
+        return (soft * (STRETCH_HIGH - STRETCH_LOW) + STRETCH_LOW).clamp(0, 1)
 
-    def expected(self) -> Tensor:
-        """The probability of each gate to be open at all."""
-        return torch.sigmoid(self.logits - HEAT * float(np.log(-LOW / HIGH)))
+    def open_probability(self) -> Tensor:
+        """Return the probability of each gate to be open at all, `[layer, head]`."""
+        shift = TEMPERATURE * float(np.log(-STRETCH_LOW / STRETCH_HIGH))
+        return torch.sigmoid(self.logits - shift)
 
-    def opened(self) -> np.ndarray:
-        """How open each gate is without noise."""
-        values = torch.sigmoid(self.logits.detach()) * (HIGH - LOW) + LOW
+    def openness(self) -> np.ndarray:
+        """Return how open each gate is without noise, `[layer, head]`."""
+        logits = self.logits.detach()
+        values = torch.sigmoid(logits) * (STRETCH_HIGH - STRETCH_LOW) + STRETCH_LOW
         # Gates that are quite shut or quite open are told apart by their parameters.
-        return (values.clamp(0, 1) + 1e-6 * self.logits.detach()).cpu().numpy()
+        return (values.clamp(0, 1) + 1e-6 * logits).cpu().numpy()
 
     def step(self, subject: Subject, batch: Batch) -> None:
+        """Make one step of Adam on the loss of a batch and the price of open gates."""
         with torch.enable_grad():
-            gates = self.drawn()
-            plan: Plan = {
-                layer: {head: Scale(gates[layer, head]) for head in range(gates.shape[1])}
-                for layer in range(gates.shape[0])
-            }
+            gates = self.sample()
+            plan: Plan = {}
+            for layer in range(gates.shape[0]):
+                plan[layer] = {head: Scale(gates[layer, head]) for head in range(gates.shape[1])}
             session = subject.session(batch, plan)
             with session.running():
                 loss = subject.losses(subject.run(batch, session), batch).mean()
-            above = (self.expected().sum() - self.keep) / gates.numel()
+            n_above = self.open_probability().sum() - self.n_kept
             self.optimizer.zero_grad()
-            (loss + self.price * gates.numel() * above.clamp(min=0)).backward()  # type: ignore[no-untyped-call]
+            penalised = loss + self.price * n_above.clamp(min=0)
+            penalised.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
-        # Dual ascent: an open gate too many costs more from step to step, one too few less.
-        self.price = max(
-            0.0, self.price + self.raise_by * (1.0 if float(above.detach()) > 0 else -0.5)
+        # Dual ascent: one open gate too many costs more from step to step, one too few less.
+        if float(n_above.detach()) > 0:
+            self.price += self.price_step
+        else:
+            self.price = max(0.0, self.price - 0.5 * self.price_step)
+
+
+def _split_in_halves(subject: Subject) -> tuple[list[Batch], list[Batch]]:
+    """Return every other example of each batch, and the others."""
+    learned = []
+    held_out = []
+    for batch in subject.batches:
+        learned.append(batch.select(range(0, len(batch), 2)))
+        if len(batch) > 1:
+            held_out.append(batch.select(range(1, len(batch), 2)))
+    if not held_out:
+        raise InputError(
+            "Gates are learned on one half of the examples and tested on the other; give at least "
+            "two examples."
         )
+    return learned, held_out
 
 
-def _halves(subject: Subject) -> tuple[list[Batch], list[Batch]]:
-    """Every other example, or every other batch where batches cannot be parted."""
-    if not subject.divisible:
-        return subject.batches[::2], subject.batches[1::2]
-    parts = (
-        [b.select(range(first, len(b), 2)) for b in subject.batches if len(b) > first]
-        for first in (0, 1)
-    )
-    return next(parts), next(parts)
-
-
-def _some(batch: Batch, random: np.random.Generator, divisible: bool) -> Batch:
-    """As much of a batch as gradients are kept for."""
-    if not divisible or at_once(batch) >= len(batch):
+def _draw_examples(batch: Batch, tokens: int, random: np.random.Generator) -> Batch:
+    """Return as many examples of a batch, drawn at random, as fit into a number of tokens."""
+    count = examples_within(batch, tokens)
+    if count >= len(batch):
         return batch
-    return batch.select(np.sort(random.choice(len(batch), at_once(batch), replace=False)).tolist())
+    return batch.select(np.sort(random.choice(len(batch), count, replace=False)).tolist())
 
 
-def _judged(
+def _as_heads(numbers: np.ndarray, heads_per_layer: int) -> Heads:
+    """Return the (layer, head) of heads that are numbered over all layers, sorted."""
+    return [divmod(int(number), heads_per_layer) for number in np.sort(numbers)]
+
+
+def _score_on_held_out(
     subject: Subject,
-    held: list[Batch],
+    held_out: list[Batch],
     chosen: Heads,
-    sets: list[Heads],
-    opened: np.ndarray,
+    random_sets: list[Heads],
+    openness: np.ndarray,
     report: Report,
-) -> Gates:
-    conditions = [
-        Condition("chosen", tuple(chosen)),
-        *(Condition(f"{i}", tuple(s)) for i, s in enumerate(sets)),
-    ]
-    whole = subject.batches
-    subject.batches = held
-    try:
-        found = evaluate(subject, conditions, "zero", report=report)
-    finally:
-        subject.batches = whole
-    where = np.array(sorted(place for batch in held for place in subject.places(batch)))
-    said = [found.baseline[where], *(row[where] for row in found.values)]
-    scores = np.array([subject.score(values, where)[subject.metric] for values in said])
-    harm = (scores[1:] - scores[0]) * (-1 if subject.higher_better else 1)
-    p = (1 + int((harm[1:] <= harm[0]).sum())) / len(harm)
-    return Gates(
-        chosen, opened, subject.metric, float(scores[0]), float(scores[1]), scores[2:], float(p)
+) -> GateResult:
+    conditions = [Condition("chosen", tuple(chosen))]
+    for number, heads in enumerate(random_sets):
+        conditions.append(Condition(str(number), tuple(heads)))
+    evaluation = evaluate(subject.with_batches(held_out), conditions, "zero", report=report)
+
+    places: list[int] = []
+    for batch in held_out:
+        places += subject.places(batch)
+    where = np.array(sorted(places))
+    scores = []
+    for values in (evaluation.baseline, *evaluation.values):
+        scores.append(subject.score(values[where], where)[subject.metric])
+    intact, without, *random = scores
+    sign = -1 if subject.higher_better else 1
+    harm = sign * (without - intact)
+    random_harm = sign * (np.array(random) - intact)
+    p_value = (1 + int((random_harm <= harm).sum())) / (1 + len(random_sets))
+    return GateResult(
+        heads=chosen,
+        open=openness,
+        metric=subject.metric,
+        intact=float(intact),
+        without=float(without),
+        random=np.array(random),
+        p_value=float(p_value),
     )

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.store import CheckpointStore
-from headwise.experiments.ablation.subjects import HeadOutputs, Subject
+from headwise.experiments.ablation.subjects import GRADIENT_TOKENS, HeadOutputs, Subject
 from headwise.experiments.work import Report, each_piece, silent
 from headwise.models.view import AttentionRows, Watcher
 from headwise.stats.accumulators import Moments
 from headwise.text.encode import Batch
 
-GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 Values = Callable[
     [Subject, Batch], np.ndarray
 ]  # of a batch: one for each example and head, `[example, layer, head]`
@@ -81,13 +80,13 @@ def _piece(
 # --- first-order importance -----------------------------------------------------------------------
 
 
-def at_once(batch: Batch) -> int:
-    """How many examples of a batch are run together where gradients are kept."""
-    return max(1, GRADIENT_TOKENS // batch.ids.shape[1])
+def examples_within(batch: Batch, tokens: int) -> int:
+    """Return how many examples of a batch fit into so many tokens, padding included; at least 1."""
+    return max(1, tokens // batch.ids.shape[1])
 
 
 def _importance(subject: Subject, batch: Batch) -> np.ndarray:
-    step = at_once(batch) if subject.divisible else len(batch)
+    step = examples_within(batch, GRADIENT_TOKENS)
     found = []
     for first in range(0, len(batch), step):
         part = (

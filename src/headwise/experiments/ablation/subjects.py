@@ -3,17 +3,18 @@ text."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.analyses.gradient.analysis import Gradient
+from headwise.analyses.gradient.analysis import logits_of, masked_tokens, token_loss
 from headwise.core.errors import InputError, ModelError
 from headwise.experiments.finetuning.classifier import PooledClassifier, TaskModel, open_classifier
 from headwise.models import HeadModel
@@ -28,6 +29,8 @@ from headwise.text.tasks import Task, score
 
 MAX_LENGTH = 128
 BATCH_TOKENS = 4096
+GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
+MASKED_SHARE = 0.15
 
 
 class HeadOutputs(Watcher):
@@ -47,8 +50,8 @@ class Subject(ABC):
     """A model, batches to run it on, and how its output is scored.
 
     `values` gives one number for each example (class, value, or loss); `score` turns those of all
-    examples into the metric, of which more is better where `higher_better`. `divisible` batches may
-    be run in parts."""
+    examples into the metric, of which more is better where `higher_better`. Any selection of the
+    examples of a batch (`Batch.select`) can be run and scored by itself."""
 
     model: HeadModel
     batches: list[Batch]
@@ -56,7 +59,6 @@ class Subject(ABC):
     metric: str
     metrics: tuple[str, ...]
     higher_better = True
-    divisible = True
     truth: np.ndarray | None = None
 
     @abstractmethod
@@ -79,9 +81,20 @@ class Subject(ABC):
     def identity(self) -> dict[str, Any]:
         """What tells the examples and how they are read from others."""
 
+    @property
+    def gate_tokens(self) -> int:
+        """How many tokens one step of learning gates runs at most."""
+        return GRADIENT_TOKENS
+
     def places(self, batch: Batch) -> list[int]:
         """Where the examples of a batch stand among all that are scored."""
         return batch.index
+
+    def with_batches(self, batches: list[Batch]) -> Self:
+        """Return the same model to be scored on other batches of the same examples."""
+        part = copy.copy(self)
+        part.batches = batches
+        return part
 
     def session(
         self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None
@@ -221,7 +234,9 @@ class LanguageSubject(Subject):
         Tokens that go through the model at once, padding included.
     """
 
-    metric, metrics, higher_better, divisible = "loss", ("loss",), False, False
+    metric = "loss"
+    metrics = ("loss",)
+    higher_better = False
 
     def __init__(
         self,
@@ -239,33 +254,87 @@ class LanguageSubject(Subject):
                 "name a task with --task and its files."
             )
         self.model = model
+        self.seed = seed
         rows = EncodedCorpus(corpus.sample(limit, seed), model.encoder.limited(max_length))
-        self._losses: list[Callable[[Any, Batch], Tensor]] = []  # of each batch
         self.batches = []
-        gradient = Gradient(seed=seed)
         for batch in batches(list(rows), batch_tokens, model.pad_id, model.device):
-            inputs, loss = gradient.prepare(batch, model)
+            inputs = self._hide_predicted_tokens(batch)
             if len(inputs):
-                self._losses.append(loss)
                 self.batches.append(inputs)
-        # Examples with nothing to predict are gone: the rest is numbered anew, in corpus order.
-        kept = sorted(index for batch in self.batches for index in batch.index)
-        if not kept:
+
+        # Examples with nothing to predict are left out: the others are numbered anew, in the order
+        # of the corpus.
+        corpus_indices: list[int] = []
+        for batch in self.batches:
+            corpus_indices += batch.index
+        if not corpus_indices:
             raise InputError(f"Nothing in '{corpus.name}' can be predicted: give longer texts.")
-        self._place, self.examples = {index: i for i, index in enumerate(kept)}, len(kept)
-        about = {"corpus": rows.scan.fingerprint, "name": corpus.name}
-        self._identity = {**about, "max_length": rows.encoder.max_length, "seed": seed}
+        corpus_indices.sort()
+        self._place = {index: place for place, index in enumerate(corpus_indices)}
+        self.examples = len(corpus_indices)
+        self._identity = {
+            "corpus": rows.scan.fingerprint,
+            "name": corpus.name,
+            "max_length": rows.encoder.max_length,
+            "seed": seed,
+        }
+
+    @property
+    def gate_tokens(self) -> int:
+        # Every token of a causal model is a prediction; of a masked one only 15 % are.
+        return 256 if self.model.lm_kind == "causal" else super().gate_tokens
 
     def places(self, batch: Batch) -> list[int]:
         return [self._place[index] for index in batch.index]
+
+    def _predicted(self, batch: Batch) -> Tensor:
+        """Return which tokens of a batch are predicted, `[example, token]`.
+
+        It depends on the rows alone (their tokens, their place in the corpus) and on the seed, so
+        that any selection of examples has the same predictions.
+        """
+        if self.model.lm_kind == "causal":
+            predicted = batch.attention_mask.clone()
+            predicted[:, 0] = False
+            return predicted
+        predicted = torch.zeros_like(batch.attention_mask)
+        for number, row in enumerate(batch.rows):
+            masked = torch.from_numpy(masked_tokens(row, MASKED_SHARE, self.seed))
+            predicted[number, masked.to(batch.device)] = True
+        return predicted
+
+    def _hide_predicted_tokens(self, batch: Batch) -> Batch:
+        """Return the batch as the model reads it: without examples that have nothing to predict,
+        and, for a masked language model, with the mask token in place of what is predicted."""
+        predicted = self._predicted(batch)
+        usable = predicted.any(-1).nonzero()[:, 0].tolist()
+        if len(usable) < len(batch):
+            batch = batch.select(usable)
+            predicted = predicted[usable]
+        if self.model.lm_kind == "causal":
+            return batch
+        mask = torch.full_like(batch.ids, self.model.tokenizer.mask_token_id)
+        return replace(
+            batch,
+            ids=torch.where(predicted, mask, batch.ids),
+            punct=batch.punct & ~predicted,
+        )
 
     def run(self, batch: Batch, session: Session) -> Tensor:
         output = self.model.run(
             batch.ids, batch.attention_mask, batch.types, logits=True, source=batch.source
         )
-        return self._losses[next(i for i, own in enumerate(self.batches) if own is batch)](
-            output, batch
-        )
+        logits = logits_of(output)
+        predicted = self._predicted(batch)
+        # The rows of a batch keep the tokens of the text, also where the model reads a mask.
+        targets = torch.zeros_like(batch.ids)
+        for number, row in enumerate(batch.rows):
+            targets[number, : len(row)] = torch.as_tensor(row.ids, device=batch.device)
+        if self.model.lm_kind == "causal":  # a token is predicted from the one before it
+            logits = logits[:, :-1]
+            targets = targets[:, 1:]
+            predicted = predicted[:, 1:]
+        return token_loss(logits, targets, predicted)
 
     def values(self, output: Tensor) -> Tensor:
         return output.double()

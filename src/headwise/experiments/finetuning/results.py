@@ -36,7 +36,6 @@ class Record:
         default_factory=dict
     )  # the layer or heads of the pooling, and how they were chosen
     folder: str = ""  # where its predictions and model lie, relative to the results file
-    seconds: float = 0.0
 
     @property
     def group(self) -> tuple[str, str, str, str]:
@@ -56,7 +55,10 @@ class Results:
                     raise OutputError(
                         f"{self.path} was written by a later headwise; upgrade it, or choose another folder with --out."
                     )
-                self.records = [Record(**record) for record in found["records"]]
+                for record in found["records"]:
+                    # Files of earlier versions say how many seconds a training took.
+                    record.pop("seconds", None)
+                    self.records.append(Record(**record))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise OutputError(
                     f"{self.path} is no results file of headwise ({type(error).__name__}: {error}); choose another "

@@ -4,6 +4,7 @@ models and one results file out."""
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -36,6 +37,7 @@ from headwise.experiments.work import Report, kept_work, random_state_kept, sile
 from headwise.models import HeadModel, loading
 from headwise.text.tasks import Task
 
+log = logging.getLogger(__name__)
 MAX_LENGTH = 128
 SAVED = ("all", "first", "none")
 DROPOUT_SEED = (
@@ -296,10 +298,12 @@ class _Job:
             if saved:
                 with new_folder(folder / "model", overwrite=True) as beside:
                     model.save(beside, self.tokenizer)
-        where, seconds = str(folder.relative_to(self.out)), round(time.perf_counter() - began, 2)
+        seconds = time.perf_counter() - began
+        log.info("%s, seed %d: trained in %.1f s", " / ".join(self.group), seed, seconds)
+        where = str(folder.relative_to(self.out))
         about = {**software(), **identity}
         record = Record(
-            *self.group, seed, trained.metrics, trained.history, about, self.detail, where, seconds
+            *self.group, seed, trained.metrics, trained.history, about, self.detail, where
         )
         self.results.add(record)
         delete_checkpoints(work)

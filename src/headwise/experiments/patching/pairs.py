@@ -3,7 +3,7 @@ own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -34,6 +34,7 @@ SCENES = (
     "Then {a} and {b} had a long talk at the {place}, and {giver} passed a {thing} to",
 )
 PLACES = ("store", "school", "garden", "station", "office", "park")
+OVERSAMPLING = 8  # built-in pairs that are tried for each one that is asked for
 THINGS = ("book", "letter", "ball", "drink", "ring", "key")
 
 
@@ -50,6 +51,14 @@ class Pair:
     answer: str
     wrong: str
     where: str = ""
+
+
+def distinct_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs without repetitions: a pair that occurs twice is one observation."""
+    first_of_each: dict[tuple[str, str, str, str], Pair] = {}
+    for pair in pairs:
+        first_of_each.setdefault((pair.clean, pair.corrupted, pair.answer, pair.wrong), pair)
+    return list(first_of_each.values())
 
 
 def read_pairs(path: str | Path) -> list[Pair]:
@@ -113,6 +122,22 @@ def builtin_pairs(name: str, count: int, seed: int = 0) -> list[Pair]:
     raise AssertionError("the templates never end")
 
 
+def usable_pairs(model: HeadModel, name: str, count: int, seed: int = 0) -> list[Pair]:
+    """Return built-in pairs up to the `count`-th that a model can be patched with.
+
+    Which pairs can be used depends on the tokenizer. Those in between that cannot are returned too,
+    so that `patch(..., strict=False)` counts them as left out.
+    """
+    pairs = builtin_pairs(name, OVERSAMPLING * count, seed)
+    n_usable = 0
+    for number, pair in enumerate(pairs, 1):
+        if not encode_pair(model, pair, number)[1]:
+            n_usable += 1
+        if n_usable == count:
+            return pairs[:number]
+    return pairs
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """A pair as rows of tokens with the ids of both answers."""
@@ -131,26 +156,36 @@ def encode_pairs(model: HeadModel, pairs: list[Pair], strict: bool) -> tuple[lis
     """
     found, left_out = [], 0
     for index, pair in enumerate(pairs):
-        clean, corrupted = (model.encode(text, index) for text in (pair.clean, pair.corrupted))
-        answer, wrong = (_first(model, text, pair) for text in (pair.answer, pair.wrong))
-        reason = ""
-        if len(clean) != len(corrupted):
-            reason = (
-                f"the inputs have {len(clean)} and {len(corrupted)} tokens; they must have as many"
-            )
-        elif answer == wrong:
-            reason = f"both answers begin with the same token ('{pair.answer}', '{pair.wrong}')"
+        rows, reason = encode_pair(model, pair, index)
         if reason and strict:
             raise InputError(f"{pair.where}: {reason}.")
         if reason:
             left_out += 1
         else:
-            found.append(Rows(clean, corrupted, answer, wrong))
+            found.append(rows)
     if not found:
         raise InputError(
             "No pair can be used: all have inputs of unequal length or answers that begin alike."
         )
     return found, left_out
+
+
+def encode_pair(model: HeadModel, pair: Pair, index: int) -> tuple[Rows, str]:
+    """Return a pair as tokens, and why it cannot be used ("" if it can)."""
+    rows = Rows(
+        clean=model.encode(pair.clean, index),
+        corrupted=model.encode(pair.corrupted, index),
+        answer=_first(model, pair.answer, pair),
+        wrong=_first(model, pair.wrong, pair),
+    )
+    if len(rows.clean) != len(rows.corrupted):
+        return rows, (
+            f"the inputs have {len(rows.clean)} and {len(rows.corrupted)} tokens; they must have "
+            "equally many"
+        )
+    if rows.answer == rows.wrong:
+        return rows, f"both answers begin with the same token ('{pair.answer}', '{pair.wrong}')"
+    return rows, ""
 
 
 def _first(model: HeadModel, text: str, pair: Pair) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import xarray as xr
 
+from headwise.analyses.contract import LEAST_EXAMPLES
 from headwise.core.labels import head_name, mean_variables
 from headwise.core.papers import reference
 from headwise.models import HeadModel
@@ -19,7 +20,6 @@ from headwise.stats.correlation import correlation
 from headwise.stats.tests import mean_above
 
 HEADS = ("layer", "head")
-LEVEL = 0.05
 
 
 def patching_dataset(
@@ -36,8 +36,7 @@ def patching_dataset(
         dims = HEADS if values.ndim == 3 else (*HEADS, "offset")
         variables |= _shares(name, values, gap, dims)
         if values.ndim == 3:
-            p = np.minimum(1.0, 2 * np.minimum(mean_above(values), mean_above(-values)))
-            p = np.where(np.isnan(values).any(0), np.nan, p)  # a head that was not looked at
+            p = two_sided_p(values)
             variables |= {f"{name}_p": (HEADS, p), f"{name}_p_adjusted": (HEADS, holm(p))}
     attrs |= {
         "title": "Patching: what a head carries from one input into another",
@@ -63,6 +62,18 @@ def patching_dataset(
     if "estimate_at" in found:
         coords["offset"] = -np.arange(found["estimate_at"].shape[-1])
     return xr.Dataset(variables, coords, attrs)
+
+
+def two_sided_p(values: np.ndarray) -> np.ndarray:
+    """Return two-sided p-values of a mean of zero over pairs, `[layer, head]` of `[pair, layer,
+    head]`.
+
+    NaN for heads that were not measured, and for all heads where there are too few pairs to test.
+    """
+    if len(values) < LEAST_EXAMPLES:
+        return np.full(values.shape[1:], np.nan)
+    p = np.minimum(1.0, 2 * np.minimum(mean_above(values), mean_above(-values)))
+    return np.where(np.isnan(values).any(0), np.nan, p)
 
 
 def _shares(
@@ -117,9 +128,12 @@ def _first(found: Mapping[Any, Any]) -> str:
 def _ranked(dataset: xr.Dataset, name: str) -> list[str]:
     values, p = dataset[name].values, dataset[f"{name}_p_adjusted"].values
     order = np.argsort(-dataset[_first(dataset)].values, axis=None, kind="stable")
-    places = (divmod(int(i), values.shape[1]) for i in order)
-    return [
-        f"{head_name(*at)} {values[at]:+.2f} (p {p[at]:.2g})"
-        for at in places
-        if np.isfinite(values[at])
-    ]
+    lines = []
+    for number in order:
+        place = divmod(int(number), values.shape[1])
+        if np.isfinite(values[place]):
+            line = f"{head_name(*place)} {values[place]:+.2f}"
+            if np.isfinite(p[place]):
+                line += f" (p {p[place]:.2g})"
+            lines.append(line)
+    return lines

@@ -19,7 +19,7 @@ from headwise.core.checks import at_least
 from headwise.core.errors import ModelError
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.subjects import HeadOutputs
-from headwise.experiments.patching.pairs import Pair, Rows, encode_pairs
+from headwise.experiments.patching.pairs import Pair, Rows, distinct_pairs, encode_pairs
 from headwise.experiments.patching.result import carriers, patching_dataset
 from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models import HeadModel
@@ -94,7 +94,8 @@ def patch(
         `recovered[layer, head]`, the share of `d(clean) − d(corrupted)` that comes back when the
         head's output in the corrupted run is replaced by the clean one (totals over pairs, with
         `_n` and 95 % interval); `lost`, the share that goes the other way round; `_p`,
-        `_p_adjusted`: two-sided over pairs, corrected over heads (Holm); `estimate`: `recovered` to
+        `_p_adjusted`: two-sided over pairs, corrected over heads (Holm), NaN for fewer than 30
+        different pairs; `estimate`: `recovered` to
         first order, from two runs and one gradient; `ablated`: the share that is lost when the head
         is zeroed in the clean run, for the heads that bring back most, NaN for all others;
         `recovered_at`, `estimate_at[layer, head, offset]` by position. Attributes: `clean`,
@@ -105,11 +106,13 @@ def patch(
         raise ModelError(
             f"'{model.name}' has no head that predicts the next token, so there is no answer to patch for."
         )
-    rows, left_out = encode_pairs(model, list(pairs), strict)
+    distinct = distinct_pairs(pairs)
+    n_duplicates = len(pairs) - len(distinct)
+    rows, left_out = encode_pairs(model, distinct, strict)
     groups = _grouped(rows, options.batch)
     identity = {
         "model": model.identity(),
-        "pairs": [asdict(pair) for pair in pairs],
+        "pairs": [asdict(pair) for pair in distinct],
         "options": asdict(options),
     }
     with kept_work(folder, identity, overwrite=overwrite) as store, model.evaluating():
@@ -129,7 +132,12 @@ def patch(
             job = partial(_ablated, model, share, carriers(joined, options.ablate))
             lost = each_piece(store, "ablated", job, groups, report, "ablated")
             joined["ablated"] = np.concatenate([part["ablated"] for part in lost])
-    attrs = {"pairs": len(rows), "left_out_pairs": left_out, "note": note}
+    attrs = {
+        "pairs": len(rows),
+        "left_out_pairs": left_out,
+        "duplicate_pairs": n_duplicates,
+        "note": note,
+    }
     return patching_dataset(joined, model, attrs)
 
 

@@ -324,7 +324,10 @@ class LanguageSubject(Subject):
         output = self.model.run(
             batch.ids, batch.attention_mask, batch.types, logits=True, source=batch.source
         )
-        logits = logits_of(output)
+        return self.token_losses(logits_of(output), batch)
+
+    def token_losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean loss of each example over its predicted tokens, from the logits."""
         predicted = self._predicted(batch)
         # The rows of a batch keep the tokens of the text, also where the model reads a mask.
         targets = torch.zeros_like(batch.ids)

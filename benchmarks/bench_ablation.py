@@ -17,7 +17,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from common import report_ratio
-from headwise.experiments.ablation import TaskSubject, evaluate, single_heads
+from headwise.experiments.ablation import ScoredClassifier, evaluate, single_heads
 from headwise.experiments.finetuning import open_classifier
 from headwise.experiments.finetuning.classifier import OwnClassifier
 from headwise.testing.models import random_model
@@ -62,7 +62,7 @@ def main() -> None:
         for i in range(args.examples)
     )
     task = Task.of_parts("bench", (), dev)
-    subject = TaskSubject(classifier, tokenizer, task, max_length=args.length)
+    subject = ScoredClassifier(classifier, tokenizer, task, max_length=args.length)
     model = subject.model
     conditions = single_heads(model.layers, model.heads)
 

@@ -253,7 +253,7 @@ def main() -> None:
     began, records, chosen = time.perf_counter(), [], {}
 
     def keep(record: dict[str, Any]) -> None:
-        from headwise.experiments.finetuning.results import Record, summary
+        from headwise.experiments.finetuning.results import TrainingRecord, summary
 
         records.append(record)
         scores = " ".join(f"{name} {100 * value:.1f}" for name, value in record["metrics"].items())
@@ -269,7 +269,7 @@ def main() -> None:
             flush=True,
         )
         plain = [
-            Record(**{k: v for k, v in r.items() if k not in ("packed", "job_seconds")})
+            TrainingRecord(**{k: v for k, v in r.items() if k not in ("packed", "job_seconds")})
             for r in records
         ]
         content = {

@@ -27,10 +27,15 @@ from headwise.core.errors import ModelError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.store import Checkpoint, CheckpointStore
 from headwise.core.workers import Workers, raise_failures, use_workers
-from headwise.experiments.ablation import AblationOptions, LanguageSubject, TaskSubject, ablate
+from headwise.experiments.ablation import (
+    AblationOptions,
+    ScoredClassifier,
+    ScoredLanguageModel,
+    ablate,
+)
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.finetuning.classifier import PooledClassifier
-from headwise.experiments.patching import Pair, PatchOptions, patch
+from headwise.experiments.patching import PatchOptions, PromptPair, patch
 from headwise.models.random_init import with_random_weights
 from headwise.models.vectors import collect_vectors
 from headwise.run import Backend, Listener, Run, Source, run_analyses, workers_of
@@ -236,7 +241,7 @@ def same_both_ways(workers: RayWorkers, make: Callable[[], xr.Dataset], jobs: in
 def test_heads_disabled_by_workers(workers: RayWorkers) -> None:
     module, tokenizer = random_model(words=WORDS, layers=2, heads=2, d_head=4)
     opened = HeadModel.open(module, tokenizer=tokenizer)
-    language = LanguageSubject(opened, Corpus.from_texts(TEXTS), batch_tokens=64)
+    language = ScoredLanguageModel(opened, Corpus.from_texts(TEXTS), batch_tokens=64)
     for how in ("corpus_mean", "resample"):
         options = AblationOptions(how=how, layers=False, importance=how == "resample", sinks=False)
         same_both_ways(workers, partial(ablate, language, options), 2 if options.importance else 1)
@@ -245,7 +250,7 @@ def test_heads_disabled_by_workers(workers: RayWorkers) -> None:
     classifier = PooledClassifier(
         bare, tokenizer, 2, heads=["L0H1", "L1H0"]
     )  # reads what its encoder's heads give
-    task = TaskSubject(classifier.eval(), tokenizer, toy_task(48), batch_tokens=64)
+    task = ScoredClassifier(classifier.eval(), tokenizer, toy_task(48), batch_tokens=64)
     same_both_ways(workers, partial(ablate, task, AblationOptions(importance=False)), 2)
 
 
@@ -263,7 +268,7 @@ def test_models_compared_by_workers(model: HeadModel, workers: RayWorkers) -> No
 def test_pairs_patched_and_decoders_asked_by_workers(workers: RayWorkers, tmp_path: Path) -> None:
     module, tokenizer = random_model(causal=True, words=WORDS, layers=2, heads=2, d_head=4)
     pairs = [
-        Pair(f"the {a} saw", f"the {b} saw", a, b, f"{a}:{b}")
+        PromptPair(f"the {a} saw", f"the {b} saw", a, b, f"{a}:{b}")
         for a in WORDS[2:5]
         for b in WORDS[3:7]
         if a != b

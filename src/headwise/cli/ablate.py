@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.table import Table
 
-    from headwise.experiments.ablation.subjects import Subject
+    from headwise.experiments.ablation.scored_models import ScoredModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Scored:
         """Whether a task or a text is named at all."""
         return bool(self.text.spec()) or self.tasks.named
 
-    def open(self, model: str | Path | None) -> Subject:
+    def open(self, model: str | Path | None) -> ScoredModel:
         """A fine-tuned model with its dev set, or a language model with its text."""
         from headwise.core.errors import ParameterError
-        from headwise.experiments.ablation import LanguageSubject, TaskSubject
+        from headwise.experiments.ablation import ScoredClassifier, ScoredLanguageModel
         from headwise.models.loading import model_path
         from headwise.text import open_corpus
         from headwise.text.tasks import read_task
@@ -57,12 +57,12 @@ class Scored:
             found = read_task(
                 own.task, data=own.data, dev=own.dev, needs_train=False, limit=self.limit
             )
-            return TaskSubject.open(
+            return ScoredClassifier.open(
                 model_path(model), found, device=self.placed.device, max_length=self.max_length
             )
         opened = self.placed.open(model)
         text = open_corpus(self.text.spec(), tokenizer=opened.tokenizer, prose=opened.causal)
-        return LanguageSubject(
+        return ScoredLanguageModel(
             opened, text, limit=self.limit, max_length=self.max_length, seed=self.seed
         )
 

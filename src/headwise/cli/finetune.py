@@ -118,7 +118,7 @@ def finetune_command(
     from headwise.core.errors import ParameterError
     from headwise.core.files import sweep
     from headwise.core.folders import check_writable, refuse_sources
-    from headwise.experiments.finetuning import Results, finetune
+    from headwise.experiments.finetuning import ResultsFile, finetune
     from headwise.experiments.finetuning.results import summary, table
     from headwise.models.loading import model_path
     from headwise.text.tasks import read_task
@@ -136,7 +136,7 @@ def finetune_command(
         with common.Watch() as watch:
             found = read_task(called, data=data, train=train, dev=dev, limit=limit)
             finetune(source, found, out_folder, own, overwrite=overwrite, report=watch)
-    results = Results(out_folder)
+    results = ResultsFile(out_folder)
     if figures is not None:
         from headwise.experiments.finetuning.figures import score_figure
         from headwise.plots import save_figure

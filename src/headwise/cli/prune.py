@@ -12,7 +12,7 @@ from headwise.cli import common, options
 from headwise.cli.command import command
 
 if TYPE_CHECKING:
-    from headwise.experiments.ablation.subjects import Subject
+    from headwise.experiments.ablation.scored_models import ScoredModel
 
 
 @command("prune")
@@ -126,7 +126,7 @@ def prune_command(
     )
 
 
-def _by_gates(rule: str, subject: Subject | None, seed: int) -> list[tuple[int, int]]:
+def _by_gates(rule: str, subject: ScoredModel | None, seed: int) -> list[tuple[int, int]]:
     """The heads that learned gates give up, and what that is worth."""
     from headwise.core.errors import ParameterError
     from headwise.experiments.ablation import GateOptions, estimate_gate_cost, learn_gates

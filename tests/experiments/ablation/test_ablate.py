@@ -18,8 +18,8 @@ from headwise.core.errors import HeadwiseError, ModelError, OutputError, Paramet
 from headwise.core.store import delete_checkpoints
 from headwise.experiments.ablation import (
     AblationOptions,
-    LanguageSubject,
-    TaskSubject,
+    ScoredClassifier,
+    ScoredLanguageModel,
     ablate,
     evaluate,
     head_importance,
@@ -28,7 +28,7 @@ from headwise.experiments.ablation import (
     whole_layers,
 )
 from headwise.experiments.ablation.prefix import Prefix
-from headwise.experiments.ablation.run import Runner
+from headwise.experiments.ablation.run import ConditionRunner
 from headwise.experiments.ablation.significance import paired_differences
 from headwise.experiments.finetuning import FinetuneOptions, finetune
 from headwise.experiments.finetuning.classifier import OwnClassifier
@@ -68,8 +68,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def subject_of(path: Path, count: int = 64, **options: Any) -> TaskSubject:
-    return TaskSubject.open(path, toy_task(count), device="cpu", batch_tokens=200, **options)
+def subject_of(path: Path, count: int = 64, **options: Any) -> ScoredClassifier:
+    return ScoredClassifier.open(path, toy_task(count), device="cpu", batch_tokens=200, **options)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_sharing_the_prefix_changes_no_number(
     assert not whole.shared
     assert np.array_equal(shared.values, whole.values)
     assert np.array_equal(shared.baseline, whole.baseline)
-    runner = Runner(subject, conditions, how)
+    runner = ConditionRunner(subject, conditions, how)
     batch = subject.batches[-1]
     with torch.no_grad():
         prefix, _ = runner.record(batch)
@@ -150,7 +150,7 @@ def test_layers_that_share_one_module_are_told_apart() -> None:
         intermediate_size=48,
         initializer_range=0.3,
     )
-    subject = TaskSubject(
+    subject = ScoredClassifier(
         OwnClassifier(AlbertForSequenceClassification(config).eval(), tokenizer),
         tokenizer,
         toy_task(24),
@@ -192,7 +192,7 @@ def test_a_model_whose_layers_pass_on_more_is_run_whole_and_said(trained: dict[s
 @pytest.mark.parametrize("causal", [False, True])
 def test_language_models_are_scored_by_their_loss(tmp_path: Path, causal: bool) -> None:
     model = HeadModel.open(toy_folder(tmp_path / "lm", causal=causal))
-    subject = LanguageSubject(model, Corpus.from_examples(toy_examples(30)), batch_tokens=120)
+    subject = ScoredLanguageModel(model, Corpus.from_examples(toy_examples(30)), batch_tokens=120)
     shared, whole = (
         evaluate(subject, single_heads(3, 4), "zero", share=share) for share in (True, False)
     )
@@ -256,7 +256,7 @@ def test_layers_that_are_skipped_are_run_for_every_other_thread(trained: dict[st
     subject = subject_of(trained["last_layer"])
     model, batch = subject.model, subject.batches[0]
     wanted = model.forward(batch)[0]
-    runner = Runner(subject, single_heads(model.layers, model.heads), "zero")
+    runner = ConditionRunner(subject, single_heads(model.layers, model.heads), "zero")
     with torch.no_grad(), ThreadPoolExecutor(1) as other:
         (prefix, _), idle = runner.record(subject.batches[-1]), Prefix(model)
         with prefix.skipping(model.layers, subject.session(batch)), idle.recording():
@@ -277,7 +277,7 @@ def test_nothing_of_a_model_or_of_torch_is_left_changed(
         torch.get_num_threads(),
         torch.get_rng_state(),
     )
-    ablate(LanguageSubject(model, Corpus.from_examples(toy_examples(6)), max_length=5))
+    ablate(ScoredLanguageModel(model, Corpus.from_examples(toy_examples(6)), max_length=5))
     assert (model.encoder.max_length, model.encoder.overlong) == (limit, "truncate")
     assert all(module.training for module in model.module.modules())
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
@@ -287,7 +287,7 @@ def test_nothing_of_a_model_or_of_torch_is_left_changed(
 
 def test_the_seed_draws_the_resamples_and_the_masked_tokens(tmp_path: Path) -> None:
     def found(seed: int) -> xr.Dataset:
-        subject = LanguageSubject(model, Corpus.from_examples(toy_examples(20)), seed=seed)
+        subject = ScoredLanguageModel(model, Corpus.from_examples(toy_examples(20)), seed=seed)
         return ablate(
             subject, AblationOptions(heads="L0H0,L1H1", layers=False, importance=False, seed=seed)
         )
@@ -390,7 +390,7 @@ def test_importance_is_the_slope_of_the_loss_in_a_gate_on_the_head(
     subject = subject_of(trained[pooling])
     subject.classifier.double()
     found = head_importance(subject)
-    runner = Runner(subject, [], "zero")
+    runner = ConditionRunner(subject, [], "zero")
     step = 1e-4
     for layer, head in ((0, 1), (1, 2), (2, 3)):
         total = 0.0
@@ -502,11 +502,11 @@ def test_results_of_another_model_are_refused() -> None:
 def test_bad_input_is_told(trained: dict[str, Path], tmp_path: Path) -> None:
     regression = toy_task(regression=True)
     with pytest.raises(ModelError, match=r"gives 2 outputs, but toy has 1.*another task"):
-        TaskSubject.open(trained["last_layer"], regression)
+        ScoredClassifier.open(trained["last_layer"], regression)
     with pytest.raises(ModelError, match="no trained classifier"):
-        TaskSubject.open(toy_folder(tmp_path / "plain"), toy_task())
+        ScoredClassifier.open(toy_folder(tmp_path / "plain"), toy_task())
     with pytest.raises(ModelError, match="no language-model head"):
-        LanguageSubject(
+        ScoredLanguageModel(
             HeadModel.open(trained["last_layer"]), Corpus.from_examples(toy_examples(4))
         )
     subject = subject_of(trained["last_layer"])
@@ -523,7 +523,7 @@ def test_bad_input_is_told(trained: dict[str, Path], tmp_path: Path) -> None:
 @pytest.mark.real
 def test_wiki_bert_as_a_language_model(wiki_bert: Path) -> None:
     model = HeadModel.open(wiki_bert, device="cpu")
-    subject = LanguageSubject(
+    subject = ScoredLanguageModel(
         model,
         Corpus.from_texts(["The old man sat by the river and watched the boats go by."] * 2),
         max_length=24,

@@ -16,7 +16,7 @@ from headwise.atlas import Atlas
 from headwise.cli import app
 from headwise.core.errors import HeadwiseError
 from headwise.experiments.ablation import GateOptions, GateResult, learn_gates
-from headwise.experiments.ablation.subjects import Subject
+from headwise.experiments.ablation.scored_models import ScoredModel
 from headwise.models import HeadModel
 from headwise.page import sections
 from headwise.plots import figures_for
@@ -123,7 +123,7 @@ def test_ablate_writes_the_group_and_its_figures(place: Path) -> None:
 
 
 def test_prune_takes_heads_from_an_ablation(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def learned(subject: Subject, options: GateOptions, **more: Any) -> GateResult:
+    def learned(subject: ScoredModel, options: GateOptions, **more: Any) -> GateResult:
         return learn_gates(
             subject, replace(options, steps=30), **more
         )  # what is learned: test_gates.py

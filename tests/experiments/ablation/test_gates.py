@@ -14,7 +14,7 @@ from headwise.analyses.gradient.analysis import masked_tokens
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.ablation import (
     GateOptions,
-    LanguageSubject,
+    ScoredLanguageModel,
     estimate_gate_cost,
     learn_gates,
 )
@@ -27,7 +27,7 @@ from headwise.text.encode import Batch
 DEAD = [(0, 2), (1, 0), (1, 1), (1, 3)]
 
 
-class DistanceToIntact(LanguageSubject):
+class DistanceToIntact(ScoredLanguageModel):
     """Scores how far the logits are from those of the intact model, so that a head without effect
     costs exactly nothing."""
 
@@ -82,7 +82,7 @@ def test_held_out_examples_are_scored_against_their_own_tokens(
     with HeadModel.open(folder, device="cpu") as model:
         examples = toy_examples(9)
         corpus = Corpus.from_examples(examples)
-        subject = LanguageSubject(model, corpus, batch_tokens=batch_tokens, seed=3)
+        subject = ScoredLanguageModel(model, corpus, batch_tokens=batch_tokens, seed=3)
         result = learn_gates(subject, GateOptions(remove=2, steps=2, random_sets=3))
         held_out = [index for batch in subject.batches for index in batch.index[1::2]]
         losses = []
@@ -104,7 +104,7 @@ def test_held_out_examples_are_scored_against_their_own_tokens(
 
 def test_the_cost_of_gates_is_estimated_beforehand(tmp_path: Path) -> None:
     model = opened(tmp_path / "lm")
-    subject = LanguageSubject(model, Corpus.from_examples(toy_examples(40)))
+    subject = ScoredLanguageModel(model, Corpus.from_examples(toy_examples(40)))
     cost = estimate_gate_cost(subject, GateOptions(remove=4, steps=50, random_sets=6))
     assert (cost.steps, cost.passes) == (50, 8)
     assert cost.tokens_per_step <= subject.gate_tokens
@@ -115,7 +115,7 @@ def test_the_cost_of_gates_is_estimated_beforehand(tmp_path: Path) -> None:
 
 def test_gates_need_two_examples_and_a_head_to_keep(tmp_path: Path) -> None:
     model = opened(tmp_path / "lm")
-    subject = LanguageSubject(model, Corpus.from_examples(toy_examples(1)), batch_tokens=4000)
+    subject = ScoredLanguageModel(model, Corpus.from_examples(toy_examples(1)), batch_tokens=4000)
     with pytest.raises(ParameterError, match="has 8 heads"):
         learn_gates(subject, GateOptions(remove=8))
     with pytest.raises(InputError, match="give at least two examples"):

@@ -20,10 +20,10 @@ from transformers import (
 
 from headwise.core.errors import ModelError, OutputError, ParameterError
 from headwise.experiments.ablation import (
-    Condition,
-    LanguageSubject,
+    AblationCondition,
     PruneOptions,
-    TaskSubject,
+    ScoredClassifier,
+    ScoredLanguageModel,
     evaluate,
     prune,
 )
@@ -163,7 +163,7 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / record.folder / "model"
 
     def score(where: Path) -> dict[str, float]:
-        subject = TaskSubject.open(where, task, device="cpu")
+        subject = ScoredClassifier.open(where, task, device="cpu")
         return subject.score(evaluate(subject, []).baseline)
 
     found = prune(
@@ -199,8 +199,8 @@ def test_without_a_task_a_language_model_is_scored_by_its_loss(
     )
     with HeadModel.open(source, device="cpu") as model:
         text = open_corpus(None, tokenizer=model.tokenizer, prose=causal)
-        subject = LanguageSubject(model, text, limit=12)
-        ran = evaluate(subject, [Condition("gone", tuple(heads))], "zero")
+        subject = ScoredLanguageModel(model, text, limit=12)
+        ran = evaluate(subject, [AblationCondition("gone", tuple(heads))], "zero")
         whole, without = (subject.score(values)["loss"] for values in (ran.baseline, ran.values[0]))
     before, after = found.table["before"], found.table["after"]
     assert before["loss"] == pytest.approx(whole, rel=1e-5)

@@ -12,13 +12,13 @@ import torch
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.ablation import (
     AblationOptions,
-    LanguageSubject,
+    ScoredLanguageModel,
     ablate,
     evaluate,
     single_heads,
 )
 from headwise.experiments.ablation.importance import sink_share
-from headwise.experiments.ablation.replacements import corpus_means, way_for
+from headwise.experiments.ablation.replacements import corpus_means, resolve_method
 from headwise.experiments.ablation.significance import paired_differences
 from headwise.models import HeadModel
 from headwise.models.interventions import Intervention, Mean, Patch
@@ -29,16 +29,16 @@ from headwise.text import Corpus
 
 def subject_of(
     path: Path, count: int = 9, causal: bool = True, batch_tokens: int = 60
-) -> LanguageSubject:
+) -> ScoredLanguageModel:
     model = HeadModel.open(
         toy_folder(path / f"toy-{causal}", causal=causal, layers=2, heads=3), device="cpu"
     )
     corpus = Corpus.from_examples(toy_examples(count))
-    return LanguageSubject(model, corpus, batch_tokens=batch_tokens)
+    return ScoredLanguageModel(model, corpus, batch_tokens=batch_tokens)
 
 
 def losses(
-    subject: LanguageSubject, number: int, place: tuple[int, int], what: Intervention
+    subject: ScoredLanguageModel, number: int, place: tuple[int, int], what: Intervention
 ) -> np.ndarray:
     """The loss of each example of a batch with one head changed by hand."""
     batch = subject.batches[number]
@@ -92,7 +92,7 @@ def test_heads_are_given_what_they_gave_on_another_input(tmp_path: Path) -> None
 def test_causal_models_are_zeroed_unless_said(tmp_path: Path, causal: bool, way: str) -> None:
     subject = subject_of(tmp_path, causal=causal)
     found = ablate(subject, AblationOptions(importance=False, sinks=False, layers=False))
-    assert found.attrs["how"] == way == way_for("auto", subject.model)
+    assert found.attrs["how"] == way == resolve_method("auto", subject.model)
     named = ablate(subject, AblationOptions(how=way, importance=False, sinks=False, layers=False))
     assert np.array_equal(found.difference, named.difference)
     with pytest.raises(ParameterError, match="noise"):

@@ -20,7 +20,7 @@ from headwise.experiments.finetuning import (
     RECIPES,
     ClassifierOptions,
     FinetuneOptions,
-    Results,
+    ResultsFile,
     finetune,
     make_classifier,
     open_classifier,
@@ -303,7 +303,7 @@ def test_what_is_finished_is_not_done_again_and_another_models_is_refused(
     with pytest.raises(OutputError, match="differs in data"):
         tune(folder, toy_task(20), tmp_path / "out", **QUICK)
     [replaced] = tune(other, toy_task(16), tmp_path / "out", overwrite=True, **QUICK)
-    assert Results(tmp_path / "out").records == [replaced]
+    assert ResultsFile(tmp_path / "out").records == [replaced]
 
 
 def test_a_checkpoint_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from headwise.cli.main import app
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.patching import (
-    Pair,
     PatchOptions,
+    PromptPair,
     builtin_pairs,
     patch,
     read_pairs,
@@ -28,7 +28,7 @@ from headwise.testing import planted_decoder, random_model
 
 # After word1 came word2 (clean) or word3 (corrupted): the induction head carries it.
 PAIRS = [
-    Pair(
+    PromptPair(
         f"word{a} word{b} word{c} word{a}",
         f"word{a} word{d} word{c} word{a}",
         f"word{b}",
@@ -77,7 +77,7 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
     pairs = []
     for index in range(30):
         a, b, c, d = random.choice(words, 4, replace=False)
-        pairs.append(Pair(f"the {a} {b}", f"the {c} {b}", str(a), str(d), f"random:{index}"))
+        pairs.append(PromptPair(f"the {a} {b}", f"the {c} {b}", str(a), str(d), f"random:{index}"))
     with HeadModel.open(module, tokenizer=tokenizer) as model:
         found = patch(model, pairs, PatchOptions(ablate=5))
         whole = patch(model, pairs, PatchOptions(share=False))
@@ -177,7 +177,7 @@ def test_pairs_are_checked(made, tmp_path) -> None:
     with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
         with pytest.raises(InputError, match=r"pairs.jsonl:1: the inputs have 3 and 2 tokens"):
             patch(model, pairs)
-        same = Pair("word1", "word2", "word3 word1", "word3 word2", "same:1")
+        same = PromptPair("word1", "word2", "word3 word1", "word3 word2", "same:1")
         with pytest.raises(InputError, match="both answers begin with the same token"):
             patch(model, [same])
         kept = patch(model, [*FEW_PAIRS, same], PatchOptions(exact=False), strict=False)

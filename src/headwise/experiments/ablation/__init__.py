@@ -9,10 +9,10 @@ from headwise.experiments.ablation.gates import (
     learn_gates,
 )
 from headwise.experiments.ablation.importance import head_importance
-from headwise.experiments.ablation.prune import Pruned, PruneOptions, prune
+from headwise.experiments.ablation.prune import PruneOptions, PruneResult, prune
 from headwise.experiments.ablation.run import (
+    AblationCondition,
     AblationOptions,
-    Condition,
     Evaluation,
     ablate,
     evaluate,
@@ -20,21 +20,25 @@ from headwise.experiments.ablation.run import (
     single_heads,
     whole_layers,
 )
+from headwise.experiments.ablation.scored_models import (
+    ScoredClassifier,
+    ScoredLanguageModel,
+    ScoredModel,
+)
 from headwise.experiments.ablation.sets import pick_heads
-from headwise.experiments.ablation.subjects import LanguageSubject, Subject, TaskSubject
 
 __all__ = [
+    "AblationCondition",
     "AblationOptions",
-    "Condition",
     "Evaluation",
     "GateCost",
     "GateOptions",
     "GateResult",
-    "LanguageSubject",
     "PruneOptions",
-    "Pruned",
-    "Subject",
-    "TaskSubject",
+    "PruneResult",
+    "ScoredClassifier",
+    "ScoredLanguageModel",
+    "ScoredModel",
     "ablate",
     "estimate_gate_cost",
     "evaluate",

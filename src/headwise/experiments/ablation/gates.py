@@ -13,9 +13,9 @@ from torch import Tensor
 from headwise.core.checks import above, at_least
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.ablation.importance import examples_within, trainable
-from headwise.experiments.ablation.run import Condition, evaluate
+from headwise.experiments.ablation.run import AblationCondition, evaluate
+from headwise.experiments.ablation.scored_models import ScoredModel
 from headwise.experiments.ablation.sets import Heads
-from headwise.experiments.ablation.subjects import Subject
 from headwise.experiments.work import Report, silent
 from headwise.models.interventions import Plan, Scale
 from headwise.text.encode import Batch
@@ -103,7 +103,9 @@ class GateCost:
     seconds: float
 
 
-def learn_gates(subject: Subject, options: GateOptions, *, report: Report = silent) -> GateResult:
+def learn_gates(
+    subject: ScoredModel, options: GateOptions, *, report: Report = silent
+) -> GateResult:
     """Choose heads to give up under a budget (Louizos et al. 2018; Voita et al. 2019, §5).
 
     Every head's output is multiplied by a gate drawn from a hard concrete distribution, zero or one
@@ -135,7 +137,7 @@ def learn_gates(subject: Subject, options: GateOptions, *, report: Report = sile
     return _score_on_held_out(subject, held_out, chosen, random_sets, openness, report)
 
 
-def estimate_gate_cost(subject: Subject, options: GateOptions) -> GateCost:
+def estimate_gate_cost(subject: ScoredModel, options: GateOptions) -> GateCost:
     """Time one step and one pass, and say what `learn_gates` will take with these options."""
     learned, held_out = _split_in_halves(subject)
     largest = max(learned, key=lambda batch: batch.ids.shape[1])
@@ -190,7 +192,7 @@ class HardConcreteGates:
         # Gates that are quite shut or quite open are told apart by their parameters.
         return (values.clamp(0, 1) + 1e-6 * logits).cpu().numpy()
 
-    def step(self, subject: Subject, batch: Batch) -> None:
+    def step(self, subject: ScoredModel, batch: Batch) -> None:
         """Make one step of Adam on the loss of a batch and the price of open gates."""
         with torch.enable_grad():
             gates = self.sample()
@@ -212,7 +214,7 @@ class HardConcreteGates:
             self.price = max(0.0, self.price - 0.5 * self.price_step)
 
 
-def _split_in_halves(subject: Subject) -> tuple[list[Batch], list[Batch]]:
+def _split_in_halves(subject: ScoredModel) -> tuple[list[Batch], list[Batch]]:
     """Return every other example of each batch, and the others."""
     learned = []
     held_out = []
@@ -242,16 +244,16 @@ def _as_heads(numbers: np.ndarray, heads_per_layer: int) -> Heads:
 
 
 def _score_on_held_out(
-    subject: Subject,
+    subject: ScoredModel,
     held_out: list[Batch],
     chosen: Heads,
     random_sets: list[Heads],
     openness: np.ndarray,
     report: Report,
 ) -> GateResult:
-    conditions = [Condition("chosen", tuple(chosen))]
+    conditions = [AblationCondition("chosen", tuple(chosen))]
     for number, heads in enumerate(random_sets):
-        conditions.append(Condition(str(number), tuple(heads)))
+        conditions.append(AblationCondition(str(number), tuple(heads)))
     evaluation = evaluate(subject.with_batches(held_out), conditions, "zero", report=report)
 
     places: list[int] = []

@@ -13,19 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.store import CheckpointStore
-from headwise.experiments.ablation.subjects import GRADIENT_TOKENS, HeadOutputs, Subject
+from headwise.experiments.ablation.scored_models import (
+    GRADIENT_TOKENS,
+    HeadOutputCollector,
+    ScoredModel,
+)
 from headwise.experiments.work import Report, each_piece, silent
 from headwise.models.view import AttentionRows, Watcher
 from headwise.stats.accumulators import Moments
 from headwise.text.encode import Batch
 
 Values = Callable[
-    [Subject, Batch], np.ndarray
+    [ScoredModel, Batch], np.ndarray
 ]  # of a batch: one for each example and head, `[example, layer, head]`
 
 
 def head_importance(
-    subject: Subject, *, store: CheckpointStore | None = None, report: Report = silent
+    subject: ScoredModel, *, store: CheckpointStore | None = None, report: Report = silent
 ) -> dict[str, np.ndarray]:
     """`I[l, h] = mean over examples of | Σ_t O[l,h,t] · d loss / d O[l,h,t] |`, with `O` the head's
     output (Michel et al. 2019, §4.1).
@@ -38,7 +42,7 @@ def head_importance(
 
 
 def sink_share(
-    subject: Subject, *, store: CheckpointStore | None = None, report: Report = silent
+    subject: ScoredModel, *, store: CheckpointStore | None = None, report: Report = silent
 ) -> dict[str, np.ndarray]:
     """Mean `A[i, 0]` over `i > 0` of an input, then over inputs: `mean`, `low`, `high` (95 %)
     `[layer, head]` and `n`.
@@ -54,7 +58,7 @@ def sink_share(
 def _over_examples(
     what: str,
     job: Callable[[int], Any],
-    subject: Subject,
+    subject: ScoredModel,
     store: CheckpointStore | None,
     report: Report,
 ) -> dict[str, np.ndarray]:
@@ -71,7 +75,7 @@ def _over_examples(
 
 
 def _piece(
-    subject: Subject, values: Values, number: int
+    subject: ScoredModel, values: Values, number: int
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     with subject.evaluating():
         return {"values": values(subject, subject.batches[number])}, {}
@@ -85,7 +89,7 @@ def examples_within(batch: Batch, tokens: int) -> int:
     return max(1, tokens // batch.ids.shape[1])
 
 
-def _importance(subject: Subject, batch: Batch) -> np.ndarray:
+def _importance(subject: ScoredModel, batch: Batch) -> np.ndarray:
     step = examples_within(batch, GRADIENT_TOKENS)
     found = []
     for first in range(0, len(batch), step):
@@ -94,7 +98,7 @@ def _importance(subject: Subject, batch: Batch) -> np.ndarray:
             if step >= len(batch)
             else batch.select(range(first, min(first + step, len(batch))))
         )
-        watcher = HeadOutputs()
+        watcher = HeadOutputCollector()
         session = subject.session(part, watcher=watcher)
         with trainable(subject.model.module):
             with torch.enable_grad(), session.running():
@@ -141,7 +145,7 @@ class _First(Watcher):
         self.sums[rows.layer] = self.sums[rows.layer] + later if rows.layer in self.sums else later
 
 
-def _sink_share(subject: Subject, batch: Batch) -> np.ndarray:
+def _sink_share(subject: ScoredModel, batch: Batch) -> np.ndarray:
     """NaN for inputs of one token."""
     watcher = _First()
     session = subject.session(batch, watcher=watcher)

@@ -22,8 +22,8 @@ from headwise.core.errors import ModelError, ParameterError
 from headwise.core.folders import new_folder, refuse_unsafe
 from headwise.core.labels import head_name, parse_head
 from headwise.experiments.ablation.pruning_eval import (
-    Ground,
-    Score,
+    PruningEvaluation,
+    ScoreFunction,
     language_ground,
     seconds_of,
     timed_text,
@@ -43,7 +43,7 @@ GROUPS = ("num_key_value_heads", "num_kv_heads")
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class PruneResult:
     """What became of a model: `table` has parameters, score (where one was asked for) and seconds
     of a run before and after; `difference` is the largest difference of its outputs to those of the
     model with the same heads disabled (zero), as a share of the largest output where that is above
@@ -93,7 +93,7 @@ class PruneOptions:
 
     mode: str = "auto"
     batches: Sequence[Batch] = ()
-    score: Score | None = None
+    score: ScoreFunction | None = None
     corpus: Corpus | None = None
     limit: int = 200
     seed: int = 0
@@ -105,10 +105,10 @@ class PruneOptions:
         one_of("mode", self.mode, MODES)
         at_least("limit", self.limit, 1)
 
-    def ground(self, model: HeadModel) -> Ground:
+    def ground(self, model: HeadModel) -> PruningEvaluation:
         """What the model is compared with itself on."""
         if self.score is not None:
-            return Ground(self.batches, self.score, "")
+            return PruningEvaluation(self.batches, self.score, "")
         found = language_ground(model, self.corpus, self.limit, self.seed, self.device)
         return replace(found, batches=self.batches or found.batches)
 
@@ -118,7 +118,7 @@ def prune(
     heads: Heads,
     out: str | Path,
     options: PruneOptions = PruneOptions(),  # noqa: B008  (frozen)
-) -> Pruned:
+) -> PruneResult:
     """Write a model without some of its heads as an ordinary folder.
 
     The written model is opened again and must give what the model gives with the same heads
@@ -186,7 +186,7 @@ def prune(
         after |= ground.score(target)
     about = "; ".join(filter(None, [ground.about, timed_text(samples)]))
     table = {"before": before, "after": after}
-    return Pruned(target, mode, tuple(chosen), difference, max(apart), table, note, about)
+    return PruneResult(target, mode, tuple(chosen), difference, max(apart), table, note, about)
 
 
 # --- the two ways ---------------------------------------------------------------------------------

@@ -12,23 +12,23 @@ import torch
 
 from headwise.core.errors import HeadwiseError
 from headwise.experiments.ablation.run import evaluate
-from headwise.experiments.ablation.subjects import MAX_LENGTH, LanguageSubject
+from headwise.experiments.ablation.scored_models import MAX_LENGTH, ScoredLanguageModel
 from headwise.models import HeadModel
 from headwise.text import Corpus, open_corpus
 from headwise.text.encode import Batch
 
 TIMED = 1  # batches
 REPEATS = 5
-Score = Callable[[Path], dict[str, float]]
+ScoreFunction = Callable[[Path], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class PruningEvaluation:
     """What models are compared on: batches to time, a score of a model's folder where there is one,
     and what to say."""
 
     batches: Sequence[Batch]
-    score: Score | None
+    score: ScoreFunction | None
     about: str
 
 
@@ -38,17 +38,17 @@ def language_ground(
     limit: int,
     seed: int,
     device: str | torch.device | None,
-) -> Ground:
+) -> PruningEvaluation:
     """The language-model loss on a text, by default the built-in one; a reason instead where that
     cannot be."""
 
-    def opened(own: HeadModel) -> LanguageSubject:
+    def opened(own: HeadModel) -> ScoredLanguageModel:
         text = (
             open_corpus(None, tokenizer=own.tokenizer, prose=own.causal)
             if corpus is None
             else corpus
         )
-        return LanguageSubject(own, text, limit=limit, max_length=MAX_LENGTH, seed=seed)
+        return ScoredLanguageModel(own, text, limit=limit, max_length=MAX_LENGTH, seed=seed)
 
     def score(folder: Path) -> dict[str, float]:
         with HeadModel.open(folder, device=device, dtype=torch.float32) as own:
@@ -58,10 +58,10 @@ def language_ground(
     try:
         subject = opened(model)
     except HeadwiseError as error:
-        return Ground((), None, f"No score: {error}")
+        return PruningEvaluation((), None, f"No score: {error}")
     name = "the built-in corpus" if corpus is None else f"'{corpus.name}'"
     what = "masked token" if model.lm_kind == "masked" else "token"
-    return Ground(
+    return PruningEvaluation(
         subject.batches[-TIMED:],
         score,
         f"loss: nats per {what} on {subject.examples:,} texts of {name}",

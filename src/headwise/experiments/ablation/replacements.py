@@ -11,39 +11,39 @@ import torch
 from torch import Tensor
 
 from headwise.core.errors import InputError, ParameterError, unknown
-from headwise.experiments.ablation.subjects import HeadOutputs, Subject
+from headwise.experiments.ablation.scored_models import HeadOutputCollector, ScoredModel
 from headwise.models import HeadModel
 from headwise.models.interventions import Intervention, Mean, Patch, Plan, plan_interventions
 from headwise.text.encode import Batch
 
 AUTO = "auto"
-WAYS = ("uniform", "zero", "mean", "corpus_mean", "resample")
+ABLATION_METHODS = ("uniform", "zero", "mean", "corpus_mean", "resample")
 
 
-def way_for(how: str, model: HeadModel) -> str:
+def resolve_method(how: str, model: HeadModel) -> str:
     """The way that `auto` stands for: `zero` in causal models, `uniform` (the paper's) in others.
 
     Many heads of a causal model rest on its first token, where they add next to nothing. Uniform
     attention wakes them: it measures the noise they then make, not what they did."""
-    if how not in (AUTO, *WAYS):
-        raise ParameterError(unknown("way to disable a head", how, (AUTO, *WAYS)))
+    if how not in (AUTO, *ABLATION_METHODS):
+        raise ParameterError(unknown("way to disable a head", how, (AUTO, *ABLATION_METHODS)))
     return ("zero" if model.causal else "uniform") if how == AUTO else how
 
 
-class Disabling:
+class AblationPlanner:
     """Makes the interventions that disable heads on a batch.
 
     Parameters
     ----------
-    subject : Subject
+    subject : ScoredModel
         The model, and the inputs that means and other inputs are taken from.
     how : str
-        One of `WAYS`.
+        One of `ABLATION_METHODS`.
     seed : int, default 0
         For the inputs that `resample` draws.
     """
 
-    def __init__(self, subject: Subject, how: str, seed: int = 0) -> None:
+    def __init__(self, subject: ScoredModel, how: str, seed: int = 0) -> None:
         if how == "resample" and subject.examples < 2:
             raise InputError(
                 "Resampling takes a head's output from another input; give at least two examples."
@@ -109,17 +109,17 @@ class Disabling:
         return found
 
 
-def head_outputs(subject: Subject, batch: Batch) -> list[Tensor]:
+def head_outputs(subject: ScoredModel, batch: Batch) -> list[Tensor]:
     """What every head gives on a batch, undisturbed: `[example, head, token, d_head]` of each
     layer."""
-    watcher = HeadOutputs()
+    watcher = HeadOutputCollector()
     session = subject.session(batch, watcher=watcher)
     with torch.no_grad(), session.running():
         subject.run(batch, session)
     return [watcher.outputs[layer] for layer in range(subject.model.layers)]
 
 
-def corpus_means(subject: Subject) -> Tensor:
+def corpus_means(subject: ScoredModel) -> Tensor:
     """The mean output of every head over all tokens of all inputs, `[layer, head, d_head]`."""
     total, count = None, 0
     for batch in subject.batches:

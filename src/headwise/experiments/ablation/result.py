@@ -12,9 +12,9 @@ import xarray as xr
 
 from headwise.core.labels import head_name, labels_of
 from headwise.core.papers import reference
+from headwise.experiments.ablation.scored_models import ScoredModel
 from headwise.experiments.ablation.sets import Heads
-from headwise.experiments.ablation.significance import Paired, paired_differences
-from headwise.experiments.ablation.subjects import Subject
+from headwise.experiments.ablation.significance import PairedComparison, paired_differences
 from headwise.stats.corrections import correct
 from headwise.stats.correlation import correlation
 
@@ -29,7 +29,7 @@ BESIDE = {
 
 
 def ablation_dataset(
-    subject: Subject,
+    subject: ScoredModel,
     evaluation: Evaluation,
     heads: Sequence[tuple[int, int]],
     sets: Mapping[str, Heads],
@@ -101,7 +101,7 @@ def ablation_dataset(
     return xr.Dataset(variables, coords=coords, attrs=attrs)
 
 
-def _add_tests(add: Any, part: str, found: Paired, correction: str, n: int) -> None:
+def _add_tests(add: Any, part: str, found: PairedComparison, correction: str, n: int) -> None:
     add("difference", part, found.difference, long_name="score minus baseline")
     add("difference_low", part, found.low, long_name="lower end of the 95 % interval of difference")
     add(
@@ -121,7 +121,7 @@ def _add_tests(add: Any, part: str, found: Paired, correction: str, n: int) -> N
 
 
 def _attributes(
-    subject: Subject,
+    subject: ScoredModel,
     evaluation: Evaluation,
     baseline: Mapping[str, float],
     options: AblationOptions,
@@ -143,7 +143,7 @@ def _attributes(
 
 
 def _over_heads(
-    variables: Mapping[str, xr.Variable], found: Paired, higher_better: bool
+    variables: Mapping[str, xr.Variable], found: PairedComparison, higher_better: bool
 ) -> dict[str, Any]:
     """What disabling a random head does, with its interval over examples (the heads are all there
     are), and how many heads the model is better without."""

@@ -1,4 +1,4 @@
-"""Disabling heads: every single head, whole layers and sets, scored in one run that shares the
+"""AblationPlanner heads: every single head, whole layers and sets, scored in one run that shares the
 layers below the change."""
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ from headwise.core.labels import head_name
 from headwise.core.store import CheckpointStore
 from headwise.experiments.ablation.importance import head_importance, sink_share
 from headwise.experiments.ablation.prefix import Prefix
-from headwise.experiments.ablation.replacements import AUTO, WAYS, Disabling, way_for
+from headwise.experiments.ablation.replacements import (
+    ABLATION_METHODS,
+    AUTO,
+    AblationPlanner,
+    resolve_method,
+)
 from headwise.experiments.ablation.result import ablation_dataset
+from headwise.experiments.ablation.scored_models import HeadOutputCollector, ScoredModel
 from headwise.experiments.ablation.sets import Heads, checked_heads, pick_heads
-from headwise.experiments.ablation.subjects import HeadOutputs, Subject
 from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models.interventions import Plan
 from headwise.stats.corrections import CORRECTIONS
@@ -75,12 +80,12 @@ class AblationOptions:
 
     def __post_init__(self) -> None:
         check_types(self)
-        one_of("how", self.how, (AUTO, *WAYS))
+        one_of("how", self.how, (AUTO, *ABLATION_METHODS))
         one_of("correction", self.correction, CORRECTIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class AblationCondition:
     """One way in which the model is disturbed: a name, and the heads that are disabled."""
 
     name: str
@@ -91,19 +96,19 @@ class Condition:
         return min(layer for layer, _ in self.heads)
 
 
-def single_heads(layers: int, heads: int) -> list[Condition]:
+def single_heads(layers: int, heads: int) -> list[AblationCondition]:
     """Each head alone."""
     return [_single(layer, head) for layer in range(layers) for head in range(heads)]
 
 
-def _single(layer: int, head: int) -> Condition:
-    return Condition(head_name(layer, head), ((layer, head),))
+def _single(layer: int, head: int) -> AblationCondition:
+    return AblationCondition(head_name(layer, head), ((layer, head),))
 
 
-def whole_layers(layers: int, heads: int) -> list[Condition]:
+def whole_layers(layers: int, heads: int) -> list[AblationCondition]:
     """All heads of each layer."""
     return [
-        Condition(f"L{layer}", tuple((layer, head) for head in range(heads)))
+        AblationCondition(f"L{layer}", tuple((layer, head) for head in range(heads)))
         for layer in range(layers)
     ]
 
@@ -124,8 +129,8 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    subject: Subject,
-    conditions: Sequence[Condition],
+    subject: ScoredModel,
+    conditions: Sequence[AblationCondition],
     how: str = AUTO,
     *,
     share: bool = True,
@@ -141,7 +146,7 @@ def evaluate(
     its layers' outputs), whole runs are made and `note` says so. With a `store`, finished batches
     are kept there."""
     name, note = subject.model.name, ""
-    runner = Runner(subject, conditions, way_for(how, subject.model), seed)
+    runner = ConditionRunner(subject, conditions, resolve_method(how, subject.model), seed)
     baseline, values = np.zeros(subject.examples), np.zeros((len(conditions), subject.examples))
     with subject.evaluating():
         if share and not Prefix.serves(subject.model.sites):
@@ -161,16 +166,16 @@ def evaluate(
     return Evaluation(baseline, values, share, note)
 
 
-class Runner:
+class ConditionRunner:
     """Runs batches under conditions."""
 
     def __init__(
-        self, subject: Subject, conditions: Sequence[Condition], how: str, seed: int = 0
+        self, subject: ScoredModel, conditions: Sequence[AblationCondition], how: str, seed: int = 0
     ) -> None:
         self.subject, self.conditions = subject, conditions
-        self.disabling = Disabling(subject, how, seed)
+        self.disabling = AblationPlanner(subject, how, seed)
 
-    def plan(self, condition: Condition, batch: Batch) -> Plan:
+    def plan(self, condition: AblationCondition, batch: Batch) -> Plan:
         """What a condition does to a batch."""
         return self.disabling.plan(condition.heads, batch)
 
@@ -183,7 +188,7 @@ class Runner:
             if prefix is not None:
                 stack.enter_context(prefix.skipping(layer, session))
                 if isinstance(
-                    session.watcher, HeadOutputs
+                    session.watcher, HeadOutputCollector
                 ):  # a classifier reads outputs of layers that are not run
                     kept = {
                         number: output
@@ -203,7 +208,7 @@ class Runner:
         prefix, session = Prefix(self.subject.model), self.subject.session(batch)
         with prefix.recording(), session.running():
             output = self.subject.run(batch, session)
-        if isinstance(session.watcher, HeadOutputs):
+        if isinstance(session.watcher, HeadOutputCollector):
             prefix.head_outputs = session.watcher.outputs
         return prefix, output
 
@@ -243,7 +248,7 @@ class Runner:
 
 
 def ablate(
-    subject: Subject,
+    subject: ScoredModel,
     options: AblationOptions = AblationOptions(),  # noqa: B008  (frozen)
     *,
     atlas: Mapping[str, xr.Dataset] | None = None,
@@ -255,8 +260,8 @@ def ablate(
 
     Parameters
     ----------
-    subject : Subject
-        A `TaskSubject` (a fine-tuned model on its dev set) or a `LanguageSubject`.
+    subject : ScoredModel
+        A `ScoredClassifier` (a fine-tuned model on its dev set) or a `ScoredLanguageModel`.
     options : AblationOptions, optional
         What is disabled, and how.
     atlas : mapping of str to Dataset, optional
@@ -278,7 +283,7 @@ def ablate(
         `sink_share[layer, head]`; attributes `baseline`, `metric`, `how`, `mean_difference` (a
         random head) with its interval over examples, the heads fixed.
     """
-    options = replace(options, how=way_for(options.how, subject.model))
+    options = replace(options, how=resolve_method(options.how, subject.model))
     size = (subject.model.layers, subject.model.heads)
 
     def picked(what: str | Heads) -> Heads:
@@ -286,12 +291,12 @@ def ablate(
             pick_heads(what, *size, atlas) if isinstance(what, str) else checked_heads(what, *size)
         )
 
-    everything: dict[str, list[Condition]] = {"all": single_heads(*size), "none": []}
+    everything: dict[str, list[AblationCondition]] = {"all": single_heads(*size), "none": []}
     chosen = everything.get(options.heads) if isinstance(options.heads, str) else None
     if chosen is None:
         chosen = [_single(*place) for place in picked(options.heads)]
     sets = {name: picked(what) for name, what in options.sets.items()}
-    together = [Condition(name, tuple(heads)) for name, heads in sets.items()]
+    together = [AblationCondition(name, tuple(heads)) for name, heads in sets.items()]
     conditions = [*chosen, *(whole_layers(*size) if options.layers else []), *together]
     if not conditions and not options.importance:
         raise ParameterError("Nothing is to be disabled; name heads, layers or sets.")
@@ -316,7 +321,7 @@ def ablate(
     )
 
 
-def provenance(subject: Subject, options: AblationOptions) -> dict[str, Any]:
+def provenance(subject: ScoredModel, options: AblationOptions) -> dict[str, Any]:
     """What an ablation was made from, as an atlas keeps it."""
     model = subject.model
     about = {

@@ -14,7 +14,7 @@ from headwise.stats.tests import mcnemar_exact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Paired:
+class PairedComparison:
     """For each condition: score minus baseline, its 95 % interval, and a two-sided p-value.
 
     `mean_low`, `mean_high` are the interval of the mean over all conditions: these conditions,
@@ -37,7 +37,7 @@ def paired_differences(
     seed: int = 0,
     repeats: int = REPEATS,
     draws: np.ndarray | None = None,
-) -> Paired:
+) -> PairedComparison:
     """Compare conditions with a baseline.
 
     Parameters
@@ -87,7 +87,7 @@ def paired_differences(
             test = "paired bootstrap"
     low, high = percentile_interval(spread)
     together = percentile_interval(spread.mean(1)) if len(values) else (np.nan, np.nan)
-    return Paired(
+    return PairedComparison(
         difference,
         low,
         high,

@@ -18,7 +18,7 @@ from headwise.stats.accumulators import Moments, State
 from headwise.text.encode import Batch
 
 
-class Kept(Moments):
+class PerExampleMoments(Moments):
     """Moments that also keep the value of each example of a batch, unless an analysis hands in
     other examples than those."""
 
@@ -35,7 +35,7 @@ class Kept(Moments):
 
 
 @dataclass(slots=True, eq=False)
-class Measured:
+class AnalysisValues:
     """One model's result of an analysis, with the values of each example behind some of its
     variables."""
 
@@ -44,7 +44,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Watching:
+class BatchMeasurer:
     """Several analyses watching one model: the states of one batch, and the values of its
     examples."""
 
@@ -57,25 +57,25 @@ class Watching:
         for state in states.values():
             for key, own in state.items():
                 if type(own) is Moments:
-                    state[key] = Kept(len(batch), *own.count.shape)
+                    state[key] = PerExampleMoments(len(batch), *own.count.shape)
         observe_batch(self.model, batch, self.analyses, states)
         found: dict[str, np.ndarray] = {}
         for name, state in states.items():
             found |= {f"state/{name}/{key}": array for key, array in state.arrays().items()}
             for key, own in state.items():
-                if isinstance(own, Kept) and own.values is not None:
+                if isinstance(own, PerExampleMoments) and own.values is not None:
                     found[f"values/{name}/{key}"] = own.values
         return found
 
 
-class Measuring:
+class ModelMeasurements:
     """Adds up what several analyses see of one model, batch by batch: `watching` looks at a batch,
     `take` adds."""
 
     def __init__(
         self, model: HeadModel, analyses: Sequence[Observer], shape: Shape, examples: int
     ) -> None:
-        self.watching = Watching(model, analyses, shape)
+        self.watching = BatchMeasurer(model, analyses, shape)
         self.analyses, self.shape = analyses, shape
         self.states = {analysis.name: analysis.start(shape) for analysis in analyses}
         self.values = {
@@ -104,7 +104,7 @@ class Measuring:
             else:
                 del self.values[name]
 
-    def results(self) -> dict[str, Measured]:
+    def results(self) -> dict[str, AnalysisValues]:
         """What each analysis makes of all batches; values only of variables that are the mean over
         them."""
         measured = {}
@@ -116,5 +116,5 @@ class Measuring:
             kept = {
                 n: v for n, v in own.items() if v is not None and dataset[n].shape == v.shape[1:]
             }
-            measured[analysis.name] = Measured(dataset, kept)
+            measured[analysis.name] = AnalysisValues(dataset, kept)
         return measured

@@ -14,7 +14,7 @@ from headwise.analyses.roles.analysis import Roles
 from headwise.analyses.roles.significance import DIMS, roles_at_threshold
 from headwise.atlas.describe import describe_heads
 from headwise.core.papers import reference
-from headwise.experiments.comparison.measures import Measured
+from headwise.experiments.comparison.measures import AnalysisValues
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import correct
 
@@ -92,7 +92,7 @@ def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
 
 
 def difference_dataset(
-    analysis: str, measured: Sequence[Measured], names: Sequence[str], correction: str
+    analysis: str, measured: Sequence[AnalysisValues], names: Sequence[str], correction: str
 ) -> xr.Dataset:
     """The group `change_<analysis>`: for each variable `x` kept by example, `x[model, ...]` (mean
     of each model), `x_change[model, ...]` (against the first) with count, interval, p-value and
@@ -141,7 +141,7 @@ def difference_dataset(
 
 
 def words_dataset(
-    results: Sequence[Mapping[str, Measured]], names: Sequence[str], layers: int, heads: int
+    results: Sequence[Mapping[str, AnalysisValues]], names: Sequence[str], layers: int, heads: int
 ) -> xr.Dataset:
     """The group `change_words`: what each head of each model does, in a word, from what was
     measured of all of them (`does`, `kind`, `attention[model_all, layer, head]`; see
@@ -168,7 +168,7 @@ def words_dataset(
 
 
 def role_changes(
-    change: xr.Dataset, measured: Sequence[Measured], analysis: Roles
+    change: xr.Dataset, measured: Sequence[AnalysisValues], analysis: Roles
 ) -> dict[str, Any]:
     """Variables of the group `change_roles`: who has which role in each model, by the τ of the
     first, and who gains or loses one.
@@ -184,7 +184,7 @@ def role_changes(
     ----------
     change : Dataset
         The group as far as it is made: `bias_change` and its p-values.
-    measured : sequence of Measured
+    measured : sequence of AnalysisValues
         What `roles` gave for each model, the first first.
     analysis : Roles
         The analysis, whose rules decide.

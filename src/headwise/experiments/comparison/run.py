@@ -23,7 +23,11 @@ from headwise.core.released import PAPER, RELEASED, check_reading
 from headwise.core.store import CheckpointStore
 from headwise.core.workers import current, raise_failures
 from headwise.experiments.comparison.maps import PADDED, map_cosines
-from headwise.experiments.comparison.measures import Measured, Measuring, Watching
+from headwise.experiments.comparison.measures import (
+    AnalysisValues,
+    BatchMeasurer,
+    ModelMeasurements,
+)
 from headwise.experiments.comparison.probing import probing_change
 from headwise.experiments.comparison.result import (
     change_dataset,
@@ -169,7 +173,7 @@ class _Comparison:
             if isinstance(analysis, Observer) and "attention_gradient" not in analysis.taps
         ]
         self.left_out: dict[str, Mapping[str, str]] = {}
-        self.measuring: list[Measuring] = []
+        self.measuring: list[ModelMeasurements] = []
         if self.analyses:
             plans = [make_plan(model, corpus, self.analyses) for model in models]
             self.left_out = {
@@ -178,7 +182,9 @@ class _Comparison:
             everywhere = set.intersection(*({a.name for a in plan.streaming} for plan in plans))
             usable = [a for a in plans[0].streaming if a.name in everywhere]
             both = zip(models, plans, strict=True)
-            self.measuring = [Measuring(m, usable, plan.shape, len(self.rows)) for m, plan in both]
+            self.measuring = [
+                ModelMeasurements(m, usable, plan.shape, len(self.rows)) for m, plan in both
+            ]
 
     def provenance(self) -> dict[str, Any]:
         """What is compared, as the atlas keeps it."""
@@ -234,7 +240,9 @@ class _Comparison:
             report("examples", done, len(self.rows))
         maps = change_dataset(cosines, self.names).assign_attrs(reading=options.reading)
         datasets = {"change": maps}
-        results: list[dict[str, Measured]] = [measuring.results() for measuring in self.measuring]
+        results: list[dict[str, AnalysisValues]] = [
+            measuring.results() for measuring in self.measuring
+        ]
         for name in results[0] if results else ():
             dataset = difference_dataset(
                 name, [each[name] for each in results], self.names, options.correction
@@ -271,7 +279,7 @@ class _Comparison:
 
 
 def _piece(
-    models: Sequence[HeadModel], watching: Sequence[Watching], reading: str, batch: Batch
+    models: Sequence[HeadModel], watching: Sequence[BatchMeasurer], reading: str, batch: Batch
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """`cosine[model, example, layer, head]` of one batch and what every analysis saw of it."""
     arrays = {

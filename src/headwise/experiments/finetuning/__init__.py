@@ -9,7 +9,7 @@ from headwise.experiments.finetuning.classifier import (
 )
 from headwise.experiments.finetuning.lamb import Lamb
 from headwise.experiments.finetuning.recipes import RECIPES, Recipe
-from headwise.experiments.finetuning.results import Record, Results
+from headwise.experiments.finetuning.results import ResultsFile, TrainingRecord
 from headwise.experiments.finetuning.run import FinetuneOptions, finetune
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "FinetuneOptions",
     "Lamb",
     "Recipe",
-    "Record",
-    "Results",
+    "ResultsFile",
+    "TrainingRecord",
     "finetune",
     "make_classifier",
     "open_classifier",

@@ -19,7 +19,7 @@ POOL = 50  # batches whose examples are sorted by length together: near enough i
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class TaskRows:
     """Token ids and segment ids of examples, with what is to be predicted of each."""
 
     ids: list[list[int]]
@@ -42,12 +42,12 @@ class RowBatch:
 
 def encode_rows(
     examples: Sequence[Example], targets: np.ndarray, tokenizer: Any, max_length: int
-) -> Rows:
+) -> TaskRows:
     """Tokenize examples; longer ones are cut, of the longer sentence first."""
     if any(example.text is None for example in examples):
         encoder = Encoder(tokenizer, max_length)
         encoded = [encoder.encode(example, i) for i, example in enumerate(examples)]
-        return Rows(
+        return TaskRows(
             [row.ids.tolist() for row in encoded if row],
             [row.types.tolist() for row in encoded if row],
             targets,
@@ -69,11 +69,11 @@ def encode_rows(
         if not ids:
             raise InputError(f"{example.where}: the text has no tokens; remove the empty row.")
     types = found.get("token_type_ids") or [[0] * len(ids) for ids in found["input_ids"]]
-    return Rows(found["input_ids"], types, targets)
+    return TaskRows(found["input_ids"], types, targets)
 
 
 def collate_rows(
-    rows: Rows, index: Sequence[int], pad_id: int, device: torch.device | str
+    rows: TaskRows, index: Sequence[int], pad_id: int, device: torch.device | str
 ) -> RowBatch:
     """One batch of these rows."""
     width = max(len(rows.ids[i]) for i in index)
@@ -87,7 +87,7 @@ def collate_rows(
     )
 
 
-def training_order(rows: Rows, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+def training_order(rows: TaskRows, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
     """The batches of an epoch: rows shuffled, sorted by length within pools of some batches,
     batches shuffled. The same for the same seed and epoch."""
     random = np.random.default_rng([seed, epoch])
@@ -101,7 +101,7 @@ def training_order(rows: Rows, batch_size: int, seed: int, epoch: int) -> list[l
     return [found[i] for i in random.permutation(len(found))]
 
 
-def scoring_order(rows: Rows, batch_size: int) -> Iterator[list[int]]:
+def scoring_order(rows: TaskRows, batch_size: int) -> Iterator[list[int]]:
     """All rows, shortest first."""
     order = sorted(range(len(rows)), key=lambda i: len(rows.ids[i]))
     for start in range(0, len(order), batch_size):

@@ -18,7 +18,7 @@ RESULTS = "results.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TrainingRecord:
     """One finished training: what was trained, from what, how, with which seed, and its scores on
     the dev part."""
 
@@ -42,12 +42,12 @@ class Record:
         return self.task, self.pooling, self.start, self.recipe
 
 
-class Results:
+class ResultsFile:
     """The records in a folder's results file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / RESULTS
-        self.records: list[Record] = []
+        self.records: list[TrainingRecord] = []
         if self.path.exists():
             try:
                 found = json.loads(self.path.read_text())
@@ -58,17 +58,17 @@ class Results:
                 for record in found["records"]:
                     # Files of earlier versions say how many seconds a training took.
                     record.pop("seconds", None)
-                    self.records.append(Record(**record))
+                    self.records.append(TrainingRecord(**record))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise OutputError(
                     f"{self.path} is no results file of headwise ({type(error).__name__}: {error}); choose another "
                     "folder with --out."
                 ) from error
 
-    def find(self, group: tuple[str, str, str, str], seed: int) -> Record | None:
+    def find(self, group: tuple[str, str, str, str], seed: int) -> TrainingRecord | None:
         return next((r for r in self.records if r.group == group and r.seed == seed), None)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: TrainingRecord) -> None:
         """Put a record in (in the place of one of the same group and seed) and write the file,
         whole or not at all."""
         self.records = [
@@ -82,10 +82,10 @@ class Results:
         write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
 
 
-def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
+def summary(records: Sequence[TrainingRecord]) -> list[dict[str, Any]]:
     """For each task, pooling, start and recipe, and each metric: median over seeds, its interval,
     and the seeds."""
-    groups: dict[tuple[str, str, str, str], list[Record]] = {}
+    groups: dict[tuple[str, str, str, str], list[TrainingRecord]] = {}
     for record in records:
         groups.setdefault(record.group, []).append(record)
     rows = []

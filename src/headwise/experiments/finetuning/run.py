@@ -23,14 +23,14 @@ from headwise.core.labels import head_name
 from headwise.core.lock import held
 from headwise.core.store import CheckpointStore, delete_checkpoints
 from headwise.experiments.finetuning.classifier import ClassifierOptions, TaskModel, make_classifier
-from headwise.experiments.finetuning.data import Rows, encode_rows
+from headwise.experiments.finetuning.data import TaskRows, encode_rows
 from headwise.experiments.finetuning.rank import Ranking, rank_heads
 from headwise.experiments.finetuning.recipes import Recipe, parse_seeds, recipe_named
-from headwise.experiments.finetuning.results import Record, Results
+from headwise.experiments.finetuning.results import ResultsFile, TrainingRecord
 from headwise.experiments.finetuning.train import (
-    Trained,
     TrainingCheckpoint,
     TrainingOptions,
+    TrainingResult,
     train,
 )
 from headwise.experiments.work import Report, kept_work, random_state_kept, silent, software
@@ -130,7 +130,7 @@ def finetune(
     *,
     overwrite: bool = False,
     report: Report = silent,
-) -> list[Record]:
+) -> list[TrainingRecord]:
     """Fine-tune a model on a task, once for each seed.
 
     Parameters
@@ -152,7 +152,7 @@ def finetune(
 
     Returns
     -------
-    list of Record
+    list of TrainingRecord
         One for each seed, in order.
     """
     seeds = parse_seeds(options.seeds, options.seed)
@@ -195,7 +195,7 @@ class _Job:
         self.overwrite, self.report = overwrite, report
         self.recipe = options.whole_recipe()
         self.device = loading.device_of(options.device)
-        self.results = Results(out)
+        self.results = ResultsFile(out)
         self.tokenizer = loading.load_tokenizer(source)
         longest = getattr(self.tokenizer, "model_max_length", options.max_length)
         self.max_length = int(min(options.max_length, longest))
@@ -258,7 +258,7 @@ class _Job:
             return ranking
 
     @cached_property
-    def rows(self) -> dict[str, Rows]:
+    def rows(self) -> dict[str, TaskRows]:
         """Both parts of the task, encoded once."""
         return {
             part: encode_rows(
@@ -267,7 +267,7 @@ class _Job:
             for part, examples in (("train", self.task.train), ("dev", self.task.dev))
         }
 
-    def run(self, seed: int, first: bool) -> Record:
+    def run(self, seed: int, first: bool) -> TrainingRecord:
         """One training, or the record of it where it was done before."""
         identity = {**self.identity, "seed": seed}
         folder = self.out / "-".join(self.group).lower().replace("_", "-") / f"seed-{seed}"
@@ -302,14 +302,14 @@ class _Job:
         log.info("%s, seed %d: trained in %.1f s", " / ".join(self.group), seed, seconds)
         where = str(folder.relative_to(self.out))
         about = {**software(), **identity}
-        record = Record(
+        record = TrainingRecord(
             *self.group, seed, trained.metrics, trained.history, about, self.detail, where
         )
         self.results.add(record)
         delete_checkpoints(work)
         return record
 
-    def _check_same(self, before: Record, identity: dict[str, Any]) -> None:
+    def _check_same(self, before: TrainingRecord, identity: dict[str, Any]) -> None:
         changed = sorted(key for key in identity if before.identity.get(key) != identity[key])
         if changed:
             kind = " (a checkpoint of another model)" if "model" in changed else ""
@@ -324,7 +324,7 @@ class _Job:
         read = (self.options.pooling, self.options.start, layer, heads)
         return ClassifierOptions(*read, self.recipe.dropout, self.recipe.new_pooler)
 
-    def _train(self, model: TaskModel, seed: int, checkpoint: TrainingCheckpoint) -> Trained:
+    def _train(self, model: TaskModel, seed: int, checkpoint: TrainingCheckpoint) -> TrainingResult:
         options, untrained = self.options, self.options.start == "none"
         how = TrainingOptions(
             self.recipe, seed, 0 if untrained else None, options.start == "frozen", options.half
@@ -332,7 +332,7 @@ class _Job:
         kept = checkpoint if options.checkpoints and not untrained else None
         return train(model, self.task, self.rows, how, checkpoint=kept, report=self.report)
 
-    def _write_predictions(self, folder: Path, trained: Trained) -> None:
+    def _write_predictions(self, folder: Path, trained: TrainingResult) -> None:
         """`predictions.tsv`: the dev examples in their order, with what is so and what the model
         said (for paired tests between trainings)."""
         names = self.task.classes

@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from headwise.core.errors import InputError
 from headwise.core.store import CheckpointStore
 from headwise.experiments.finetuning.classifier import TaskModel
-from headwise.experiments.finetuning.data import Rows, collate_rows, scoring_order, training_order
+from headwise.experiments.finetuning.data import (
+    TaskRows,
+    collate_rows,
+    scoring_order,
+    training_order,
+)
 from headwise.experiments.finetuning.recipes import Recipe
 from headwise.experiments.work import Report, silent
 from headwise.text.tasks import Task, score
@@ -23,7 +28,7 @@ SCORING_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trained:
+class TrainingResult:
     """What a training came to: `history` has loss and dev scores after each epoch; `predicted` what
     the trained model says of the dev part."""
 
@@ -60,12 +65,12 @@ class TrainingOptions:
 def train(
     model: TaskModel,
     task: Task,
-    rows: Mapping[str, Rows],
+    rows: Mapping[str, TaskRows],
     options: TrainingOptions,
     *,
     checkpoint: TrainingCheckpoint | None = None,
     report: Report = silent,
-) -> Trained:
+) -> TrainingResult:
     """Train a model on `rows["train"]` and score it on `rows["dev"]` after each epoch.
 
     With a `checkpoint` each finished epoch is kept, and a training found there goes on. Dropout
@@ -117,7 +122,7 @@ def train(
                 checkpoint.write(model, optimizer, history)
     if predicted is None:  # nothing was left to train
         predicted = predict(model, task, rows["dev"], half)
-    return Trained(score(task.metrics, rows["dev"].targets, predicted), history, predicted)
+    return TrainingResult(score(task.metrics, rows["dev"].targets, predicted), history, predicted)
 
 
 def task_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
@@ -128,7 +133,7 @@ def task_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def predict(model: TaskModel, task: Task, rows: Rows, half: bool = False) -> np.ndarray:
+def predict(model: TaskModel, task: Task, rows: TaskRows, half: bool = False) -> np.ndarray:
     """What a model says of each row: class numbers, or values of a regression."""
     model.eval()
     device = next(model.parameters()).device

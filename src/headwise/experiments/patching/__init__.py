@@ -2,7 +2,7 @@
 
 from headwise.experiments.patching.pairs import (
     BUILTIN,
-    Pair,
+    PromptPair,
     builtin_pairs,
     read_pairs,
     usable_pairs,
@@ -11,8 +11,8 @@ from headwise.experiments.patching.run import PatchOptions, patch
 
 __all__ = [
     "BUILTIN",
-    "Pair",
     "PatchOptions",
+    "PromptPair",
     "builtin_pairs",
     "patch",
     "read_pairs",

@@ -39,7 +39,7 @@ THINGS = ("book", "letter", "ball", "drink", "ring", "key")
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PromptPair:
     """A clean and a corrupted input, the answer that follows the clean one, and the one that
     follows the other.
 
@@ -53,15 +53,15 @@ class Pair:
     where: str = ""
 
 
-def distinct_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+def distinct_pairs(pairs: Sequence[PromptPair]) -> list[PromptPair]:
     """Return the pairs without repetitions: a pair that occurs twice is one observation."""
-    first_of_each: dict[tuple[str, str, str, str], Pair] = {}
+    first_of_each: dict[tuple[str, str, str, str], PromptPair] = {}
     for pair in pairs:
         first_of_each.setdefault((pair.clean, pair.corrupted, pair.answer, pair.wrong), pair)
     return list(first_of_each.values())
 
 
-def read_pairs(path: str | Path) -> list[Pair]:
+def read_pairs(path: str | Path) -> list[PromptPair]:
     """Pairs from a JSONL file with `clean`, `corrupted`, `answer`, `wrong` in each row."""
     found = []
     for where, row in json_rows(on_disk(Path(path))):
@@ -70,7 +70,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
             raise InputError(
                 f"{where}: the field `{lacking[0]}` must be a text; a pair has {', '.join(FIELDS)}."
             )
-        found.append(Pair(row["clean"], row["corrupted"], row["answer"], row["wrong"], where))
+        found.append(PromptPair(row["clean"], row["corrupted"], row["answer"], row["wrong"], where))
     if not found:
         raise InputError(
             f"{path} holds no pairs; each line must be an object with {', '.join(FIELDS)}."
@@ -78,7 +78,7 @@ def read_pairs(path: str | Path) -> list[Pair]:
     return found
 
 
-def _agreement(random: np.random.Generator) -> Iterator[Pair]:
+def _agreement(random: np.random.Generator) -> Iterator[PromptPair]:
     """The verb agrees with the first noun, not with the one beside it."""
     while True:
         own, other = (NOUNS[i] for i in random.choice(len(NOUNS), 2, replace=False))
@@ -89,23 +89,25 @@ def _agreement(random: np.random.Generator) -> Iterator[Pair]:
         )
         tail = f"{beside} {other[int(random.integers(2))]}"
         inputs = [f"The {noun} {tail}" for noun in own]
-        yield Pair(inputs[plural], inputs[1 - plural], verb[plural], verb[1 - plural], "agreement")
+        yield PromptPair(
+            inputs[plural], inputs[1 - plural], verb[plural], verb[1 - plural], "agreement"
+        )
 
 
-def _names(random: np.random.Generator) -> Iterator[Pair]:
+def _names(random: np.random.Generator) -> Iterator[PromptPair]:
     """What is given goes to the other of two people."""
     scenes = list(product(SCENES, PLACES, THINGS))
     while True:
         a, b = (NAMES[i] for i in random.choice(len(NAMES), 2, replace=False))
         scene, place, thing = scenes[int(random.integers(len(scenes)))]
         inputs = [scene.format(a=a, b=b, place=place, thing=thing, giver=giver) for giver in (b, a)]
-        yield Pair(inputs[0], inputs[1], f" {a}", f" {b}", "names")
+        yield PromptPair(inputs[0], inputs[1], f" {a}", f" {b}", "names")
 
 
 BUILTIN = {"agreement": _agreement, "names": _names}
 
 
-def builtin_pairs(name: str, count: int, seed: int = 0) -> list[Pair]:
+def builtin_pairs(name: str, count: int, seed: int = 0) -> list[PromptPair]:
     """So many different pairs made by templates: `agreement` (subject and verb) or `names`
     (indirect objects).
 
@@ -114,7 +116,7 @@ def builtin_pairs(name: str, count: int, seed: int = 0) -> list[Pair]:
     """
     if name not in BUILTIN:
         raise ParameterError(unknown("set of pairs", name, BUILTIN))
-    found: dict[tuple[str, str, str], Pair] = {}
+    found: dict[tuple[str, str, str], PromptPair] = {}
     for tried, pair in enumerate(BUILTIN[name](np.random.default_rng(seed))):
         found.setdefault((pair.clean, pair.corrupted, pair.answer), pair)
         if len(found) >= count or tried > 100 * count:
@@ -122,7 +124,7 @@ def builtin_pairs(name: str, count: int, seed: int = 0) -> list[Pair]:
     raise AssertionError("the templates never end")
 
 
-def usable_pairs(model: HeadModel, name: str, count: int, seed: int = 0) -> list[Pair]:
+def usable_pairs(model: HeadModel, name: str, count: int, seed: int = 0) -> list[PromptPair]:
     """Return built-in pairs up to the `count`-th that a model can be patched with.
 
     Which pairs can be used depends on the tokenizer. Those in between that cannot are returned too,
@@ -139,7 +141,7 @@ def usable_pairs(model: HeadModel, name: str, count: int, seed: int = 0) -> list
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class EncodedPair:
     """A pair as rows of tokens with the ids of both answers."""
 
     clean: Encoded
@@ -148,7 +150,9 @@ class Rows:
     wrong: int
 
 
-def encode_pairs(model: HeadModel, pairs: list[Pair], strict: bool) -> tuple[list[Rows], int]:
+def encode_pairs(
+    model: HeadModel, pairs: list[PromptPair], strict: bool
+) -> tuple[list[EncodedPair], int]:
     """Pairs as tokens, and how many were left out; with `strict` one that cannot be used is refused
     instead.
 
@@ -170,9 +174,9 @@ def encode_pairs(model: HeadModel, pairs: list[Pair], strict: bool) -> tuple[lis
     return found, left_out
 
 
-def encode_pair(model: HeadModel, pair: Pair, index: int) -> tuple[Rows, str]:
+def encode_pair(model: HeadModel, pair: PromptPair, index: int) -> tuple[EncodedPair, str]:
     """Return a pair as tokens, and why it cannot be used ("" if it can)."""
-    rows = Rows(
+    rows = EncodedPair(
         clean=model.encode(pair.clean, index),
         corrupted=model.encode(pair.corrupted, index),
         answer=_first(model, pair.answer, pair),
@@ -188,7 +192,7 @@ def encode_pair(model: HeadModel, pair: Pair, index: int) -> tuple[Rows, str]:
     return rows, ""
 
 
-def _first(model: HeadModel, text: str, pair: Pair) -> int:
+def _first(model: HeadModel, text: str, pair: PromptPair) -> int:
     ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
     # Tokenizers that write ▁ for a space put one before a text; with a space it would stand alone.
     pieces = [i for i in ids if model.encoder.piece_text(int(i))]

@@ -18,8 +18,13 @@ from torch import Tensor
 from headwise.core.checks import at_least
 from headwise.core.errors import ModelError
 from headwise.experiments.ablation.prefix import Prefix
-from headwise.experiments.ablation.subjects import HeadOutputs
-from headwise.experiments.patching.pairs import Pair, Rows, distinct_pairs, encode_pairs
+from headwise.experiments.ablation.scored_models import HeadOutputCollector
+from headwise.experiments.patching.pairs import (
+    EncodedPair,
+    PromptPair,
+    distinct_pairs,
+    encode_pairs,
+)
 from headwise.experiments.patching.result import carriers, patching_dataset
 from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models import HeadModel
@@ -64,7 +69,7 @@ class PatchOptions:
 
 def patch(
     model: HeadModel,
-    pairs: Sequence[Pair],
+    pairs: Sequence[PromptPair],
     options: PatchOptions = PatchOptions(),  # noqa: B008  (frozen)
     *,
     strict: bool = True,
@@ -78,7 +83,7 @@ def patch(
     ----------
     model : HeadModel
         A causal language model.
-    pairs : sequence of Pair
+    pairs : sequence of PromptPair
         From `read_pairs`, `builtin_pairs`, or your own.
     options : PatchOptions, optional
         What is patched.
@@ -117,7 +122,7 @@ def patch(
     }
     with kept_work(folder, identity, overwrite=overwrite) as store, model.evaluating():
         share, note = options.share and Prefix.serves(model.sites), ""
-        if share and not Runner(model, groups[0], share).shares():
+        if share and not PatchRunner(model, groups[0], share).shares():
             share, note = (
                 False,
                 f"The layers of {model.name} pass on more than their outputs: whole runs were made.",
@@ -141,7 +146,9 @@ def patch(
     return patching_dataset(joined, model, attrs)
 
 
-def provenance(model: HeadModel, pairs: Sequence[Pair], options: PatchOptions) -> dict[str, Any]:
+def provenance(
+    model: HeadModel, pairs: Sequence[PromptPair], options: PatchOptions
+) -> dict[str, Any]:
     """What a patching was made from, as an atlas keeps it."""
     return {
         **software(),
@@ -151,10 +158,10 @@ def provenance(model: HeadModel, pairs: Sequence[Pair], options: PatchOptions) -
     }
 
 
-def _grouped(rows: list[Rows], size: int) -> list[list[Rows]]:
+def _grouped(rows: list[EncodedPair], size: int) -> list[list[EncodedPair]]:
     """Pairs of the same length together: then positions from the end are positions."""
     ordered = sorted(rows, key=lambda row: (len(row.clean), row.clean.index))
-    groups: list[list[Rows]] = []
+    groups: list[list[EncodedPair]] = []
     for row in ordered:
         if groups and len(groups[-1]) < size and len(groups[-1][0].clean) == len(row.clean):
             groups[-1].append(row)
@@ -163,10 +170,10 @@ def _grouped(rows: list[Rows], size: int) -> list[list[Rows]]:
     return groups
 
 
-class Runner:
+class PatchRunner:
     """Runs a group of pairs, clean and corrupted, with heads of the one put into the other."""
 
-    def __init__(self, model: HeadModel, group: Sequence[Rows], share: bool) -> None:
+    def __init__(self, model: HeadModel, group: Sequence[EncodedPair], share: bool) -> None:
         self.model, self.share = model, share
         self.batches = {
             name: collate([getattr(row, name) for row in group], model.pad_id, model.device)
@@ -181,7 +188,7 @@ class Runner:
         self.difference: dict[str, Tensor] = {}
         with torch.no_grad():
             for name, batch in self.batches.items():
-                watcher, prefix = HeadOutputs(), Prefix(model)
+                watcher, prefix = HeadOutputCollector(), Prefix(model)
                 with ExitStack() as stack:
                     if share:
                         stack.enter_context(prefix.recording())
@@ -254,7 +261,7 @@ class Runner:
     def estimate(self) -> Tensor:
         """To first order, what `patched` would add to d of the corrupted run, `[pair, layer, head,
         token]`."""
-        batch, watcher = self.batches["corrupted"], HeadOutputs()
+        batch, watcher = self.batches["corrupted"], HeadOutputCollector()
         embeddings = self.model.module.get_input_embeddings()
         hook = embeddings.register_forward_hook(
             only_in_this_thread(lambda module, args, output: output.requires_grad_())
@@ -292,13 +299,15 @@ class PairsJob:
     def __reduce__(self) -> tuple[Any, ...]:
         return PairsJob, (self.model, self.options, self.share)
 
-    def __call__(self, group: Sequence[Rows]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def __call__(
+        self, group: Sequence[EncodedPair]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         with self.model.evaluating():
-            return _piece(Runner(self.model, group, self.share), self.options, self.report)
+            return _piece(PatchRunner(self.model, group, self.share), self.options, self.report)
 
 
 def _piece(
-    runner: Runner, options: PatchOptions, report: Report
+    runner: PatchRunner, options: PatchOptions, report: Report
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     model, corrupted = runner.model, runner.difference["corrupted"]
     pairs, tokens = len(runner.answer), runner.batches["clean"].ids.shape[1]
@@ -336,12 +345,12 @@ def _piece(
 
 
 def _ablated(
-    model: HeadModel, share: bool, best: Sequence[tuple[int, int]], group: Sequence[Rows]
+    model: HeadModel, share: bool, best: Sequence[tuple[int, int]], group: Sequence[EncodedPair]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """What zeroing each of these heads takes from d of the clean run, NaN for all others."""
     lost = torch.full((len(group), model.layers, model.heads), torch.nan, dtype=torch.float64)
     with model.evaluating():
-        runner = Runner(model, group, share)
+        runner = PatchRunner(model, group, share)
         for layer, head in best:
             lost[:, layer, head] = (
                 (runner.difference["clean"] - runner.zeroed(layer, head)).double().cpu()

@@ -18,7 +18,7 @@ from headwise.core.errors import InputError
 from headwise.core.failures import UnexpectedError
 from headwise.core.released import PAPER, check_reading
 from headwise.core.store import CheckpointStore, digest_of
-from headwise.experiments.finetuning import FinetuneOptions, Record, finetune
+from headwise.experiments.finetuning import FinetuneOptions, TrainingRecord, finetune
 from headwise.experiments.reproduction.data import DATA_SETS, DataSets
 from headwise.experiments.reproduction.schema import NotRunError
 from headwise.experiments.work import Report, silent
@@ -269,7 +269,7 @@ class Bench:
         start: str = "pretrained",
         seeds: int = 1,
         pooling: str = "last_layer",
-    ) -> tuple[list[Record], Path]:
+    ) -> tuple[list[TrainingRecord], Path]:
         """Fine-tunings of the model on a task, one for each seed, and the folder they lie in: below
         `finetuned` beside the report, where they stay."""
         if isinstance(self.source, HeadModel):

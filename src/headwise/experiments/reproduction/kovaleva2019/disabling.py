@@ -11,7 +11,7 @@ import xarray as xr
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.labels import head_name
-from headwise.experiments.ablation import AblationOptions, TaskSubject, ablate
+from headwise.experiments.ablation import AblationOptions, ScoredClassifier, ablate
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.kovaleva2019.frames import frame_heads_of
 from headwise.experiments.reproduction.kovaleva2019.tasks import RECIPE, Found, available, dev_of
@@ -92,7 +92,7 @@ def _disabled(bench: Bench) -> Found:
             task = dev_of(
                 bench, name, DISABLED if bench.options.quick else bench.count(10_000, DISABLED)
             )
-            subject = TaskSubject.open(folder, task, device=bench.options.device)
+            subject = ScoredClassifier.open(folder, task, device=bench.options.device)
             options = AblationOptions(
                 "uniform", sets=sets, importance=False, sinks=False, seed=bench.seed
             )
@@ -103,7 +103,7 @@ def _disabled(bench: Bench) -> Found:
             }
 
             def ask(
-                subject: TaskSubject = subject, options: AblationOptions = options
+                subject: ScoredClassifier = subject, options: AblationOptions = options
             ) -> xr.Dataset:
                 return ablate(subject, options, report=bench.progress)
 

@@ -33,7 +33,7 @@ GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 MASKED_SHARE = 0.15
 
 
-class HeadOutputs(Watcher):
+class HeadOutputCollector(Watcher):
     """Keeps head outputs (after interventions) for a classifier that reads them."""
 
     needs = frozenset({"outputs"})
@@ -46,7 +46,7 @@ class HeadOutputs(Watcher):
         self.outputs[layer.layer] = layer.outputs
 
 
-class Subject(ABC):
+class ScoredModel(ABC):
     """A model, batches to run it on, and how its output is scored.
 
     `values` gives one number for each example (class, value, or loss); `score` turns those of all
@@ -109,7 +109,7 @@ class Subject(ABC):
         return self.model.evaluating()
 
 
-class TaskSubject(Subject):
+class ScoredClassifier(ScoredModel):
     """A fine-tuned model on the dev part of its task.
 
     Parameters
@@ -164,7 +164,7 @@ class TaskSubject(Subject):
         *,
         device: str | torch.device | None = None,
         **options: Any,
-    ) -> TaskSubject:
+    ) -> ScoredClassifier:
         """A fine-tuned model from its folder; `options` are those of the class."""
         where = device or ("cuda" if torch.cuda.is_available() else "cpu")
         classifier, tokenizer = open_classifier(folder, where)
@@ -174,7 +174,9 @@ class TaskSubject(Subject):
         self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None
     ) -> Session:
         reads = isinstance(self.classifier, PooledClassifier) and self.classifier.heads is not None
-        return super().session(batch, plan, HeadOutputs() if reads and watcher is None else watcher)
+        return super().session(
+            batch, plan, HeadOutputCollector() if reads and watcher is None else watcher
+        )
 
     def evaluating(self) -> AbstractContextManager[None]:
         return evaluating(self.classifier)
@@ -190,7 +192,7 @@ class TaskSubject(Subject):
             return classifier.classify(
                 classifier.pooled(batch.ids, batch.types, batch.attention_mask)
             )
-        assert isinstance(session.watcher, HeadOutputs)
+        assert isinstance(session.watcher, HeadOutputCollector)
         self.model.run(batch.ids, batch.attention_mask, batch.types)
         return classifier.classify(classifier.joined(session.watcher.outputs, batch.attention_mask))
 
@@ -214,7 +216,7 @@ class TaskSubject(Subject):
         }
 
 
-class LanguageSubject(Subject):
+class ScoredLanguageModel(ScoredModel):
     """A language model on a text: the mean loss in nats over predicted tokens of each example (15 %
     masked by seed, or the next token), then over examples.
 

@@ -1,4 +1,4 @@
-"""AblationPlanner heads: every single head, whole layers and sets, scored in one run that shares the
+"""Disabling heads: every single head, whole layers and sets, scored in one run that shares the
 layers below the change."""
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Phased(Experiment):
                     "tokens": len(row)
                 }
 
-            piece = bench.store.piece(f"row-{row.index:04d}", make)
+            piece = bench.store.checkpoint(f"row-{row.index:04d}", make)
             total += piece.arrays["sum"] * piece.facts["tokens"]
         coords = {"layer": np.arange(heads[0]), "head": np.arange(heads[1])}
         return xr.Dataset({"total": (("layer", "head"), total)}, coords)

@@ -63,9 +63,9 @@ class Trial:
         for pattern, phase in (
             (r"index\.html|\.headwise-files", "page"),
             (r"\.svg|\.pdf|\.png|\.csv|section-|sample\.safetensors", "figures"),
-            (r"\.nc$|atlas\.piece|results\.json|predictions|model/", "save"),
+            (r"\.nc$|atlas\.checkpoint|results\.json|predictions|model/", "save"),
             (r"shard-|batch-", "shards"),
-            (r"\.piece", "experiments"),
+            (r"\.checkpoint", "experiments"),
         ):
             if re.search(pattern, last):
                 return phase

@@ -144,7 +144,7 @@ COMMAND = [sys.executable, "-m", "headwise", "run", "surface", "--out"]
 
 def pieces(out: Path) -> int:
     """The shards of an unfinished command that are finished."""
-    return len(list((out.parent / f".{out.name}.run").glob("shard-*.piece")))
+    return len(list((out.parent / f".{out.name}.run").glob("shard-*.checkpoint")))
 
 
 def begun(

@@ -41,7 +41,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def store(tmp_path: Path, said: list[str]) -> CheckpointStore:
-    made = CheckpointStore(tmp_path / "run", {"model": "a"}, adopt={"threads": 1}, say=said.append)
+    made = CheckpointStore(tmp_path / "run", {"model": "a"}, adopt={"threads": 1}, note=said.append)
     made.save("first", ARRAYS, FACTS)
     return made
 
@@ -49,7 +49,7 @@ def store(tmp_path: Path, said: list[str]) -> CheckpointStore:
 def again(store: CheckpointStore, **changes: object) -> CheckpointStore:
     """The same folder in the hands of a later run."""
     store.close()
-    given = {"identity": store.identity, "adopt": {"threads": 8}, "say": store.say} | changes
+    given = {"identity": store.identity, "adopt": {"threads": 8}, "note": store.note} | changes
     return CheckpointStore(store.folder, **given)  # type: ignore[arg-type]
 
 
@@ -82,9 +82,37 @@ def test_a_piece_is_made_once(store: CheckpointStore) -> None:
         made.append(1)
         return {"x": np.ones(2)}, {"n": 2}
 
-    assert store.piece("other", make).facts == {"n": 2}
-    assert again(store).piece("other", make).facts == {"n": 2}
+    assert store.checkpoint("other", make).facts == {"n": 2}
+    assert again(store).checkpoint("other", make).facts == {"n": 2}
     assert len(made) == 1
+
+
+def test_a_computed_checkpoint_equals_a_loaded_one(store: CheckpointStore) -> None:
+    """Or a resumed run could differ from one that was never interrupted."""
+    big_endian = np.arange(4, dtype=">f4")
+    transposed = np.arange(6.0).reshape(2, 3).T
+    source = {"z": big_endian, "a": transposed, "scalar": np.array(3, dtype=np.int8)}
+    computed = store.checkpoint("other", lambda: (source, {"shape": (2, 3), "by": {1: 0.1}}))
+    loaded = store.load("other")
+    assert loaded is not None
+    assert computed.facts == loaded.facts == {"shape": [2, 3], "by": {"1": 0.1}}
+    assert list(computed.arrays) == list(loaded.arrays) == ["a", "scalar", "z"]
+    for name, array in loaded.arrays.items():
+        assert computed.arrays[name].dtype == array.dtype
+        assert computed.arrays[name].strides == array.strides
+        assert computed.arrays[name].flags.writeable == array.flags.writeable
+        np.testing.assert_array_equal(computed.arrays[name], array)
+    transposed[:] = 0  # whoever computed it may reuse its memory
+    np.testing.assert_array_equal(computed.arrays["a"], loaded.arrays["a"])
+
+
+def test_a_computed_dataset_equals_a_loaded_one(store: CheckpointStore) -> None:
+    values = xr.DataArray([[1.5, 2.5]], dims=("layer", "head"), attrs={"low": np.float32(0.5)})
+    dataset = xr.Dataset({"x": values}, {"name": ("head", np.array(["a", "bb"], dtype=object))})
+    computed = store.dataset("labelled", lambda: dataset)
+    loaded = store.dataset("labelled", lambda: pytest.fail("computed twice"))
+    xr.testing.assert_identical(computed, loaded)
+    assert computed["name"].dtype == loaded["name"].dtype
 
 
 @settings(
@@ -94,20 +122,20 @@ def test_a_piece_is_made_once(store: CheckpointStore) -> None:
 def test_a_flipped_bit_anywhere_is_seen(
     store: CheckpointStore, said: list[str], data: st.DataObject
 ) -> None:
-    path = store.folder / "first.piece"
+    path = store.folder / "first.checkpoint"
     content = bytearray(path.read_bytes())
     place = data.draw(st.integers(0, len(content) * 8 - 1))
     content[place // 8] ^= 1 << place % 8
     path.write_bytes(content)
     said.clear()
     assert store.load("first") is None
-    assert said == ["first.piece is damaged: it is made again."]
+    assert said == ["first.checkpoint is damaged and is computed again."]
     store.save("first", ARRAYS, FACTS)
     assert store.has("first")
 
 
 def test_a_truncated_piece_is_seen(store: CheckpointStore) -> None:
-    path = store.folder / "first.piece"
+    path = store.folder / "first.checkpoint"
     content = path.read_bytes()
     for length in range(0, len(content), 7):
         path.write_bytes(content[:length])
@@ -119,14 +147,14 @@ def test_a_truncated_piece_is_seen(store: CheckpointStore) -> None:
 def test_a_piece_under_another_name_or_of_another_run_is_made_again(
     store: CheckpointStore, said: list[str], tmp_path: Path
 ) -> None:
-    shutil.copy(store.folder / "first.piece", store.folder / "second.piece")
+    shutil.copy(store.folder / "first.checkpoint", store.folder / "second.checkpoint")
     assert not store.has("second")
     with CheckpointStore(tmp_path / "other", {"model": "b"}) as other:
         other.save("first", ARRAYS, FACTS)
-        shutil.copy(other.folder / "first.piece", store.folder / "first.piece")
+        shutil.copy(other.folder / "first.checkpoint", store.folder / "first.checkpoint")
     assert not store.has("first")
     assert said == [
-        f"{name}.piece belongs to another run or another place: it is made again."
+        f"{name}.checkpoint belongs to other work and is computed again."
         for name in ("second", "first")
     ]
     part = store.part("probing", {"seed": 1})
@@ -194,7 +222,7 @@ def test_scratch_is_never_believed(store: CheckpointStore) -> None:
 
 
 def test_half_written_files_are_swept(store: CheckpointStore) -> None:
-    (store.folder / ".first.piece.77.tmp").write_bytes(b"half")
+    (store.folder / ".first.checkpoint.77.tmp").write_bytes(b"half")
     again(store)
     assert not list(store.folder.glob(".*.tmp"))
 

@@ -32,7 +32,7 @@ def test_damage_is_made_again_or_has_no_effect(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz") / "run"
     with CheckpointStore(folder, IDENTITY, adopt={"threads": 1}) as store:
         store.save("piece", ARRAYS, FACTS)
-    files = {name: (folder / name).read_bytes() for name in ("piece.piece", "run.json")}
+    files = {name: (folder / name).read_bytes() for name in ("piece.checkpoint", "run.json")}
 
     @settings(
         max_examples=150,
@@ -49,7 +49,7 @@ def test_damage_is_made_again_or_has_no_effect(tmp_path_factory):
 
     one()
     for header in HEADERS:
-        (folder / "piece.piece").write_bytes(header)
+        (folder / "piece.checkpoint").write_bytes(header)
         look(folder)
 
 
@@ -57,10 +57,10 @@ def look(folder):
     """Open the store as a later run does: what it gives is what was made, or nothing."""
     said = []
     with CheckpointStore(
-        folder, IDENTITY, fresh=True, adopt={"threads": 1}, say=said.append
+        folder, IDENTITY, fresh=True, adopt={"threads": 1}, note=said.append
     ) as store:
         found = store.load("piece")
-    assert found is not None or said or not (folder / "piece.piece").exists()
+    assert found is not None or said or not (folder / "piece.checkpoint").exists()
     assert all(len(text) < 500 and "\n" not in text for text in said)
     if found is not None:
         assert found.facts == FACTS

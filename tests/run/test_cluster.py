@@ -129,7 +129,7 @@ def test_a_stopped_run_is_resumed_by_the_other(
     turns = [workers, Workers()] if first == "ray" else [Workers(), workers]
     with use_workers(turns[0]), pytest.raises(KeyboardInterrupt):
         run_bytes(model, tmp_path, Listener(progress=stop))
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*.piece")}
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*.checkpoint")}
     assert 2 <= len(before) < len(TEXTS) / 4
     with use_workers(turns[1]):
         assert run_bytes(model, tmp_path) == here
@@ -171,12 +171,12 @@ def _fail(unit: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
 def test_units_and_their_errors(workers: RayWorkers, tmp_path: Path) -> None:
     units = [(f"unit-{i}", i) for i in range(3, 40)]
     with CheckpointStore(tmp_path / "a", {}) as store:
-        pieces = list(raise_failures(workers.pieces(store, _fail, units)))
+        pieces = list(raise_failures(workers.run_units(store, _fail, units)))
         assert [int(piece.arrays["x"]) for piece in pieces] == list(range(3, 40))
         assert os.getpid() not in {piece.facts["pid"] for piece in pieces}
-        assert list(workers.pieces(store, _fail, iter(()))) == []
+        assert list(workers.run_units(store, _fail, iter(()))) == []
     with pytest.raises(ModelError, match="Unit 1 cannot"):
-        list(workers.pieces(None, _fail, [("one", 1)]))
+        list(workers.run_units(None, _fail, [("one", 1)]))
 
 
 def _rest(unit: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
@@ -187,10 +187,10 @@ def _rest(unit: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
 def test_all_that_are_ready_work(workers: RayWorkers) -> None:
     units = [(f"unit-{i}", i) for i in range(12)]
     list(
-        workers.pieces(None, _rest, units)
+        workers.run_units(None, _rest, units)
     )  # all are started, and take the next job at the same moment
     made = Counter(
-        piece.facts["pid"] for piece in raise_failures(workers.pieces(None, _rest, units))
+        piece.facts["pid"] for piece in raise_failures(workers.run_units(None, _rest, units))
     )
     assert set(made) == set(workers.pids)
     assert min(made.values()) >= 3

@@ -152,7 +152,7 @@ def made(workers: RayWorkers, world: World) -> dict[str, bool]:
     kept: dict[str, Checkpoint] = {}
     store: Any = SimpleNamespace(has=kept.__contains__, load=kept.get, adopted={})
     store.save = lambda name, arrays, facts: kept.update({name: Checkpoint(arrays, facts)})
-    found = list(workers.pieces(store, lambda _: ({}, {}), iter(units)))
+    found = list(workers.run_units(store, lambda _: ({}, {}), iter(units)))
     assert [p.what if isinstance(p, Failure) else p.facts["unit"] for p in found] == list(
         world.lengths
     )
@@ -247,13 +247,14 @@ def test_a_unit_given_to_a_worker_that_is_gone_is_not_blamed(workers: RayWorkers
 
     world.disturb = disturb
     workers._ray, workers._hands = world, []
-    pieces = workers.pieces(
+    pieces = workers.run_units(
         None, lambda _: ({}, {}), iter([("unit-0", "unit-0"), ("unit-1", "unit-1")])
     )
     assert len(list(pieces)) == 2
     world.disturb = lambda _: None
     assert (
-        len(list(workers.pieces(None, lambda _: ({}, {}), iter([("unit-1", "unit-1")] * 1)))) == 1
+        len(list(workers.run_units(None, lambda _: ({}, {}), iter([("unit-1", "unit-1")] * 1))))
+        == 1
     )
     assert blamed == []
     assert workers.blame.accidents

@@ -100,12 +100,12 @@ def test_a_unit_that_ends_its_workers_is_a_failure_of_the_run(
     model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ending(Workers):
-        def pieces(self, store: Any, job: Any, units: Any) -> Iterator[Checkpoint | Failure]:
+        def run_units(self, store: Any, job: Any, units: Any) -> Iterator[Checkpoint | Failure]:
             for name, unit in units:
                 if name == "random-1-0-0":
                     yield Failure(name, "it ended its worker 3 times", "")
                 else:
-                    yield from super().pieces(store, job, [(name, unit)])
+                    yield from super().run_units(store, job, [(name, unit)])
 
     with use_workers(Ending()), Run(Source(model, CORPUS), analyses(), tmp_path) as run:
         atlas = run.atlas()

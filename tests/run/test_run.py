@@ -22,7 +22,7 @@ from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import InputError, MissingAnnotationError, OutputError, ParameterError
 from headwise.core.failures import UnexpectedError
 from headwise.core.files import write_atomically
-from headwise.core.store import CheckpointStore
+from headwise.core.store import Checkpoint, CheckpointStore
 from headwise.run import Listener, Run, Source, run_analyses
 from headwise.run import shard as shard_module
 from headwise.run.encoded import EncodedCorpus
@@ -82,11 +82,11 @@ def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(
     seen = []
     original = CheckpointStore.save
 
-    def stopping(store: CheckpointStore, name: str, *rest: object) -> None:
+    def stopping(store: CheckpointStore, name: str, *rest: object) -> Checkpoint:
         if name == "shard-000001" and len(seen) < 2:
             raise KeyboardInterrupt
         seen.append(int(name.removeprefix("shard-")))
-        original(store, name, *rest)  # type: ignore[arg-type]
+        return original(store, name, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(CheckpointStore, "save", stopping)
     with pytest.raises(KeyboardInterrupt):
@@ -197,13 +197,13 @@ def test_a_damaged_shard_is_made_again_and_that_is_said(
     model: HeadModel, corpus: Corpus, tmp_path: Path
 ) -> None:
     before = run_analyses(model, corpus, analyses(), tmp_path / "run", options())
-    shard = tmp_path / "run" / "shard-000001.piece"
+    shard = tmp_path / "run" / "shard-000001.checkpoint"
     shard.write_bytes(shard.read_bytes()[:50])
     said: list[str] = []
     after = run_analyses(
         model, corpus, analyses(), tmp_path / "run", options(), Listener(note=said.append)
     )
-    assert said == ["shard-000001.piece is damaged: it is made again."]
+    assert said == ["shard-000001.checkpoint is damaged and is computed again."]
     before.save(tmp_path / "a.nc")
     after.save(tmp_path / "b.nc")
     assert (tmp_path / "a.nc").read_bytes() == (tmp_path / "b.nc").read_bytes()
@@ -500,7 +500,7 @@ def test_overwrite_goes_on_with_the_same_run_and_replaces_another(
     model: HeadModel, corpus: Corpus, tmp_path: Path
 ) -> None:
     run_analyses(model, corpus, analyses(), tmp_path, options())
-    shard = tmp_path / "shard-000000.piece"
+    shard = tmp_path / "shard-000000.checkpoint"
     made = shard.stat().st_mtime_ns
     run_analyses(model, corpus, analyses(), tmp_path, options(overwrite=True))
     assert shard.stat().st_mtime_ns == made

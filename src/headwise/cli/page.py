@@ -57,7 +57,7 @@ def page(
         # The pages of another atlas may go; an unfinished run is never put aside for a page.
         fresh = overwrite and "page" in (stored_identity(place.work) or {})
         with (
-            CheckpointStore(place.work, identity, fresh=fresh, say=common.err.print) as store,
+            CheckpointStore(place.work, identity, fresh=fresh, note=common.err.print) as store,
             common.Watch() as watch,
         ):
             samples = read_samples(beside, atlas)

@@ -23,7 +23,7 @@ _ENDINGS = (
     ".csv",
     ".tsv",
     ".json",
-    ".piece",
+    ".checkpoint",
     ".safetensors",
 )
 RESERVE = 32 * 2**20  # room for what is not in an estimate: the atlas, figures, a page

@@ -98,7 +98,7 @@ class OutputTarget:
     @property
     def unfinished(self) -> bool:
         """Whether checkpoints of an earlier process lie there."""
-        return (self.work / "run.json").exists() or any(self.work.glob("*.piece"))
+        return (self.work / "run.json").exists() or any(self.work.glob("*.checkpoint"))
 
     @property
     def may_replace(self) -> bool:

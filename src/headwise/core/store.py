@@ -1,5 +1,4 @@
-"""The one store of work under way: finished pieces that know which run they belong to and whether
-they are whole."""
+"""The checkpoints of work under way: each knows which run it belongs to and whether it is intact."""
 
 from __future__ import annotations
 
@@ -23,50 +22,55 @@ from headwise.core.interrupts import raise_if_interrupted
 from headwise.core.lock import Lock
 
 Facts = Mapping[str, Any]
-Say = Callable[[str], None]
+Note = Callable[[str], None]
 CONSENT = "replace"  # a file that says that the run in a folder may replace a result
+RUN_FILE = "run.json"  # the identity of the run in a folder, and what later runs take over
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """A finished piece of work: arrays by name, and facts that JSON can hold."""
+    """A finished unit of work: arrays by name, and facts that JSON can hold."""
 
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
 
 
 def digest_of(value: object) -> str:
-    """A digest of anything JSON can hold, whatever the order of its keys."""
+    """Return a digest of anything JSON can hold, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class CheckpointStore:
-    """A folder of finished pieces of one run.
+    """A folder with the checkpoints of one run.
 
-    A piece that is damaged, or of another run, counts as not there: it is made again, and that is
-    said.
+    A checkpoint that is damaged, or of another run, counts as missing: it is computed again, with a
+    note.
 
     Parameters
     ----------
     folder : Path
-        Where the pieces lie. One run at a time may have it: a second is refused with who holds it.
+        Where the checkpoints lie. One run at a time may use it: a second one is rejected, and told
+        who holds it.
     identity : Mapping
-        What tells this run from others, as JSON can hold it. The same identity goes on with what is
-        there, another one is refused where any piece is finished.
+        What tells this run from others, as JSON can hold it. A run of the same identity resumes;
+        one of another identity is rejected if any checkpoint is there.
     fresh : bool, default False
-        Start anew where another run's pieces lie there, instead of refusing.
+        Delete the checkpoints of another run, instead of rejecting this one.
     adopt : Mapping, optional
-        What this run takes over from the run it goes on with (the number of threads, say); see
+        What this run takes over from the run it resumes (the number of threads, say); see
         `adopted`.
-    say : callable, optional
-        Told in a sentence of every piece that could not be used.
+    note : callable, optional
+        Called with a sentence for every checkpoint that cannot be used.
 
     Examples
     --------
     >>> import tempfile, numpy
-    >>> with tempfile.TemporaryDirectory() as folder, CheckpointStore(Path(folder), {"model": "a"}) as store:
-    ...     piece = store.piece("sums", lambda: ({"x": numpy.arange(3)}, {"n": 3}))
-    >>> piece.arrays["x"].tolist(), piece.facts["n"]
+    >>> def compute():
+    ...     return {"x": numpy.arange(3)}, {"n": 3}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with CheckpointStore(Path(folder), {"model": "a"}) as store:
+    ...         checkpoint = store.checkpoint("sums", compute)
+    >>> checkpoint.arrays["x"].tolist(), checkpoint.facts["n"]
     ([0, 1, 2], 3)
     """
 
@@ -77,67 +81,68 @@ class CheckpointStore:
         *,
         fresh: bool = False,
         adopt: Facts | None = None,
-        say: Say | None = None,
+        note: Note | None = None,
     ) -> None:
         self.folder = folder
         self.identity = _as_json(identity)
         self.run = digest_of(self.identity)
         self.adopted: dict[str, Any] = dict(adopt or {})
-        self.say: Say = say or (lambda _: None)
+        self.note: Note = note or (lambda _: None)
         self._lock = Lock(folder / "lock")
         self._owner = True
         self._lock.take()
         try:
-            stored = _read_note(self._note)
-            if stored is not None and stored.get("identity") != self.identity:
-                if not fresh and self._in_the_way():
-                    raise OutputError(self._another(stored.get("identity")), option="overwrite")
-                _remove_pieces(self.folder)
-                stored = None
-            self._sweep()
-            adopted = stored.get("adopted") if stored is not None else self._adopted_by_pieces()
-            if isinstance(adopted, dict):
-                self.adopted |= {
-                    key: value for key, value in adopted.items() if key in self.adopted
-                }
-            note: dict[str, Any] = {"identity": self.identity, "adopted": self.adopted}
-            note["digest"] = digest_of(note)
-            write_atomically(self._note, json.dumps(note, indent=1, sort_keys=True).encode())
+            self._open(fresh)
         except BaseException:
             self._lock.release()
             raise
 
     # --- opening and closing ----------------------------------------------------------------------
 
+    def _open(self, fresh: bool) -> None:
+        """Resume the run in the folder, or delete it, or reject this one."""
+        stored = _read_run_file(self.folder / RUN_FILE)
+        if stored is not None and stored["identity"] != self.identity:
+            if not fresh and self._in_the_way():
+                raise OutputError(self._another(stored["identity"]), option="overwrite")
+            _remove_checkpoints(self.folder)
+            stored = None
+        self._sweep()
+
+        # Every checkpoint repeats what was adopted: a lost run.json is no loss.
+        adopted = self._adopted_by_checkpoints() if stored is None else stored.get("adopted")
+        if isinstance(adopted, dict):
+            for key in self.adopted.keys() & adopted.keys():
+                self.adopted[key] = adopted[key]
+
+        about: dict[str, Any] = {"identity": self.identity, "adopted": self.adopted}
+        about["digest"] = digest_of(about)
+        content = json.dumps(about, indent=1, sort_keys=True).encode()
+        write_atomically(self.folder / RUN_FILE, content)
+
     def _in_the_way(self) -> bool:
-        """Whether another run would lose something: finished pieces, or the consent to replace a
-        result."""
-        return any(self.folder.rglob("*.piece")) or (self.folder / CONSENT).exists()
+        """Return whether another run would lose something: finished work, or the consent to replace
+        a result."""
+        return any(self.folder.rglob("*.checkpoint")) or (self.folder / CONSENT).exists()
 
-    @property
-    def _note(self) -> Path:
-        return self.folder / "run.json"
-
-    def _another(self, other: object) -> str:
-        known = other if isinstance(other, dict) else {}
-        changed = sorted(
-            key
-            for key in known.keys() | self.identity.keys()
-            if known.get(key) != self.identity.get(key)
-        )
+    def _another(self, stored: Mapping[str, Any]) -> str:
+        changed = []
+        for key in sorted(stored.keys() | self.identity.keys()):
+            if stored.get(key) != self.identity.get(key):
+                changed.append(key)
         return (
             f"{self.folder} holds an unfinished run that differs in {', '.join(changed)}; "
             "repeat that command to finish it, or pass overwrite=True to start again."
         )
 
     def _sweep(self) -> None:
-        """What a killed process left half-written, and what is never believed."""
+        """Delete what an interrupted process left half-written, and scratch files."""
         for path in self.folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
 
     def close(self) -> None:
-        """Let others have the folder; the pieces stay."""
+        """Release the folder for other processes; the checkpoints stay."""
         if self._owner:
             self._lock.release()
 
@@ -149,31 +154,30 @@ class CheckpointStore:
 
     def remove(self) -> None:
         """Delete this run's files, and nothing else in the folder."""
-        _remove_pieces(self.folder)
+        _remove_checkpoints(self.folder)
         if self._owner:
             self._lock.release(remove=True)
         with suppress(OSError):
             self.folder.rmdir()
 
     def part(self, name: str, identity: Facts | None = None) -> CheckpointStore:
-        """A store within this one, for the phases of one experiment; pieces of another `identity`
-        are made again."""
+        """Return a store within this one, for a phase of the work; checkpoints of another
+        `identity` are computed again."""
         inner = object.__new__(CheckpointStore)
-        inner.folder, inner.adopted, inner.say = (
-            self.folder / f"{name}.part",
-            self.adopted,
-            self.say,
-        )
+        inner.folder = self.folder / f"{name}.part"
         inner.identity = {"run": self.run, "part": name, **_as_json(identity or {})}
         inner.run = digest_of(inner.identity)
-        inner._lock, inner._owner = self._lock, False
+        inner.adopted = self.adopted
+        inner.note = self.note
+        inner._lock = self._lock
+        inner._owner = False
         if inner.folder.is_dir():
             inner._sweep()
         return inner
 
     def scratch(self, name: str) -> Path:
-        """The path of a file for what is too large for memory: gone whenever a run starts, so it is
-        never believed."""
+        """Return the path of a file for what is too large for memory; it is deleted whenever a run
+        starts, so nothing of an interrupted run is trusted."""
         path = self.folder / "scratch" / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,137 +189,140 @@ class CheckpointStore:
             ) from error
         return path
 
-    # --- pieces -----------------------------------------------------------------------------------
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.piece"
+        return self.folder / f"{name}.checkpoint"
 
-    def save(self, name: str, arrays: Mapping[str, np.ndarray], facts: Facts | None = None) -> None:
-        """Write a piece, whole or not at all."""
-        kept = {key: np.asarray(array, order="C") for key, array in arrays.items()}
+    def save(
+        self, name: str, arrays: Mapping[str, np.ndarray], facts: Facts | None = None
+    ) -> Checkpoint:
+        """Write a checkpoint atomically, and return it exactly as `load` will."""
+        stored_arrays = {}
+        for key in sorted(arrays):
+            array = np.asarray(arrays[key])
+            # A copy in C order and native bytes, which is what safetensors gives back; and whoever
+            # computed the array may reuse it.
+            stored_arrays[key] = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
+        facts_json = json.dumps(dict(facts or {}), sort_keys=True)
         about = {
-            "piece": name,
+            "checkpoint": name,
             "run": self.run,
-            "facts": json.dumps(dict(facts or {}), sort_keys=True),
+            "facts": facts_json,
             "adopted": json.dumps(self.adopted, sort_keys=True),
         }
+        about["digest"] = _content_digest(stored_arrays, about)
         raise_if_interrupted()
-        write_atomically(
-            self._path(name), save(kept, metadata=about | {"digest": _content_digest(kept, about)})
-        )
+        write_atomically(self._path(name), save(stored_arrays, metadata=about))
+        return Checkpoint(stored_arrays, json.loads(facts_json))
 
     def load(self, name: str) -> Checkpoint | None:
-        """A piece, or None where it is not there, is damaged or belongs to another run."""
+        """Return a checkpoint, or None if it is missing, damaged or of another run."""
         path = self._path(name)
         if not path.exists():
             return None
-        found = _read(path)
-        if found is None:
-            self.say(f"{path.name} is damaged: it is made again.")
+        content = _read(path)
+        if content is None:
+            self.note(f"{path.name} is damaged and is computed again.")
             return None
-        arrays, about = found
-        if about["piece"] != name or about["run"] != self.run:
-            self.say(f"{path.name} belongs to another run or another place: it is made again.")
+        arrays, about = content
+        if about.get("checkpoint") != name or about.get("run") != self.run:
+            self.note(f"{path.name} belongs to other work and is computed again.")
             return None
         return Checkpoint(arrays, json.loads(about["facts"]))
 
     def has(self, name: str) -> bool:
-        """Whether a piece is there and whole."""
+        """Return whether a checkpoint is there and intact."""
         return self.load(name) is not None
 
-    def piece(
-        self, name: str, make: Callable[[], tuple[Mapping[str, np.ndarray], Facts]]
+    def checkpoint(
+        self, name: str, compute: Callable[[], tuple[Mapping[str, np.ndarray], Facts]]
     ) -> Checkpoint:
-        """A piece, made now where it is not there."""
-        found = self.load(name)
-        if found is None:
-            self.save(name, *make())
-            found = self.load(name)
-            if found is None:
-                raise OutputError(
-                    f"{self._path(name)} was changed while it was written; see what else writes to {self.folder}."
-                )
-        return found
+        """Return a checkpoint; compute and save it if it is missing."""
+        stored = self.load(name)
+        if stored is not None:
+            return stored
+        return self.save(name, *compute())
 
-    def dataset(self, name: str, make: Callable[[], xr.Dataset]) -> xr.Dataset:
-        """Labelled arrays as a piece, made now where they are not there; either way what is
-        returned was on disk."""
-        piece = self.piece(name, lambda: pack_dataset(make()))
-        return unpack_dataset(piece.arrays, piece.facts)
+    def dataset(self, name: str, compute: Callable[[], xr.Dataset]) -> xr.Dataset:
+        """Return labelled arrays that have a checkpoint; compute and save them if it is missing."""
+        checkpoint = self.checkpoint(name, lambda: pack_dataset(compute()))
+        return unpack_dataset(checkpoint.arrays, checkpoint.facts)
 
     def drop(self, name: str) -> None:
-        """Forget a piece."""
+        """Delete a checkpoint."""
         self._path(name).unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        """The pieces that are there, whole or not, sorted."""
-        return sorted(path.stem for path in self.folder.glob("*.piece"))
+        """Return the names of the checkpoints that are there, intact or not, sorted."""
+        return sorted(path.stem for path in self.folder.glob("*.checkpoint"))
 
-    def _adopted_by_pieces(self) -> object:
-        """What a piece of this run says was adopted: a lost run.json is no loss."""
-        found = (_read(self._path(name)) for name in self.names())
-        return next(
-            (
-                json.loads(about["adopted"])
-                for _, about in filter(None, found)
-                if about["run"] == self.run
-            ),
-            None,
-        )
+    def _adopted_by_checkpoints(self) -> object:
+        """Return what a checkpoint of this run says was adopted; None if there is none."""
+        for name in self.names():
+            content = _read(self._path(name))
+            if content is None:
+                continue
+            _, about = content
+            if about.get("run") == self.run:
+                return json.loads(about["adopted"])
+        return None
 
 
 def _as_json(facts: Facts) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(dict(facts), sort_keys=True, default=str))
-    return found
+    """Return facts as they come back from a JSON file."""
+    as_read: dict[str, Any] = json.loads(json.dumps(dict(facts), sort_keys=True, default=str))
+    return as_read
 
 
-def _read_note(path: Path) -> dict[str, Any] | None:
+def _read_run_file(path: Path) -> dict[str, Any] | None:
+    """Return the identity of a run and what it adopted; None where the file is lost or damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        about = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not isinstance(found.get("identity"), dict):
+    if not isinstance(about, dict) or not isinstance(about.get("identity"), dict):
         return None
-    digest = found.pop(
-        "digest", None
-    )  # a flipped bit makes no other run of this one: a note that is damaged is lost
-    return found if digest in (None, digest_of(found)) else None
+    # A flipped bit must not make this another run: a damaged file counts as lost.
+    digest = about.pop("digest", None)
+    if digest is not None and digest != digest_of(about):
+        return None
+    return about
 
 
 def stored_identity(folder: Path) -> dict[str, Any] | None:
-    """The identity of the unfinished run in a folder, as its note says; None where there is none to
-    read."""
-    note = _read_note(folder / "run.json")
-    return None if note is None else note["identity"]
+    """Return the identity of the unfinished run in a folder; None if there is none to read."""
+    about = _read_run_file(folder / RUN_FILE)
+    if about is None:
+        return None
+    identity: dict[str, Any] = about["identity"]
+    return identity
 
 
 def reopen(folder: Path) -> CheckpointStore:
-    """The store of the work that lies in a folder, as it is: for what comes after the work, which
-    goes on with it."""
-    note = _read_note(folder / "run.json")
-    if note is None:
-        raise OutputError(
-            f"{folder} holds no work that can be read; repeat the command that made it."
-        )
-    return CheckpointStore(folder, note["identity"], adopt=note.get("adopted"))
+    """Return the store of the run in a folder, as it is: for what comes after the work."""
+    about = _read_run_file(folder / RUN_FILE)
+    if about is None:
+        raise OutputError(f"{folder} holds no run that can be read; repeat the command.")
+    return CheckpointStore(folder, about["identity"], adopt=about.get("adopted"))
 
 
 def delete_checkpoints(folder: Path) -> None:
-    """Delete the pieces of whatever run lies in a folder, and nothing else there. A folder in use
-    is refused."""
+    """Delete the checkpoints of whatever run lies in a folder, and nothing else there. A folder in
+    use is rejected."""
     if folder.is_dir():
         lock = Lock(folder / "lock")
         lock.take()
-        _remove_pieces(folder)
+        _remove_checkpoints(folder)
         lock.release(remove=True)
         with suppress(OSError):
             folder.rmdir()
 
 
-def _remove_pieces(folder: Path) -> None:
+def _remove_checkpoints(folder: Path) -> None:
     for part in folder.glob("*.part"):
-        _remove_pieces(part)
-    for path in (*folder.glob("*.piece"), *folder.glob(".*.tmp"), folder / "run.json"):
+        _remove_checkpoints(part)
+    for path in (*folder.glob("*.checkpoint"), *folder.glob(".*.tmp"), folder / RUN_FILE):
         path.unlink(missing_ok=True)
     shutil.rmtree(folder / "scratch", ignore_errors=True)
     if folder.suffix == ".part":
@@ -324,21 +331,20 @@ def _remove_pieces(folder: Path) -> None:
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]] | None:
-    """The arrays of a piece and what it says of itself; None where not every byte is as it was
+    """Return the arrays of a checkpoint and its metadata; None unless every byte is as it was
     written."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise OutputError(f"{path} cannot be read ({error.strerror or error}).") from error
     try:
-        found = load(content)
-        arrays = {
-            key: found[key] for key in sorted(found)
-        }  # safetensors gives them in another order every time
-        length = int.from_bytes(content[:8], "little")
-        about = json.loads(content[8 : 8 + length])["__metadata__"]
+        unordered = load(content)
+        arrays = {key: unordered[key] for key in sorted(unordered)}  # else in random order
+        header_length = int.from_bytes(content[:8], "little")
+        about = json.loads(content[8 : 8 + header_length])["__metadata__"]
         digest = about.pop("digest")
-        return (arrays, about) if digest == _content_digest(arrays, about) else None
+        if digest != _content_digest(arrays, about):
+            return None
     except (
         ValueError,
         KeyError,
@@ -349,6 +355,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]] | None:
         SafetensorError,
     ):
         return None
+    return arrays, about
 
 
 def _content_digest(arrays: Mapping[str, np.ndarray], about: Mapping[str, str]) -> str:
@@ -364,63 +371,66 @@ def _content_digest(arrays: Mapping[str, np.ndarray], about: Mapping[str, str]) 
 
 
 def pack_dataset(dataset: xr.Dataset) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A dataset as numeric arrays and JSON: texts go into the JSON."""
+    """Return a dataset as numeric arrays and JSON: texts go into the JSON."""
     arrays: dict[str, np.ndarray] = {}
-    variables = {}
+    variables: dict[str, dict[str, Any]] = {}
     for key, variable in dataset.variables.items():
         values = np.asarray(variable.values)
         about: dict[str, Any] = {
-            "dims": list(map(str, variable.dims)),
-            "attrs": _plain(variable.attrs),
+            "dims": [str(dim) for dim in variable.dims],
+            "attrs": _attrs_to_json(variable.attrs),
             "coord": key in dataset.coords,
         }
         if values.dtype.kind in "OUST":
-            about |= {
-                "text": [str(text) for text in values.ravel().tolist()],
-                "shape": list(values.shape),
-            }
+            about["text"] = [str(text) for text in values.ravel().tolist()]
+            about["shape"] = list(values.shape)
         else:
             arrays[str(key)] = values
         variables[str(key)] = about
-    return arrays, {
+    facts = {
         "variables": variables,
-        "attrs": _plain(dataset.attrs),
+        "attrs": _attrs_to_json(dataset.attrs),
         "order": list(variables),
     }
+    return arrays, facts
 
 
 def unpack_dataset(arrays: Mapping[str, np.ndarray], facts: Facts) -> xr.Dataset:
-    """The dataset that `pack_dataset` took apart."""
+    """Return the dataset that `pack_dataset` took apart."""
     data: dict[str, xr.Variable] = {}
     coords: dict[str, xr.Variable] = {}
     for key in facts["order"]:
         about = facts["variables"][key]
-        values = (
-            np.array(about["text"], dtype=str).reshape(about["shape"])
-            if "text" in about
-            else arrays[key]
-        )
-        (coords if about["coord"] else data)[key] = xr.Variable(
-            about["dims"], values, _lively(about["attrs"])
-        )
-    return xr.Dataset(data, coords, _lively(facts["attrs"]))
+        if "text" in about:
+            values = np.array(about["text"], dtype=str).reshape(about["shape"])
+        else:
+            values = arrays[key]
+        variable = xr.Variable(about["dims"], values, _attrs_from_json(about["attrs"]))
+        if about["coord"]:
+            coords[key] = variable
+        else:
+            data[key] = variable
+    return xr.Dataset(data, coords, _attrs_from_json(facts["attrs"]))
 
 
-def _plain(attrs: Mapping[Any, Any]) -> dict[str, Any]:
-    """Attributes as JSON: numbers of numpy as numbers, arrays with their type."""
-    found: dict[str, Any] = {}
+def _attrs_to_json(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return attributes as JSON can hold them: numpy numbers as numbers, arrays with their dtype."""
+    as_json: dict[str, Any] = {}
     for key, value in attrs.items():
         if isinstance(value, np.ndarray):
-            found[str(key)] = {"array": value.tolist(), "dtype": value.dtype.str}
+            as_json[str(key)] = {"array": value.tolist(), "dtype": value.dtype.str}
+        elif isinstance(value, np.generic):
+            as_json[str(key)] = value.item()
         else:
-            found[str(key)] = value.item() if isinstance(value, np.generic) else value
-    return found
+            as_json[str(key)] = value
+    return as_json
 
 
-def _lively(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: np.array(value["array"], dtype=value["dtype"])
-        if isinstance(value, dict) and "dtype" in value
-        else value
-        for key, value in attrs.items()
-    }
+def _attrs_from_json(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    restored: dict[str, Any] = {}
+    for key, value in attrs.items():
+        if isinstance(value, dict) and "dtype" in value:
+            restored[key] = np.array(value["array"], dtype=value["dtype"])
+        else:
+            restored[key] = value
+    return restored

@@ -1,4 +1,4 @@
-"""Who makes the pieces of a run: this process, one after the other, or workers elsewhere."""
+"""Who computes the units of a run: this process, one after the other, or workers elsewhere."""
 
 from __future__ import annotations
 
@@ -15,82 +15,86 @@ from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.store import Checkpoint, CheckpointStore, Facts
 
 UnitResult = tuple[Mapping[str, np.ndarray], Facts]
-UnitFunction = Callable[
-    [Any], UnitResult
-]  # one unit of work in, a piece out; it depends on nothing else
+# Computes one unit of work. It depends on nothing but the unit and what it holds itself, so that it
+# can run in another process.
+UnitFunction = Callable[[Any], UnitResult]
 
 
 class Workers:
-    """Makes pieces one after the other in this process; others make them elsewhere and override
-    `pieces`.
+    """Computes units one after the other in this process; subclasses compute them elsewhere.
 
     Attributes
     ----------
     threads : int or None
-        The threads of torch that a new run is made with; None for as many as this process has.
+        The number of torch's threads for a new run; None for as many as this process has.
 
     Examples
     --------
     >>> import numpy
-    >>> made = current().pieces(None, lambda n: ({"square": numpy.array(n * n)}, {}), [("two", 2), ("three", 3)])
-    >>> [int(piece.arrays["square"]) for piece in whole(made)]
+    >>> def square(number):
+    ...     return {"square": numpy.array(number**2)}, {}
+    >>> checkpoints = current().run_units(None, square, [("two", 2), ("three", 3)])
+    >>> [int(checkpoint.arrays["square"]) for checkpoint in raise_failures(checkpoints)]
     [4, 9]
     """
 
     threads: int | None = None
 
-    def pieces(
-        self, store: CheckpointStore | None, job: UnitFunction, units: Iterable[tuple[str, Any]]
+    def run_units(
+        self,
+        store: CheckpointStore | None,
+        function: UnitFunction,
+        units: Iterable[tuple[str, Any]],
     ) -> Iterator[Checkpoint | Failure]:
-        """The piece of each named unit, in their order; those the store holds are not made again.
+        """Yield the result of each named unit, in their order.
 
         Parameters
         ----------
         store : CheckpointStore, optional
-            Where pieces are kept as they come; nothing is kept without it.
-        job : callable
-            Makes a piece of a unit. It and the units may have to travel: what they hold can be
-            pickled.
+            Units with a checkpoint there are not computed again, results become checkpoints; nothing
+            is kept without it.
+        function : callable
+            Computes a unit. It and the units may be sent to another process: they can be pickled.
         units : iterable of (str, object)
-            Names and units. They are asked for as they are needed, a little ahead of what is given.
+            Names and units, taken as they are needed, a little ahead of the results.
 
         Yields
         ------
         Checkpoint or Failure
-            A unit that could not be made because it ends whoever makes it is a failure; all others
-            go on.
+            A unit that ends every worker which computes it is a `Failure`; the others are computed
+            all the same.
         """
         for name, unit in units:
-            make = partial(job, unit)
+            compute = partial(function, unit)
             if store is not None:
-                yield store.piece(name, make)
+                yield store.checkpoint(name, compute)
             else:
-                arrays, facts = make()
+                arrays, facts = compute()
                 yield Checkpoint(dict(arrays), dict(facts))
 
 
-_here = Workers()
-_current: ContextVar[Workers] = ContextVar("workers", default=_here)
+_this_process = Workers()
+_current: ContextVar[Workers] = ContextVar("workers", default=_this_process)
 
 
 def current() -> Workers:
-    """Who makes pieces now."""
+    """Return who computes units now."""
     return _current.get()
 
 
 def use_workers(workers: Workers) -> AbstractContextManager[Workers]:
-    """Within, these workers make the pieces of every run and every experiment."""
+    """Have these workers compute the units of every run and experiment within a block."""
     return temporarily(_current, workers)
 
 
-def raise_failures(pieces: Iterable[Checkpoint | Failure]) -> Iterator[Checkpoint]:
-    """The pieces, for work that needs every one of them: what failed is raised, after all the
-    others are safe."""
-    failed: list[Failure] = []
-    for piece in pieces:
-        if isinstance(piece, Failure):
-            failed.append(piece)
-        elif not failed:
-            yield piece
-    if failed:
-        raise UnexpectedError(*failed)
+def raise_failures(results: Iterable[Checkpoint | Failure]) -> Iterator[Checkpoint]:
+    """Yield results for work that needs all of them; raise the failures after the last one, so that
+    every other unit has its checkpoint."""
+    failures: list[Failure] = []
+    for result in results:
+        if isinstance(result, Failure):
+            failures.append(result)
+        elif not failures:
+            yield result
+    if failures:
+        raise UnexpectedError(*failures)

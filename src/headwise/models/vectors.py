@@ -163,7 +163,9 @@ def collect_vectors(
     }
     starts = range(0, len(encoded), PIECE)
     units = ((f"examples-{start:08d}", encoded[start : start + PIECE]) for start in starts)
-    made = raise_failures(current().pieces(store, partial(_piece, model, rule, dtype, what), units))
+    made = raise_failures(
+        current().run_units(store, partial(_piece, model, rule, dtype, what), units)
+    )
     for start, piece in zip(starts, made, strict=True):
         stop = min(start + PIECE, len(encoded))
         for name, values in piece.arrays.items():

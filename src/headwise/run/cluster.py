@@ -181,10 +181,13 @@ class RayWorkers(Workers):
 
     # --- pieces -----------------------------------------------------------------------------------
 
-    def pieces(
-        self, store: CheckpointStore | None, job: UnitFunction, units: Iterable[tuple[str, Any]]
+    def run_units(
+        self,
+        store: CheckpointStore | None,
+        function: UnitFunction,
+        units: Iterable[tuple[str, Any]],
     ) -> Iterator[Checkpoint | Failure]:
-        return _Batch(self, store, job).pieces(iter(units))
+        return _Batch(self, store, function).results(iter(units))
 
     def job(self, packer: Packer, job: UnitFunction, threads: int) -> Callable[[_Worker], None]:
         """What hands a job to a worker; it is packed once, and all workers are handed it now."""
@@ -250,7 +253,7 @@ class _Batch:
         self.blame.begin()
         self.hand_over: Callable[[_Worker], None] | None = None
 
-    def pieces(self, units: Iterator[tuple[str, Any]]) -> Iterator[Checkpoint | Failure]:
+    def results(self, units: Iterator[tuple[str, Any]]) -> Iterator[Checkpoint | Failure]:
         more = True
         while more or self.order:
             while self.order and self.order[0] in self.found:

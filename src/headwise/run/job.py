@@ -224,7 +224,7 @@ class Job:
             {**software_versions(), **identity},
             fresh=self.overwrite if fresh is None else fresh,
             adopt={"threads": current().threads or torch.get_num_threads()},
-            say=lambda sentence: self.note(sentence),
+            note=lambda sentence: self.note(sentence),
         )
         self.checkpoints = self._stack.enter_context(store)
         if self.target is not None:
@@ -255,7 +255,7 @@ class Job:
 
         Units with a checkpoint are not computed again. A unit that ends every worker which tries it
         is a `Failure`; the others are computed all the same."""
-        return current().pieces(self.checkpoints, function, units)
+        return current().run_units(self.checkpoints, function, units)
 
     def each(
         self,
@@ -285,7 +285,7 @@ class Job:
 
     def checkpoint(self, name: str, compute: Callable[[], UnitResult]) -> Checkpoint:
         """Return one checkpoint, computed now unless it is there."""
-        return self.begun.piece(name, compute)
+        return self.begun.checkpoint(name, compute)
 
     def dataset(self, name: str, compute: Callable[[], xr.Dataset]) -> xr.Dataset:
         """Return labelled arrays that have a checkpoint, computed now unless they are there."""

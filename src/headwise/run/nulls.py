@@ -167,7 +167,7 @@ class RandomModels:
             # One number says how sharp all are made; all units can then be made beside each other.
             factor = self.sharpness(together[0][0], store, made)
             pieces = raise_failures(
-                current().pieces(store, self.job(factor, made), chain.from_iterable(groups))
+                current().run_units(store, self.job(factor, made), chain.from_iterable(groups))
             )
             for units in groups:
                 asked = units[0][1].asked
@@ -198,7 +198,7 @@ class RandomModels:
         sample = RandomUnit(0, list(rows[:SHARPNESS_INPUTS]), ())
         job = self.job(None, made or _Made())
         (piece,) = raise_failures(
-            current().pieces(store, job, iter([("random-sharpness", sample)]))
+            current().run_units(store, job, iter([("random-sharpness", sample)]))
         )
         return float(piece.facts["factor"])
 

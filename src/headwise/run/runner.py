@@ -353,7 +353,7 @@ class Run:
         facts: list[dict[str, Any]] = []
         what = "examples" if rows is self._rows else f"examples of {part.name}"
         steps = Steps(self.listener.progress, what, len(rows), plan.shard_size)
-        for shard, piece in enumerate(steps.following(current().pieces(store, job, units()))):
+        for shard, piece in enumerate(steps.following(current().run_units(store, job, units()))):
             done = min((shard + 1) * plan.shard_size, len(rows))
             steps.after(done)
             if isinstance(piece, Failure):

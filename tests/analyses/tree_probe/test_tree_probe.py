@@ -156,7 +156,7 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
     analysis = make_analysis("tree_probe", {"epochs": 2, "learning_rate": 0.01})
     with pytest.raises(KeyboardInterrupt):
         _run(model, corpus, analysis, tmp_path)
-    assert list(tmp_path.rglob("trained-maps-*.piece"))
+    assert list(tmp_path.rglob("trained-maps-*.checkpoint"))
     resumed = []
     monkeypatch.setattr(
         module_under_test,
@@ -168,7 +168,7 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
         "DistanceWordsProbe",
         "AttentionWordsProbe",
     ]  # attention and attention + words were done
-    assert not list(tmp_path.rglob("*-maps-*.piece"))
+    assert not list(tmp_path.rglob("*-maps-*.checkpoint"))
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
 
     with pytest.raises(Killed):
         ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=kill)
-    kept = set((tmp_path / "run").glob("*.piece"))
+    kept = set((tmp_path / "run").glob("*.checkpoint"))
     assert len([path for path in kept if path.name.startswith(phase.removesuffix("es")[:5])]) == 2
     stamps = {path: path.stat().st_mtime_ns for path in kept}
     resumed = ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=watch)

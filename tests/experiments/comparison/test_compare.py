@@ -274,7 +274,7 @@ def test_a_killed_comparison_goes_on_to_the_same_bytes(
         compare(
             models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run", report=kill
         )
-    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.piece")}
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.checkpoint")}
     assert stamps
     read: list[object] = []
 

@@ -247,7 +247,7 @@ def test_a_killed_training_goes_on_to_the_same_numbers(
         **options,
     )
     assert steps == [7, 8, 9]
-    assert not list((tmp_path / "killed").rglob("*.piece"))
+    assert not list((tmp_path / "killed").rglob("*.checkpoint"))
     first, second = (_files(tmp_path / run) for run in ("whole", "killed"))
     assert first.keys() == second.keys()
     assert first == second
@@ -273,10 +273,10 @@ def test_a_kill_between_the_record_and_the_end_leaves_nothing_behind(
     with pytest.raises(Killed):
         tune(folder, toy_task(16), tmp_path, **QUICK)
     monkeypatch.undo()
-    assert list(tmp_path.rglob("*.piece"))
+    assert list(tmp_path.rglob("*.checkpoint"))
     [record] = tune(folder, toy_task(16), tmp_path, **QUICK)
     assert record.seed == 0
-    assert not list(tmp_path.rglob("*.piece"))
+    assert not list(tmp_path.rglob("*.checkpoint"))
 
 
 def test_torchs_random_state_and_threads_are_left_as_found(folder: Path, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_checkpoint_of_another_model_is_refused(folder: Path, tmp_path: Path) 
     other = toy_folder(tmp_path / "other", seed=5)
     with pytest.raises(OutputError, match="unfinished run that differs in model"):
         tune(other, toy_task(16), tmp_path / "out", **QUICK)
-    [piece] = (tmp_path / "out").rglob("epoch.piece")
+    [piece] = (tmp_path / "out").rglob("epoch.checkpoint")
     piece.write_bytes(
         piece.read_bytes()[:100]
     )  # a damaged checkpoint counts as not there: the training begins anew
@@ -361,7 +361,7 @@ def test_heads_are_ranked_on_the_training_part(folder: Path, tmp_path: Path) -> 
         **{**QUICK, "start": "none"},
     )
     assert again.detail["layer"] == ranking.layer
-    assert len(list(tmp_path.rglob("ranking.piece"))) == 1
+    assert len(list(tmp_path.rglob("ranking.checkpoint"))) == 1
     with pytest.raises(ParameterError, match="from 1 to 12"):
         tune(folder, toy_task(60), tmp_path, pooling="top_heads", top=13, recipe="jo", **QUICK)
 

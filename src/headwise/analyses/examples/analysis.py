@@ -99,7 +99,7 @@ class Examples(Experiment):
         units = ((f"examples-{start:06d}", rows[start : start + PIECE]) for start in starts)
         job = partial(observe_piece, model, sieves, documents, self.rows)
         for start, piece in zip(
-            starts, raise_failures(current().pieces(bench.store, job, units)), strict=True
+            starts, raise_failures(current().run_units(bench.store, job, units)), strict=True
         ):
             made = piece.arrays
             part = Best(0, self.rows)

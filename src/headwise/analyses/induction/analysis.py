@@ -158,7 +158,7 @@ class Induction(Experiment):
             (f"sequences-{start:06d}", repeated.rows[start : start + size]) for start in starts
         )
         for piece in raise_failures(
-            current().pieces(bench.store, partial(observe, model, structure, repeated), units)
+            current().run_units(bench.store, partial(observe, model, structure, repeated), units)
         ):
             pieces.append(piece.arrays)
             bench.progress("sequences", min(len(pieces) * size, self.sequences), self.sequences)
@@ -236,7 +236,7 @@ class Induction(Experiment):
         losses: dict[str, np.ndarray] = {}
         units = ((f"disabled-{name}", heads) for name, heads in sets.items())
         made = raise_failures(
-            current().pieces(bench.store, partial(disabled_piece, model, repeated, rows), units)
+            current().run_units(bench.store, partial(disabled_piece, model, repeated, rows), units)
         )
         for name, piece in zip(sets, made, strict=True):
             losses[name] = piece.arrays["loss"]

@@ -112,7 +112,7 @@ class Logits(Experiment):
             for start, own in groups
         )
         for piece in raise_failures(
-            current().pieces(bench.store, partial(_piece, model, structure, other), units)
+            current().run_units(bench.store, partial(_piece, model, structure, other), units)
         ):
             parts.append(piece)
             bench.progress("logits", min(len(parts) * PIECE, len(rows)), len(rows))

@@ -110,7 +110,7 @@ class OpeningToken(Experiment):
         ]
         parts: dict[str, list[dict[str, np.ndarray]]] = {way: [] for way in WAYS}
         made = raise_failures(
-            current().pieces(
+            current().run_units(
                 bench.store, partial(observe_piece, model, self.threshold), iter(units)
             )
         )

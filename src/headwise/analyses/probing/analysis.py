@@ -126,7 +126,7 @@ def _fitted(
     part = store.part(
         f"{kind}-{task.fingerprint()[:16]}", options.identity() | {"model": model.identity()}
     )
-    return part.piece("probes", make).arrays
+    return part.checkpoint("probes", make).arrays
 
 
 def task_vectors(

@@ -127,7 +127,7 @@ class Retrieval(Experiment):
             )
             for length, place, needle in trials
         )
-        made = raise_failures(current().pieces(bench.store, partial(try_one, model), units))
+        made = raise_failures(current().run_units(bench.store, partial(try_one, model), units))
         for trial, piece in zip(trials, made, strict=True):
             found[trial] = piece.arrays
             bench.progress("trials", len(found), len(trials))

@@ -219,7 +219,7 @@ class TreeProbeAnalysis(Experiment):
                     for name, part in data.parts.items()
                 }
             for name in wanted:
-                fitted[name] = store.piece(name, partial(self._fit, name, parts, bench))
+                fitted[name] = store.checkpoint(name, partial(self._fit, name, parts, bench))
             drop_gathered(store, f"{kind}-maps")
         correct, total = right_branching(trees, data.parts["test"])
         share = np.array([correct.sum() / max(total.sum(), 1)])

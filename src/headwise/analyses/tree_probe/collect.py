@@ -109,7 +109,9 @@ class Gathering:
         units = ((f"{self.kind}-{start:06d}", some) for start, some in groups.items())
         seen = 0
         for some, piece in zip(
-            groups.values(), raise_failures(current().pieces(store, self.job, units)), strict=True
+            groups.values(),
+            raise_failures(current().run_units(store, self.job, units)),
+            strict=True,
         ):
             values = piece.arrays["values"]
             for sentence in (row.index for batch in some for row in batch.rows):

@@ -90,7 +90,7 @@ def structural_dataset(
             arrays[f"{name}_found"], arrays[f"{name}_total"] = fit.score(probe, data.parts[name])
         return arrays, {}
 
-    arrays = store.piece("structural", make).arrays
+    arrays = store.checkpoint("structural", make).arrays
     drop_gathered(store, STATES)
     summaries = {}
     for name in ("validation", "test"):

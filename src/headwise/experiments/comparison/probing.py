@@ -81,7 +81,7 @@ def probing_change(
                     for name in ("heads/test", "heads/predicted", "truth", "majority")
                 }, {}
 
-            fitted = kept.piece(f"task-{t}-model-{m}", make).arrays
+            fitted = kept.checkpoint(f"task-{t}-model-{m}", make).arrays
             part.remove()
             scores[m, t] = fitted["heads/test"].reshape(size)
             said.append(fitted["heads/predicted"])

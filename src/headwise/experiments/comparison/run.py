@@ -224,7 +224,7 @@ class _Comparison:
             _piece, self.models, [own.watching for own in self.measuring], options.reading
         )
         for batch, piece in zip(
-            together, raise_failures(current().pieces(store, job, units)), strict=True
+            together, raise_failures(current().run_units(store, job, units)), strict=True
         ):
             found = piece.arrays
             cosines[:, batch.index] = found["cosine"]

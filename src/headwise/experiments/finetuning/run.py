@@ -253,7 +253,7 @@ class _Job:
             self.out / f".ranking-{self.task.name}", {**self.key, "seed": seed}, fresh=True
         ) as store:
             vectors = store.part("vectors")
-            ranking = Ranking(**store.piece("ranking", make).facts)
+            ranking = Ranking(**store.checkpoint("ranking", make).facts)
             vectors.remove()
             return ranking
 

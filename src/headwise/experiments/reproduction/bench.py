@@ -205,7 +205,7 @@ class Bench:
     ) -> xr.Dataset:
         # With overwrite, an unfinished run of the same work resumes.
         options = RunOptions(full=True, seed=self.seed, overwrite=True)
-        listener = Listener(self.progress, note=self.store.say)
+        listener = Listener(self.progress, note=self.store.note)
         with Run(Source(model, corpus), [analysis], folder, options, listener) as run:
             if run.plan.dropped and (
                 reasons := [items[""] for items in run.plan.dropped.values() if "" in items]

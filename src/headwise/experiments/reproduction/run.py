@@ -221,7 +221,7 @@ class _Reproducing:
                 failure = Failure.of(f"{entry.key} of {self.asked.key}", error)
                 self.failures.append(failure)
                 return facts | self._nothing(entry, FAILED, failure.error)
-            kept = self.store.piece(f"entry-{entry.key}", lambda: made)
+            kept = self.store.checkpoint(f"entry-{entry.key}", lambda: made)
         self.files |= {name: array.tobytes() for name, array in kept.arrays.items()}
         return facts | {"status": DONE, "reason": "", **kept.facts}
 

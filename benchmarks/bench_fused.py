@@ -138,7 +138,7 @@ def observe(model: HeadModel, batch: Batch, analyses: list[Observer]) -> dict[st
 def difference(model: HeadModel, rows: list[Encoded], analyses: list[Observer]) -> float:
     """The largest difference of any mean between the kernel and full rows."""
     fused = observe(model, collate(rows, 0, "cuda"), analyses)
-    with patch("headwise.models.session.scores_of", return_value=None):
+    with patch("headwise.models.strategies.scores_of", return_value=None):
         by_rows = observe(model, collate(rows, 0, "cuda"), analyses)
     worst = 0.0
     for name, state in fused.items():

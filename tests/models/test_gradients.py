@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headwise.core.errors import ModelError, ParameterError
 from headwise.models import HeadModel, Patch
-from headwise.models.session import stream_gradients
+from headwise.models.gradients import stream_gradients
 from headwise.models.view import AttentionRows
 from headwise.text.encode import Batch
 
@@ -130,7 +130,7 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(ModelError, match="opened without a head"):
         HeadModel.open(build(*SERVED["bert"])).gradients(ids_batch(), loss)
     with pytest.raises(
-        ParameterError, match=r"one number for each of the 3 examples; it gave shape \[\]"
+        ParameterError, match=r"one number for each of the 3 examples; it returned shape \[\]"
     ):
         HeadModel.open(headed("bert")).gradients(
             ids_batch(), lambda output, batch: output.logits.sum()
@@ -145,7 +145,7 @@ def test_weights_that_are_not_held_give_the_same_gradients(name: str) -> None:
         (rows.layer, rows.start): rows for rows in model.gradients(batch, loss, block_rows=4)
     }
     shown: list[AttentionRows] = []
-    stream_gradients(model, batch, loss, shown.append, block_rows=4, at_most=0)
+    stream_gradients(model, batch, loss, shown.append, block_rows=4, max_kept_bytes=0)
     order = [
         rows.layer for rows in shown
     ]  # a module that forms its weights itself keeps them: first layer first

@@ -12,10 +12,19 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from headwise.models import HeadModel
-from headwise.models.masks import Sight, is_open, row_mask
-from headwise.models.statistics import cpu_attention, equal_labels, fused, reducer
-from headwise.models.statistics.reducer import compute_statistics
-from headwise.models.statistics.request import StatsRequest, StatsResult, can_join, join_layers
+from headwise.models.masks import MaskPattern, is_open, row_mask
+from headwise.models.statistics import (
+    StatsRequest,
+    StatsResult,
+    Visibility,
+    can_join,
+    compute_statistics,
+    cpu_attention,
+    equal_labels,
+    fused,
+    join_layers,
+    reducer,
+)
 from headwise.models.tap import Call
 from headwise.models.view import AttentionRows, Layer
 from headwise.testing.models import random_model
@@ -182,8 +191,8 @@ def test_blocks_that_fit_a_cache_are_plain_arithmetic(
     own = model(causal)
     batch = own.batch([*TEXTS, *TEXTS[:2]])
     ask, trace = everything(batch), own.trace(batch)
-    monkeypatch.setattr(cpu_attention, "AT_ONCE", at_once)
-    monkeypatch.setattr(reducer, "AT_ONCE", at_once)
+    monkeypatch.setattr(cpu_attention, "BLOCK_WEIGHTS", at_once)
+    monkeypatch.setattr(reducer, "BLOCK_WEIGHTS", at_once)
     for needs in (frozenset[str](), frozenset({"attention"})):
         watch = Watch(ask, needs)
         out = own.forward(batch, watch).last_hidden_state
@@ -211,9 +220,9 @@ def test_entropy_from_scores_is_that_of_the_weights() -> None:
     with torch.no_grad():
         cpu_attention.CpuAttention(
             call, key, query, room, [24, 24], False, cpu_attention.ScratchBuffer()
-        ).rows(0, 24, None, found)
+        ).attend(0, 24, None, found)
     seen = mask[:, 0] == 0
-    told = found.answers(0, reducer.Sight(seen.sum(-1), torch.zeros(2, 1), {}, None))
+    told = found.result(0, Visibility(seen.sum(-1), torch.zeros(2, 1), {}))
     scores = (query.double() @ key.double().transpose(2, 3)) * call.scaling + mask
     weights = scores.softmax(-1)
     shares = weights[..., 1:] / weights[..., 1:].sum(-1, keepdim=True)
@@ -232,7 +241,7 @@ def test_entropy_from_scores_is_that_of_the_weights() -> None:
 
 @pytest.mark.parametrize(("kinds", "way"), [(2, "columns"), (200, "sparse"), (9, "dense")])
 def test_equal_labels_by_every_way(kinds: int, way: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(equal_labels, "DENSE", 12)
+    monkeypatch.setattr(equal_labels, "DENSE_SHARE", 12)
     made = torch.Generator().manual_seed(0)
     own, theirs = (torch.randint(-1, kinds, (3, 40), generator=made) for _ in range(2))
     weights = torch.rand(3, 2, 40, 40, generator=made)
@@ -240,7 +249,9 @@ def test_equal_labels_by_every_way(kinds: int, way: str, monkeypatch: Any) -> No
         equal_labels={"kind": (own, theirs)},
         pairs={"some": torch.tensor([[2, 0], [1, 39], [39, 0]])},
     )
-    assert "kind" in getattr(reducer.PreparedRequest(ask, (3, 40, 40), weights.device).equal, way)
+    assert "kind" in getattr(
+        reducer.PreparedRequest(ask, (3, 40, 40), weights.device).equal_labels, way
+    )
     same = (own[:, :, None] == theirs[:, None]) & (own >= 0)[..., None]
     told = compute_statistics(
         ask, AttentionRows(0, 0, 40, weights, torch.ones(3, 1, 40, 40, dtype=torch.bool))
@@ -344,17 +355,19 @@ def test_single_weights_and_rows_beside_the_kernel(
     scores.softcap = softcap
     weights, wanted = raw.softmax(-1).nan_to_num(), torch.tensor([0, 3, 6])
     logsumexp = raw.logsumexp(-1).nan_to_num(neginf=torch.inf)
-    rows, shown = fused._rows(scores, logsumexp, wanted)
+    visibility = fused._visibility(StatsRequest(rows={"some": wanted}, max_offset=4), scores)
+    shown = visibility.rows["some"]
+    rows = fused._row_weights(scores, logsumexp, wanted, shown)
     torch.testing.assert_close(rows, weights[:, :, wanted])
     assert torch.equal(shown[:, 0], seen[:, wanted])
     pairs = torch.cartesian_prod(torch.arange(2), place, place).T
-    found = fused._single(scores, logsumexp, pairs)
+    found = fused._pair_weights(scores, logsumexp, pairs)
     torch.testing.assert_close(found, weights.permute(0, 2, 3, 1).reshape(-1, 4))
-    assert torch.equal(fused._seen(scores), seen.sum(-1))
+    assert torch.equal(visibility.n_visible, seen.sum(-1))
     counted = torch.stack(
         [(seen & (-apart == offset)).sum((1, 2)) for offset in range(-4, 5)], dim=-1
     )
-    assert torch.equal(fused._pairs(scores, 4), counted)
+    assert torch.equal(visibility.n_pairs, counted)
 
 
 def test_a_mask_of_true_and_false_hides_what_an_additive_one_hides() -> None:
@@ -376,7 +389,7 @@ def test_a_mask_of_true_and_false_hides_what_an_additive_one_hides() -> None:
         with torch.no_grad():
             cpu_attention.CpuAttention(
                 call, key, query, room, [6, 6], False, cpu_attention.ScratchBuffer()
-            ).rows(0, 6, None, None)
+            ).attend(0, 6, None, None)
         torch.testing.assert_close(room.transpose(1, 2), wanted @ query)
         triangle = Call(torch.nn.Identity(), query, key, query, mask, causal=True).rows_mask(0, 6)
         assert torch.equal(is_open(triangle), seen.tril())
@@ -401,15 +414,15 @@ def test_two_asks_are_one() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "wanted"),
     [
-        ("llama", {}, {Sight(True)}),
-        ("bert", {}, {Sight(False)}),
-        ("mistral", {"sliding_window": 5}, {Sight(True, 5)}),
-        ("gemma3_text", {"sliding_window": 5}, {Sight(True), Sight(True, 5)}),
-        ("modernbert", {"local_attention": 6}, {Sight(False), Sight(False, 4)}),
+        ("llama", {}, {MaskPattern(True)}),
+        ("bert", {}, {MaskPattern(False)}),
+        ("mistral", {"sliding_window": 5}, {MaskPattern(True, 5)}),
+        ("gemma3_text", {"sliding_window": 5}, {MaskPattern(True), MaskPattern(True, 5)}),
+        ("modernbert", {"local_attention": 6}, {MaskPattern(False), MaskPattern(False, 4)}),
     ],
 )
 def test_masks_are_read_as_sights(
-    kind: str, settings: dict[str, Any], wanted: set[Sight], monkeypatch: Any
+    kind: str, settings: dict[str, Any], wanted: set[MaskPattern], monkeypatch: Any
 ) -> None:
     """The masks of real architectures, as transformers builds them, come to what the kernel is
     told."""
@@ -434,7 +447,7 @@ def test_masks_are_read_as_sights(
 
     def seen(**arguments: Any) -> Any:
         made = row_mask(**arguments)
-        found.append(None if made is None else made.sight)
+        found.append(None if made is None else made.pattern)
         return made
 
     monkeypatch.setattr("headwise.models.tap.row_mask", seen)
@@ -462,7 +475,7 @@ def test_a_mask_of_another_kind_is_no_sight() -> None:
         local_size=4,
     )
     assert made is not None
-    assert made.sight is None
+    assert made.pattern is None
 
 
 @CUDA

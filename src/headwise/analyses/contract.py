@@ -27,7 +27,7 @@ from headwise.core.labels import Shape, layer_head_coords, mean_variables, varia
 from headwise.core.papers import Paper
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
-from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import State
 from headwise.text.corpus import Corpus

@@ -20,10 +20,11 @@ from headwise.models import asked, fingerprint, loading
 from headwise.models.devices import DeviceMap, dtype_of, home_of, is_spread, map_of
 from headwise.models.fallbacks import select_tap
 from headwise.models.forward_call import call_part, evaluating, shifted
+from headwise.models.gradients import stream_gradients
 from headwise.models.inputs import Input, check_length, input_rows
 from headwise.models.interventions import Intervention, of_heads, plan_interventions, plan_streams
 from headwise.models.measure import measure
-from headwise.models.session import BLOCK_BYTES, Session, at_least_single, stream_gradients
+from headwise.models.session import BLOCK_BYTES, Session, at_least_float32
 from headwise.models.sites import KINDS
 from headwise.models.sizes import head_of, input_limit, padding_id
 from headwise.models.trace import Trace, TraceWatcher
@@ -348,7 +349,7 @@ class HeadModel:
     ) -> Trace:
         """Everything asked for (`attention`, `outputs`, `hidden`), of all layers, stacked."""
         watcher, batch = TraceWatcher(frozenset(needs)), self.batch(inputs)
-        session = self._session(batch, watcher, interventions, block_rows, BLOCK_BYTES)
+        session = self._session(batch, watcher, interventions, block_rows)
         with torch.no_grad():
             self._forward(session, batch, logits=False)
         return watcher.trace(session.final, batch)
@@ -376,7 +377,7 @@ class HeadModel:
             found.append,
             interventions=interventions,
             block_rows=block_rows,
-            at_most=None,
+            max_kept_bytes=None,
         )
         return found
 
@@ -386,7 +387,7 @@ class HeadModel:
         watcher: Watcher | None,
         interventions: Interventions | None,
         block_rows: int | None,
-        block_bytes: int,
+        block_bytes: int = BLOCK_BYTES,
         keep: bool = False,
     ) -> Session:
         needs = frozenset() if watcher is None else watcher.needs
@@ -421,7 +422,7 @@ class HeadModel:
             )
         if "hidden" in session.needs and session.final is None:
             # XLM keeps its layers in pieces: nothing else leaves the last one.
-            session.final = at_least_single(output.last_hidden_state)
+            session.final = at_least_float32(output.last_hidden_state)
         return output
 
     # --- for passes that other parts of headwise watch in their own way ---------------------------

@@ -154,6 +154,11 @@ def _check(what: Any, d_head: int) -> None:
         )
 
 
+def changes_weights(what: Intervention) -> bool:
+    """Return whether an intervention replaces attention weights (not outputs)."""
+    return what == "uniform" or (isinstance(what, Patch) and what.weights is not None)
+
+
 def on_weights(
     plan: Mapping[int, Intervention],
     weights: Tensor,
@@ -163,11 +168,7 @@ def on_weights(
 ) -> tuple[Tensor, Tensor | None]:
     """Weights (and sink mass) of a block of rows after the interventions that replace weights; new
     tensors, so gradients flow."""
-    heads = [
-        head
-        for head, what in plan.items()
-        if what == "uniform" or (isinstance(what, Patch) and what.weights is not None)
-    ]
+    heads = [head for head, what in plan.items() if changes_weights(what)]
     if not heads:
         return weights, sink
     weights = weights.clone()

@@ -1,5 +1,4 @@
-"""The mask function beside the tap: eager masks for short inputs, masks built by blocks of rows for
-long ones."""
+"""Attention masks: whole ones for short inputs, built in blocks of rows for long ones."""
 
 from __future__ import annotations
 
@@ -14,24 +13,25 @@ from torch.utils._pytree import tree_map
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """A mask in two numbers: whether later keys are hidden, and from which distance on keys are (0:
-    none)."""
+class MaskPattern:
+    """A mask described by two numbers, padding on the right apart.
+
+    `causal`: later keys are hidden. `window`: keys at this distance and further are hidden (0:
+    none are)."""
 
     causal: bool
     window: int = 0
 
 
 class RowMask(Tensor):
-    """An additive mask `[example, 1, query, key]` that is only ever built for a block of query
-    rows.
+    """An additive mask `[example, 1, query, key]` that is only built for a block of query rows.
 
-    It has the shape, type and device of the whole mask but no storage. Model code that computes
+    It has the shape, dtype and device of the whole mask but no storage. Model code that computes
     with it (few architectures do) gets the whole mask, built for that one operation: the numbers
-    never differ, only the memory."""
+    never differ, only the memory. `pattern` describes the mask if two numbers can, else None."""
 
     build: Callable[[int, int], Tensor]
-    sight: Sight | None  # where the mask, padding on the right apart, is no more than that
+    pattern: MaskPattern | None
 
     @staticmethod
     def __new__(
@@ -41,51 +41,56 @@ class RowMask(Tensor):
         dtype: torch.dtype,
         device: torch.device,
     ) -> RowMask:
-        self = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
-        self.build, self.sight = build, None
-        return self
+        mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        mask.build = build
+        mask.pattern = None
+        return mask
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """The rows `start..stop` of the mask, as a plain tensor."""
+        """Build the rows `start..stop` of the mask, as a plain tensor."""
         return self.build(start, stop)
 
-    def moved(self, device: torch.device) -> RowMask:
-        """The same mask for a layer on another device: its rows go there when they are built."""
+    def on_device(self, device: torch.device) -> RowMask:
+        """Return the same mask for a layer on another device."""
         build = self.build
-        made = RowMask(
-            lambda start, stop: build(start, stop).to(device), tuple(self.shape), self.dtype, device
-        )
-        made.sight = self.sight
-        return made
+
+        def build_there(start: int, stop: int) -> Tensor:
+            return build(start, stop).to(device)
+
+        mask = RowMask(build_there, tuple(self.shape), self.dtype, device)
+        mask.pattern = self.pattern
+        return mask
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"RowMask({tuple(self.shape)}, {self.dtype})"
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        if func is torch.ops.aten._to_copy.default and (kwargs or {}).get("dtype") in (
-            None,
-            args[0].dtype,
-        ):
-            return args[0].moved(torch.device(kwargs.get("device") or args[0].device))
-
-        def whole(x: Any) -> Any:
-            return x.rows(0, x.shape[-2]) if isinstance(x, RowMask) else x
-
-        return func(*tree_map(whole, args), **tree_map(whole, kwargs or {}))
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default:
+            keeps_dtype = kwargs.get("dtype") in (None, args[0].dtype)
+            if keeps_dtype:
+                return args[0].on_device(torch.device(kwargs.get("device") or args[0].device))
+        return func(*tree_map(_build_whole, args), **tree_map(_build_whole, kwargs))
 
 
-def row_mask(**arguments: Any) -> Tensor | None:
-    """A `RowMask` from the arguments transformers hands to a mask function; None where there is
-    nothing to mask."""
+def _build_whole(value: Any) -> Any:
+    if isinstance(value, RowMask):
+        return value.rows(0, value.shape[-2])
+    return value
+
+
+def row_mask(**arguments: Any) -> RowMask | None:
+    """Return a `RowMask` from the arguments transformers passes to a mask function; None if nothing
+    is masked."""
     attention_mask = arguments.get("attention_mask")
-    if (
-        arguments.pop("allow_is_bidirectional_skip", False)
-        and arguments.get("local_size") is None
-        and (attention_mask is None or bool(attention_mask.all()))
-    ):
+    may_skip = arguments.pop("allow_is_bidirectional_skip", False)
+    may_skip = may_skip and arguments.get("local_size") is None
+    if may_skip and (attention_mask is None or bool(attention_mask.all())):
         return None
-    length, offset = arguments.pop("q_length"), arguments.pop("q_offset", 0)
+    n_queries = arguments.pop("q_length")
+    offset = arguments.pop("q_offset", 0)
+    n_keys = arguments["kv_length"]
 
     def build(start: int, stop: int) -> Tensor:
         rows: Tensor = transformers.masking_utils.eager_mask(
@@ -93,73 +98,80 @@ def row_mask(**arguments: Any) -> Tensor | None:
         )
         return rows
 
-    shape = (arguments["batch_size"], 1, length, arguments["kv_length"])
-    made = RowMask(
+    mask = RowMask(
         build,
-        shape,
+        (arguments["batch_size"], 1, n_queries, n_keys),
         arguments.get("dtype", torch.float32),
         torch.device(arguments.get("device", "cpu")),
     )
-    if length == arguments["kv_length"] and offset == 0:
-        made.sight = _sight(made, attention_mask)
-    return made
+    if n_queries == n_keys and offset == 0:
+        mask.pattern = _find_pattern(mask, attention_mask)
+    return mask
 
 
-def _sight(mask: RowMask, attention_mask: Tensor | None) -> Sight | None:
-    """What a mask comes to, believed only if some rows of it, built as the model would have them,
-    are just that."""
-    n = mask.shape[-1]  # `built` is [example, row, key]
-    rows = sorted(
-        {*range(min(3, n)), *(n * part // 7 for part in range(1, 7)), max(0, n - 2), n - 1}
-    )
-    blocks = [
-        (0, min(3, n)),
-        *((row, row + 1) for row in rows if 2 < row < n - 2),
-        (max(3, n - 2), n),
-    ]
-    built = torch.cat(
-        [is_open(mask.rows(*block)[:, 0]) for block in blocks if block[0] < block[1]], dim=1
-    )
-    place = torch.arange(n, device=built.device)
-    row = torch.tensor(rows, device=built.device)
-    lengths = (
-        torch.full((len(built),), n, device=built.device)
-        if attention_mask is None
-        else attention_mask.sum(-1).to(built.device)
-    )
-    inside = place < lengths[:, None]
-    if attention_mask is not None and not torch.equal(
-        inside, attention_mask.to(built.device).bool()
-    ):
-        return None
-    counted = (row < lengths[:, None])[..., None]  # rows of padding do not matter
-    apart = row[:, None] - place
-    first = built.int().argmax(
-        -1
-    )  # the first key that is seen: where it is not key 0, it tells the window
-    windows = torch.where(counted[..., 0] & (first > 0), row - first + 1, 0).max().item()
+def _find_pattern(mask: RowMask, attention_mask: Tensor | None) -> MaskPattern | None:
+    """Return the pattern of a mask, or None if it has none.
+
+    A pattern is only trusted if some rows of the mask, built as the model would, follow it."""
+    n = mask.shape[-1]
+    row_numbers = set(range(min(3, n)))
+    row_numbers.update(n * part // 7 for part in range(1, 7))
+    row_numbers.update((max(0, n - 2), n - 1))
+    # The first three and the last two rows are built as one block each, the others one by one.
+    middle = [row for row in sorted(row_numbers) if 2 < row < n - 2]
+    blocks = [(0, min(3, n)), *((row, row + 1) for row in middle), (max(3, n - 2), n)]
+    built = []
+    for start, stop in blocks:
+        if start < stop:
+            built.append(is_open(mask.rows(start, stop)[:, 0]))
+    actual = torch.cat(built, dim=1)  # bool [example, row, key]
+
+    device = actual.device
+    row = torch.tensor(sorted(row_numbers), device=device)
+    key = torch.arange(n, device=device)
+    lengths = torch.full((len(actual),), n, device=device)
+    if attention_mask is not None:
+        lengths = attention_mask.sum(-1).to(device)
+    is_token = key < lengths[:, None]
+    if attention_mask is not None:
+        padding_is_on_the_right = torch.equal(is_token, attention_mask.to(device).bool())
+        if not padding_is_on_the_right:
+            return None
+    row_counts = (row < lengths[:, None])[..., None]  # rows of padding do not matter
+    distance = row[:, None] - key
+    # Where the first visible key is not key 0, its distance tells the window.
+    first_visible = actual.int().argmax(-1)
+    has_window = row_counts[..., 0] & (first_visible > 0)
+    largest_window = int(torch.where(has_window, row - first_visible + 1, 0).max().item())
     for causal in (True, False):
-        for window in {0, int(windows)}:
-            seen = inside[:, None] & (apart >= 0 if causal else apart == apart)
+        for window in {0, largest_window}:
+            expected = is_token[:, None].expand(-1, len(row), -1)
+            if causal:
+                expected = expected & (distance >= 0)
             if window:
-                seen = seen & (apart.abs() < window)
-            if not ((seen != built) & counted).any():
-                return Sight(causal, window)
+                expected = expected & (distance.abs() < window)
+            if not ((expected != actual) & row_counts).any():
+                return MaskPattern(causal, window)
     return None
 
 
-def rows_of(mask: Tensor | None, start: int, stop: int, keys: int) -> Tensor | None:
-    """A block of rows of a mask or bias `[1 or example, 1 or head, 1 or query, key]`, cut to the
-    keys there are (static caches are longer)."""
+def rows_of(mask: Tensor | None, start: int, stop: int, n_keys: int) -> Tensor | None:
+    """Return a block of rows of a mask or bias `[1 or example, 1 or head, 1 or query, key]`, cut to
+    the keys there are (static caches are longer)."""
     if mask is None:
         return None
     if isinstance(mask, RowMask):
-        return mask.rows(start, stop)[..., :keys]
+        return mask.rows(start, stop)[..., :n_keys]
     block = mask if mask.shape[-2] == 1 else mask[..., start:stop, :]
-    return block if block.shape[-1] in (1, keys) else block[..., :keys]
+    if block.shape[-1] in (1, n_keys):
+        return block
+    return block[..., :n_keys]
 
 
 def is_open(mask: Tensor) -> Tensor:
-    """Which entries of a mask let a key through; additive masks hold the lowest number of their
-    type (or -inf) where they do not."""
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    """Return which entries of a mask let a key through.
+
+    Additive masks hold the lowest number of their dtype (or −inf) where they do not."""
+    if mask.dtype == torch.bool:
+        return mask
+    return mask > torch.finfo(mask.dtype).min / 2

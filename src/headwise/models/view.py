@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.core.errors import ModelError, ParameterError, unknown
 
 if TYPE_CHECKING:
-    from headwise.models.statistics.request import StatsRequest, StatsResult
+    from headwise.models.statistics import StatsRequest, StatsResult
 
 TAPS = ("attention", "outputs", "hidden", "attention_gradient")
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from headwise.analyses.contract import Observer
 from headwise.core.failures import Failure
 from headwise.models import HeadModel
-from headwise.models.session import stream_gradients
-from headwise.models.statistics.request import StatsRequest, StatsResult, can_join, join_layers
+from headwise.models.gradients import stream_gradients
+from headwise.models.statistics import StatsRequest, StatsResult, can_join, join_layers
 from headwise.models.view import AttentionRows, Layer, Watcher
 from headwise.run.clock import SEEN, stage
 from headwise.stats.accumulators import State

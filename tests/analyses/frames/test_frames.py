@@ -18,7 +18,7 @@ from headwise import Corpus, HeadModel, make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.frames.figures import frame_scores
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
-from headwise.models.statistics.reducer import compute_statistics
+from headwise.models.statistics import compute_statistics
 from headwise.models.view import AttentionRows, Layer
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import model_shape

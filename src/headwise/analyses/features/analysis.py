@@ -18,7 +18,7 @@ from headwise.analyses.items import ItemObserver, choose_items
 from headwise.analyses.nulls import RandomNull, apply_excess_null, significant_excess
 from headwise.analyses.summaries import align_columns, top_heads
 from headwise.core.errors import ParameterError
-from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.corrections import holm

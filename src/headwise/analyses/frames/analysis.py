@@ -36,7 +36,7 @@ from headwise.analyses.nulls import (
 )
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name, variable_of
-from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.token_pairs import group_max
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums

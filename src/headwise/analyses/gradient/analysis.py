@@ -25,7 +25,7 @@ from headwise.analyses.contract import (
 from headwise.analyses.surface.analysis import TOKEN_TYPES, missing_token_types, token_type_masks
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
-from headwise.models.session import at_least_single
+from headwise.models.session import at_least_float32
 from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import State, Sums, means
 from headwise.text.encode import Batch, Encoded
@@ -232,7 +232,7 @@ def token_loss(logits: Tensor, targets: Tensor, predicted: Tensor) -> Tensor:
     none is predicted."""
     example = predicted.nonzero()[:, 0]
     losses = torch.nn.functional.cross_entropy(
-        at_least_single(logits[predicted]), targets[predicted], reduction="none"
+        at_least_float32(logits[predicted]), targets[predicted], reduction="none"
     )
     total = torch.zeros(len(predicted), dtype=losses.dtype, device=losses.device).index_add(
         0, example, losses

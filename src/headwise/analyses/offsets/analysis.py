@@ -23,7 +23,7 @@ from headwise.analyses.contract import (
     one_of,
 )
 from headwise.analyses.summaries import top_heads
-from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.stats.accumulators import Ratios, State, means
 from headwise.text.encode import Batch
 

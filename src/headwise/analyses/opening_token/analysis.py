@@ -27,7 +27,7 @@ from headwise.analyses.surface.analysis import FIRST
 from headwise.core.errors import InputError
 from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
-from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import Watcher
 from headwise.stats.accumulators import Moments
 from headwise.text.encode import Batch, Encoded, batches, documents_of

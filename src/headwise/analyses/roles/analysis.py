@@ -37,7 +37,7 @@ from headwise.analyses.roles.significance import (
 )
 from headwise.core.errors import ParameterError
 from headwise.core.released import RELEASED, check_reading
-from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.bootstrap import FEW

@@ -14,7 +14,7 @@ from torch import Tensor
 from headwise.analyses.roles.sieves import Sieve, TokenAxis, sieve_matrices
 from headwise.analyses.roles.sieves.builtin import segment
 from headwise.analyses.roles.sieves.forms import EqualLabels
-from headwise.models.statistics.request import MIN_MASS_WITHOUT_SINK
+from headwise.models.statistics import MIN_MASS_WITHOUT_SINK
 from headwise.models.view import AttentionRows
 from headwise.text.encode import Batch
 

@@ -22,7 +22,7 @@ from headwise.analyses.roles.sieves.forms import (
     RelationArcs,
     SieveForm,
 )
-from headwise.models.statistics.request import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
+from headwise.models.statistics import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
 from headwise.text.encode import Batch, Encoded
 
 FIRST = "kind first"  # the same set of keys that `surface` asks for

@@ -16,7 +16,7 @@ from headwise.analyses.contract import Observer, Paper, Shape, layer_head_coords
 from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
 from headwise.analyses.surface.analysis import FIRST, LATER, TOKEN_TYPES, token_type_columns
 from headwise.core.errors import ParameterError
-from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.corrections import holm

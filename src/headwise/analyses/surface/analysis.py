@@ -23,7 +23,7 @@ from headwise.analyses.contract import (
     one_of,
 )
 from headwise.analyses.summaries import top_heads
-from headwise.models.statistics.request import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
+from headwise.models.statistics import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
 from headwise.text.example import ROLES

@@ -21,7 +21,7 @@ from headwise.analyses.token_pairs.matching import MatchedPairs, matched_pairs
 from headwise.analyses.token_pairs.pairs import PairType, known_pairs, parse_pairs
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
-from headwise.models.statistics.request import StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.token_pairs import group_max, group_mean
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums

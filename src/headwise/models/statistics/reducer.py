@@ -1,368 +1,402 @@
-"""StatsResult put together from blocks of weights, wherever those come from: what of an ask is the
-same for all blocks is made ready once (`PreparedRequest`), each block is reduced while it is in the
-processor's cache (`StatsReducer`)."""
+"""Compute statistics from blocks of attention weights.
+
+`PreparedRequest` holds what a request needs for every block and is made once per batch.
+`StatsReducer` reduces the blocks of one layer, each while it is still in the processor's cache."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from headwise.models.statistics.equal_labels import Equal, Picked
+from headwise.models.statistics.equal_labels import EqualLabels, PairWeights
 from headwise.models.statistics.request import StatsRequest, StatsResult, WithoutSink
-from headwise.models.view import AttentionRows
+
+if TYPE_CHECKING:
+    from headwise.models.statistics.visibility import Visibility
 
 ALL = slice(None)
-AT_ONCE = 2**19  # weights that a processor works on at a time, so that they stay in its cache
-WIDTH = 16  # products with so many columns, or a multiple, are quicker than with fewer
+BLOCK_WEIGHTS = 2**19  # weights processed at a time on a CPU, so that they stay in its cache
+TABLE_MULTIPLE = 16  # matrix products are fastest with a multiple of this many columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightBlock:
-    """Weights of some rows of some heads of some examples, `[example, head, row, key]`; the mass on
-    a learned sink; and the scores that the weights are the softmax of, where they are known. A
-    block holds all keys."""
+    """Weights of some rows, heads and examples of one layer, `[example, head, row, key]`.
+
+    A block always has all keys. `sink[example, head, row]` is the mass on a learned sink. `scores`
+    are the values whose softmax the weights are, where they are known."""
 
     weights: Tensor
     rows: slice
-    examples: slice
-    heads: slice
+    examples: slice = field(default_factory=lambda: ALL)
+    heads: slice = field(default_factory=lambda: ALL)
     sink: Tensor | None = None
     scores: Tensor | None = None
 
     @property
-    def here(self) -> tuple[slice, slice, slice]:
+    def index(self) -> tuple[slice, slice, slice]:
+        """Where the block lies in a tensor `[example, head, row]`."""
         return self.examples, self.heads, self.rows
 
 
 class PreparedRequest:
-    """An ask made ready for blocks of a batch of so many examples, queries and keys."""
+    """A request prepared for the blocks of one batch.
+
+    Parameters
+    ----------
+    request : StatsRequest
+        The statistics to compute.
+    sizes : (int, int, int)
+        Numbers of examples, queries and keys.
+    device : torch.device
+        Where the weights are.
+    """
 
     def __init__(
-        self, ask: StatsRequest, sizes: tuple[int, int, int], device: torch.device
+        self, request: StatsRequest, sizes: tuple[int, int, int], device: torch.device
     ) -> None:
-        self.ask, self.sizes = ask, sizes
-        self.equal = Equal(ask.equal_labels, sizes)
-        self.picked = Picked([*ask.pairs.values(), *self.equal.sparse.values()], sizes)
-        sets = {f"column {name}": keys for name, keys in ask.columns.items()}
-        self.spread = (
-            ask.without_sink or ask.entropy
-        )  # the entropy of a row is that of its rest and that of its first token
-        if self.spread:
-            sets["rest"] = (torch.arange(sizes[2], device=device) > 0).expand(sizes[0], -1)
-        self.place, rows = _distinct(sets)
-        for name, alike in self.equal.columns.items():
-            self.place[f"label {name}"] = len(rows)
-            rows += list(alike.unbind(1))
-        if rows:
-            rows += [torch.zeros_like(rows[0])] * (-len(rows) % WIDTH)
-        self._table = torch.stack(rows, dim=1) if rows else None
-        self._ready: dict[torch.dtype, Tensor] = {}
+        self.request = request
+        self.sizes = sizes
+        n_examples, _, n_keys = sizes
+        self.equal_labels = EqualLabels(request.equal_labels, sizes)
+        self.pair_weights = PairWeights(
+            [*request.pairs.values(), *self.equal_labels.sparse.values()], sizes
+        )
+
+        key_sets = _KeySets()
+        self.column_index = {name: key_sets.add(keys) for name, keys in request.columns.items()}
+        # The entropy of a row is the sum of that of its first token and that of all others.
+        self.splits_first_key = request.without_sink or request.entropy
+        self.later_keys_index = -1
+        if self.splits_first_key:
+            later_keys = torch.arange(n_keys, device=device) > 0
+            self.later_keys_index = key_sets.add(later_keys.expand(n_examples, -1))
+        table_rows = key_sets.distinct
+        self.label_index: dict[str, int] = {}
+        for name, keys_by_label in self.equal_labels.columns.items():
+            self.label_index[name] = len(table_rows)
+            table_rows += list(keys_by_label.unbind(1))
+        self._table: Tensor | None = None
+        if table_rows:
+            n_padding = -len(table_rows) % TABLE_MULTIPLE
+            table_rows += [torch.zeros_like(table_rows[0])] * n_padding
+            self._table = torch.stack(table_rows, dim=1)
+        self._table_by_dtype: dict[torch.dtype, Tensor] = {}
         self._shifted: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     def table(self, dtype: torch.dtype) -> Tensor | None:
-        """The sets of keys, `[example, set, key]`; None where none is asked for."""
-        if self._table is not None and dtype not in self._ready:
-            self._ready[dtype] = self._table.to(dtype)
-        return self._ready.get(dtype)
+        """Return the sets of keys, `[example, set, key]`; None if the request has none."""
+        if self._table is not None and dtype not in self._table_by_dtype:
+            self._table_by_dtype[dtype] = self._table.to(dtype)
+        return self._table_by_dtype.get(dtype)
 
-    def by_offset(self, values: Tensor) -> Tensor:
-        """Sums of a block along its diagonals, `[example, head, row, key]` to `[example, head, rows
-        + keys − 1]`.
+    def diagonal_sums(self, values: Tensor) -> Tensor:
+        """Sum a block along its diagonals: `[example, head, row, key]` to `[example, head, rows +
+        keys − 1]`.
 
-        Row r is written into a buffer shifted so that equal offsets share a column: one copy and
-        one sum, whatever the number of offsets. The zeros around it are written once. On a
-        processor few examples are done at a time: the buffer then stays in its cache."""
-        examples, heads, rows, keys = values.shape
-        width = rows + keys - 1
-        at_once = (
-            max(1, AT_ONCE // (heads * rows * keys)) if values.device.type == "cpu" else examples
-        )
-        shape = min(at_once, examples), heads, rows, keys
+        Row r is copied into a buffer, shifted so that equal offsets share a column: one copy and
+        one sum, however many offsets. The zeros around the rows are written once. On a CPU few
+        examples are done at a time, so that the buffer stays in the cache."""
+        n_examples, n_heads, n_rows, n_keys = values.shape
+        width = n_rows + n_keys - 1
+        at_once = n_examples
+        if values.device.type == "cpu":
+            at_once = min(n_examples, max(1, BLOCK_WEIGHTS // (n_heads * n_rows * n_keys)))
+        shape = (at_once, n_heads, n_rows, n_keys)
         if shape not in self._shifted:
             self._shifted.clear()
-            buffer = values.new_zeros(*shape[:3], width)
+            buffer = values.new_zeros(at_once, n_heads, n_rows, width)
             strides = (*buffer.stride()[:2], width - 1, 1)
-            self._shifted[shape] = buffer, buffer.as_strided(shape, strides, rows - 1)
+            self._shifted[shape] = buffer, buffer.as_strided(shape, strides, n_rows - 1)
         buffer, shifted = self._shifted[shape]
-        out = values.new_empty(examples, heads, width)
-        for first in range(0, examples, shape[0]):
-            own = values[first : first + shape[0]]
-            shifted[: len(own)].copy_(own)
-            torch.sum(buffer[: len(own)], dim=-2, out=out[first : first + len(own)])
-        return out
+        sums = values.new_empty(n_examples, n_heads, width)
+        for first in range(0, n_examples, at_once):
+            part = values[first : first + at_once]
+            n_part = len(part)
+            shifted[:n_part].copy_(part)
+            torch.sum(buffer[:n_part], dim=-2, out=sums[first : first + n_part])
+        return sums
+
+    def within_max_offset(self, sums: Tensor) -> Tensor:
+        """Cut sums along all diagonals to −max_offset..max_offset, or fill up with zeros."""
+        _, n_queries, n_keys = self.sizes
+        n_before = self.request.max_offset - (n_queries - 1)
+        n_after = self.request.max_offset - (n_keys - 1)
+        return torch.nn.functional.pad(sums, (n_before, n_after))  # negative numbers cut
+
+    def diagonal_slice(self, rows: slice) -> slice:
+        """Where the diagonals of these rows lie among those of all rows."""
+        _, n_queries, n_keys = self.sizes
+        first = n_queries - rows.stop
+        return slice(first, first + rows.stop - rows.start + n_keys - 1)
 
 
-def _distinct(sets: dict[str, Tensor]) -> tuple[dict[str, int], list[Tensor]]:
-    """Where each set stands among those that differ, and these: sets are often asked for under
-    several names."""
-    place: dict[str, int] = {}
-    rows: list[Tensor] = []
-    known: dict[bytes, int] = {}
-    for name, keys in sets.items():
-        held = keys.cpu().numpy().tobytes() if keys.device.type == "cpu" else name.encode()
-        if held not in known:
-            known[held] = len(rows)
-            rows.append(keys)
-        place[name] = known[held]
-    return place, rows
+class _KeySets:
+    """Collects different sets of keys: analyses often request one set under several names."""
 
+    def __init__(self) -> None:
+        self.distinct: list[Tensor] = []
+        self._index: dict[bytes, int] = {}
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sight:
-    """What all layers share in which the same tokens see each other: how many keys each row sees,
-    `[example, row]`, how many pairs there are at each offset, V(i) of the rows asked for, and what
-    even attention gives."""
-
-    seen: Tensor
-    pairs: Tensor
-    rows: dict[str, Tensor]
-    uniform: StatsResult | None
-
-
-class Seeing:
-    """Puts a `Sight` together from blocks of rows of V(i), `[example, 1, row, key]`."""
-
-    def __init__(
-        self, wanted: PreparedRequest, layer: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.wanted, self.layer = wanted, layer
-        examples, queries, keys = wanted.sizes
-        self.seen = torch.zeros(examples, queries, dtype=torch.int64, device=device)
-        like = torch.zeros((), dtype=dtype, device=device)
-        self.alike = StatsReducer(wanted, 1, like)
-        self.pairs = like.new_zeros(examples, 1, keys + queries - 1)
-        self.rows: dict[str, list[Tensor]] = {name: [] for name in wanted.ask.rows}
-
-    def add(self, visible: Tensor, rows: slice) -> None:
-        ask = self.wanted.ask
-        self.seen[:, rows] = visible[:, 0].sum(-1)
-        for name, wanted in ask.rows.items():
-            self.rows[name].append(
-                visible[:, :1, wanted[(wanted >= rows.start) & (wanted < rows.stop)] - rows.start]
-            )
-        shown = visible[:, :1].to(self.pairs.dtype)
-        if ask.max_offset or ask.distance:
-            self.pairs[..., self.alike.span(rows)] += self.wanted.by_offset(shown)
-        if ask.uniform:
-            even = shown / shown.sum(-1, keepdim=True).clamp(min=1)
-            self.alike.add(WeightBlock(even, rows, ALL, ALL))
-
-    def sight(self) -> Sight:
-        kept = {name: torch.cat(blocks, dim=2) for name, blocks in self.rows.items()}
-        sight = Sight(self.seen, self.alike.within(self.pairs)[:, 0], kept, None)
-        if not self.wanted.ask.uniform:
-            return sight
-        return Sight(self.seen, sight.pairs, kept, self.alike.answers(self.layer, sight))
+    def add(self, keys: Tensor) -> int:
+        """Add a set, bool `[example, key]`, unless it is there already; return its index."""
+        if keys.device.type != "cpu":  # comparing values on a GPU would wait for it
+            self.distinct.append(keys)
+            return len(self.distinct) - 1
+        content = keys.numpy().tobytes()
+        if content not in self._index:
+            self._index[content] = len(self.distinct)
+            self.distinct.append(keys)
+        return self._index[content]
 
 
 class StatsReducer:
-    """StatsResult of one layer, put together from blocks of its weights."""
+    """Computes the statistics of one layer from blocks of its weights.
 
-    def __init__(self, wanted: PreparedRequest, heads: int, like: Tensor) -> None:
-        self.wanted, self.heads = wanted, heads
-        ask, (examples, queries, keys) = wanted.ask, wanted.sizes
-        self._size = examples, heads, queries
+    Parameters
+    ----------
+    prepared : PreparedRequest
+        The statistics to compute.
+    heads : int
+        Number of heads of the layer.
+    like : Tensor
+        A tensor with the dtype and device of the weights.
+    """
+
+    def __init__(self, prepared: PreparedRequest, heads: int, like: Tensor) -> None:
+        self.prepared = prepared
+        self.heads = heads
         self._like = like
-        self.parts: dict[str, Tensor] = {}
-        self.rows = {
-            name: like.new_zeros(examples, heads, len(of), keys) for name, of in ask.rows.items()
-        }
-        self.at = {offset: like.new_zeros(self._size) for offset in ask.offsets}
-        table = wanted.table(like.dtype)
-        self.masses = (
-            None if table is None else like.new_empty(examples, table.shape[1], heads, queries)
-        )
-        self.picked = wanted.picked.room(like, heads)
-        self.received = like.new_zeros(examples, heads, keys) if ask.received else None
-        around = ask.max_offset or ask.distance
-        self.around = like.new_zeros(examples, heads, keys + queries - 1) if around else None
+        request = prepared.request
+        n_examples, n_queries, n_keys = prepared.sizes
+        self._row_shape = (n_examples, heads, n_queries)
+        self._row_values: dict[str, Tensor] = {}  # by statistic, [example, head, row]
 
-    def _part(self, name: str) -> Tensor:
-        """Room for one number of each row."""
-        if name not in self.parts:
-            self.parts[name] = self._like.new_empty(self._size)
-        return self.parts[name]
-
-    def span(self, rows: slice) -> slice:
-        """Where the diagonals of these rows stand among those of all."""
-        queries, keys = self.wanted.sizes[1:]
-        first = queries - rows.stop
-        return slice(first, first + rows.stop - rows.start + keys - 1)
+        self._rows: dict[str, Tensor] = {}
+        for name, row_numbers in request.rows.items():
+            self._rows[name] = like.new_zeros(n_examples, heads, len(row_numbers), n_keys)
+        self._at_offset = {offset: like.new_zeros(self._row_shape) for offset in request.offsets}
+        self._masses: Tensor | None = None  # [example, set of keys, head, row]
+        table = prepared.table(like.dtype)
+        if table is not None:
+            self._masses = like.new_empty(n_examples, table.shape[1], heads, n_queries)
+        self._pair_weights = prepared.pair_weights.new_buffer(like, heads)
+        self._received: Tensor | None = None
+        if request.received:
+            self._received = like.new_zeros(n_examples, heads, n_keys)
+        self._diagonals: Tensor | None = None
+        if request.max_offset or request.distance:
+            self._diagonals = like.new_zeros(n_examples, heads, n_keys + n_queries - 1)
 
     def add(self, block: WeightBlock) -> None:
-        ask, weights = self.wanted.ask, block.weights
-        rows = block.rows
-        table = self.wanted.table(weights.dtype)
-        if table is not None and self.masses is not None:
-            of = torch.bmm(table[block.examples], weights.flatten(1, 2).transpose(1, 2))
-            self.masses[block.examples, :, block.heads, rows] = of.view(
-                *of.shape[:2], *weights.shape[1:3]
-            )
-        self.wanted.picked.take(self.picked, weights, block.here)
-        for name, (own, theirs) in self.wanted.equal.dense.items():
-            mine = own[block.examples, rows, None]
-            equal = (mine == theirs[block.examples, None]) & (mine >= 0)
-            self._part(f"label {name}")[block.here] = torch.where(equal[:, None], weights, 0).sum(
-                -1
-            )
-        for name, wanted in ask.rows.items():
-            where = torch.nonzero((wanted >= rows.start) & (wanted < rows.stop))[:, 0]
-            self.rows[name][block.examples, block.heads, where] = weights[
-                :, :, wanted[where] - rows.start
-            ]
-        if self.received is not None:
-            self.received[block.examples, block.heads] += weights.sum(-2)
-        for offset, out in self.at.items():
-            first, last = max(rows.start, -offset), min(rows.stop, weights.shape[-1] - offset)
+        """Reduce one block of weights."""
+        prepared = self.prepared
+        weights = block.weights
+        examples, heads, rows = block.index
+        table = prepared.table(weights.dtype)
+        if table is not None and self._masses is not None:
+            masses = torch.bmm(table[examples], weights.flatten(1, 2).transpose(1, 2))
+            masses = masses.view(*masses.shape[:2], *weights.shape[1:3])
+            self._masses[examples, :, heads, rows] = masses
+        prepared.pair_weights.read(self._pair_weights, weights, block.index)
+        for name, (query_labels, key_labels) in prepared.equal_labels.dense.items():
+            row_labels = query_labels[examples, rows, None]
+            is_equal = (row_labels == key_labels[examples, None]) & (row_labels >= 0)
+            mass = torch.where(is_equal[:, None], weights, 0).sum(-1)
+            self._store(f"label {name}", block, mass)
+        for name, row_numbers in prepared.request.rows.items():
+            in_block = (row_numbers >= rows.start) & (row_numbers < rows.stop)
+            places = torch.nonzero(in_block)[:, 0]
+            block_rows = weights[:, :, row_numbers[places] - rows.start]
+            self._rows[name][examples, heads, places] = block_rows
+        if self._received is not None:
+            self._received[examples, heads] += weights.sum(-2)
+        for offset, at_offset in self._at_offset.items():
+            first = max(rows.start, -offset)
+            last = min(rows.stop, weights.shape[-1] - offset)
             if last > first:
-                out[block.examples, block.heads, first:last] = weights.diagonal(
-                    rows.start + offset, dim1=2, dim2=3
-                )
-        if self.around is not None:
-            self.around[block.examples, block.heads, self.span(rows)] += self.wanted.by_offset(
-                weights
-            )
+                diagonal = weights.diagonal(rows.start + offset, dim1=2, dim2=3)
+                at_offset[examples, heads, first:last] = diagonal
+        if self._diagonals is not None:
+            where = prepared.diagonal_slice(rows)
+            self._diagonals[examples, heads, where] += prepared.diagonal_sums(weights)
         if block.sink is not None:
-            self._part("sink")[block.here] = block.sink
-        self._spread(block)
+            self._store("sink", block, block.sink)
+        if block.scores is None:
+            self._add_entropy_of_weights(block)
+        else:
+            self._add_entropy_of_scores(block, block.scores)
 
-    def _spread(self, block: WeightBlock) -> None:
-        """Entropy and largest weight, of the whole rows and of what the first token leaves."""
-        ask, weights, scores = self.wanted.ask, block.weights, block.scores
-        if scores is None:
-            found = _without_first(weights, block.sink) if self.wanted.spread else {}
-            if ask.max_weight:
-                found["largest"] = weights.amax(-1)
-            for name, value in found.items():
-                self._part(name)[block.here] = value
-            return
-        if self.wanted.spread:
-            self._part("first")[block.here] = weights[..., 0]
-            weights[..., 0] = 0
-            # ln w is the score less the row's logsumexp: no logarithm of every weight need be
-            # taken.
-            self._part("product")[block.here] = torch.linalg.vecdot(weights, scores)
-            self._part("top")[block.here] = scores.amax(-1)
-            self._part("first score")[block.here] = scores[..., 0]
-        if self.wanted.spread or ask.max_weight:
-            self._part("largest")[block.here] = weights.amax(-1)
-        if self.wanted.spread:
-            weights[..., 0] = self.parts["first"][block.here]
+    def _store(self, name: str, block: WeightBlock, values: Tensor) -> None:
+        """Store one number for each row of a block."""
+        if name not in self._row_values:
+            self._row_values[name] = self._like.new_empty(self._row_shape)
+        self._row_values[name][block.index] = values
 
-    def _spread_of_scores(self) -> None:
-        """What `_spread` left to do, for all rows at once. −Σ w ln w is Σ w · logsumexp − Σ w ·
-        score."""
-        parts, tiny = self.parts, torch.finfo(self._like.dtype).tiny
-        assert self.masses is not None
-        product, top, first, first_score = (
-            parts.pop(name) for name in ("product", "top", "first", "first score")
-        )
-        others = parts["largest"]
-        parts["largest"] = torch.maximum(first, others)
-        some = parts["largest"] > 0  # no row of padding
-        total = torch.where(some, top - parts["largest"].clamp(min=tiny).log(), 0)
-        mass = self.masses[:, self.wanted.place["rest"]]
-        entropy = torch.where(some, total * mass - product, 0).clamp(min=0)
-        whole = (entropy + first * torch.where(some, total - first_score, 0)).clamp(min=0)
-        parts |= _rest(mass, entropy, others) | {"entropy": whole}
+    def _add_entropy_of_weights(self, block: WeightBlock) -> None:
+        """Compute entropy and largest weight, with and without the first token, from weights."""
+        weights = block.weights
+        if self.prepared.splits_first_key:
+            # The entropies of the first token and of the others are added up, never subtracted
+            # from a whole: what is left beside a sink stays exact, however little it is.
+            first = weights[..., 0]
+            later = weights[..., 1:]
+            mass = later.sum(-1)
+            later_entropy = row_entropy(later)
+            later_max = later.amax(-1) if later.shape[-1] else torch.zeros_like(mass)
+            entropy = later_entropy - torch.xlogy(first, first)
+            if block.sink is not None:
+                token_mass = (1 - block.sink).clamp(min=torch.finfo(weights.dtype).tiny)
+                entropy = entropy / token_mass + token_mass.log()
+            without_sink = _rescale(mass, later_entropy, later_max)
+            self._store("mass without sink", block, without_sink.mass)
+            self._store("entropy without sink", block, without_sink.entropy)
+            self._store("max without sink", block, without_sink.max_weight)
+            self._store("entropy", block, entropy)
+        if self.prepared.request.max_weight:
+            self._store("max", block, weights.amax(-1))
 
-    def within(self, sums: Tensor) -> Tensor:
-        """Sums along all diagonals, cut or filled with zeros to −reach..reach."""
-        reach, (_, queries, keys) = self.wanted.ask.max_offset, self.wanted.sizes
-        before, after = reach - (queries - 1), reach - (keys - 1)
-        return torch.nn.functional.pad(sums, (before, after))  # what is below 0 is cut
+    def _add_entropy_of_scores(self, block: WeightBlock, scores: Tensor) -> None:
+        """Store what `_finish_entropy_of_scores` needs of a block.
 
-    def answers(self, layer: int, sight: Sight) -> StatsResult:
-        if "product" in self.parts:
-            self._spread_of_scores()
-        wanted, ask, parts = self.wanted, self.wanted.ask, self.parts
+        ln w is the score less the row's logsumexp, so no logarithm of every weight is taken."""
+        weights = block.weights
+        splits = self.prepared.splits_first_key
+        if splits:
+            self._store("first weight", block, weights[..., 0])
+            weights[..., 0] = 0  # the sums below are without the first token; put back at the end
+            self._store("weighted score", block, torch.linalg.vecdot(weights, scores))
+            self._store("max score", block, scores.amax(-1))
+            self._store("first score", block, scores[..., 0])
+        if splits or self.prepared.request.max_weight:
+            self._store("max", block, weights.amax(-1))
+        if splits:
+            weights[..., 0] = self._row_values["first weight"][block.index]
+
+    def _finish_entropy_of_scores(self) -> None:
+        """Compute the entropies of all rows at once: −Σ w ln w = logsumexp · Σ w − Σ w · score."""
+        assert self._masses is not None
+        values = self._row_values
+        weighted_score = values.pop("weighted score")
+        max_score = values.pop("max score")
+        first_weight = values.pop("first weight")
+        first_score = values.pop("first score")
+        later_max = values["max"]
+        max_weight = torch.maximum(first_weight, later_max)
+        values["max"] = max_weight
+        is_token = max_weight > 0  # rows of padding hold zeros
+        tiny = torch.finfo(self._like.dtype).tiny
+        # The largest weight belongs to the largest score: ln w_max = score_max − logsumexp.
+        logsumexp = torch.where(is_token, max_score - max_weight.clamp(min=tiny).log(), 0)
+        mass = self._masses[:, self.prepared.later_keys_index]
+        later_entropy = torch.where(is_token, logsumexp * mass - weighted_score, 0).clamp(min=0)
+        first_entropy = first_weight * torch.where(is_token, logsumexp - first_score, 0)
+        without_sink = _rescale(mass, later_entropy, later_max)
+        values["mass without sink"] = without_sink.mass
+        values["entropy without sink"] = without_sink.entropy
+        values["max without sink"] = without_sink.max_weight
+        values["entropy"] = (later_entropy + first_entropy).clamp(min=0)
+
+    def result(self, layer: int, visibility: Visibility) -> StatsResult:
+        """Return the statistics, once all blocks of the layer have been added."""
+        if "weighted score" in self._row_values:
+            self._finish_entropy_of_scores()
+        prepared = self.prepared
+        request = prepared.request
+        values = self._row_values
         columns = {}
-        if self.masses is not None:
-            columns = {name: self.masses[:, wanted.place[f"column {name}"]] for name in ask.columns}
-        single = wanted.picked.single(self.picked, list(ask.pairs))
-        labels = wanted.equal.masses(self.masses, wanted.place, parts, self.picked, wanted.picked)
-        offset = distance = None
-        diagonals = self._like.new_zeros(self._size[0], self.heads, 1)
-        if self.around is not None:
-            _, queries, keys = wanted.sizes
-            diagonals, around = self.within(self.around), self.around.double()
-            far = torch.arange(1 - queries, keys, device=around.device, dtype=around.dtype)
-            if ask.distance:
-                offset, distance = around @ far, around @ far.abs()
+        if self._masses is not None:
+            for name in request.columns:
+                columns[name] = self._masses[:, prepared.column_index[name]]
+        rows = {}
+        for name, weights in self._rows.items():
+            rows[name] = (weights, visibility.rows[name])
+        without_sink = None
+        if request.without_sink:
+            without_sink = WithoutSink(
+                mass=values["mass without sink"],
+                entropy=values["entropy without sink"],
+                max_weight=values["max without sink"],
+            )
+        diagonals, offset_sum, distance_sum = self._diagonal_results()
         return StatsResult(
-            layer,
-            columns,
-            {name: labels[name] for name in ask.equal_labels},
-            {offset: self.at[offset] for offset in ask.offsets},
-            single,
-            {name: (own, sight.rows[name]) for name, own in self.rows.items()},
-            diagonals,
-            sight.pairs,
-            offset,
-            distance,
-            self.received,
-            parts.get("entropy"),
-            parts.get("largest"),
-            WithoutSink(*(parts[f"rest {name}"] for name in ("mass", "entropy", "largest")))
-            if ask.without_sink
-            else None,
-            parts.get("sink"),
-            sight.seen,
-            sight.uniform,
+            layer=layer,
+            columns=columns,
+            equal_labels=self._equal_label_masses(),
+            at_offset=self._at_offset,
+            pair_weights=prepared.pair_weights.by_name(self._pair_weights, list(request.pairs)),
+            rows=rows,
+            diagonals=diagonals,
+            n_pairs=visibility.n_pairs,
+            offset_sum=offset_sum,
+            distance_sum=distance_sum,
+            received=self._received,
+            entropy=values.get("entropy"),
+            max_weight=values.get("max"),
+            without_sink=without_sink,
+            sink=values.get("sink"),
+            n_visible=visibility.n_visible,
+            uniform=visibility.uniform,
         )
 
+    def _diagonal_results(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the sums along diagonals, and the sums of offsets and distances if requested."""
+        if self._diagonals is None:
+            return self._like.new_zeros(self._row_shape[0], self.heads, 1), None, None
+        diagonals = self.prepared.within_max_offset(self._diagonals)
+        if not self.prepared.request.distance:
+            return diagonals, None, None
+        _, n_queries, n_keys = self.prepared.sizes
+        sums = self._diagonals.double()
+        offsets = torch.arange(1 - n_queries, n_keys, device=sums.device, dtype=sums.dtype)
+        return diagonals, sums @ offsets, sums @ offsets.abs()
 
-def compute_statistics(ask: StatsRequest, rows: AttentionRows) -> StatsResult:
-    """The answers for all rows of one layer in one block, wherever they come from."""
-    weights = rows.weights
-    examples, heads, queries, keys = weights.shape
-    wanted = PreparedRequest(ask, (examples, queries, keys), weights.device)
-    gathered, seeing = (
-        StatsReducer(wanted, heads, weights),
-        Seeing(wanted, rows.layer, weights.dtype, weights.device),
-    )
-    gathered.add(WeightBlock(weights, slice(0, queries), ALL, ALL, rows.sink))
-    seeing.add(rows.visible, slice(0, queries))
-    return gathered.answers(rows.layer, seeing.sight())
+    def _equal_label_masses(self) -> dict[str, Tensor]:
+        """Return the mass on keys of the query's label, by name, `[example, head, row]`."""
+        prepared = self.prepared
+        equal_labels = prepared.equal_labels
+        # The lists of pairs of equal labels come after those of the request.
+        n_requested = len(prepared.request.pairs)
+        sparse_names = list(equal_labels.sparse)
+        masses: dict[str, Tensor] = {}
+        for name in prepared.request.equal_labels:
+            if name in equal_labels.dense:
+                masses[name] = self._row_values[f"label {name}"]
+            elif name in equal_labels.columns:
+                assert self._masses is not None
+                first = prepared.label_index[name]
+                n_labels = equal_labels.columns[name].shape[1]
+                mass_by_label = self._masses[:, first : first + n_labels]
+                masses[name] = equal_labels.mass_of_own_label(name, mass_by_label)
+            else:
+                number = n_requested + sparse_names.index(name)
+                masses[name] = prepared.pair_weights.sum_by_row(self._pair_weights, number)
+        return masses
 
 
-def _rest(mass: Tensor, entropy: Tensor, largest: Tensor) -> dict[str, Tensor]:
-    """What a row is without its first token, from −Σ w ln w and the largest w of the others as they
-    are."""
-    some, of = mass > 0, mass.clamp(min=torch.finfo(mass.dtype).tiny)
-    return {
-        "rest mass": mass,
-        # −Σ (w/r) ln (w/r) is −Σ w ln w / r + ln r.
-        "rest entropy": torch.where(some, entropy / of + of.log(), 0).clamp(min=0),
-        "rest largest": torch.where(some, largest / of, 0),
-    }
-
-
-def _without_first(weights: Tensor, sink: Tensor | None) -> dict[str, Tensor]:
-    """The rest of each row, and the entropy of the whole: that of the others and that of the first
-    token add up, so that nothing is taken from a larger number, however little is left."""
-    first, others = weights[..., 0], weights[..., 1:]
-    mass, entropy = others.sum(-1), row_entropy(others)
-    largest = others.amax(-1) if others.shape[-1] else torch.zeros_like(mass)
-    whole = entropy - torch.xlogy(first, first)
-    if sink is not None:
-        tokens = (1 - sink).clamp(min=torch.finfo(weights.dtype).tiny)
-        whole = whole / tokens + tokens.log()
-    return _rest(mass, entropy, largest) | {"entropy": whole}
+def _rescale(mass: Tensor, entropy: Tensor, max_weight: Tensor) -> WithoutSink:
+    """Return the statistics of weights scaled to sum to one, from their sum, −Σ w ln w and largest
+    weight as they are."""
+    has_mass = mass > 0
+    divisor = mass.clamp(min=torch.finfo(mass.dtype).tiny)
+    # −Σ (w/m) ln (w/m) = −Σ w ln w / m + ln m
+    rescaled_entropy = torch.where(has_mass, entropy / divisor + divisor.log(), 0).clamp(min=0)
+    return WithoutSink(mass, rescaled_entropy, torch.where(has_mass, max_weight / divisor, 0))
 
 
 def row_entropy(weights: Tensor) -> Tensor:
-    """Entropy of each row in nats, `[..., row, key]` to `[..., row]`; 0·ln 0 is 0."""
+    """Return the entropy of each row in nats, `[..., row, key]` to `[..., row]`; 0·ln 0 is 0."""
     if weights.device.type != "cpu":
         entropies: Tensor = torch.special.entr(weights).sum(-1)
         return entropies
     # One example at a time stays in the processor's cache. A floor under the logarithm is cheaper
     # than a masked one, and exact: weights below it add less than 1e-36.
-    out = weights.new_empty(weights.shape[:-1])
+    entropies = weights.new_empty(weights.shape[:-1])
     buffer = weights.new_empty(weights.shape[1:])
-    for example, own in enumerate(weights):
-        torch.clamp(own, min=1e-38, out=buffer).log_().mul_(own)
-        torch.sum(buffer, dim=-1, out=out[example])
-    return out.neg_()
+    for example, example_weights in enumerate(weights):
+        torch.clamp(example_weights, min=1e-38, out=buffer).log_().mul_(example_weights)
+        torch.sum(buffer, dim=-1, out=entropies[example])
+    return entropies.neg_()

@@ -16,10 +16,10 @@ import time
 import torch
 
 from common import demo_rows, report_ratio
-from headwise.analyses.attribution.forward import exact_squares
-from headwise.analyses.attribution.push import way
-from headwise.analyses.attribution.reverse import block_squares, reverse_graph
-from headwise.analyses.attribution.sketch import Options, sketch
+from headwise.analyses.attribution.forward import exact_squared_norms
+from headwise.analyses.attribution.pushforward import forward_mode
+from headwise.analyses.attribution.reverse import jacobian_squared_norms, reverse_graph
+from headwise.analyses.attribution.sketch import ContributionOptions, sketch
 from headwise.models import HeadModel
 
 
@@ -36,11 +36,11 @@ def main() -> None:
     model = HeadModel.open(given.model, device="cpu")
     batch = model.batch(demo_rows(model, 1, given.tokens))
     print(
-        f"{model.name}, {given.tokens} tokens, {given.threads} threads; tangents go by {way(model, batch)}"
+        f"{model.name}, {given.tokens} tokens, {given.threads} threads; tangents go by {forward_mode(model, batch)}"
     )
 
     began = time.process_time()
-    squares = exact_squares(model, batch).heads
+    squares = exact_squared_norms(model, batch).heads
     exact_seconds = time.process_time() - began
 
     graph = reverse_graph(model, batch)
@@ -61,7 +61,7 @@ def main() -> None:
             3
         ):  # the shortest: one gradient that had to wait for a core would be multiplied by hundreds
             began = time.process_time()
-            slow = block_squares(output, graph.leaves_in[0]).sqrt()
+            slow = jacobian_squared_norms(output, graph.leaf_inputs[0]).sqrt()
             times.append(time.process_time() - began)
         seconds[number] = min(times)
         worst = max(
@@ -82,7 +82,7 @@ def main() -> None:
     )
 
     began = time.process_time()
-    found = sketch(model, batch, Options(error=0.05))
+    found = sketch(model, batch, ContributionOptions(error=0.05))
     sketch_seconds = time.process_time() - began
     exact = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True)
     variation = float(((found.heads - exact).abs().sum(-1) / 2).median())

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel
 
-from headwise.analyses.attribution.forward import exact_squares, tangents_at_once
+from headwise.analyses.attribution.forward import exact_squared_norms, tangents_per_chunk
 from headwise.analyses.attribution.precision import compiled_kernels, matrix_products
-from headwise.analyses.attribution.push import push, way
-from headwise.analyses.attribution.reverse import block_squares, reverse_graph
-from headwise.analyses.attribution.sketch import Options, sketch
+from headwise.analyses.attribution.pushforward import forward_mode, push_tangents
+from headwise.analyses.attribution.reverse import jacobian_squared_norms, reverse_graph
+from headwise.analyses.attribution.sketch import ContributionOptions, sketch
 from headwise.models import HeadModel
 from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.example import Example
@@ -134,7 +134,9 @@ def largest_error(
             int(torch.randint(0, size, (), generator=generator))
             for size in (model.heads, batch.ids.shape[1])
         )
-        truth = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()[0]
+        truth = jacobian_squared_norms(
+            graph.outputs[layer][:, head, token], graph.leaf_inputs[0]
+        ).sqrt()[0]
         found = squares[0, layer, head, token].sqrt()
         errors.append(float((found / found.sum() - truth / truth.sum()).abs().sum() / 2))
     double.close()
@@ -145,13 +147,15 @@ def kernels(model: HeadModel, batch: Batch, memory: float, kind: str) -> dict[st
     """Where the time of one chunk goes on the device: matrix products, everything else."""
     from torch.profiler import ProfilerActivity, profile
 
-    count = tangents_at_once(model, batch, memory)
+    count = tangents_per_chunk(model, batch, memory)
     tangents = torch.randn(count, 1, batch.ids.shape[1], model.hidden, device=model.device)
     with (
         profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen,
         matrix_products(kind),
     ):
-        push(model, batch, tangents, lambda layer, moved: torch.linalg.vector_norm(moved, dim=-1))
+        push_tangents(
+            model, batch, tangents, lambda layer, moved: torch.linalg.vector_norm(moved, dim=-1)
+        )
         torch.cuda.synchronize()
     times: dict[str, float] = {}
     for event in seen.key_averages():
@@ -195,7 +199,7 @@ def main() -> None:
     flops = needed_flops(model, given.tokens)
     print(
         f"{name}, torch {torch.__version__}; {given.layers} layers × {given.heads} heads, hidden {given.hidden}, "
-        f"{given.tokens} tokens; tangents go by {way(model, batch)}"
+        f"{given.tokens} tokens; tangents go by {forward_mode(model, batch)}"
     )
     print(
         f"{given.tokens * given.hidden:,} tangents, {flops / 1e12:.1f} TFLOP of matrix products a sentence"
@@ -214,10 +218,10 @@ def main() -> None:
         for memory in given.memory:
             with matrix_products(kind):
                 peak = peak_mib(
-                    lambda memory=memory: exact_squares(model, batch, memory=memory), device
+                    lambda memory=memory: exact_squared_norms(model, batch, memory=memory), device
                 )
                 seconds = timed(
-                    lambda memory=memory: exact_squares(model, batch, memory=memory),
+                    lambda memory=memory: exact_squared_norms(model, batch, memory=memory),
                     device,
                     given.repeats,
                 )
@@ -225,7 +229,7 @@ def main() -> None:
             line = {
                 "precision": label,
                 "memory_mib": memory,
-                "tangents_at_once": tangents_at_once(model, batch, memory),
+                "tangents_per_chunk": tangents_per_chunk(model, batch, memory),
                 "seconds": round(seconds, 4),
                 "tflops": round(achieved / 1e12, 1),
                 "share_of_matrix_rate": round(achieved / rate, 3),
@@ -237,7 +241,7 @@ def main() -> None:
         try:
             with matrix_products(kind), compiled_kernels():
                 seconds = timed(
-                    lambda: exact_squares(model, batch, memory=given.memory[-1]),
+                    lambda: exact_squared_norms(model, batch, memory=given.memory[-1]),
                     device,
                     given.repeats,
                 )
@@ -252,9 +256,9 @@ def main() -> None:
         except Exception as error:  # no compiler on this machine
             print(f"nothing is compiled here: {type(error).__name__}: {str(error)[:200]}")
         with matrix_products(kind):
-            squares = exact_squares(model, batch, memory=given.memory[-1]).heads
+            squares = exact_squared_norms(model, batch, memory=given.memory[-1]).heads
         with matrix_products(kind), compiled_kernels("compiled" in str(report[-1]["precision"])):
-            again = exact_squares(model, batch, memory=given.memory[-1]).heads
+            again = exact_squared_norms(model, batch, memory=given.memory[-1]).heads
         apart = float((again.sqrt() - squares.sqrt()).abs().max() / squares.sqrt().max())
         print(f"{label}: largest difference by compiling: {apart:.1e} of the largest norm")
         largest, mean = largest_error(model, batch, squares, given.rows)
@@ -272,7 +276,9 @@ def main() -> None:
                 print(f"no profile: {type(error).__name__}: {error}")
         with matrix_products(kind):
             seconds = timed(
-                lambda: sketch(model, batch, Options(error=0.05, memory=given.memory[-1])),
+                lambda: sketch(
+                    model, batch, ContributionOptions(error=0.05, memory=given.memory[-1])
+                ),
                 device,
                 given.repeats,
             )

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from headwise.analyses.attribution import READINGS, contributions, mixing
+from headwise.analyses.attribution import MIXING_METHODS, contributions, mixing
 from headwise.analyses.offsets.figures import READINGS as LOOKS
 from headwise.atlas import Atlas
 from headwise.core.behaviours import SINK, shares
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headwise.text.encode import Batch, Encoded
 
 ABOUT = ("tokens", "keys", "words", "special", "model")
-SHOWN = ("attention", "previous_layer", "input", *READINGS)
+SHOWN = ("attention", "previous_layer", "input", *MIXING_METHODS)
 SAMPLE = (
     "sample.safetensors"  # beside the atlas: the page can then be drawn again without the model
 )
@@ -153,10 +153,10 @@ def sample_of(
     deep = what == "input"
     if what == "attention":
         maps = attention
-    elif what in READINGS:
+    elif what in MIXING_METHODS:
         found = mixing(model, batch, what, heads=heads)
         assert found.heads is not None  # some are always asked for
-        maps, deep = found.heads, READINGS[what].deep
+        maps, deep = found.heads, MIXING_METHODS[what].deep
     else:
         maps = contributions(model, batch, what, "exact").heads
     seen = visible.any(0, keepdim=True) if deep else visible
@@ -181,7 +181,7 @@ def layer_sample(model: HeadModel, example: Example | str, what: str) -> Sample:
     note = ""
     if what == "attention":
         maps: Tensor | None = attention.mean(2)
-    elif what in READINGS:
+    elif what in MIXING_METHODS:
         found = mixing(model, batch, what, heads=())
         maps, note = found.layers, found.note
     else:

@@ -12,14 +12,22 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headwise.analyses.attribution import Options, contributions
+from headwise.analyses.attribution import ContributionOptions, contributions, tangent_rules
 from headwise.analyses.attribution import forward as forward_module
-from headwise.analyses.attribution import local as local_module
-from headwise.analyses.attribution.bundle import Bundle, NotServed
-from headwise.analyses.attribution.forward import exact_squares, in_chunks, tangents_at_once
+from headwise.analyses.attribution import previous_layer as local_module
+from headwise.analyses.attribution.forward import (
+    exact_squared_norms,
+    for_each_chunk,
+    tangents_per_chunk,
+)
 from headwise.analyses.attribution.precision import matrix_products
-from headwise.analyses.attribution.push import push, push_dual, way
-from headwise.analyses.attribution.reverse import reverse_squares
+from headwise.analyses.attribution.pushforward import (
+    forward_mode,
+    push_tangents,
+    push_tangents_by_dual_numbers,
+)
+from headwise.analyses.attribution.reverse import reverse_squared_norms
+from headwise.analyses.attribution.tangent_tensor import NoForwardDerivative, TangentTensor
 from headwise.core.errors import HeadwiseError, ModelError, ParameterError
 from headwise.models import HeadModel
 from headwise.testing import contributions as closed_form
@@ -84,16 +92,16 @@ def test_exact_and_local_equal_reverse_with_padding(name: str) -> None:
     config, kind, arguments = ALL[name]
     model = HeadModel.open(build(config, kind, arguments | NARROW.get(name, {})))
     batch = ids_batch((5, 3) if name in FEW or windowed(name) else (3, 2))
-    assert (way(model, batch) == "dual") == (name in NARROW)
-    slow = reverse_squares(model, batch, layer_output=True)
-    fast = exact_squares(model, batch, layer_output=True)
+    assert (forward_mode(model, batch) == "dual_numbers") == (name in NARROW)
+    slow = reverse_squared_norms(model, batch, layer_output=True)
+    fast = exact_squared_norms(model, batch, layer_output=True)
     same(fast.heads, slow.heads)
     assert slow.layers is not None
     assert fast.layers is not None
     same(fast.layers, slow.layers)
     same(
-        local_module.local_squares(model, batch),
-        reverse_squares(model, batch, source="previous_layer").heads,
+        local_module.previous_layer_squared_norms(model, batch),
+        reverse_squared_norms(model, batch, source="previous_layer").heads,
     )
     real = int(batch.attention_mask[1].sum())
     assert (fast.heads[1, ..., real:] == 0).all()
@@ -172,46 +180,45 @@ def test_closed_form_of_planted_heads(causal: bool) -> None:
 
 def test_both_ways_to_push_agree_and_most_models_take_the_fast_one() -> None:
     model, batch = opened("gemma3"), ids_batch((6, 4))
-    assert way(model, batch) == "bundle"
+    assert forward_mode(model, batch) == "tangent_tensor"
     tangents = torch.randn(3, 2, 6, model.hidden)
     seen: list[dict[int, torch.Tensor]] = [{}, {}]
-    push(model, batch, tangents, lambda layer, moved: seen[0].__setitem__(layer, moved))
-    push_dual(
+    push_tangents(model, batch, tangents, lambda layer, moved: seen[0].__setitem__(layer, moved))
+    push_tangents_by_dual_numbers(
         model, batch, tangents, lambda layer, moved: seen[1].__setitem__(layer, moved.clone())
     )
     for layer in range(model.layers):
         assert torch.allclose(seen[0][layer][:, 0], seen[1][layer][:, 0], atol=1e-4)
-    assert way(opened("deepseek-v3"), batch) == "dual"
+    assert forward_mode(opened("deepseek-v3"), batch) == "dual_numbers"
 
 
 def test_the_fast_way_is_not_taken_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headwise.analyses.attribution import rules
 
-    wrong = rules.RULES["gelu"]
+    wrong = tangent_rules.TANGENT_RULES["gelu"]
     monkeypatch.setitem(
-        rules.RULES,
+        tangent_rules.TANGENT_RULES,
         "gelu",
-        lambda f, a, k: Bundle((out := wrong(f, a, k)).primal, out.tangent * 1.1),
+        lambda f, a, k: TangentTensor((out := wrong(f, a, k)).primal, out.tangent * 1.1),
     )
     model, batch = opened("bert"), ids_batch((5,))
-    assert way(model, batch) == "dual"
-    same(exact_squares(model, batch).heads, reverse_squares(model, batch).heads)
+    assert forward_mode(model, batch) == "dual_numbers"
+    same(exact_squared_norms(model, batch).heads, reverse_squared_norms(model, batch).heads)
 
 
 def test_memory_decides_how_many_tangents_travel_and_nothing_else() -> None:
     model, batch = opened("bert"), ids_batch((2, 1))
-    whole = exact_squares(model, batch, layer_output=True)
-    local = local_module.local_squares(model, batch)
+    whole = exact_squared_norms(model, batch, layer_output=True)
+    local = local_module.previous_layer_squared_norms(model, batch)
     assert (
-        tangents_at_once(model, batch, 0.01)
-        < tangents_at_once(model, batch, 1)
-        < tangents_at_once(model, batch, 64)
+        tangents_per_chunk(model, batch, 0.01)
+        < tangents_per_chunk(model, batch, 1)
+        < tangents_per_chunk(model, batch, 64)
     )
     for memory in (0.01, 0.3):
-        part = exact_squares(model, batch, layer_output=True, memory=memory)
+        part = exact_squared_norms(model, batch, layer_output=True, memory=memory)
         assert torch.allclose(part.heads, whole.heads, rtol=1e-4)
         assert torch.allclose(
-            local_module.local_squares(model, batch, memory=memory), local, rtol=1e-4
+            local_module.previous_layer_squared_norms(model, batch, memory=memory), local, rtol=1e-4
         )
 
 
@@ -249,15 +256,17 @@ def test_peak_memory_stays_below_the_bound(name: str, monkeypatch: pytest.Monkey
     ):  # three chunks show the peak as well as all of them
         monkeypatch.setattr(
             module,
-            "in_chunks",
-            lambda some, total, count, model: in_chunks(some, min(total, 3 * count), count, model),
+            "for_each_chunk",
+            lambda some, total, count, model: for_each_chunk(
+                some, min(total, 3 * count), count, model
+            ),
         )
     model, memory = opened(name), 1.0
     for tokens in (8, 16):
         batch = ids_batch((tokens,))
-        way(model, batch)
+        forward_mode(model, batch)
         assert (
-            tangents_at_once(model, batch, memory) < tokens * model.hidden
+            tangents_per_chunk(model, batch, memory) < tokens * model.hidden
         )  # or nothing is bounded here
         results = (
             3 * 8 * model.layers * model.heads * tokens**2
@@ -265,9 +274,9 @@ def test_peak_memory_stays_below_the_bound(name: str, monkeypatch: pytest.Monkey
         # By dual numbers a layer's own contributions go one tangent at a time: no memory, but too
         # long for a test.
         for work in (
-            (exact_squares, local_module.local_squares)
-            if way(model, batch) == "bundle"
-            else (exact_squares,)
+            (exact_squared_norms, local_module.previous_layer_squared_norms)
+            if forward_mode(model, batch) == "tangent_tensor"
+            else (exact_squared_norms,)
         ):
             with Living() as living:
                 work(model, batch, memory=memory)
@@ -280,11 +289,11 @@ def test_peak_memory_stays_below_the_bound(name: str, monkeypatch: pytest.Monkey
 
 def test_the_products_of_a_long_input_are_formed_for_a_few_heads_at_a_time() -> None:
     model, batch = opened("llama"), ids_batch((12, 7))
-    whole = local_module.local_squares(model, batch)
+    whole = local_module.previous_layer_squared_norms(model, batch)
     peaks = []
     for memory in (16.0, 0.05):
         with Living() as living:
-            part = local_module.local_squares(model, batch, memory=memory)
+            part = local_module.previous_layer_squared_norms(model, batch, memory=memory)
         peaks.append(living.peak)
         assert torch.allclose(part, whole, rtol=1e-4, atol=1e-9)
     assert peaks[1] < 0.6 * peaks[0]
@@ -294,7 +303,7 @@ def test_a_finished_pass_is_let_go_even_if_its_exception_is_kept() -> None:
     """Tangents of a chunk die with it: a wrapper around a layer that notes the exception must not
     keep them."""
     model, batch = opened("bert"), ids_batch((5,))
-    way(model, batch)
+    forward_mode(model, batch)
     layer, kept, refs = model.sites.entries[-1], [], []
     forward = layer.forward
 
@@ -308,7 +317,7 @@ def test_a_finished_pass_is_let_go_even_if_its_exception_is_kept() -> None:
     def work() -> None:
         tangents = torch.randn(3, 1, 5, model.hidden)
         refs.append(weakref.ref(tangents))
-        push(model, batch, tangents, lambda layer, moved: refs.append(weakref.ref(moved)))
+        push_tangents(model, batch, tangents, lambda layer, moved: refs.append(weakref.ref(moved)))
 
     layer.forward = noting
     work()
@@ -321,7 +330,7 @@ def test_a_chunk_too_large_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     from headwise.analyses.attribution import forward
 
     model, batch = opened("bert"), ids_batch((5,))
-    whole = exact_squares(model, batch).heads
+    whole = exact_squared_norms(model, batch).heads
     sizes = []
     real = forward.push
 
@@ -332,13 +341,13 @@ def test_a_chunk_too_large_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
         real(model, batch, tangents, heads, layers)
 
     monkeypatch.setattr(forward, "push", small)
-    assert torch.allclose(exact_squares(model, batch).heads, whole, rtol=1e-4)
+    assert torch.allclose(exact_squared_norms(model, batch).heads, whole, rtol=1e-4)
     assert max(sizes) > 20
     monkeypatch.setattr(
         forward, "push", lambda *a: (_ for _ in ()).throw(torch.OutOfMemoryError("no"))
     )
     with pytest.raises(ModelError, match="One tangent"):
-        exact_squares(model, batch)
+        exact_squared_norms(model, batch)
 
 
 def test_half_precision_is_computed_in_float32() -> None:
@@ -392,7 +401,7 @@ def test_what_cannot_be_asked_for() -> None:
         ({"memory": 0}, "positive"),
     ):
         with pytest.raises(ParameterError, match=words):
-            Options(**wrong)
+            ContributionOptions(**wrong)
     cross = HeadModel.open(build(*SEQ2SEQ["bart"]), stack="cross")
     with pytest.raises(HeadwiseError, match="cross-attention"):
         contributions(cross, batch)
@@ -435,15 +444,15 @@ def test_functions_a_bundle_knows() -> None:
     ]
     for number, function in enumerate(functions):
         expected = torch.func.vmap(lambda d, f=function: torch.func.jvp(f, (x,), (d,))[1])(t)
-        found = function(Bundle(x.clone(), t))
+        found = function(TangentTensor(x.clone(), t))
         assert torch.allclose(found.tangent, expected, atol=1e-10), number
         assert torch.allclose(found.primal, function(x), atol=1e-12), number
-    moved = Bundle(x.clone(), t)
+    moved = TangentTensor(x.clone(), t)
     moved[:, 0] = 1.0
     assert (moved.tangent[:, :, 0] == 0).all()
     assert torch.equal(moved.tangent[:, :, 1:], t[:, :, 1:])
-    with pytest.raises(NotServed):
-        torch.zeros(2, 3, 4, dtype=torch.float64).add_(Bundle(x, t))
+    with pytest.raises(NoForwardDerivative):
+        torch.zeros(2, 3, 4, dtype=torch.float64).add_(TangentTensor(x, t))
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "bloom"])
@@ -452,14 +461,18 @@ def test_half_precision_stays_close(name: str) -> None:
     variation."""
     model, batch = opened(name), ids_batch((6, 4))
     true = contributions(model, batch, layer_output=True)
-    found = contributions(model, batch, layer_output=True, options=Options(products="half"))
-    assert way(model, batch) == "bundle"
+    found = contributions(
+        model, batch, layer_output=True, options=ContributionOptions(products="half")
+    )
+    assert forward_mode(model, batch) == "tangent_tensor"
     for ours, theirs in ((found.heads, true.heads), (found.layers, true.layers)):
         assert ours is not None
         assert theirs is not None
         apart = (ours - theirs).nan_to_num().abs().sum(-1) / 2
         assert 0 < apart.max() < 1e-3
-    near = contributions(model, batch, "previous_layer", options=Options(products="half"))
+    near = contributions(
+        model, batch, "previous_layer", options=ContributionOptions(products="half")
+    )
     torch.testing.assert_close(
         near.heads, contributions(model, batch, "previous_layer").heads, equal_nan=True
     )
@@ -487,5 +500,5 @@ def test_the_kernel_of_attention_gives_what_rules_give(name: str, kind: str) -> 
     batch = ids_batch((6, 4))
     batch = batch if batch.ids.is_cuda else model.batch(batch.ids)
     true = contributions(model, batch)
-    found = contributions(model, batch, options=Options(products=kind))
+    found = contributions(model, batch, options=ContributionOptions(products=kind))
     assert (found.heads - true.heads).nan_to_num().abs().sum(-1).max() / 2 < 1e-3

@@ -14,9 +14,9 @@ from scipy.spatial.distance import cosine
 from torch import Tensor
 
 from headwise import Corpus
-from headwise.analyses.attribution import READINGS, contributions, mixing
+from headwise.analyses.attribution import MIXING_METHODS, contributions, mixing
 from headwise.analyses.attribution.analysis import Attribution
-from headwise.analyses.attribution.readings.norms import _block_inputs, block_parts
+from headwise.analyses.attribution.mixing_methods.norms import _block_inputs, block_parts
 from headwise.core.errors import ModelError, ParameterError
 from headwise.models import HeadModel
 from headwise.plots.registry import figures_for
@@ -320,7 +320,7 @@ def test_a_classifier_has_one_target_and_a_bare_model_none() -> None:
 # --- all of them ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("reading", MIXING_METHODS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_rows_are_shares_of_what_is_visible_whatever_the_batch(reading: str, causal: bool) -> None:
     module, tokenizer = random_model(causal=causal)
@@ -380,19 +380,19 @@ def test_the_analysis_sets_readings_side_by_side(causal: bool, tmp_path: Path) -
     texts = ["the old teacher saw a cat", "a dog saw the small house", "she sleeps ."]
     module, tokenizer = random_model(causal=causal, layers=2, heads=2, d_head=10)
     model = HeadModel.open(module, tokenizer=tokenizer)
-    asked = Attribution(method="exact", patterns=0, readings=tuple(READINGS))
+    asked = Attribution(method="exact", patterns=0, readings=tuple(MIXING_METHODS))
     corpus = Corpus.from_examples([Example(text=text) for text in texts], "few")
     found = run_analyses(model, corpus, [asked], tmp_path, RunOptions(full=True))["attribution"]
-    assert list(found["source"].values) == ["attention", "previous_layer", "input", *READINGS]
+    assert list(found["source"].values) == ["attention", "previous_layer", "input", *MIXING_METHODS]
     kept: dict[str, list[np.ndarray]] = {}
     for text in texts:
-        read = {name: mixing(model, text, name) for name in READINGS}
+        read = {name: mixing(model, text, name) for name in MIXING_METHODS}
         layers = {name: one.layers[0].numpy() for name, one in read.items()}
         layers["input"] = contributions(model, text, layer_output=True).layers[0].numpy()
         heads = {name: one.heads[0].numpy() for name, one in read.items()}
         n = layers["input"].shape[-1]
         away = np.abs(np.arange(n)[:, None] - np.arange(n))
-        for name in READINGS:
+        for name in MIXING_METHODS:
             kept.setdefault(f"{name} distance", []).append((layers[name] * away).sum(-1).mean(-1))
             kept.setdefault(f"{name} own", []).append(
                 np.diagonal(layers[name], axis1=1, axis2=2).mean(-1)
@@ -402,7 +402,7 @@ def test_the_analysis_sets_readings_side_by_side(causal: bool, tmp_path: Path) -
             )
         flat = _ranked(heads["flow"], heads["value_zeroing"], causal).reshape(2, -1)
         kept.setdefault("between", []).append(np.nanmean(flat, -1))
-    for name in READINGS:
+    for name in MIXING_METHODS:
         of = found.sel(layer_source=name)
         for what in ("distance", "own"):
             np.testing.assert_allclose(

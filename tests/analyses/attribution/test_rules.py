@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.func import jvp
 
-from headwise.analyses.attribution.rules import _plain_norm, norm_tangent
+from headwise.analyses.attribution.tangent_rules import _plain_norm, norm_tangent
 
 
 def test_both_ways_through_a_layer_norm_are_its_derivative() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise.analyses.attribution import Options, contributions
-from headwise.analyses.attribution.forward import exact_squares
-from headwise.analyses.attribution.push import push
-from headwise.analyses.attribution.reverse import block_squares, gradients, reverse_graph
+from headwise.analyses.attribution import ContributionOptions, contributions
+from headwise.analyses.attribution.forward import exact_squared_norms
+from headwise.analyses.attribution.pushforward import push_tangents
+from headwise.analyses.attribution.reverse import gradients, jacobian_squared_norms, reverse_graph
 from headwise.analyses.attribution.sketch import PILOT, intervals, sketch
 from headwise.models import HeadModel
 
@@ -28,10 +28,13 @@ def test_squares_are_unbiased() -> None:
     """The mean of many sketches of two tangents is the exact squared norm."""
     model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((4,))
     exact = contributions(model, batch).heads
-    found = sketch(model, batch, Options(tangents=600)).heads
+    found = sketch(model, batch, ContributionOptions(tangents=600)).heads
     assert total_variation(found, exact).max() < 0.03
     few = torch.stack(
-        [sketch(model, batch, Options(tangents=4, seed=seed)).heads for seed in range(40)]
+        [
+            sketch(model, batch, ContributionOptions(tangents=4, seed=seed)).heads
+            for seed in range(40)
+        ]
     )
     assert total_variation(few.mean(0), exact).median() < 0.02
     assert total_variation(few[0], exact).median() > 0.02  # or the tests above say nothing
@@ -50,7 +53,9 @@ def test_what_is_promised_is_held() -> None:
         & (exact < 1)
     )
     runs = [
-        contributions(model, batch, method="sketch", options=Options(tangents=8, seed=seed))
+        contributions(
+            model, batch, method="sketch", options=ContributionOptions(tangents=8, seed=seed)
+        )
         for seed in range(25)
     ]
     inside = torch.stack([(run.low <= exact) & (exact <= run.high) for run in runs])[:, real]
@@ -62,7 +67,9 @@ def test_what_is_promised_is_held() -> None:
     rows = batch.attention_mask[:, None, None].expand(*exact.shape[:-1])
     for wanted in (0.1, 0.04):
         found = [
-            contributions(model, batch, method="sketch", options=Options(error=wanted, seed=seed))
+            contributions(
+                model, batch, method="sketch", options=ContributionOptions(error=wanted, seed=seed)
+            )
             for seed in range(8)
         ]
         assert (
@@ -74,13 +81,17 @@ def test_what_is_promised_is_held() -> None:
 def test_a_smaller_error_takes_more_tangents_and_in_the_end_all() -> None:
     model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((6,))
     used = [
-        int(contributions(model, batch, method="sketch", options=Options(error=e)).tangents[0])
+        int(
+            contributions(
+                model, batch, method="sketch", options=ContributionOptions(error=e)
+            ).tangents[0]
+        )
         for e in (0.2, 0.02, 0.014)
     ]
     assert PILOT == used[0] < used[1] < used[2]
-    exact = contributions(model, batch, method="sketch", options=Options(error=0.001))
+    exact = contributions(model, batch, method="sketch", options=ContributionOptions(error=0.001))
     assert int(exact.tangents[0]) == model.hidden
-    squares = exact_squares(model, batch).heads.sqrt()
+    squares = exact_squared_norms(model, batch).heads.sqrt()
     assert torch.allclose(exact.heads, squares / squares.sum(-1, keepdim=True))
     assert (exact.error == 0).all()
     assert torch.allclose(exact.low, exact.heads)
@@ -96,7 +107,7 @@ def test_an_example_does_not_depend_on_its_company() -> None:
         assert torch.allclose(alone.layers[0], together.layers[e], atol=1e-5)
         assert int(alone.tangents[0]) == int(together.tangents[e])
         assert (together.heads[e, ..., n:] == 0).all()
-    other = contributions(model, batch, method="sketch", options=Options(seed=1))
+    other = contributions(model, batch, method="sketch", options=ContributionOptions(seed=1))
     assert not torch.allclose(other.heads, together.heads, atol=1e-3)
 
 
@@ -125,7 +136,9 @@ def test_tangents_through_wiki_bert_are_those_of_reverse_mode(wiki_model: HeadMo
     generator = torch.Generator().manual_seed(0)
     tangents = torch.randn(3, *batch.ids.shape, model.hidden, generator=generator)
     moved: dict[int, torch.Tensor] = {}
-    push(model, batch, tangents, lambda layer, found: moved.__setitem__(layer, found.clone()))
+    push_tangents(
+        model, batch, tangents, lambda layer, found: moved.__setitem__(layer, found.clone())
+    )
     graph = reverse_graph(model, batch)
     for _ in range(10):
         layer, head, token = (
@@ -134,7 +147,7 @@ def test_tangents_through_wiki_bert_are_those_of_reverse_mode(wiki_model: HeadMo
         output = graph.outputs[layer][:, head, token]
         size = output.shape[-1]
         each = gradients(
-            output, torch.eye(size)[:, None].expand(size, *output.shape), graph.leaves_in[0]
+            output, torch.eye(size)[:, None].expand(size, *output.shape), graph.leaf_inputs[0]
         )
         slow = torch.einsum("denh,kenh->ked", each, tangents)
         fast = moved[layer][:, :, head, token]
@@ -147,14 +160,16 @@ def test_of_stories_exact_equals_reverse_and_sketches_hold(stories: Path) -> Non
     the error."""
     model = HeadModel.open(stories)
     batch = model.batch(["Once there was", "She ran"])
-    squares = exact_squares(model, batch).heads
+    squares = exact_squared_norms(model, batch).heads
     graph = reverse_graph(model, batch)
     generator = torch.Generator().manual_seed(0)
     for _ in range(10):
         layer, head, token = (
             int(torch.randint(0, size, (), generator=generator)) for size in (6, 6, 3)
         )
-        slow = block_squares(graph.outputs[layer][:, head, token], graph.leaves_in[0]).sqrt()
+        slow = jacobian_squared_norms(
+            graph.outputs[layer][:, head, token], graph.leaf_inputs[0]
+        ).sqrt()
         fast = squares[:, layer, head, token].sqrt()
         assert ((slow - fast).abs() <= 1e-4 * slow.max(-1, keepdim=True).values).all()
     exact = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True).clamp(min=1e-30)
@@ -167,7 +182,9 @@ def test_of_stories_exact_equals_reverse_and_sketches_hold(stories: Path) -> Non
     )
     covered, rows = [], []
     for seed in range(10):
-        found = contributions(model, batch, method="sketch", options=Options(error=0.05, seed=seed))
+        found = contributions(
+            model, batch, method="sketch", options=ContributionOptions(error=0.05, seed=seed)
+        )
         covered.append(((found.low <= exact) & (exact <= found.high))[real].double().mean())
         rows.append(
             total_variation(found.heads, exact)[

@@ -2,19 +2,19 @@
 and other readings of mixing."""
 
 from headwise.analyses.attribution.contributions import METHODS, SOURCES, contributions
-from headwise.analyses.attribution.readings import READINGS, Mixing, mixing
-from headwise.analyses.attribution.readings.norms import norm_weighted
-from headwise.analyses.attribution.readings.rollout import rollout
-from headwise.analyses.attribution.sketch import Contributions, Options
+from headwise.analyses.attribution.mixing_methods import MIXING_METHODS, Mixing, mixing
+from headwise.analyses.attribution.mixing_methods.norms import norm_weighted
+from headwise.analyses.attribution.mixing_methods.rollout import rollout
+from headwise.analyses.attribution.sketch import ContributionOptions, Contributions
 from headwise.stats.correlation import row_correlations
 
 __all__ = [
     "METHODS",
-    "READINGS",
+    "MIXING_METHODS",
     "SOURCES",
+    "ContributionOptions",
     "Contributions",
     "Mixing",
-    "Options",
     "contributions",
     "mixing",
     "norm_weighted",

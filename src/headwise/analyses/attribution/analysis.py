@@ -13,10 +13,10 @@ import xarray as xr
 
 from headwise.analyses.attribution.contributions import METHODS, SOURCES
 from headwise.analyses.attribution.forward import DEFAULT_MEMORY
-from headwise.analyses.attribution.passage import check_served, in_single
+from headwise.analyses.attribution.hooked_pass import check_supported, in_float32
+from headwise.analyses.attribution.mixing_methods import MIXING_METHODS
 from headwise.analyses.attribution.precision import PRODUCTS
-from headwise.analyses.attribution.readings import READINGS
-from headwise.analyses.attribution.sketch import Options
+from headwise.analyses.attribution.sketch import ContributionOptions
 from headwise.analyses.attribution.state import AttributionState, widen_offsets
 from headwise.analyses.contract import (
     WEIGHTINGS,
@@ -46,7 +46,7 @@ class Attribution(Experiment):
     The contribution of token i to token j at a head is `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖`
     (Frobenius norms of Jacobian blocks), x being what enters the head's own layer
     (`previous_layer`) or the model (`input`). Beside them stand other readings of mixing
-    (`readings`; `docs/attribution.md`): `rollout` and `flow` (attention traced back to the input,
+    (`readings`; `docs/attribution.md`): `rollout` and `flow` (attention trace_for_mixing back to the input,
     Abnar & Zuidema 2020), `norm` (norms of weighted values, Kobayashi et al. 2020, 2021),
     `value_zeroing` (Mohebbi et al. 2023), `chefer` (gradient-weighted attention, Chefer et al.
     2021). With `source` one of `attention`, `previous_layer`, `input` and these:
@@ -156,10 +156,10 @@ class Attribution(Experiment):
         one_of("method", self.method, METHODS)
         one_of("products", self.products, PRODUCTS)
         one_of("weighting", self.weighting, WEIGHTINGS)
-        Options(error=self.error, memory=self.memory)
+        ContributionOptions(error=self.error, memory=self.memory)
         at_least("patterns", self.patterns, 0)
         for reading in self.readings:
-            one_of("readings", reading, tuple(READINGS))
+            one_of("readings", reading, tuple(MIXING_METHODS))
         if len(set(self.readings)) < len(self.readings):
             raise ParameterError(f"`readings` names one twice: {', '.join(self.readings)}.")
         number = type(self.length) is int and self.length >= 2
@@ -182,8 +182,8 @@ class Attribution(Experiment):
             )
         with ExitStack() as stack:
             try:
-                model = stack.enter_context(in_single(bench.model))
-                check_served(model)
+                model = stack.enter_context(in_float32(bench.model))
+                check_supported(model)
             except ModelError as error:
                 raise ModelError(f"attribution: {error}") from error
             gathered = AttributionState(model, bench.shape, self, rows)

@@ -9,12 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.forward import Squares, exact_squares
-from headwise.analyses.attribution.local import local_squares
-from headwise.analyses.attribution.passage import in_single, real_pairs
+from headwise.analyses.attribution.forward import SquaredNorms, exact_squared_norms
+from headwise.analyses.attribution.hooked_pass import in_float32, token_pair_mask
 from headwise.analyses.attribution.precision import compiled_kernels, matrix_products
-from headwise.analyses.attribution.reverse import block_squares, reverse_graph, reverse_squares
-from headwise.analyses.attribution.sketch import Contributions, Options, normalised, sketch
+from headwise.analyses.attribution.previous_layer import previous_layer_squared_norms
+from headwise.analyses.attribution.reverse import (
+    jacobian_squared_norms,
+    reverse_graph,
+    reverse_squared_norms,
+)
+from headwise.analyses.attribution.sketch import (
+    ContributionOptions,
+    Contributions,
+    normalised,
+    sketch,
+)
 from headwise.core.checks import one_of
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads
@@ -37,7 +46,7 @@ def contributions(
     method: str = "exact",
     *,
     layer_output: bool = False,
-    options: Options | None = None,
+    options: ContributionOptions | None = None,
 ) -> Contributions:
     """Contributions of tokens to the outputs of all heads of all layers.
 
@@ -56,7 +65,7 @@ def contributions(
         form, which both `exact` and `sketch` use.
     layer_output : bool, default False
         With `source="input"`: also the contributions to what leaves each layer.
-    options : Options, optional
+    options : ContributionOptions, optional
         Wanted error, seed, memory and what a GPU may do.
 
     Examples
@@ -72,9 +81,9 @@ def contributions(
     """
     one_of("source", source, SOURCES)
     one_of("method", method, METHODS)
-    options = options or Options()
+    options = options or ContributionOptions()
     want_layers = layer_output and source == "input"
-    with in_single(model) as single:
+    with in_float32(model) as single:
         batch = batch if isinstance(batch, Batch) else single.batch(batch)
         # Few tangents give all contributions of the layer below: no need for half precision.
         products = (
@@ -89,11 +98,15 @@ def contributions(
             if method == "sketch" and source == "input":
                 return sketch(single, batch, options, layer_output=want_layers)
             if method == "reverse":
-                squares = reverse_squares(single, batch, source=source, layer_output=want_layers)
+                squares = reverse_squared_norms(
+                    single, batch, source=source, layer_output=want_layers
+                )
             elif source == "previous_layer":
-                squares = Squares(local_squares(single, batch, memory=options.memory))
+                squares = SquaredNorms(
+                    previous_layer_squared_norms(single, batch, memory=options.memory)
+                )
             else:
-                squares = exact_squares(
+                squares = exact_squared_norms(
                     single, batch, layer_output=want_layers, memory=options.memory
                 )
     layers = None if squares.layers is None else normalised(squares.layers.sqrt())
@@ -105,7 +118,7 @@ def visible_sources(batch: Batch, causal: bool) -> Tensor:
 
     All of an encoder's, those up to it for a decoder.
     """
-    pairs = real_pairs(batch)
+    pairs = token_pair_mask(batch)
     return pairs & torch.ones_like(pairs[0]).tril() if causal else pairs
 
 
@@ -152,7 +165,7 @@ def head_contributions(
     one_of("source", source, SOURCES)
     ((layer, number),) = existing_heads([head], model.layers, model.heads)
     plan = plan_interventions(interventions, model.layers, model.heads, model.d_head)
-    with in_single(model) as single:
+    with in_float32(model) as single:
         batch = one_input(single, text)
         length = int(batch.lengths[0])
         if not 0 <= token < length:
@@ -160,7 +173,7 @@ def head_contributions(
                 f"`token` must be one of the {length} tokens of the text, from 0; it is {token}."
             )
         graph = reverse_graph(single, batch, source, plan, layer)
-        leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
+        leaf = graph.leaf_inputs[layer if source == "previous_layer" else 0]
         return normalised(
-            block_squares(graph.outputs[layer][:, number, token], leaf)[0, :length].sqrt()
+            jacobian_squared_norms(graph.outputs[layer][:, number, token], leaf)[0, :length].sqrt()
         )

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.passage import Take, real_pairs
+from headwise.analyses.attribution.hooked_pass import TangentCallback, token_pair_mask
 from headwise.analyses.attribution.precision import compiled, in_half, matrix_products, use_compiled
-from headwise.analyses.attribution.push import push, way
+from headwise.analyses.attribution.pushforward import forward_mode, push_tangents
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.text.encode import Batch
@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Squares:
+class SquaredNorms:
     """Squared Frobenius norms of Jacobian blocks.
 
     `heads[example, layer, head, receiving, source]`, and `layers[example, layer, receiving,
@@ -31,9 +31,9 @@ class Squares:
     layers: Tensor | None = None
 
 
-def exact_squares(
+def exact_squared_norms(
     model: HeadModel, batch: Batch, *, layer_output: bool = False, memory: float = DEFAULT_MEMORY
-) -> Squares:
+) -> SquaredNorms:
     """`‖∂O[l,h,j] / ∂E[0,i]‖²` (and `‖∂E[l+1,j] / ∂E[0,i]‖²`) for a whole batch (Pascual et al.
     2021, §4).
 
@@ -41,7 +41,7 @@ def exact_squares(
     squares of a token's tangents add up to the squared norm of its block. `memory` (MiB) bounds how
     many tangents travel together, whatever the length of the input."""
     tokens, width = int(batch.lengths.max()), model.hidden
-    sums = Sums(model, batch, layer_output)
+    sums = SquaredNormSums(model, batch, layer_output)
 
     def some(start: int, stop: int) -> None:
         places = torch.arange(start, stop, device=model.device)
@@ -52,12 +52,12 @@ def exact_squares(
         tangents[places - start, :, places // width, places % width] = 1
         sums.push(tangents, places // width)
 
-    in_chunks(some, tokens * width, tangents_at_once(model, batch, memory), model)
+    for_each_chunk(some, tokens * width, tangents_per_chunk(model, batch, memory), model)
     return sums.squares()
 
 
-class Sums:
-    """Sums over tangents of the squared tangents of head outputs, by the token each tangent stands
+class SquaredNormSums:
+    """SquaredNormSums over tangents of the squared tangents of head outputs, by the token each tangent stands
     on."""
 
     def __init__(
@@ -71,15 +71,15 @@ class Sums:
         self.heads = torch.zeros(sizes, dtype=torch.float64, device=model.device)
         self.layers = torch.zeros_like(self.heads[:, :, :, :, 0]) if layer_output else None
 
-    def push(self, tangents: Tensor, tokens: Tensor) -> None:
+    def push_tangents(self, tangents: Tensor, tokens: Tensor) -> None:
         """Push tangents, the t-th of which stands on token `tokens[t]`, and add up what arrives."""
         heads: list[tuple[int, Tensor]] = []
         layers: list[tuple[int, Tensor]] = []
 
-        def into(found: list[tuple[int, Tensor]]) -> Take:
+        def into(found: list[tuple[int, Tensor]]) -> TangentCallback:
             return lambda layer, moved: found.append((layer, squared_norm(moved)))
 
-        push(
+        push_tangents(
             self.model,
             self.batch,
             tangents,
@@ -93,7 +93,7 @@ class Sums:
             heads.clear()
             layers.clear()
             with matrix_products("tf32"):
-                push(
+                push_tangents(
                     self.model,
                     self.batch,
                     tangents,
@@ -110,14 +110,14 @@ class Sums:
                     added = places @ (squares.double() ** (power + 1)).flatten(1)
                     total[power, :, layer] += added.view(-1, *squares.shape[1:])
 
-    def squares(self, power: int = 0) -> Squares:
+    def squares(self, power: int = 0) -> SquaredNorms:
         """`[example, layer, head, receiving, source]`, zero for padding on either side."""
-        pairs = real_pairs(self.batch).double()
+        pairs = token_pair_mask(self.batch).double()
         heads = self.heads[power].permute(2, 1, 3, 4, 0) * pairs[:, None, None]
         layers = (
             None if self.layers is None else self.layers[power].permute(2, 1, 3, 0) * pairs[:, None]
         )
-        return Squares(heads, layers)
+        return SquaredNorms(heads, layers)
 
 
 def squared_norm(moved: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ def _plain_squares(moved: Tensor) -> Tensor:
     return moved.to(torch.promote_types(moved.dtype, torch.float32)).square().sum(-1)
 
 
-def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:
+def tangents_per_chunk(model: HeadModel, batch: Batch, memory: float) -> int:
     """How many tangents fit into `memory` MiB.
 
     For each at most eight hidden states, three inner states of the feed-forward part and five maps
@@ -148,12 +148,14 @@ def tangents_at_once(model: HeadModel, batch: Batch, memory: float) -> int:
     values = (
         examples * tokens * (8 * max(model.hidden, inner) + 3 * widest + 5 * model.heads * tokens)
     )
-    if way(model, batch) == "dual":
+    if forward_mode(model, batch) == "dual_numbers":
         values *= 3  # the primal is there once for each tangent, and intermediate results of both
     return max(1, int(memory * MIB / (values * max(4, torch.finfo(model.dtype).bits // 8))))
 
 
-def in_chunks(some: Callable[[int, int], None], total: int, at_once: int, model: HeadModel) -> None:
+def for_each_chunk(
+    some: Callable[[int, int], None], total: int, at_once: int, model: HeadModel
+) -> None:
     """Call `some(start, stop)` over `total` tangents; where memory does not suffice after all, in
     smaller chunks."""
     start = 0

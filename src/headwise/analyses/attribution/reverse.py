@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from headwise.analyses.attribution.forward import Squares
-from headwise.analyses.attribution.passage import Finished, Passage, real_pairs
+from headwise.analyses.attribution.forward import SquaredNorms
+from headwise.analyses.attribution.hooked_pass import HookedPass, StopPass, token_pair_mask
 from headwise.models import HeadModel
 from headwise.models.interventions import Plan, attend_by_plan
 from headwise.models.tap import Call
@@ -19,7 +19,7 @@ AT_ONCE = 64  # directions that go back together, or more where all that they le
 SMALL = 2**21  # numbers
 
 
-class _Graph(Passage):
+class GradientGraph(HookedPass):
     """One pass with gradients: leaves at the input (or at every layer), outputs of heads and layers
     kept.
 
@@ -41,33 +41,33 @@ class _Graph(Passage):
     ) -> None:
         super().__init__(model)
         self.every_layer, self.plan, self.last = every_layer, plan or {}, last
-        self.leaves_in: list[Tensor] = []
+        self.leaf_inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.hidden: list[Tensor] = []
 
-    def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
+    def on_layer_input(self, layer: int, hidden: Tensor) -> Tensor | None:
         if layer:
             self.hidden.append(hidden)
         if layer and not self.every_layer:
             return None
         leaf = hidden.detach().clone().requires_grad_()
-        self.leaves_in.append(leaf)
+        self.leaf_inputs.append(leaf)
         return leaf
 
-    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+    def on_head_outputs(self, layer: int, call: Call, output: Tensor) -> None:
         self.outputs.append(output)
         if layer == self.last:
-            raise Finished
+            raise StopPass
 
     def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
         plan = self.plan.get(layer)
         if plan is None:
             return super().attend_layer(layer, call)
         output, changed, weights = attend_by_plan(call, plan)
-        self.attends(layer, call, output)
+        self.on_head_outputs(layer, call, output)
         return changed.transpose(1, 2).contiguous(), weights
 
-    def leaves(self, hidden: Tensor) -> None:
+    def on_last_output(self, hidden: Tensor) -> None:
         self.hidden.append(hidden)
 
 
@@ -77,10 +77,10 @@ def reverse_graph(
     source: str = "input",
     plan: Plan | None = None,
     last: int | None = None,
-) -> _Graph:
+) -> GradientGraph:
     """Run the model once with a graph from E[0] (or from each E[l], for `previous_layer`) to all
     head outputs, with heads changed by a plan (batches of one example only), up to a layer."""
-    graph = _Graph(model, source == "previous_layer", plan, last)
+    graph = GradientGraph(model, source == "previous_layer", plan, last)
     frozen = [p for p in model.module.parameters() if p.requires_grad]
     try:
         for parameter in frozen:
@@ -93,10 +93,10 @@ def reverse_graph(
     return graph
 
 
-def reverse_squares(
+def reverse_squared_norms(
     model: HeadModel, batch: Batch, *, source: str = "input", layer_output: bool = False
-) -> Squares:
-    """What `exact_squares` and `local_squares` give, by one gradient for each output number."""
+) -> SquaredNorms:
+    """What `exact_squared_norms` and `previous_layer_squared_norms` give, by one gradient for each output number."""
     graph = reverse_graph(model, batch, source)
     examples, n = batch.ids.shape
     heads = torch.zeros(
@@ -104,17 +104,17 @@ def reverse_squares(
     )
     layers = torch.zeros_like(heads[:, :, 0]) if layer_output else None
     for layer in range(model.layers):
-        leaf = graph.leaves_in[layer if source == "previous_layer" else 0]
-        heads[:, layer] = block_squares(graph.outputs[layer], leaf)
+        leaf = graph.leaf_inputs[layer if source == "previous_layer" else 0]
+        heads[:, layer] = jacobian_squared_norms(graph.outputs[layer], leaf)
         if layers is not None:
-            layers[:, layer] = block_squares(graph.hidden[layer], leaf)
-    pairs = real_pairs(batch).double()
-    return Squares(
+            layers[:, layer] = jacobian_squared_norms(graph.hidden[layer], leaf)
+    pairs = token_pair_mask(batch).double()
+    return SquaredNorms(
         heads * pairs[:, None, None], None if layers is None else layers * pairs[:, None]
     )
 
 
-def block_squares(output: Tensor, leaf: Tensor) -> Tensor:
+def jacobian_squared_norms(output: Tensor, leaf: Tensor) -> Tensor:
     """`[example, ..., source]` from vectors `[example, ..., size]`: the gradients of each one's
     numbers at each source."""
     numbers, size = output.flatten(1), output.shape[-1]

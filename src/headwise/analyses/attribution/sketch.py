@@ -15,13 +15,13 @@ from torch import Tensor
 
 from headwise.analyses.attribution.forward import (
     DEFAULT_MEMORY,
-    Squares,
-    Sums,
-    exact_squares,
-    in_chunks,
-    tangents_at_once,
+    SquaredNorms,
+    SquaredNormSums,
+    exact_squared_norms,
+    for_each_chunk,
+    tangents_per_chunk,
 )
-from headwise.analyses.attribution.passage import real_pairs
+from headwise.analyses.attribution.hooked_pass import token_pair_mask
 from headwise.analyses.attribution.precision import PRODUCTS
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ParameterError
@@ -58,7 +58,7 @@ class Contributions:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ContributionOptions:
     """How contributions are computed.
 
     Parameters
@@ -103,7 +103,11 @@ class Options:
 
 
 def sketch(
-    model: HeadModel, batch: Batch, options: Options | None = None, *, layer_output: bool = False
+    model: HeadModel,
+    batch: Batch,
+    options: ContributionOptions | None = None,
+    *,
+    layer_output: bool = False,
 ) -> Contributions:
     """Contributions of the input to every head's output by k random tangents per token.
 
@@ -118,13 +122,13 @@ def sketch(
     many tangents are needed that the exact computation is cheaper, that is done. The tangents of an
     example depend on the seed and on its position in the corpus, not on what it is batched with.
     """
-    options = options or Options()
+    options = options or ContributionOptions()
     moments = _Moments(model, batch, layer_output, options.seed, options.memory)
     if options.tangents is not None:
         moments.draw(list(range(len(batch))), options.tangents)
         return moments.result({})
     moments.draw(list(range(len(batch))), min(PILOT, model.hidden))
-    instead: dict[int, Squares] = {}
+    instead: dict[int, SquaredNorms] = {}
     for _ in range(ROUNDS):
         wanted = _wanted(moments, options.error, instead)
         if not wanted:
@@ -133,7 +137,7 @@ def sketch(
             examples = [e for e, own in wanted.items() if own == more]
             if int(moments.count[examples[0]]) + more >= model.hidden:
                 instead |= {
-                    e: exact_squares(
+                    e: exact_squared_norms(
                         model, batch.select([e]), layer_output=layer_output, memory=options.memory
                     )
                     for e in examples
@@ -143,7 +147,7 @@ def sketch(
     return moments.result(instead)
 
 
-def _wanted(moments: _Moments, error: float, done: Mapping[int, Squares]) -> dict[int, int]:
+def _wanted(moments: _Moments, error: float, done: Mapping[int, SquaredNorms]) -> dict[int, int]:
     """How many more tangents each example needs whose foretold median total variation is too
     large."""
     foretold, count = moments.result({}).total_variation, moments.count.tolist()
@@ -158,7 +162,7 @@ def _wanted(moments: _Moments, error: float, done: Mapping[int, Squares]) -> dic
 
 
 class _Moments:
-    """Sums of `‖J u‖²` and of its square over the tangents drawn so far, for each example."""
+    """SquaredNormSums of `‖J u‖²` and of its square over the tangents drawn so far, for each example."""
 
     def __init__(
         self, model: HeadModel, batch: Batch, layer_output: bool, seed: int, memory: float
@@ -189,7 +193,7 @@ class _Moments:
             length = len(self.batch.rows[e])
             drawn = torch.randint(0, 2, (k, length, width), generator=self.generators[e])
             signs[place, :, :length] = drawn.float() * 2 - 1
-        sums = Sums(self.model, part, self.layer_output, moments=2)
+        sums = SquaredNormSums(self.model, part, self.layer_output, moments=2)
 
         def some(start: int, stop: int) -> None:
             places = torch.arange(start, stop)
@@ -202,7 +206,7 @@ class _Moments:
             )
             sums.push(tangents, token.to(self.model.device))
 
-        in_chunks(some, k * n, tangents_at_once(self.model, part, self.memory), self.model)
+        for_each_chunk(some, k * n, tangents_per_chunk(self.model, part, self.memory), self.model)
         chosen = torch.as_tensor(examples, device=self.model.device)
         for power in range(2):
             self.heads[power].index_add_(0, chosen, sums.squares(power).heads)
@@ -211,7 +215,7 @@ class _Moments:
             self.layers.index_add_(0, chosen, layers)
         self.count[chosen] += k
 
-    def result(self, instead: dict[int, Squares]) -> Contributions:
+    def result(self, instead: dict[int, SquaredNorms]) -> Contributions:
         """Estimates so far; examples in `instead` are taken from their exact squares."""
         k = self.count
         mean = self.heads[0] / _wide(k, self.heads[0])
@@ -226,7 +230,7 @@ class _Moments:
                 layers[e, ..., :n, :n] = squares.layers[0]
             exact[e] = True
         shares, errors, low, high = intervals(
-            mean, spread, k, real_pairs(self.batch)[:, None, None]
+            mean, spread, k, token_pair_mask(self.batch)[:, None, None]
         )
         rows = 0.5 * math.sqrt(2 / math.pi) * errors.sum(-1)  # E|x| of a normal x is sd·√(2/π)
         rows = torch.where(self.batch.attention_mask[:, None, None, :], rows, torch.nan)

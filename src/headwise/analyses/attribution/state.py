@@ -12,9 +12,13 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.attribution.contributions import SOURCES, contributions, visible_sources
-from headwise.analyses.attribution.readings import READINGS, Seen, traced
-from headwise.analyses.attribution.readings.flow import MOST_FLOWS
-from headwise.analyses.attribution.sketch import Contributions, Options
+from headwise.analyses.attribution.mixing_methods import (
+    MIXING_METHODS,
+    MixingInput,
+    trace_for_mixing,
+)
+from headwise.analyses.attribution.mixing_methods.flow import MOST_FLOWS
+from headwise.analyses.attribution.sketch import ContributionOptions, Contributions
 from headwise.analyses.contract import Shape, layer_head_coords, mean_variables
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifier
@@ -99,7 +103,7 @@ class AttributionState:
         self, model: HeadModel, shape: Shape, asked: Attribution, rows: Sequence[Encoded]
     ) -> None:
         self.model, self.shape, self.asked = model, shape, asked
-        self.options = Options(
+        self.options = ContributionOptions(
             asked.error, None, asked.seed or 0, asked.memory, asked.products, asked.compiled
         )
         enough = sorted(row.index for row in rows if len(row) >= FEWEST_FOR_PATTERNS)
@@ -140,7 +144,7 @@ class AttributionState:
     def observe(self, batch: Batch, sample: int | None) -> None:
         """Take in a batch; the maps of the example with index `sample` are kept."""
         self.state.of(documents_of(batch.rows))
-        seen = traced(self.model, batch)
+        seen = trace_for_mixing(self.model, batch)
         attention, near = seen.attention, seen.visible
         method = self.asked.method
         local = contributions(self.model, batch, "previous_layer", method, options=self.options)
@@ -153,7 +157,7 @@ class AttributionState:
         self._read(seen, maps, mixed)
         reach = visible_sources(batch, self.shape.causal)[:, None, None]
         for source, own in maps.items():
-            deeply = source == "input" or (source in READINGS and READINGS[source].deep)
+            deeply = source == "input" or (source in MIXING_METHODS and MIXING_METHODS[source].deep)
             shown = reach.expand(-1, near.shape[1], -1, -1, -1) if deeply else near
             place = self.sources.index(source)
             self._correlate(place, source, maps, shown, batch)
@@ -170,7 +174,7 @@ class AttributionState:
         if sample is not None and sample in batch.index:
             self._keep_sample(maps, deep, batch, batch.index.index(sample))
 
-    def _read(self, seen: Seen, maps: dict[str, Tensor], mixed: dict[str, Tensor]) -> None:
+    def _read(self, seen: MixingInput, maps: dict[str, Tensor], mixed: dict[str, Tensor]) -> None:
         """Add the other readings that were asked for, of heads and of layers."""
         for name in self.asked.readings:
             few = (
@@ -178,7 +182,7 @@ class AttributionState:
                 if name == "flow" and seen.attention[0].numel() > MOST_FLOWS
                 else seen
             )
-            found = READINGS[name].read(few)
+            found = MIXING_METHODS[name].read(few)
             if found.heads is not None:
                 maps[name] = found.heads
             if found.layers is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.readings.base import Mixing, Seen
+from headwise.analyses.attribution.mixing_methods.base import Mixing, MixingInput
 from headwise.analyses.attribution.sketch import normalised
 
 
@@ -19,7 +19,7 @@ def averaged(attention: Tensor) -> Tensor:
 
 
 def rollout(attention: Tensor, real: Tensor) -> Tensor:
-    """Attention traced back to the input: `[example, layer, head, receiving, source]` from weights
+    """Attention trace_for_mixing back to the input: `[example, layer, head, receiving, source]` from weights
     of the same shape.
 
     Abnar & Zuidema's rollout of the layers below, `R[l] = Â[l-1] ⋯ Â[0]`, as the head sees it:
@@ -44,6 +44,6 @@ def _rolled(attention: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def read_rollout(seen: Seen) -> Mixing:
+def rollout_mixing(seen: MixingInput) -> Mixing:
     """The reading `rollout`."""
     return Mixing(*_rolled(seen.attention, seen.batch.attention_mask))

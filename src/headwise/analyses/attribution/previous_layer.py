@@ -12,17 +12,17 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from transformers import Cache
 
-import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
-from headwise.analyses.attribution.bundle import Bundle, NotServed
+import headwise.analyses.attribution.tangent_rules  # noqa: F401  (registers the rules)
 from headwise.analyses.attribution.forward import (
     DEFAULT_MEMORY,
     MIB,
-    in_chunks,
+    for_each_chunk,
     squared_norm,
-    tangents_at_once,
+    tangents_per_chunk,
 )
-from headwise.analyses.attribution.passage import Finished, Passage, real_pairs
-from headwise.analyses.attribution.push import make_dual, tangent_of, way
+from headwise.analyses.attribution.hooked_pass import HookedPass, StopPass, token_pair_mask
+from headwise.analyses.attribution.pushforward import forward_mode, make_dual, tangent_of
+from headwise.analyses.attribution.tangent_tensor import NoForwardDerivative, TangentTensor
 from headwise.models import HeadModel
 from headwise.models.sites import replaced
 from headwise.models.tap import Call, FormedCall
@@ -33,7 +33,7 @@ Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Tensor]
 GRAMS = 8  # float64 matrices of size × size alive at once for each token and head
 
 
-class _Calls(Passage):
+class _Calls(HookedPass):
     """A plain pass that keeps how each layer was called."""
 
     def __init__(self, model: HeadModel) -> None:
@@ -41,22 +41,22 @@ class _Calls(Passage):
         self.made: list[Made] = []
         self._last: tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None = None
 
-    def calls(
+    def on_layer_call(
         self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         self._last = module, args, dict(kwargs)
 
-    def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
+    def on_layer_input(self, layer: int, hidden: Tensor) -> Tensor | None:
         assert self._last is not None
         self.made.append((*self._last, hidden))
         return None
 
-    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+    def on_head_outputs(self, layer: int, call: Call, output: Tensor) -> None:
         if layer == self.sites.layers - 1:
-            raise Finished
+            raise StopPass
 
 
-class _Replay(Passage):
+class _Replay(HookedPass):
     """One layer called again with other hidden states, as far as its attention."""
 
     def __init__(self, model: HeadModel, form: bool) -> None:
@@ -69,9 +69,9 @@ class _Replay(Passage):
         self.call = call
         if self.form:
             super().attend_layer(layer, call)
-        raise Finished
+        raise StopPass
 
-    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+    def on_head_outputs(self, layer: int, call: Call, output: Tensor) -> None:
         self.output = output
 
     def replay(self, made: Made, hidden: Tensor) -> _Replay:
@@ -94,7 +94,9 @@ class _Replay(Passage):
         return self
 
 
-def local_squares(model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEMORY) -> Tensor:
+def previous_layer_squared_norms(
+    model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEMORY
+) -> Tensor:
     """`‖∂O[l,h,j] / ∂E[l,i]‖²` as `[example, layer, head, receiving, source]` (Pascual et al. 2021,
     §4).
 
@@ -111,13 +113,13 @@ def local_squares(model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEM
         calls = _Calls(model)
         calls.run(batch)
         layers = [_layer_squares(model, batch, made, memory) for made in calls.made]
-    return torch.stack(layers, dim=1) * real_pairs(batch).double()[:, None, None]
+    return torch.stack(layers, dim=1) * token_pair_mask(batch).double()[:, None, None]
 
 
 def _layer_squares(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor:
     found = None
-    if way(model, batch) == "bundle":
-        with suppress(NotServed):
+    if forward_mode(model, batch) == "tangent_tensor":
+        with suppress(NoForwardDerivative):
             found = _closed_form(model, batch, made, memory)
     return _pushed(model, batch, made, memory) if found is None else found
 
@@ -164,7 +166,7 @@ def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> T
             assert found is not None
             grams.add(*(x.double() if same else x for x in found))
 
-        in_chunks(some, width, tangents_at_once(model, batch, memory), model)
+        for_each_chunk(some, width, tangents_per_chunk(model, batch, memory), model)
         parts.append(grams.squares())
     return torch.cat(parts, dim=1)
 
@@ -185,11 +187,13 @@ def _moved(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Tangents of query, key and value, `[tangent, example, head, token, size]`; None where
     anything else moves."""
-    call = _Replay(model, form=False).replay(made, Bundle(hidden, tangents)).call
-    if call is None or any(isinstance(x, Bundle) for x in (call.bias, call.mask, call.sinks)):
+    call = _Replay(model, form=False).replay(made, TangentTensor(hidden, tangents)).call
+    if call is None or any(
+        isinstance(x, TangentTensor) for x in (call.bias, call.mask, call.sinks)
+    ):
         return None
     query, key, value = (
-        x.tangent if isinstance(x, Bundle) else x.new_zeros(len(tangents), *x.shape)
+        x.tangent if isinstance(x, TangentTensor) else x.new_zeros(len(tangents), *x.shape)
         for x in (call.query, call.key, call.value)
     )
     return query, key, value
@@ -220,7 +224,7 @@ class _Grams:
         self.sums: dict[str, Tensor] = {}
 
     def add(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        """Take in the tangents along some dimensions, `[dimension, example, head, token, size]`."""
+        """TangentCallback in the tangents along some dimensions, `[dimension, example, head, token, size]`."""
         own = query[:, :, self.heads], key[:, :, self.kv], value[:, :, self.kv]
         q, k, v = (
             x.permute(1, 2, 3, 0, 4).contiguous() for x in own
@@ -286,13 +290,13 @@ def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor
 
     def some(start: int, stop: int) -> None:
         places = torch.arange(start, stop, device=hidden.device)
-        if way(model, batch) == "bundle":
+        if forward_mode(model, batch) == "tangent_tensor":
             tangents = torch.zeros(
                 stop - start, examples, n, width, dtype=hidden.dtype, device=hidden.device
             )
             tangents[places - start, :, places // width, places % width] = 1
-            output = _Replay(model, form=True).replay(made, Bundle(hidden, tangents)).output
-            assert isinstance(output, Bundle)
+            output = _Replay(model, form=True).replay(made, TangentTensor(hidden, tangents)).output
+            assert isinstance(output, TangentTensor)
             sums.index_add_(0, places // width, squared_norm(output.tangent).double())
             return
         found = []
@@ -308,5 +312,5 @@ def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor
         for token, squares in found:
             sums[token] += squares
 
-    in_chunks(some, n * width, tangents_at_once(model, batch, memory), model)
+    for_each_chunk(some, n * width, tangents_per_chunk(model, batch, memory), model)
     return sums.permute(1, 2, 3, 0)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
+from headwise.analyses.attribution.mixing_methods.base import Mixing, MixingInput, shares
 from headwise.analyses.gradient.analysis import logits_of
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
@@ -18,7 +18,7 @@ from headwise.text.encode import Batch
 MEMORY = 256 * 2**20  # bytes of logits in flight
 
 
-def read_chefer(seen: Seen) -> Mixing:
+def chefer_mixing(seen: MixingInput) -> Mixing:
     """The reading `chefer`: `R ← R + Ā R` from the first layer on, `Ā = mean over heads of relu(∇A
     ⊙ A)`.
 

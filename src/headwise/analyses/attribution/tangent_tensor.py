@@ -18,14 +18,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from headwise.analyses.attribution.precision import type_of_tangents
 
 Rule = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-RULES: dict[str, Rule] = {}
+TANGENT_RULES: dict[str, Rule] = {}
 
 
-class NotServed(Exception):
+class NoForwardDerivative(Exception):
     """Some function cannot take a bundle; the caller goes by dual numbers instead."""
 
 
-class Bundle(Tensor):
+class TangentTensor(Tensor):
     """A value with tangents, `primal[...]` and `tangent[tangent, ...]`; looks like the primal to a
     model."""
 
@@ -33,7 +33,7 @@ class Bundle(Tensor):
     tangent: Tensor
 
     @staticmethod
-    def __new__(cls, primal: Tensor, tangent: Tensor) -> Bundle:
+    def __new__(cls, primal: Tensor, tangent: Tensor) -> TangentTensor:
         out = Tensor._make_wrapper_subclass(
             cls, primal.shape, strides=primal.stride(), dtype=primal.dtype, device=primal.device
         )
@@ -47,7 +47,7 @@ class Bundle(Tensor):
     ndim = property(lambda self: self.primal.ndim)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"Bundle({list(self.primal.shape)}, {len(self.tangent)} tangents)"
+        return f"TangentTensor({list(self.primal.shape)}, {len(self.tangent)} tangents)"
 
     @classmethod
     def __torch_function__(
@@ -62,12 +62,12 @@ class Bundle(Tensor):
         if name == "detach":
             return args[0].primal
         if name == "__set__":
-            raise NotServed("an attribute of a tensor is set")
+            raise NoForwardDerivative("an attribute of a tensor is set")
         if name == "__get__":
             return _attribute(func, args[0])
         if is_in_place(name):
             return _in_place(cls, func, types, args, kwargs)
-        rule = RULES.get(name)
+        rule = TANGENT_RULES.get(name)
         if rule is not None:
             out = rule(func, args, kwargs)
             if out is not NotImplemented:
@@ -76,12 +76,12 @@ class Bundle(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise NotServed(f"{func} reaches below the functions that bundles know")
+        raise NoForwardDerivative(f"{func} reaches below the functions that bundles know")
 
 
 def primal_of(value: Any) -> Any:
     """The value of a bundle; anything else as it is."""
-    return value.primal if isinstance(value, Bundle) else value
+    return value.primal if isinstance(value, TangentTensor) else value
 
 
 def is_in_place(name: str) -> bool:
@@ -101,17 +101,17 @@ _IN_PLACE_OPERATORS = {
 }
 
 
-def _attribute(func: Callable[..., Any], value: Bundle) -> Any:
+def _attribute(func: Callable[..., Any], value: TangentTensor) -> Any:
     found = func(value.primal)
     if not isinstance(found, Tensor) or not found.is_floating_point():
         return found
     if getattr(func.__self__, "__name__", "") in ("data", "grad"):  # type: ignore[attr-defined]
         return found
-    return Bundle(found, torch.func.vmap(func)(value.tangent))
+    return TangentTensor(found, torch.func.vmap(func)(value.tangent))
 
 
 def _in_place(
-    cls: type[Bundle],
+    cls: type[TangentTensor],
     func: Callable[..., Any],
     types: Sequence[type],
     args: tuple[Any, ...],
@@ -119,8 +119,8 @@ def _in_place(
 ) -> Any:
     """Compute anew and put the result in the place of the first argument."""
     target, name = args[0], func.__name__
-    if not isinstance(target, Bundle):
-        raise NotServed(f"{name} writes tangents into a plain tensor")
+    if not isinstance(target, TangentTensor):
+        raise NoForwardDerivative(f"{name} writes tangents into a plain tensor")
     plain = _IN_PLACE_OPERATORS.get(name, name.rstrip("_"))
     other = getattr(Tensor, plain, None)
     if name != "__setitem__" and other is not None:
@@ -134,11 +134,11 @@ def _in_place(
 
         result = differentiate(copied, args, kwargs)
     if (
-        not isinstance(result, Bundle)
+        not isinstance(result, TangentTensor)
         or result.shape != target.shape
         or result.dtype != target.dtype
     ):
-        raise NotServed(f"{name} changes a tensor's shape or type in place")
+        raise NoForwardDerivative(f"{name} changes a tensor's shape or type in place")
     target.primal, target.tangent = result.primal, result.tangent
     return None if name == "__setitem__" else target
 
@@ -147,8 +147,8 @@ def linear_map(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     """The rule of functions that are linear in their first argument, all others being no tensors
     with tangents."""
     first, *rest = args
-    if not isinstance(first, Bundle) or any(
-        isinstance(leaf, Bundle) for leaf in tree_flatten((rest, kwargs))[0]
+    if not isinstance(first, TangentTensor) or any(
+        isinstance(leaf, TangentTensor) for leaf in tree_flatten((rest, kwargs))[0]
     ):
         return NotImplemented
     primal = func(first.primal, *rest, **kwargs)
@@ -158,15 +158,15 @@ def linear_map(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         first.tangent
     )
     if isinstance(primal, Tensor):
-        return Bundle(primal, tangent)
-    return type(primal)(Bundle(p, t) for p, t in zip(primal, tangent, strict=True))
+        return TangentTensor(primal, tangent)
+    return type(primal)(TangentTensor(p, t) for p, t in zip(primal, tangent, strict=True))
 
 
 def differentiate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Any function: its value once, its tangents by torch's own derivative, all at once."""
     leaves, spec = tree_flatten((args, kwargs))
-    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Bundle)]
-    bundles: list[Bundle] = [leaves[i] for i in where]
+    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, TangentTensor)]
+    bundles: list[TangentTensor] = [leaves[i] for i in where]
 
     def call(*values: Tensor) -> Any:
         filled = list(leaves)
@@ -197,7 +197,7 @@ def differentiate(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
         if isinstance(error, torch.OutOfMemoryError) or "memory" in str(error):
             raise
-        raise NotServed(f"{getattr(func, '__name__', func)}: {error}") from error
+        raise NoForwardDerivative(f"{getattr(func, '__name__', func)}: {error}") from error
     for i, tangent in zip(moving, tangents, strict=True):
-        outputs[i] = Bundle(outputs[i], tangent.to(type_of_tangents(tangent.dtype)))
+        outputs[i] = TangentTensor(outputs[i], tangent.to(type_of_tangents(tangent.dtype)))
     return tree_unflatten(outputs, out_spec)

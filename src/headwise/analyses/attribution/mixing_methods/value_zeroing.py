@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.passage import Passage
-from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
+from headwise.analyses.attribution.hooked_pass import HookedPass
+from headwise.analyses.attribution.mixing_methods.base import Mixing, MixingInput, shares
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.tap import Call
@@ -17,7 +17,7 @@ MEMORY = 256 * 2**20  # bytes of hidden states in flight
 LIVE = 24  # tensors of a hidden state's size alive at once in a layer: inner activations, queries, weights
 
 
-class _Clean(Passage):
+class _Clean(HookedPass):
     """A plain pass that keeps the hidden states: what enters each layer, and what leaves the
     last."""
 
@@ -25,15 +25,15 @@ class _Clean(Passage):
         super().__init__(model)
         self.hidden: list[Tensor] = []
 
-    def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
+    def on_layer_input(self, layer: int, hidden: Tensor) -> Tensor | None:
         self.hidden.append(hidden)
         return None
 
-    def leaves(self, hidden: Tensor) -> None:
+    def on_last_output(self, hidden: Tensor) -> None:
         self.hidden.append(hidden)
 
 
-class _Zeroed(Passage):
+class _Zeroed(HookedPass):
     """Copies of a batch, each with the values of one token zero, in one head or all; every layer is
     entered by the clean hidden states again, so that one pass gives the effect within each layer.
 
@@ -47,12 +47,12 @@ class _Zeroed(Passage):
         self.clean, self.copies = clean, copies
         self.turned: list[Tensor] = []
 
-    def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
+    def on_layer_input(self, layer: int, hidden: Tensor) -> Tensor | None:
         if layer:
             self._take(hidden)
         return self.clean[layer].repeat(self.rows, 1, 1)
 
-    def leaves(self, hidden: Tensor) -> None:
+    def on_last_output(self, hidden: Tensor) -> None:
         self._take(hidden)
 
     def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
@@ -78,7 +78,7 @@ def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
     return (unit(a.double(), dim=-1) - unit(b.double(), dim=-1)).square().sum(-1) / 2
 
 
-def read_value_zeroing(seen: Seen) -> Mixing:
+def value_zeroing_mixing(seen: MixingInput) -> Mixing:
     """The reading `value_zeroing`: `1 − cos(E[l+1,j] without v_i, E[l+1,j])`, the weights left as
     they are.
 

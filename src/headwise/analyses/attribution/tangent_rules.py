@@ -1,5 +1,5 @@
 """Fast derivatives of the functions that transformers are made of; imported for its effect on
-`bundle.RULES`."""
+`bundle.TANGENT_RULES`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.analyses.attribution.bundle import RULES, Bundle, Rule, linear_map, primal_of
 from headwise.analyses.attribution.precision import (
     compiled,
     like,
     of_tangents,
     type_of_tangents,
     use_compiled,
+)
+from headwise.analyses.attribution.tangent_tensor import (
+    TANGENT_RULES,
+    Rule,
+    TangentTensor,
+    linear_map,
+    primal_of,
 )
 
 # fmt: off
@@ -39,7 +45,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
     def register(function: Rule) -> Rule:
         for name in names:
-            RULES[name] = function
+            TANGENT_RULES[name] = function
         return function
 
     return register
@@ -51,60 +57,60 @@ rule(*LINEAR)(linear_map)
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as")
 def _reshaped(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
-    if not isinstance(x, Bundle) or any(
-        isinstance(other, Bundle) and i for i, other in enumerate(args)
+    if not isinstance(x, TangentTensor) or any(
+        isinstance(other, TangentTensor) and i for i, other in enumerate(args)
     ):
         return NotImplemented
     primal = func(x.primal, *args[1:], **kwargs)
     if primal.dtype != x.dtype:
         return NotImplemented
-    return Bundle(primal, x.tangent.reshape(len(x.tangent), *primal.shape))
+    return TangentTensor(primal, x.tangent.reshape(len(x.tangent), *primal.shape))
 
 
 @rule("transpose", "permute", "t")
 def _turned(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
-    if not isinstance(x, Bundle) or kwargs:
+    if not isinstance(x, TangentTensor) or kwargs:
         return NotImplemented
     dims = (0, 1) if len(args) == 1 else args[1] if isinstance(args[1], list | tuple) else args[1:]
     own = [d + 1 if d >= 0 else d + x.ndim + 1 for d in dims]
     tangent = (
         x.tangent.permute(0, *own) if func.__name__ == "permute" else x.tangent.transpose(*own)
     )
-    return Bundle(func(x.primal, *args[1:]), tangent)
+    return TangentTensor(func(x.primal, *args[1:]), tangent)
 
 
 @rule("to", "float", "double", "contiguous", "clone")
 def _copied(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
-    if not isinstance(x, Bundle):
+    if not isinstance(x, TangentTensor):
         return NotImplemented
     primal = func(x.primal, *(primal_of(a) for a in args[1:]), **kwargs)
     # Tangents are never written to, so a copy may share them; in what order they lie in memory is
     # nobody's business.
     if not primal.is_floating_point():
         return primal
-    return Bundle(primal, x.tangent.to(primal.device, type_of_tangents(primal.dtype)))
+    return TangentTensor(primal, x.tangent.to(primal.device, type_of_tangents(primal.dtype)))
 
 
 @rule("expand", "expand_as", "broadcast_to")
 def _expanded(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0]
-    if not isinstance(x, Bundle) or kwargs:
+    if not isinstance(x, TangentTensor) or kwargs:
         return NotImplemented
     primal = func(x.primal, *(primal_of(a) for a in args[1:]))
-    return Bundle(primal, _whole(lifted(x, primal.ndim), primal))
+    return TangentTensor(primal, _whole(lifted(x, primal.ndim), primal))
 
 
 @rule("__getitem__")
 def _getitem(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     value, index = args
-    if not isinstance(value, Bundle):
+    if not isinstance(value, TangentTensor):
         return NotImplemented
     parts = index if isinstance(index, tuple) else (index,)
     plain = (part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts)
     if all(plain) and not any(isinstance(part, bool) for part in parts):
-        return Bundle(value.primal[index], value.tangent[(slice(None), *parts)])
+        return TangentTensor(value.primal[index], value.tangent[(slice(None), *parts)])
     return linear_map(func, args, kwargs)
 
 
@@ -119,7 +125,7 @@ def _dropout(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def _elementwise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if (
         not args
-        or not isinstance(args[0], Bundle)
+        or not isinstance(args[0], TangentTensor)
         or any(isinstance(x, Tensor) for x in (*args[1:], *kwargs.values()))
     ):
         return NotImplemented
@@ -128,7 +134,7 @@ def _elementwise(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     value, slope, *_ = torch.func.jvp(
         lambda y: func(y, *args[1:], **kwargs), (x,), (torch.ones_like(x),)
     )
-    return Bundle(value, scaled(args[0].tangent, slope))
+    return TangentTensor(value, scaled(args[0].tangent, slope))
 
 
 def scaled(tangent: Tensor, slope: Tensor) -> Tensor:
@@ -144,13 +150,15 @@ def _plain_scaled(tangent: Tensor, slope: Tensor) -> Tensor:
 
 @rule("pow", "__pow__")
 def _pow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 2 or not isinstance(args[0], Bundle) or isinstance(args[1], Tensor):
+    if len(args) != 2 or not isinstance(args[0], TangentTensor) or isinstance(args[1], Tensor):
         return NotImplemented
     x, power = args[0], args[1]
-    return Bundle(x.primal**power, x.tangent * like(power * x.primal ** (power - 1), x.tangent))
+    return TangentTensor(
+        x.primal**power, x.tangent * like(power * x.primal ** (power - 1), x.tangent)
+    )
 
 
-def lifted(value: Bundle, ndim: int) -> Tensor:
+def lifted(value: TangentTensor, ndim: int) -> Tensor:
     """Tangents with as many dimensions after the first as the result has, for broadcasting."""
     tangent = value.tangent
     if tangent.ndim == ndim + 1:
@@ -173,14 +181,14 @@ def _sum(
         return NotImplemented
     (a, b), (first, second) = args, signs
     primal = func(primal_of(a), primal_of(b))
-    signed = [(x, sign) for x, sign in ((a, first), (b, second)) if isinstance(x, Bundle)]
+    signed = [(x, sign) for x, sign in ((a, first), (b, second)) if isinstance(x, TangentTensor)]
     (x, sign), *rest = signed
     tangent = lifted(x, primal.ndim)
     if rest:
         y, other = rest[0]
         tangent = torch.add(tangent, lifted(y, primal.ndim), alpha=sign * other)
     tangent = -tangent if sign < 0 else tangent
-    return Bundle(primal, _whole(tangent, primal))
+    return TangentTensor(primal, _whole(tangent, primal))
 
 
 rule("add", "__add__", "__radd__")(partial(_sum, (1, 1)))
@@ -194,33 +202,44 @@ def _mul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         return NotImplemented
     a, b = args
     primal = func(primal_of(a), primal_of(b))
-    if isinstance(a, Bundle) and isinstance(b, Bundle):
+    if isinstance(a, TangentTensor) and isinstance(b, TangentTensor):
         # The second product goes into the first: three tensors of tangents at once would set the
         # peak of a composed activation.
         tangent = lifted(a, primal.ndim) * like(b.primal, a.tangent)
         tangent = tangent.addcmul_(like(a.primal, b.tangent), lifted(b, primal.ndim))
     else:
-        moving, fixed = (a, b) if isinstance(a, Bundle) else (b, a)
+        moving, fixed = (a, b) if isinstance(a, TangentTensor) else (b, a)
         tangent = lifted(moving, primal.ndim) * like(fixed, moving.tangent)
-    return Bundle(primal, _whole(tangent, primal))
+    return TangentTensor(primal, _whole(tangent, primal))
 
 
 @rule("div", "__truediv__", "true_divide")
 def _div(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 2 or kwargs or not isinstance(args[0], Bundle) or isinstance(args[1], Bundle):
+    if (
+        len(args) != 2
+        or kwargs
+        or not isinstance(args[0], TangentTensor)
+        or isinstance(args[1], TangentTensor)
+    ):
         return NotImplemented
     primal = args[0].primal / args[1]
-    return Bundle(
+    return TangentTensor(
         primal, _whole(lifted(args[0], primal.ndim) / like(args[1], args[0].tangent), primal)
     )
 
 
 @rule("masked_fill")
 def _masked_fill(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 3 or not isinstance(args[0], Bundle) or isinstance(args[2], Bundle):
+    if (
+        len(args) != 3
+        or not isinstance(args[0], TangentTensor)
+        or isinstance(args[2], TangentTensor)
+    ):
         return NotImplemented
     primal = args[0].primal.masked_fill(args[1], args[2])
-    return Bundle(primal, _whole(lifted(args[0], primal.ndim).masked_fill(args[1], 0), primal))
+    return TangentTensor(
+        primal, _whole(lifted(args[0], primal.ndim).masked_fill(args[1], 0), primal)
+    )
 
 
 @rule("cat", "concat", "concatenate")
@@ -229,31 +248,37 @@ def _cat(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
     if not isinstance(parts, list | tuple) or not isinstance(dim, int) or "out" in kwargs:
         return NotImplemented
-    some = next(p for p in parts if isinstance(p, Bundle)).tangent
+    some = next(p for p in parts if isinstance(p, TangentTensor)).tangent
     # torch lets an empty vector stand among anything
-    parts = [p for p in parts if isinstance(p, Bundle) or p.numel() or p.ndim > 1]
+    parts = [p for p in parts if isinstance(p, TangentTensor) or p.numel() or p.ndim > 1]
     primal = torch.cat([primal_of(p) for p in parts], dim)
     tangents = [
-        p.tangent if isinstance(p, Bundle) else some.new_zeros(1).expand(len(some), *p.shape)
+        p.tangent if isinstance(p, TangentTensor) else some.new_zeros(1).expand(len(some), *p.shape)
         for p in parts
     ]
-    return Bundle(primal, torch.cat(tangents, dim + 1 if dim >= 0 else dim))
+    return TangentTensor(primal, torch.cat(tangents, dim + 1 if dim >= 0 else dim))
 
 
 @rule("linear")
 def _linear(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, weight, bias = _named(args, kwargs, ("input", "weight", "bias"))
-    if not isinstance(x, Bundle) or isinstance(weight, Bundle) or isinstance(bias, Bundle):
+    if (
+        not isinstance(x, TangentTensor)
+        or isinstance(weight, TangentTensor)
+        or isinstance(bias, TangentTensor)
+    ):
         return NotImplemented
-    return Bundle(func(x.primal, weight, bias), of_tangents(func, x.tangent, weight))
+    return TangentTensor(func(x.primal, weight, bias), of_tangents(func, x.tangent, weight))
 
 
 @rule("addmm")
 def _addmm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if kwargs or [isinstance(x, Bundle) for x in args] != [False, True, False]:
+    if kwargs or [isinstance(x, TangentTensor) for x in args] != [False, True, False]:
         return NotImplemented
     bias, x, weight = args
-    return Bundle(torch.addmm(bias, x.primal, weight), of_tangents(torch.matmul, x.tangent, weight))
+    return TangentTensor(
+        torch.addmm(bias, x.primal, weight), of_tangents(torch.matmul, x.tangent, weight)
+    )
 
 
 @rule("layer_norm")
@@ -261,14 +286,14 @@ def _layer_norm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     x, shape, weight, bias, epsilon = _named(
         args, kwargs, ("input", "normalized_shape", "weight", "bias", "eps")
     )
-    if not isinstance(x, Bundle) or len(shape) != 1:
+    if not isinstance(x, TangentTensor) or len(shape) != 1:
         return NotImplemented
     epsilon = 1e-5 if epsilon is None else epsilon
     value = x.primal
     primal = torch.nn.functional.layer_norm(value, shape, weight, bias, epsilon)
     centred = value - value.mean(-1, keepdim=True)
     scale = (centred.square().mean(-1, keepdim=True) + epsilon).rsqrt()
-    return Bundle(
+    return TangentTensor(
         primal,
         norm_tangent(x.tangent, centred * scale, scale if weight is None else scale * weight),
     )
@@ -302,15 +327,15 @@ def _plain_norm(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
 def _softmax(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x = args[0] if args else None
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    if not isinstance(x, Bundle) or dim is None:
+    if not isinstance(x, TangentTensor) or dim is None:
         return NotImplemented
     weights = func(x.primal, *args[1:], **kwargs)
     dim = dim if dim < 0 else dim - x.primal.ndim
     moved = x.tangent.to(type_of_tangents(weights.dtype))
     if use_compiled() and dim == -1:
-        return Bundle(weights, compiled(_plain_softmax)(moved, weights))
+        return TangentTensor(weights, compiled(_plain_softmax)(moved, weights))
     moved = moved * like(weights, moved)
-    return Bundle(
+    return TangentTensor(
         weights, moved.addcmul_(like(weights, moved), moved.sum(dim, keepdim=True), value=-1)
     )
 
@@ -326,18 +351,18 @@ def _matmul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return NotImplemented
     a, b = args
     primal = func(primal_of(a), primal_of(b))
-    if not isinstance(b, Bundle):
-        return Bundle(primal, by_left(a.tangent, b))
-    if not isinstance(a, Bundle):
-        return Bundle(primal, by_right(a, b.tangent))
+    if not isinstance(b, TangentTensor):
+        return TangentTensor(primal, by_left(a.tangent, b))
+    if not isinstance(a, TangentTensor):
+        return TangentTensor(primal, by_right(a, b.tangent))
     left, right = by_left(a.tangent, b.primal), by_right(a.primal, b.tangent)
     if primal.ndim != 4:
-        return Bundle(primal, left + right)
+        return TangentTensor(primal, left + right)
     # Written token by token, [tangent, example, query, head, ...], as the layers around attention
     # want it.
     tangents, examples, heads, queries, size = left.shape
     out = left.new_empty(tangents, examples, queries, heads, size).transpose(2, 3)
-    return Bundle(primal, torch.add(left, right, out=out))
+    return TangentTensor(primal, torch.add(left, right, out=out))
 
 
 def by_left(tangent: Tensor, matrix: Tensor) -> Tensor:

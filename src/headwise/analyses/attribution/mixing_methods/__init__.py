@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headwise.analyses.attribution.passage import in_single
-from headwise.analyses.attribution.readings.base import Mixing, Seen, traced
-from headwise.analyses.attribution.readings.chefer import read_chefer
-from headwise.analyses.attribution.readings.flow import read_flow
-from headwise.analyses.attribution.readings.norms import read_norm_weighted
-from headwise.analyses.attribution.readings.rollout import read_rollout
-from headwise.analyses.attribution.readings.value_zeroing import read_value_zeroing
+from headwise.analyses.attribution.hooked_pass import in_float32
+from headwise.analyses.attribution.mixing_methods.base import Mixing, MixingInput, trace_for_mixing
+from headwise.analyses.attribution.mixing_methods.chefer import chefer_mixing
+from headwise.analyses.attribution.mixing_methods.flow import flow_mixing
+from headwise.analyses.attribution.mixing_methods.norms import norm_mixing
+from headwise.analyses.attribution.mixing_methods.rollout import rollout_mixing
+from headwise.analyses.attribution.mixing_methods.value_zeroing import value_zeroing_mixing
 from headwise.core.checks import one_of
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel
 from headwise.models.inputs import Input
 
-__all__ = ["READINGS", "Mixing", "Reading", "Seen", "mixing", "traced"]
+__all__ = ["MIXING_METHODS", "Mixing", "MixingInput", "MixingMethod", "mixing", "trace_for_mixing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MixingMethod:
     """One way to read mixing: what computes it, the paper it is from, and whether it goes back to
     the input (`deep`) or stays within the layer."""
 
-    read: Callable[[Seen], Mixing]
+    read: Callable[[MixingInput], Mixing]
     paper: str
     deep: bool
 
 
-READINGS = {
-    "rollout": Reading(read_rollout, "abnar2020", True),
-    "norm": Reading(read_norm_weighted, "kobayashi2021", False),
-    "flow": Reading(read_flow, "abnar2020", True),
-    "value_zeroing": Reading(read_value_zeroing, "mohebbi2023", False),
-    "chefer": Reading(read_chefer, "chefer2021", True),
+MIXING_METHODS = {
+    "rollout": MixingMethod(rollout_mixing, "abnar2020", True),
+    "norm": MixingMethod(norm_mixing, "kobayashi2021", False),
+    "flow": MixingMethod(flow_mixing, "abnar2020", True),
+    "value_zeroing": MixingMethod(value_zeroing_mixing, "mohebbi2023", False),
+    "chefer": MixingMethod(chefer_mixing, "chefer2021", True),
 }
 
 
@@ -77,7 +77,7 @@ def mixing(
     >>> round(float(found.layers[0, -1, 3].sum()), 6)  # what is in token 3 after the last layer
     1.0
     """
-    one_of("reading", reading, tuple(READINGS))
+    one_of("reading", reading, tuple(MIXING_METHODS))
     chosen = None if heads is None else existing_heads(heads, model.layers, model.heads)
-    with in_single(model) as single:
-        return READINGS[reading].read(traced(single, single.batch(inputs), chosen))
+    with in_float32(model) as single:
+        return MIXING_METHODS[reading].read(trace_for_mixing(single, single.batch(inputs), chosen))

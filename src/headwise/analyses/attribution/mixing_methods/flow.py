@@ -8,8 +8,8 @@ import torch
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
-from headwise.analyses.attribution.readings.rollout import averaged
+from headwise.analyses.attribution.mixing_methods.base import Mixing, MixingInput, shares
+from headwise.analyses.attribution.mixing_methods.rollout import averaged
 
 SCALE = 2**28  # capacities are whole numbers to scipy; a row of them sums to this
 MOST_FLOWS = (
@@ -17,7 +17,7 @@ MOST_FLOWS = (
 )
 
 
-def read_flow(seen: Seen) -> Mixing:
+def flow_mixing(seen: MixingInput) -> Mixing:
     """The reading `flow`: by layer, and by head with that head alone in the last step.
 
     One maximum flow for each pair of tokens, layer and head asked for: about half a millisecond

@@ -22,13 +22,13 @@ from headwise.models.tap import SESSION, Call, Running, use_session
 from headwise.text.encode import Batch
 
 
-class Finished(Exception):
+class StopPass(Exception):
     """Raised inside a model once everything asked for was seen: the rest of the pass would be for
     nothing."""
 
 
-class _UntilFinished:
-    """Ends a `with` block at `Finished`, and lets go at once of what the model had under way.
+class _UntilStopPass:
+    """Ends a `with` block at `StopPass`, and lets go at once of what the model had under way.
 
     The frames that the exception came through hold the last layer's tangents. Should anything keep
     the exception (a wrapper around a layer that noted it, a cycle that only the garbage collector
@@ -43,14 +43,14 @@ class _UntilFinished:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if not isinstance(error, Finished):
+        if not isinstance(error, StopPass):
             return False
         traceback.clear_frames(trace)
         error.__traceback__ = None
         return True
 
 
-class Passage(Running):
+class HookedPass(Running):
     """Watches and changes one pass. Methods are for subclasses to fill in; layer and head numbers
     are those of the tap.
 
@@ -64,18 +64,18 @@ class Passage(Running):
     """
 
     def __init__(self, model: HeadModel, rows: int = 1) -> None:
-        check_served(model)
+        check_supported(model)
         self.model, self.sites, self.rows = model, model.sites, rows
         self._layers = LayerCount(model.sites)
 
-    def enters(self, layer: int, hidden: Tensor) -> Tensor | None:
+    def on_layer_input(self, layer: int, hidden: Tensor) -> Tensor | None:
         """E[l] as `[example, token, width]`; what is returned takes its place."""
         return None
 
-    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+    def on_head_outputs(self, layer: int, call: Call, output: Tensor) -> None:
         """Each head's output, `[example, head, token, d_head]`."""
 
-    def leaves(self, hidden: Tensor) -> None:
+    def on_last_output(self, hidden: Tensor) -> None:
         """What leaves the last layer."""
 
     # --- the session of the tap -------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Passage(Running):
         key, value = call.repeated()
         weights, _ = call.weights(key, 0, call.sizes[2])
         output = weights.to(value.dtype) @ value
-        self.attends(layer, call, output)
+        self.on_head_outputs(layer, call, output)
         return output.transpose(1, 2).contiguous(), weights
 
     def run(self, batch: Batch) -> None:
@@ -119,7 +119,7 @@ class Passage(Running):
                 )
                 stack.callback(entry.register_forward_hook(only_in_this_thread(self._leave)).remove)
             stack.enter_context(use_session(self))
-            stack.enter_context(_UntilFinished())
+            stack.enter_context(_UntilStopPass())
             yield
 
     def _enter(
@@ -129,18 +129,18 @@ class Passage(Running):
             return None
         hidden = hidden_input(args, kwargs)
         layer = self._layers.seen  # its own attention is still to come
-        self.calls(layer, module, args, kwargs)
-        given = self.enters(layer, self._turned(hidden))
+        self.on_layer_call(layer, module, args, kwargs)
+        given = self.on_layer_input(layer, self._turned(hidden))
         return None if given is None else replaced(args, kwargs, hidden, self._turned(given))
 
-    def calls(
+    def on_layer_call(
         self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """The call of a layer as the model makes it, before anything is put in its place."""
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if SESSION.get() is self and self._layers.seen == self.sites.layers:
-            self.leaves(self._turned(hidden_output(output)))
+            self.on_last_output(self._turned(hidden_output(output)))
 
     def _turned(self, hidden: Tensor) -> Tensor:
         return hidden.transpose(0, 1) if self.sites.tokens_first else hidden
@@ -171,7 +171,7 @@ def differentiable(module: nn.Module) -> Iterator[None]:
             del gelu.forward
 
 
-def check_served(model: HeadModel) -> None:
+def check_supported(model: HeadModel) -> None:
     """Refuse models whose layers' inputs cannot be reached, or do not stand for tokens of the
     text."""
     if model.stack == "cross":
@@ -191,7 +191,7 @@ def check_served(model: HeadModel) -> None:
 
 
 @contextmanager
-def in_single(model: HeadModel) -> Iterator[HeadModel]:
+def in_float32(model: HeadModel) -> Iterator[HeadModel]:
     """The model itself; for one in half precision, whose derivatives would drown in rounding, a
     copy in float32, which is closed in the end."""
     single = model if torch.finfo(model.dtype).bits >= 32 else model.in_precision(torch.float32)
@@ -202,9 +202,9 @@ def in_single(model: HeadModel) -> Iterator[HeadModel]:
             single.close()
 
 
-def real_pairs(batch: Batch) -> Tensor:
+def token_pair_mask(batch: Batch) -> Tensor:
     """Bool `[example, receiving, source]`: neither token is padding."""
     return batch.attention_mask[:, :, None] & batch.attention_mask[:, None, :]
 
 
-Take = Callable[[int, Tensor], None]  # layer, tangents [tangent, example, ...]
+TangentCallback = Callable[[int, Tensor], None]  # layer, tangents [tangent, example, ...]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-import headwise.analyses.attribution.rules  # noqa: F401  (registers the rules)
-from headwise.analyses.attribution.bundle import Bundle, NotServed
-from headwise.analyses.attribution.passage import Finished, Passage, real_pairs
-from headwise.analyses.attribution.readings.base import Mixing, Seen, shares
+import headwise.analyses.attribution.tangent_rules  # noqa: F401  (registers the rules)
+from headwise.analyses.attribution.hooked_pass import HookedPass, StopPass, token_pair_mask
+from headwise.analyses.attribution.mixing_methods.base import Mixing, MixingInput, shares
 from headwise.analyses.attribution.sketch import normalised
+from headwise.analyses.attribution.tangent_tensor import NoForwardDerivative, TangentTensor
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.structure import Norm, TransformerBlock, find_blocks
@@ -23,7 +23,7 @@ from headwise.models.trace import TraceWatcher
 from headwise.text.encode import Batch
 
 
-def read_norm_weighted(seen: Seen) -> Mixing:
+def norm_mixing(seen: MixingInput) -> Mixing:
     """The reading `norm`: of heads `‖α_ji f(x_i)‖`, of layers the norm of all that token i adds to
     token j in the attention block, residual and norm included."""
     heads, projected = norm_weighted(seen.model, seen.batch, seen.attention)
@@ -121,27 +121,27 @@ def norm_weighted(model: HeadModel, batch: Batch, attention: Tensor) -> tuple[Te
     with torch.no_grad():
         try:
             reading.run(batch)
-        except (NotServed, StopIteration):
+        except (NoForwardDerivative, StopIteration):
             reading = _Values(model)
             reading.run(batch)
     norms, projected = torch.stack(reading.norms, dim=1), isinstance(reading, _Projected)
     return normalised(
-        attention.double() * norms[:, :, :, None, :] * real_pairs(batch)[:, None, None]
+        attention.double() * norms[:, :, :, None, :] * token_pair_mask(batch)[:, None, None]
     ), projected
 
 
-class _Values(Passage):
+class _Values(HookedPass):
     """Norms of the values of each head and token, `[example, head, token]`, layer by layer."""
 
     def __init__(self, model: HeadModel) -> None:
         super().__init__(model)
         self.norms: list[Tensor] = []
 
-    def attends(self, layer: int, call: Call, output: Tensor) -> None:
+    def on_head_outputs(self, layer: int, call: Call, output: Tensor) -> None:
         self.norms.append(call.repeated()[1].double().norm(dim=-1))
 
 
-class _Projected(Passage):
+class _Projected(HookedPass):
     """Norms of the values after each head's part of the output projection.
 
     The head outputs go on as bundles whose tangent h is the values of head h alone. The first
@@ -155,7 +155,7 @@ class _Projected(Passage):
 
     def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
         if self.waiting:
-            raise NotServed("no linear map followed the attention")
+            raise NoForwardDerivative("no linear map followed the attention")
         _, value = call.repeated()
         output, weights = super().attend_layer(layer, call)
         examples, heads, tokens, size = value.shape
@@ -169,7 +169,7 @@ class _Projected(Passage):
         self.examples = len(batch)
         super().run(batch)
 
-    def seen(self, result: Bundle) -> Tensor:
+    def seen(self, result: TangentTensor) -> Tensor:
         """The projection's result: its tangents give the norms, its value goes on."""
         norms = result.tangent.double().norm(
             dim=-1
@@ -181,18 +181,18 @@ class _Projected(Passage):
         self.norms.append(norms.transpose(0, 1))
         self.waiting = False
         if len(self.norms) == self.sites.layers:
-            raise Finished
+            raise StopPass
         return result.primal
 
 
-class _Probe(Bundle):
+class _Probe(TangentTensor):
     """A bundle that reports the first linear map it goes through."""
 
     passage: _Projected
 
     @staticmethod
     def __new__(cls, primal: Tensor, tangent: Tensor, passage: _Projected) -> _Probe:
-        out = Bundle.__new__(cls, primal, tangent)
+        out = TangentTensor.__new__(cls, primal, tangent)
         assert isinstance(out, _Probe)
         out.passage = passage
         return out
@@ -202,8 +202,8 @@ class _Probe(Bundle):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         found = [a for a in tree_leaves((args, kwargs or {})) if isinstance(a, _Probe)]
-        result = Bundle.__torch_function__(func, types, args, kwargs)
-        if not found or not isinstance(result, Bundle):
+        result = TangentTensor.__torch_function__(func, types, args, kwargs)
+        if not found or not isinstance(result, TangentTensor):
             return result
         passage = found[0].passage
         if getattr(func, "__name__", "") in ("linear", "addmm", "matmul", "__matmul__", "einsum"):

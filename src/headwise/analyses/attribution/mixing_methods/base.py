@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headwise.analyses.attribution.passage import real_pairs
+from headwise.analyses.attribution.hooked_pass import token_pair_mask
 from headwise.analyses.attribution.sketch import normalised
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
@@ -15,7 +15,7 @@ from headwise.text.encode import Batch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class MixingInput:
     """A model, a batch, and what a plain pass shows of it: `attention[example, layer, head,
     receiving, source]` in float64 and `visible[example, layer, 1, receiving, source]`. `heads`:
     only these are asked for; None: all."""
@@ -48,14 +48,16 @@ class Mixing:
     note: str = ""
 
 
-def shares(raw: Tensor, seen: Seen) -> Tensor:
+def shares(raw: Tensor, seen: MixingInput) -> Tensor:
     """Rows divided by their sum, without padding; `raw[example, layer, (head,) receiving,
     source]`."""
-    pairs = real_pairs(seen.batch)[:, None]
+    pairs = token_pair_mask(seen.batch)[:, None]
     return normalised(raw.double() * (pairs[:, None] if raw.ndim == 5 else pairs))
 
 
-def traced(model: HeadModel, batch: Batch, heads: Sequence[tuple[int, int]] | None = None) -> Seen:
+def trace_for_mixing(
+    model: HeadModel, batch: Batch, heads: Sequence[tuple[int, int]] | None = None
+) -> MixingInput:
     """One plain pass, for readings to start from."""
     if model.stack == "cross":
         raise ModelError(
@@ -65,4 +67,4 @@ def traced(model: HeadModel, batch: Batch, heads: Sequence[tuple[int, int]] | No
     trace = model.trace(batch, {"attention"})
     assert trace.attention is not None
     assert trace.visible is not None
-    return Seen(model, batch, trace.attention.double(), trace.visible, heads)
+    return MixingInput(model, batch, trace.attention.double(), trace.visible, heads)

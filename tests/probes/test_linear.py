@@ -21,7 +21,7 @@ from headwise.probes import (
     fit_probes,
     fit_regressions,
 )
-from headwise.probes.linear import pick
+from headwise.probes.linear import best_penalty
 from headwise.probes.settings import make_folds
 from headwise.text.tasks import Split
 
@@ -275,7 +275,7 @@ def test_cross_validation_pools_training_and_validation(solver: str) -> None:
             ).predicted
             for p in settings.penalties
         ]
-        picked = pick(torch.from_numpy(by_hand)).numpy()
+        picked = best_penalty(torch.from_numpy(by_hand)).numpy()
         np.testing.assert_array_equal(
             found.predicted, np.stack([whole[k][unit] for unit, k in enumerate(picked)])
         )

@@ -1,5 +1,5 @@
-"""Feature arrays of many heads at once: views on stored vectors that load only the heads and
-examples asked for."""
+"""Feature arrays of many heads: views on stored vectors that load only the heads and examples
+requested."""
 
 from __future__ import annotations
 
@@ -21,34 +21,38 @@ class Features(Protocol):
     size: int
 
     def block(self, start: int, stop: int, rows: np.ndarray) -> np.ndarray:
-        """float32 [unit, row, size] of the units `start..stop`."""
+        """Return float32 `[unit, row, size]` of the units `start` to `stop - 1`."""
 
 
 class ArrayFeatures:
-    """Vectors in one array `[unit..., example, size]` (in memory or memory-mapped, float16 or
-    float32).
+    """Vectors in one array `[unit..., example, size]`, in memory or memory-mapped.
 
-    Leading axes are run through in order.
+    Units are numbered over all leading axes, the last of them fastest.
+
+    Parameters
+    ----------
+    array : array
+        float16 or float32.
     """
 
     def __init__(self, array: Any) -> None:
         if array.ndim < 2:
             raise ParameterError(
-                f"Features need the axes [unit, example, size]; they have shape {tuple(array.shape)}."
+                "Features need the axes [unit, example, size]; they have the shape "
+                f"{tuple(array.shape)}."
             )
         self.array = array
-        self.units, self.examples, self.size = (
-            int(np.prod(array.shape[:-2])),
-            array.shape[-2],
-            array.shape[-1],
-        )
+        self.units = int(np.prod(array.shape[:-2]))
+        self.examples = array.shape[-2]
+        self.size = array.shape[-1]
 
     def block(self, start: int, stop: int, rows: np.ndarray) -> np.ndarray:
-        # Unit by unit: a reshape would copy a slice of a memory-mapped file as a whole.
-        out = np.empty((stop - start, len(rows), self.size), dtype=np.float32)
-        for i in range(start, stop):
-            out[i - start] = self.array[np.unravel_index(i, self.array.shape[:-2])][rows]
-        return out
+        # Unit by unit: a reshape would copy a whole slice of a memory-mapped file.
+        values = np.empty((stop - start, len(rows), self.size), dtype=np.float32)
+        for unit in range(start, stop):
+            position = np.unravel_index(unit, self.array.shape[:-2])
+            values[unit - start] = self.array[position][rows]
+        return values
 
 
 class PairFeatures:
@@ -56,36 +60,41 @@ class PairFeatures:
     pair)."""
 
     def __init__(self, first: Features, second: Features) -> None:
-        if (first.units, first.examples, first.size) != (
-            second.units,
-            second.examples,
-            second.size,
-        ):
+        first_shape = (first.units, first.examples, first.size)
+        second_shape = (second.units, second.examples, second.size)
+        if first_shape != second_shape:
             raise ParameterError(
-                "The vectors of both sentences of a pair must have the same shape."
+                "The vectors of both sentences of a pair must have the same shape; they have "
+                f"{first_shape} and {second_shape}."
             )
-        self.first, self.second = first, second
-        self.units, self.examples, self.size = first.units, first.examples, 4 * first.size
+        self.first = first
+        self.second = second
+        self.units = first.units
+        self.examples = first.examples
+        self.size = 4 * first.size
 
     def block(self, start: int, stop: int, rows: np.ndarray) -> np.ndarray:
-        u, v = self.first.block(start, stop, rows), self.second.block(start, stop, rows)
+        u = self.first.block(start, stop, rows)
+        v = self.second.block(start, stop, rows)
         return np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
 
 
 class JoinedFeatures:
-    """Several units laid end to end as one vector: the concatenation of chosen heads."""
+    """Several units concatenated into one vector."""
 
     def __init__(self, base: Features, chosen: Sequence[int]) -> None:
-        if (
-            not chosen
-            or len(set(chosen)) != len(chosen)
-            or not all(0 <= unit < base.units for unit in chosen)
-        ):
+        distinct = len(set(chosen)) == len(chosen)
+        exist = all(0 <= unit < base.units for unit in chosen)
+        if not chosen or not distinct or not exist:
             raise ParameterError(
-                f"Heads to join must be different numbers from 0 to {base.units - 1}; they are {list(chosen)}."
+                f"Heads to join must be different numbers from 0 to {base.units - 1}; they are "
+                f"{list(chosen)}."
             )
-        self.base, self.chosen = base, tuple(int(unit) for unit in chosen)
-        self.units, self.examples, self.size = 1, base.examples, base.size * len(self.chosen)
+        self.base = base
+        self.chosen = tuple(int(unit) for unit in chosen)
+        self.units = 1
+        self.examples = base.examples
+        self.size = base.size * len(self.chosen)
 
     def block(self, start: int, stop: int, rows: np.ndarray) -> np.ndarray:
         parts = [self.base.block(unit, unit + 1, rows) for unit in self.chosen]
@@ -93,27 +102,30 @@ class JoinedFeatures:
 
 
 class Scaler:
-    """Standardisation learnt on the training part: minus mean, divided by standard deviation.
+    """Standardisation learned on the training part: minus mean, divided by standard deviation.
 
     A constant feature becomes zero.
+
+    Parameters
+    ----------
+    train : Tensor
+        `[unit, example, size]`.
+    standardize : bool
+        False: values stay as they are.
     """
 
     def __init__(self, train: Tensor, standardize: bool) -> None:
-        self.mean, self.scale = (
-            torch.zeros((), device=train.device),
-            torch.ones((), device=train.device),
-        )
-        if standardize:
-            self.mean = train.mean(1, keepdim=True)
-            deviation = (train - self.mean).std(1, keepdim=True, unbiased=False)
-            # Rounding leaves a constant feature a deviation of some 1e-7 of its size: that is no
-            # information to blow up.
-            constant = deviation <= 1e-6 * self.mean.abs()
-            self.scale = torch.where(
-                constant | (deviation == 0),
-                torch.zeros_like(deviation),
-                1 / deviation.clamp(min=1e-30),
-            )
+        self.mean = torch.zeros((), device=train.device)
+        self.scale = torch.ones((), device=train.device)
+        if not standardize:
+            return
+        self.mean = train.mean(1, keepdim=True)
+        deviation = (train - self.mean).std(1, keepdim=True, unbiased=False)
+        # Rounding leaves a constant feature a deviation of some 1e-7 of its size: dividing by that
+        # would turn rounding errors into a feature.
+        constant = (deviation <= 1e-6 * self.mean.abs()) | (deviation == 0)
+        inverse = 1 / deviation.clamp(min=1e-30)
+        self.scale = torch.where(constant, torch.zeros_like(deviation), inverse)
 
     def __call__(self, values: Tensor) -> Tensor:
         return (values - self.mean) * self.scale
@@ -122,24 +134,46 @@ class Scaler:
 def load_features(
     features: Features, start: int, stop: int, rows: np.ndarray, device: str, task: str = "task"
 ) -> Tensor:
-    """The vectors of a block of units on the device; refuses NaN and infinity by unit."""
+    """Load the vectors of some units onto a device; raise if any is NaN or infinite.
+
+    Parameters
+    ----------
+    features : Features
+        All vectors.
+    start, stop : int
+        The first unit, and the one after the last.
+    rows : ndarray
+        Indices of examples.
+    device : str
+        Where the vectors go.
+    task : str, default "task"
+        Named in the error.
+    """
     values = torch.from_numpy(features.block(start, stop, rows)).to(device)
-    bad = ~torch.isfinite(values).all(-1)
-    if bad.any():
-        unit = int(bad.any(1).nonzero()[0, 0])
+    not_finite = ~torch.isfinite(values).all(-1)
+    if not_finite.any():
+        unit = int(not_finite.any(1).nonzero()[0, 0])
         raise InputError(
-            f"{task}: the vectors of unit {start + unit} are NaN or infinite in {int(bad[unit].sum())} of {len(rows)} "
-            "examples; collect them in float32 or check the model's weights."
+            f"{task}: the vectors of unit {start + unit} are NaN or infinite in "
+            f"{int(not_finite[unit].sum())} of {len(rows)} examples; collect them in float32 or "
+            "check the model's weights."
         )
     return values
 
 
 def with_ones(values: Tensor) -> Tensor:
-    """A last column of ones, whose weight is the bias."""
+    """Append a column of ones, whose weight is the bias."""
     return torch.cat([values, torch.ones_like(values[..., :1])], -1)
 
 
 def gram_matrix(values: Tensor) -> Tensor:
-    """`X'X` of each unit [unit, size, size], in float64: in float32 nearly dependent features make
-    it indefinite."""
-    return torch.stack([one.T @ one for one in (unit.double() for unit in values)])
+    """Return `X'X` of each unit, `[unit, size, size]`, in float64.
+
+    In float32 nearly dependent features would make it indefinite.
+    """
+    grams = []
+    for unit in values:
+        # One unit at a time, so that only one copy in float64 is alive.
+        precise = unit.double()
+        grams.append(precise.T @ precise)
+    return torch.stack(grams)

@@ -332,7 +332,7 @@ def test_a_chunk_too_large_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = opened("bert"), ids_batch((5,))
     whole = exact_squared_norms(model, batch).heads
     sizes = []
-    real = forward.push
+    real = forward.push_tangents
 
     def small(model, batch, tangents, heads, layers=None):
         sizes.append(len(tangents))
@@ -340,11 +340,11 @@ def test_a_chunk_too_large_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
             raise torch.OutOfMemoryError("no")
         real(model, batch, tangents, heads, layers)
 
-    monkeypatch.setattr(forward, "push", small)
+    monkeypatch.setattr(forward, "push_tangents", small)
     assert torch.allclose(exact_squared_norms(model, batch).heads, whole, rtol=1e-4)
     assert max(sizes) > 20
     monkeypatch.setattr(
-        forward, "push", lambda *a: (_ for _ in ()).throw(torch.OutOfMemoryError("no"))
+        forward, "push_tangents", lambda *a: (_ for _ in ()).throw(torch.OutOfMemoryError("no"))
     )
     with pytest.raises(ModelError, match="One tangent"):
         exact_squared_norms(model, batch)

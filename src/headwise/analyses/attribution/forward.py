@@ -50,7 +50,7 @@ def exact_squared_norms(
         )
         # The same direction in every example at once: examples do not see each other.
         tangents[places - start, :, places // width, places % width] = 1
-        sums.push(tangents, places // width)
+        sums.add_tangents(tangents, places // width)
 
     for_each_chunk(some, tokens * width, tangents_per_chunk(model, batch, memory), model)
     return sums.squares()
@@ -71,7 +71,7 @@ class SquaredNormSums:
         self.heads = torch.zeros(sizes, dtype=torch.float64, device=model.device)
         self.layers = torch.zeros_like(self.heads[:, :, :, :, 0]) if layer_output else None
 
-    def push_tangents(self, tangents: Tensor, tokens: Tensor) -> None:
+    def add_tangents(self, tangents: Tensor, tokens: Tensor) -> None:
         """Push tangents, the t-th of which stands on token `tokens[t]`, and add up what arrives."""
         heads: list[tuple[int, Tensor]] = []
         layers: list[tuple[int, Tensor]] = []

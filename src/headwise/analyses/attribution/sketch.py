@@ -204,7 +204,7 @@ class _Moments:
             tangents[places - start, :, token] = (
                 signs[:, sample, token].transpose(0, 1).to(self.model.device)
             )
-            sums.push(tangents, token.to(self.model.device))
+            sums.add_tangents(tangents, token.to(self.model.device))
 
         for_each_chunk(some, k * n, tangents_per_chunk(self.model, part, self.memory), self.model)
         chosen = torch.as_tensor(examples, device=self.model.device)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from headwise.probes.structural import (
-    StructuralFit,
     StructuralSettings,
+    StructuralTraining,
     spanning_edges,
     tree_distances,
     undirected_hits,
 )
-from headwise.probes.tree import Trees
+from headwise.probes.tree import DependencyTrees
 
 
 def random_tree(size: int, generator: np.random.Generator) -> np.ndarray:
@@ -68,8 +68,8 @@ def test_punctuation_is_no_word_of_the_spanning_tree() -> None:
 
 
 @pytest.fixture(scope="module")
-def planted() -> tuple[Trees, list[np.ndarray]]:
-    """Trees, and states of which the second layer holds a vector for each word whose squared
+def planted() -> tuple[DependencyTrees, list[np.ndarray]]:
+    """DependencyTrees, and states of which the second layer holds a vector for each word whose squared
     distances are those of the tree, turned and hidden among noise; the first layer is noise
     alone."""
     generator = np.random.default_rng(1)
@@ -90,14 +90,16 @@ def planted() -> tuple[Trees, list[np.ndarray]]:
         )
         heads.append(own)
     scored = [np.ones(len(own), dtype=bool) for own in heads]
-    return Trees(
+    return DependencyTrees(
         [np.zeros((len(own), 1), dtype=np.float32) for own in heads], heads, scored
     ), states
 
 
-def test_a_planted_map_is_found_in_its_layer(planted: tuple[Trees, list[np.ndarray]]) -> None:
+def test_a_planted_map_is_found_in_its_layer(
+    planted: tuple[DependencyTrees, list[np.ndarray]],
+) -> None:
     trees, states = planted
-    fit = StructuralFit(
+    fit = StructuralTraining(
         trees, states.__getitem__, StructuralSettings(learning_rate=0.02, epochs=15)
     )
     probe = fit.fit(np.arange(90), np.arange(90, 110))
@@ -105,7 +107,7 @@ def test_a_planted_map_is_found_in_its_layer(planted: tuple[Trees, list[np.ndarr
     share = found.sum(0) / total.sum()
     assert share[1] > 0.95
     assert share[0] < 0.6
-    short = StructuralFit(trees, states.__getitem__, StructuralSettings(epochs=1))
+    short = StructuralTraining(trees, states.__getitem__, StructuralSettings(epochs=1))
     one, other = (
         short.fit(np.arange(20), np.arange(20, 30)).weight.detach().numpy() for _ in range(2)
     )

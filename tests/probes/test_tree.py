@@ -16,19 +16,19 @@ from headwise.core.errors import InputError
 from headwise.probes.tree import (
     AttentionProbe,
     AttentionWordsProbe,
+    DependencyTrees,
     DistanceWordsProbe,
     TreeProbe,
-    Trees,
     WordMaps,
-    flat_maps,
-    part_of,
+    flatten_maps,
+    make_tree_batch,
     right_branching,
 )
 from headwise.probes.tree_fit import (
-    PRIOR,
-    FitSettings,
-    Prepared,
-    batches_of,
+    PRIOR_VARIANCE,
+    TreeBatches,
+    TreeFitSettings,
+    batch_by_length,
     fit_tree_probe,
     mean_head_weights,
     score_tree_probe,
@@ -41,10 +41,10 @@ HEADS, VECTOR = 4, 6
 
 def made(
     tmp_path: Path, sizes: tuple[int, ...] = SIZES, seed: int = 0
-) -> tuple[Trees, WordMaps, list[np.ndarray]]:
+) -> tuple[DependencyTrees, WordMaps, list[np.ndarray]]:
     rng = np.random.default_rng(seed)
     maps = [rng.dirichlet(np.ones(n), size=(HEADS, n)).astype(np.float16) for n in sizes]
-    trees = Trees(
+    trees = DependencyTrees(
         [rng.normal(size=(n, VECTOR)).astype(np.float32) for n in sizes],
         [
             np.array([rng.choice([h for h in range(n + 1) if h != w]) for w in range(n)])
@@ -55,7 +55,7 @@ def made(
     length = WordMaps.length(sizes, HEADS)
     kept = WordMaps(sizes, HEADS, np.memmap(tmp_path / "maps", np.float16, "w+", shape=(length,)))
     for sentence, own in enumerate(maps):
-        kept.flat(sentence)[:] = flat_maps(own)
+        kept.flat(sentence)[:] = flatten_maps(own)
     return trees, kept, maps
 
 
@@ -131,10 +131,10 @@ PROBES = {
 def test_scores_are_the_formulas_and_uas_counts_their_argmax(name: str, tmp_path: Path) -> None:
     trees, file, maps = made(tmp_path)
     probe = filled(PROBES[name]())
-    part = part_of(trees, [0, 1, 2, 3], file, "cpu")
+    part = make_tree_batch(trees, [0, 1, 2, 3], file, "cpu")
     scores = probe(part).detach().numpy()
     width = max(SIZES)
-    correct, total = score_tree_probe(probe, Prepared(trees, file, np.arange(4), 60))
+    correct, total = score_tree_probe(probe, TreeBatches(trees, file, np.arange(4), 60))
     for s, n in enumerate(SIZES):
         expected = plain_scores(probe, maps[s].astype(float), trees.vectors[s].astype(float))
         found = np.concatenate([scores[s, :n, :n], scores[s, :n, width:]], axis=1)
@@ -149,7 +149,7 @@ def test_scores_are_the_formulas_and_uas_counts_their_argmax(name: str, tmp_path
 
 def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
     trees, _, _ = made(tmp_path)
-    prepared = Prepared(trees, None, np.arange(4))
+    prepared = TreeBatches(trees, None, np.arange(4))
     constant = filled(AttentionProbe(HEADS))
     np.testing.assert_allclose(
         mean_head_weights(constant, prepared), constant.weight.detach(), atol=1e-6
@@ -180,21 +180,21 @@ def test_maps_come_back_as_written(tmp_path: Path) -> None:
 
 def test_batches_hold_every_sentence_once(tmp_path: Path) -> None:
     sizes = list(np.random.default_rng(0).integers(1, 30, 100))
-    groups = list(batches_of(sizes, np.arange(100), 2000))
+    groups = list(batch_by_length(sizes, np.arange(100), 2000))
     assert sorted(s for group in groups for s in group) == list(range(100))
     assert all(len(g) * max(sizes[s] for s in g) ** 2 <= 2000 for g in groups)
     trees, file, _ = made(tmp_path)
-    prepared = Prepared(trees, file, np.array([2, 0, 3]), 30)
+    prepared = TreeBatches(trees, file, np.array([2, 0, 3]), 30)
     first, again = (list(prepared.batches(True, np.random.default_rng(seed))) for seed in (0, 1))
     assert sorted(s for part in first for s in part.sentences) == [0, 2, 3]
     maps = {part.sentences[0]: part.maps for part in first}
     for part in again:  # the second time from what was kept
         assert torch.equal(part.maps, maps[part.sentences[0]])  # type: ignore[arg-type]
-        assert torch.equal(part.maps, part_of(trees, part.sentences, file, "cpu").maps)  # type: ignore[arg-type]
+        assert torch.equal(part.maps, make_tree_batch(trees, part.sentences, file, "cpu").maps)  # type: ignore[arg-type]
 
 
 def test_right_branching_by_hand() -> None:
-    trees = Trees(
+    trees = DependencyTrees(
         [np.zeros((4, 1))], [np.array([1, 2, 4, 2])], [np.array([True, False, True, True])]
     )
     correct, total = right_branching(trees, np.array([0]))
@@ -202,13 +202,13 @@ def test_right_branching_by_hand() -> None:
         1
     ]  # the second word is punctuation; the root and the last word are missed
     assert total.tolist() == [3]
-    last = Trees(
+    last = DependencyTrees(
         [np.zeros((2, 1))], [np.array([1, 2])], [np.array([True, True])]
     )  # a root that is the last word: the word after it is no root
     assert right_branching(last, np.array([0]))[0].tolist() == [1]
 
 
-def parsed(tmp_path: Path) -> dict[str, Prepared]:
+def parsed(tmp_path: Path) -> dict[str, TreeBatches]:
     """Sentences whose head 2 attends to the true head (the root's word to itself), in parts."""
     rng = np.random.default_rng(0)
     sizes = tuple(int(n) for n in rng.integers(3, 12, 60))
@@ -216,27 +216,29 @@ def parsed(tmp_path: Path) -> dict[str, Prepared]:
     heads = [np.array([n if w == 0 else rng.integers(0, w) for w in range(n)]) for n in sizes]
     for vectors in trees.vectors:
         vectors[:, 0] = 1  # so that a weight can be the same for all words
-    trees = Trees(trees.vectors, heads, [np.ones(n, bool) for n in sizes])
+    trees = DependencyTrees(trees.vectors, heads, [np.ones(n, bool) for n in sizes])
     file = WordMaps(sizes, HEADS)
     for s, n in enumerate(sizes):
         own = maps[s].copy()
         own[2] = 0
         own[2, np.arange(n), np.where(heads[s] == n, np.arange(n), heads[s])] = 1
-        file.flat(s)[:] = flat_maps(own)
+        file.flat(s)[:] = flatten_maps(own)
     cuts = {"train": (0, 40), "validation": (40, 50), "test": (50, 60)}
-    return {name: Prepared(trees, file, np.arange(*cut), 600) for name, cut in cuts.items()}
+    return {name: TreeBatches(trees, file, np.arange(*cut), 600) for name, cut in cuts.items()}
 
 
 def test_training_finds_the_head_that_parses(tmp_path: Path) -> None:
     parts = parsed(tmp_path)
     for probe in (AttentionProbe(HEADS), AttentionWordsProbe(HEADS, VECTOR)):
-        fit = fit_tree_probe(probe, parts["train"], parts["validation"], FitSettings(0.02))
+        fit = fit_tree_probe(probe, parts["train"], parts["validation"], TreeFitSettings(0.02))
         correct, total = score_tree_probe(probe, parts["test"])
         assert correct.sum() / total.sum() > 0.9, type(probe).__name__
         assert fit.converged
     constant = AttentionProbe(HEADS)
     assert (
-        fit_tree_probe(constant, parts["train"], parts["validation"], FitSettings(0.1)).validation
+        fit_tree_probe(
+            constant, parts["train"], parts["validation"], TreeFitSettings(0.1)
+        ).validation
         == 1.0
     )
     assert int(constant.weight.detach()[:, 1].argmax()) == 2
@@ -245,9 +247,9 @@ def test_training_finds_the_head_that_parses(tmp_path: Path) -> None:
 def test_the_convex_probe_ends_at_its_optimum(tmp_path: Path) -> None:
     """Against scipy in float64, on maps of no use: nothing is separable."""
     trees, file, maps = made(tmp_path, tuple(range(3, 15)), seed=3)
-    prepared = Prepared(trees, file, np.arange(12), 300)
+    prepared = TreeBatches(trees, file, np.arange(12), 300)
     probe = AttentionProbe(HEADS)
-    fit = fit_tree_probe(probe, prepared, prepared, FitSettings(0.1))
+    fit = fit_tree_probe(probe, prepared, prepared, TreeFitSettings(0.1))
     assert fit.converged
     assert np.isnan(fit.learning_rate)
 
@@ -263,7 +265,7 @@ def test_the_convex_probe_ends_at_its_optimum(tmp_path: Path) -> None:
             for j in np.flatnonzero(trees.scored[s]):
                 total += np.log(np.exp(scores[j]).sum()) - scores[j, trees.heads[s][j]]
                 count += 1
-        return (total + (values**2).sum() / (2 * PRIOR)) / count
+        return (total + (values**2).sum() / (2 * PRIOR_VARIANCE)) / count
 
     found = np.append(probe.weight.detach().numpy().ravel(), float(probe.root.detach()))
     best = minimize(loss, found, method="BFGS", options={"gtol": 1e-7})
@@ -281,7 +283,7 @@ def test_rates_are_searched_beyond_the_first_ones_and_the_best_state_is_kept(
         probe,
         parts["train"],
         parts["validation"],
-        FitSettings(1e-5, 12),
+        TreeFitSettings(1e-5, 12),
         lambda _, uas: looks.append(uas),
     )
     assert fit.learning_rate >= 1e-5 * 9  # the first three rates are far too small
@@ -291,7 +293,7 @@ def test_rates_are_searched_beyond_the_first_ones_and_the_best_state_is_kept(
         AttentionWordsProbe(HEADS, VECTOR),
         parts["train"],
         parts["validation"],
-        FitSettings(1e-5, 3, search=False),
+        TreeFitSettings(1e-5, 3, search=False),
     )
     assert given.learning_rate == 1e-5
     assert given.validation < fit.validation

@@ -1,4 +1,5 @@
-"""Graph-based parsers of few parameters on all heads' word-level maps (Clark et al. 2019, §5)."""
+"""Graph-based parsers with few parameters on the word-level attention of all heads (Clark et al.
+2019, §5)."""
 
 from __future__ import annotations
 
@@ -9,58 +10,72 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-NEVER = -1e9
-NEAR = (-2, -1, 0, 1, 2)  # distances with an indicator of their own
+EXCLUDED = -1e9  # score of what cannot be a head
+NOT_SCORED = -100  # gold head of words that are not scored; cross_entropy ignores it
+NEAR_DISTANCES = (-2, -1, 0, 1, 2)  # distances with an indicator feature of their own
 
 
 class WordMaps:
-    """Word-level maps `[from word, to word, head]` of many sentences, one behind the other in one
-    float16 array.
+    """Word-level maps `[from word, to word, head]` of many sentences, concatenated in one float16
+    array.
 
     Parameters
     ----------
     sizes : sequence of int
-        The words of each sentence.
+        Number of words of each sentence.
     heads : int
-        Of all layers together.
+        Number of heads, all layers together.
     values : ndarray, optional
-        The array of `WordMaps.length(sizes, heads)` numbers, where it is not to be in memory.
+        An array of `WordMaps.length(sizes, heads)` numbers, for instance in a file; by default one
+        in memory.
     """
 
     def __init__(self, sizes: Sequence[int], heads: int, values: np.ndarray | None = None) -> None:
-        self.sizes, self.heads = np.asarray(sizes, dtype=np.int64), heads
+        self.sizes = np.asarray(sizes, dtype=np.int64)
+        self.heads = heads
         self.starts = np.concatenate([[0], np.cumsum(self.sizes**2 * heads)])
-        self.values = np.zeros(self.starts[-1], dtype=np.float16) if values is None else values
+        if values is None:
+            values = np.zeros(self.starts[-1], dtype=np.float16)
+        self.values = values
 
     @staticmethod
     def length(sizes: Sequence[int], heads: int) -> int:
-        """How many numbers there are."""
+        """Return how many numbers the maps of such sentences have."""
         return int((np.asarray(sizes, dtype=np.int64) ** 2).sum()) * heads
 
     def flat(self, sentence: int) -> np.ndarray:
-        """The numbers of a sentence, to be read or written."""
+        """Return a view on the numbers of a sentence, to read or write."""
         return self.values[self.starts[sentence] : self.starts[sentence + 1]]
 
     def read(self, sentences: Sequence[int], width: int) -> Tensor:
-        """Maps `[sentence, from word, to word, head]` as float32, padded by zeros to `width`
-        words."""
-        out = torch.zeros(len(sentences), width, width, self.heads)
-        for place, sentence in enumerate(sentences):
+        """Return maps `[sentence, from word, to word, head]` as float32, padded with zeros to
+        `width` words."""
+        padded = torch.zeros(len(sentences), width, width, self.heads)
+        for row, sentence in enumerate(sentences):
             n = int(self.sizes[sentence])
-            block = np.array(self.flat(sentence)).reshape(n, n, self.heads)
-            out[place, :n, :n] = torch.from_numpy(block).float()
-        return out
+            maps = np.array(self.flat(sentence)).reshape(n, n, self.heads)
+            padded[row, :n, :n] = torch.from_numpy(maps).float()
+        return padded
 
 
-def flat_maps(maps: np.ndarray) -> np.ndarray:
-    """`maps[head, from word, to word]` of a sentence in the order that `WordMaps` keeps."""
+def flatten_maps(maps: np.ndarray) -> np.ndarray:
+    """Return `maps[head, from word, to word]` of a sentence in the order of `WordMaps`."""
     return np.moveaxis(maps, 0, -1).ravel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trees:
-    """Sentences for the probes: word vectors, each word's head (the number of words for the root),
-    who is scored."""
+class DependencyTrees:
+    """Sentences for the probes.
+
+    Attributes
+    ----------
+    vectors : list of ndarray
+        Word vectors `[word, size]` of each sentence.
+    heads : list of ndarray
+        The head of each word; the number of words stands for the root.
+    scored : list of ndarray
+        Whether each word is scored (all but punctuation).
+    """
 
     vectors: list[np.ndarray]
     heads: list[np.ndarray]
@@ -71,63 +86,90 @@ class Trees:
 
     @property
     def sizes(self) -> list[int]:
+        """Number of words of each sentence."""
         return [len(heads) for heads in self.heads]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class TreeBatch:
     """Some sentences as padded tensors.
 
-    `maps[sentence, from, to, head]` (None for probes that look at no maps), `vectors[sentence,
-    word, size]`, `head[sentence, word]` (width for the root, −100 for words that are not scored),
-    `real[sentence, word]`."""
+    Attributes
+    ----------
+    sentences : list of int
+        Their numbers.
+    maps : Tensor, optional
+        `[sentence, from, to, head]`; None for probes that use no attention.
+    vectors : Tensor
+        `[sentence, word, size]`.
+    gold_heads : Tensor
+        `[sentence, word]`: the width of the batch for the root, `NOT_SCORED` for words that are not
+        scored.
+    word_mask : Tensor
+        `[sentence, word]`: False for padding.
+    """
 
     sentences: list[int]
     maps: Tensor | None
     vectors: Tensor
-    head: Tensor
-    attention_mask: Tensor
+    gold_heads: Tensor
+    word_mask: Tensor
+
+    @property
+    def width(self) -> int:
+        """Words of the longest sentence."""
+        return self.word_mask.shape[1]
+
+    @property
+    def scored(self) -> Tensor:
+        """Bool `[sentence, word]`: words whose head is scored."""
+        return self.gold_heads >= 0
 
 
-def part_of(
-    trees: Trees, sentences: Sequence[int], word_maps: WordMaps | None, device: torch.device | str
-) -> Part:
+def make_tree_batch(
+    trees: DependencyTrees,
+    sentences: Sequence[int],
+    word_maps: WordMaps | None,
+    device: torch.device | str,
+) -> TreeBatch:
     """Pad some sentences to the longest of them."""
-    width = max(len(trees.heads[s]) for s in sentences)
+    width = max(len(trees.heads[sentence]) for sentence in sentences)
     vectors = torch.zeros(len(sentences), width, trees.vectors[sentences[0]].shape[1])
-    head = torch.full((len(sentences), width), -100)
-    attention_mask = torch.zeros(len(sentences), width, dtype=torch.bool)
-    for place, s in enumerate(sentences):
-        n = len(trees.heads[s])
-        vectors[place, :n] = torch.from_numpy(trees.vectors[s])
-        gold = np.where(trees.heads[s] == n, width, trees.heads[s])
-        head[place, :n] = torch.from_numpy(np.where(trees.scored[s], gold, -100))
-        attention_mask[place, :n] = True
-    maps = None if word_maps is None else word_maps.read(sentences, width).to(device)
-    return Part(
-        list(sentences), maps, vectors.to(device), head.to(device), attention_mask.to(device)
+    gold_heads = torch.full((len(sentences), width), NOT_SCORED)
+    word_mask = torch.zeros(len(sentences), width, dtype=torch.bool)
+    for row, sentence in enumerate(sentences):
+        heads = trees.heads[sentence]
+        n = len(heads)
+        vectors[row, :n] = torch.from_numpy(trees.vectors[sentence])
+        root_last = np.where(heads == n, width, heads)
+        scored_heads = np.where(trees.scored[sentence], root_last, NOT_SCORED)
+        gold_heads[row, :n] = torch.from_numpy(scored_heads)
+        word_mask[row, :n] = True
+    maps = None
+    if word_maps is not None:
+        maps = word_maps.read(sentences, width).to(device)
+    return TreeBatch(
+        list(sentences), maps, vectors.to(device), gold_heads.to(device), word_mask.to(device)
     )
 
 
 class TreeProbe(nn.Module):
     """Scores of every candidate head of every word.
 
-    `forward` gives `[sentence, dependent, candidate]`, the last candidate being the root.
+    `forward` returns `[sentence, dependent, candidate]`; the last candidate is the root.
     """
 
     needs_maps = True
-    convex = False  # and of few parameters: its one optimum is found by L-BFGS
+    convex = False  # True: few parameters and one optimum, which L-BFGS finds
 
-    def forward(self, part: Part) -> Tensor:
-        scores, root = self.scores(part)
-        size = scores.shape[1]
-        closed = ~part.attention_mask[:, None, :] | torch.eye(
-            size, dtype=torch.bool, device=scores.device
-        )
-        return torch.cat([scores.masked_fill(closed, NEVER), root[..., None]], dim=-1)
+    def forward(self, batch: TreeBatch) -> Tensor:
+        scores, root_scores = self.scores(batch)
+        own_word = torch.eye(batch.width, dtype=torch.bool, device=scores.device)
+        excluded = ~batch.word_mask[:, None, :] | own_word
+        return torch.cat([scores.masked_fill(excluded, EXCLUDED), root_scores[..., None]], dim=-1)
 
-    def scores(self, part: Part) -> tuple[Tensor, Tensor]:
-        """Scores of words `[sentence, dependent, candidate]` and of the root `[sentence,
+    def scores(self, batch: TreeBatch) -> tuple[Tensor, Tensor]:
+        """Return scores of words `[sentence, dependent, candidate]` and of the root `[sentence,
         dependent]`."""
         raise NotImplementedError
 
@@ -142,30 +184,26 @@ class AttentionProbe(TreeProbe):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(
-            torch.zeros(heads, 2)
-        )  # w: from candidate to dependent; u: the other way
+        # [head, (w, u)]: w weighs attention from candidate to dependent, u the reverse.
+        self.weight = nn.Parameter(torch.zeros(heads, 2))
         self.root = nn.Parameter(torch.zeros(()))
 
-    def scores(self, part: Part) -> tuple[Tensor, Tensor]:
-        assert part.maps is not None
-        both = part.maps @ self.weight  # from, to, which
-        return both[..., 0].transpose(1, 2) + both[..., 1], self.root.expand(
-            part.attention_mask.shape
-        )
+    def scores(self, batch: TreeBatch) -> tuple[Tensor, Tensor]:
+        assert batch.maps is not None
+        weighted = batch.maps @ self.weight  # sentence, from, to, (w, u)
+        scores = weighted[..., 0].transpose(1, 2) + weighted[..., 1]
+        return scores, self.root.expand(batch.word_mask.shape)
 
-    def head_weights(self, part: Part) -> Tensor:
-        """The weight of each head, `[scored word, head, (w, u)]`: the same for all words."""
-        return self.weight.expand(int((part.head >= 0).sum()), -1, -1)
+    def head_weights(self, batch: TreeBatch) -> Tensor:
+        """Return the weight of each head, `[scored word, head, (w, u)]`: the same for all words."""
+        return self.weight.expand(int(batch.scored.sum()), -1, -1)
 
 
 class AttentionWordsProbe(TreeProbe):
-    """The same with `w_k = W_k · (v_i ⊕ v_j)` and `u_k = U_k · (v_i ⊕ v_j)`.
+    """`AttentionProbe` with `w_k = W_k · (v_i ⊕ v_j)` and `u_k = U_k · (v_i ⊕ v_j)`.
 
     The root, which no attention reaches, has a learned bias and vector: `b + r · v_j`.
-
-    `W_k · (v_i ⊕ v_j)` is a sum of one number for the candidate and one for the dependent, so
-    nothing of size word² × vector is ever formed."""
+    """
 
     def __init__(self, heads: int, size: int) -> None:
         super().__init__()
@@ -174,97 +212,114 @@ class AttentionWordsProbe(TreeProbe):
         self.root = nn.Parameter(torch.zeros(()))
         self.root_vector = nn.Parameter(torch.zeros(size))
 
-    def _parts(self, part: Part) -> tuple[Tensor, Tensor]:
-        flat = (part.vectors @ weight.flatten(1) for weight in (self.candidate, self.dependent))
-        # sentence, word, head, (w, u)
-        candidate, dependent = (f.view(*f.shape[:-1], *self.candidate.shape[1:]) for f in flat)
-        return candidate, dependent
+    def _word_weights(self, batch: TreeBatch) -> tuple[Tensor, Tensor]:
+        """Return what each word adds to w and u as candidate and as dependent, `[sentence, word,
+        head, (w, u)]`.
 
-    def scores(self, part: Part) -> tuple[Tensor, Tensor]:
-        assert part.maps is not None
-        candidate, dependent = self._parts(part)
-        # For w the looking word is the candidate, for u the dependent.
-        looking = torch.stack([candidate[..., 0], dependent[..., 1]], dim=-1)
-        looked_at = torch.stack([dependent[..., 0], candidate[..., 1]], dim=-1)
-        both = part.maps @ looking + (part.maps.transpose(1, 2) @ looked_at).transpose(
-            1, 2
-        )  # from, to, which
-        return both[..., 0].transpose(1, 2) + both[
-            ..., 1
-        ], self.root + part.vectors @ self.root_vector
-
-    def head_weights(self, part: Part) -> Tensor:
-        """The weight of each head for each scored word and its true head, `[word, head, (w, u)]`.
-
-        Words under the root have none.
+        `W_k · (v_i ⊕ v_j)` is the sum of one number for the candidate and one for the dependent, so
+        that no tensor of size word² × vector is formed.
         """
-        candidate, dependent = self._parts(part)
-        sentence, word = ((part.head >= 0) & (part.head < part.attention_mask.shape[1])).nonzero(
-            as_tuple=True
-        )
-        return candidate[sentence, part.head[sentence, word]] + dependent[sentence, word]
+        candidate = batch.vectors @ self.candidate.flatten(1)
+        dependent = batch.vectors @ self.dependent.flatten(1)
+        shape = self.candidate.shape[1:]
+        return candidate.unflatten(-1, shape), dependent.unflatten(-1, shape)
+
+    def scores(self, batch: TreeBatch) -> tuple[Tensor, Tensor]:
+        assert batch.maps is not None
+        candidate, dependent = self._word_weights(batch)
+        # For w the attending word is the candidate, for u the dependent.
+        attending = torch.stack([candidate[..., 0], dependent[..., 1]], dim=-1)
+        attended = torch.stack([dependent[..., 0], candidate[..., 1]], dim=-1)
+        by_attending = batch.maps @ attending
+        by_attended = (batch.maps.transpose(1, 2) @ attended).transpose(1, 2)
+        weighted = by_attending + by_attended  # sentence, from, to, (w, u)
+        scores = weighted[..., 0].transpose(1, 2) + weighted[..., 1]
+        return scores, self.root + batch.vectors @ self.root_vector
+
+    def head_weights(self, batch: TreeBatch) -> Tensor:
+        """Return the weight of each head for each scored word and its true head, `[word, head, (w,
+        u)]`.
+
+        Words under the root are left out.
+        """
+        candidate, dependent = self._word_weights(batch)
+        has_head = batch.scored & (batch.gold_heads < batch.width)
+        sentence, word = has_head.nonzero(as_tuple=True)
+        head = batch.gold_heads[sentence, word]
+        return candidate[sentence, head] + dependent[sentence, word]
 
 
 class DistanceWordsProbe(TreeProbe):
-    """One hidden layer on the vectors of both words and on their distance.
+    """One hidden layer on the vectors of both words and their distance; the root has a learned
+    vector and a feature of its own.
 
-    Distance / length ahead and behind apart, indicators of −2..2 and of the root.
-
-    The root has a learned vector.
+    Parameters
+    ----------
+    size : int
+        Of word vectors.
+    hidden : int
+        Width of the hidden layer.
+    generator : torch.Generator
+        Draws the initial weights.
     """
 
     needs_maps = False
 
     def __init__(self, size: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
-        features = len(NEAR) + 2
+        n_features = len(NEAR_DISTANCES) + 2
 
-        def drawn(rows: int) -> nn.Parameter:
-            return nn.Parameter(
-                torch.randn(rows, hidden, generator=generator) / np.sqrt(2 * size + features)
-            )
+        def random_weights(rows: int) -> nn.Parameter:
+            weights = torch.randn(rows, hidden, generator=generator)
+            return nn.Parameter(weights / np.sqrt(2 * size + n_features))
 
-        self.candidate, self.dependent, self.distance = drawn(size), drawn(size), drawn(features)
+        # The order of these lines decides which random numbers each parameter gets.
+        self.candidate = random_weights(size)
+        self.dependent = random_weights(size)
+        self.distance = random_weights(n_features)
         self.root_vector = nn.Parameter(torch.zeros(size))
-        self.root_feature = drawn(1)
+        self.root_feature = random_weights(1)
         self.bias = nn.Parameter(torch.zeros(hidden))
         self.out = nn.Parameter(torch.randn(hidden, generator=generator) / np.sqrt(hidden))
 
-    def scores(self, part: Part) -> tuple[Tensor, Tensor]:
-        dependent = part.vectors @ self.dependent + self.bias
-        candidate = part.vectors @ self.candidate
-        near = (
-            distance_features(part.attention_mask) @ self.distance
-        )  # sentence, dependent, candidate, hidden
-        words = torch.relu(dependent[:, :, None] + candidate[:, None] + near) @ self.out
-        root = (
-            torch.relu(dependent + self.root_vector @ self.candidate + self.root_feature[0])
-            @ self.out
-        )
-        return words, root
+    def scores(self, batch: TreeBatch) -> tuple[Tensor, Tensor]:
+        dependent = batch.vectors @ self.dependent + self.bias
+        candidate = batch.vectors @ self.candidate
+        distance = distance_features(batch.word_mask) @ self.distance
+        # sentence, dependent, candidate, hidden
+        hidden = torch.relu(dependent[:, :, None] + candidate[:, None] + distance)
+        root = self.root_vector @ self.candidate + self.root_feature[0]
+        root_hidden = torch.relu(dependent + root)
+        return hidden @ self.out, root_hidden @ self.out
 
 
-def distance_features(attention_mask: Tensor) -> Tensor:
-    """Features `[sentence, dependent, candidate, feature]` of distances, candidate − dependent.
+def distance_features(word_mask: Tensor) -> Tensor:
+    """Return features of distances d = candidate − dependent, `[sentence, dependent, candidate,
+    feature]`.
 
-    d / n ahead, −d / n behind, and an indicator for each of −2..2.
+    d / n for candidates to the right, −d / n for those to the left, and an indicator for each of
+    −2..2.
     """
-    width = attention_mask.shape[1]
-    places = torch.arange(width, device=attention_mask.device)
-    distance = (places[None, :] - places[:, None]).float()
-    length = attention_mask.sum(1).clamp(min=1)[:, None, None].float()
-    shares = [distance.clamp(min=0) / length, (-distance).clamp(min=0) / length]
-    indicators = [(distance == d).float().expand(len(attention_mask), -1, -1) for d in NEAR]
-    return torch.stack([*shares, *indicators], dim=-1)
+    positions = torch.arange(word_mask.shape[1], device=word_mask.device)
+    distance = (positions[None, :] - positions[:, None]).float()
+    length = word_mask.sum(1).clamp(min=1)[:, None, None].float()
+    features = [distance.clamp(min=0) / length, (-distance).clamp(min=0) / length]
+    for near in NEAR_DISTANCES:
+        features.append((distance == near).float().expand(len(word_mask), -1, -1))
+    return torch.stack(features, dim=-1)
 
 
-def right_branching(trees: Trees, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Words found and words scored when every word's head is the next one (the last word has
-    none)."""
+def right_branching(trees: DependencyTrees, sentences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return correct words and scored words of each sentence when every word's head is the next
+    word (the last word has none)."""
     correct = []
-    for s in sentences:
-        following = np.arange(len(trees.heads[s])) + 1
-        found = (trees.heads[s] == following) & (following < len(following)) & trees.scored[s]
-        correct.append(int(found.sum()))
-    total = [int(trees.scored[s].sum()) for s in sentences]
+    total = []
+    for sentence in sentences:
+        heads = trees.heads[sentence]
+        scored = trees.scored[sentence]
+        next_word = np.arange(len(heads)) + 1
+        # The word after the last is no word: it would stand for the root.
+        hits = (heads == next_word) & (next_word < len(heads)) & scored
+        correct.append(int(hits.sum()))
+        total.append(int(scored.sum()))
     return np.array(correct, dtype=float), np.array(total, dtype=float)

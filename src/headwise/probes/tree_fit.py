@@ -1,5 +1,5 @@
-"""Training parsing probes to the end: L-BFGS where there is one optimum, Adam with a searched rate
-elsewhere."""
+"""Training of parsing probes to convergence: L-BFGS where there is one optimum, Adam with a
+searched learning rate elsewhere."""
 
 from __future__ import annotations
 
@@ -14,33 +14,36 @@ from torch import Tensor, nn
 from headwise.probes.tree import (
     AttentionProbe,
     AttentionWordsProbe,
-    Part,
+    DependencyTrees,
+    TreeBatch,
     TreeProbe,
-    Trees,
     WordMaps,
-    part_of,
+    make_tree_batch,
 )
 
-LEAST_STEPS = 20  # of the optimizer in an epoch
-KEPT_BYTES = 2**30  # of padded maps in memory; on a GPU half of what is free
-FACTOR = 3.0  # from one rate to the next in the search
-TRIAL = 2  # epochs in which a rate shows what it is worth
-FARTHEST = 4  # rates the search may go beyond the given one, each way
-COOLINGS = 2  # times the rate is lowered once nothing gets better
-ITERATIONS = 300  # of L-BFGS
-PRIOR = 100.0  # variance of weights before any word is seen: so wide that it matters only where few words separate
-Report = Callable[[int, float], None]
+MIN_STEPS = 20  # optimizer steps in an epoch
+MAP_BYTES = 2**30  # padded maps kept in memory; on a GPU half of what is free
+RATE_FACTOR = 3.0  # from one learning rate to the next
+TRIAL_EPOCHS = 2  # epochs by which a learning rate is judged
+MAX_RATE_STEPS = 4  # how far the search may go from the first rate, in either direction
+MAX_COOLINGS = 2  # times the rate is lowered once validation stops improving
+MAX_ITERATIONS = 300  # of L-BFGS
+# Variance of the weights before any data: so wide that it matters only where few words separate
+# the classes and the optimum would lie at infinity.
+PRIOR_VARIANCE = 100.0
+Report = Callable[[int, float], None]  # epoch, validation UAS
 
 
 @dataclass(frozen=True, slots=True)
-class FitSettings:
+class TreeFitSettings:
     """How a probe is trained, on the mean cross-entropy of a batch's words.
 
-    A convex probe goes to its optimum by L-BFGS, under a wide normal prior that keeps it finite.
+    A convex probe is fitted by L-BFGS, with a wide normal prior that keeps its weights finite.
     Others are trained by Adam: a few rates are tried for two epochs each, `learning_rate` first,
-    and further where the best is the last one tried (with `search`); the best goes on. After
-    `patience` epochs without a better validation UAS the rate falls to a third, from the best
-    state; the third time the training ends. The state with the best validation UAS is kept."""
+    and further ones while the best is the last one tried (with `search`). After `patience` epochs
+    without a better validation UAS the rate is divided by three, from the best state; the third
+    time training ends. The state with the best validation UAS is kept.
+    """
 
     learning_rate: float
     epochs: int = 60
@@ -51,9 +54,20 @@ class FitSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
-    """What training came to: the best validation UAS, the rate it was reached with (NaN for
-    L-BFGS), passes over the training part in all, and whether it ended by itself."""
+class TreeFit:
+    """Outcome of a training.
+
+    Attributes
+    ----------
+    validation : float
+        The best validation UAS.
+    learning_rate : float
+        The rate it was reached with; NaN for L-BFGS.
+    epochs : int
+        Passes over the training part.
+    converged : bool
+        Whether training ended before its limit of epochs.
+    """
 
     validation: float
     learning_rate: float
@@ -61,285 +75,343 @@ class Fit:
     converged: bool
 
 
-class Prepared:
-    """Sentences in batches of like length, padded once; their maps, rounded to half precision, are
-    kept where they fit: ready to use where there is room for that."""
+class TreeBatches:
+    """Sentences in padded batches of similar length, with their maps cached where memory allows.
+
+    Parameters
+    ----------
+    trees : DependencyTrees
+        All sentences.
+    word_maps : WordMaps, optional
+        Their maps; None for probes that use no attention.
+    sentences : ndarray
+        Numbers of the sentences to batch.
+    batch_pairs : int, default 16384
+        Word pairs in a batch, padding included.
+    device : str, default "cpu"
+        Where batches go.
+    """
 
     def __init__(
         self,
-        trees: Trees,
+        trees: DependencyTrees,
         word_maps: WordMaps | None,
         sentences: np.ndarray,
         batch_pairs: int = 16_384,
         device: str = "cpu",
     ) -> None:
-        self.trees, self.word_maps, self.sentences, self.device = (
-            trees,
-            word_maps,
-            sentences,
-            device,
-        )
-        self.groups = list(batches_of(trees.sizes, sentences, batch_pairs))
-        self.parts = [part_of(trees, group, None, device) for group in self.groups]
-        self._scored = [int((part.head >= 0).sum()) for part in self.parts]
-        self.words = sum(self._scored)
-        heads = 0 if word_maps is None else word_maps.heads
-        self._kept: list[Tensor | None] = [None] * len(self.groups)
-        numbers = heads * sum(
-            part.attention_mask.shape[1] * part.attention_mask.numel() for part in self.parts
-        )
-        self._keep, self._ready = 2 * numbers <= _room(device), 4 * numbers <= _room(device)
+        self.trees = trees
+        self.word_maps = word_maps
+        self.sentences = sentences
+        self.device = device
+        self.without_maps: list[TreeBatch] = []
+        for group in batch_by_length(trees.sizes, sentences, batch_pairs):
+            self.without_maps.append(make_tree_batch(trees, group, None, device))
+        self._n_scored = [int(batch.scored.sum()) for batch in self.without_maps]
+        self.n_words = sum(self._n_scored)
+
+        n_heads = 0 if word_maps is None else word_maps.heads
+        n_pairs = sum(batch.width * batch.word_mask.numel() for batch in self.without_maps)
+        map_memory = _memory_for_maps(device)
+        self._cache_maps = 2 * n_heads * n_pairs <= map_memory
+        # Float32 maps need no conversion in each epoch, but twice the memory.
+        self._cache_as_float32 = 4 * n_heads * n_pairs <= map_memory
+        self._cached: list[Tensor | None] = [None] * len(self.without_maps)
 
     def __len__(self) -> int:
-        return len(self.parts)
+        return len(self.without_maps)
 
-    def batches(self, maps: bool, generator: np.random.Generator | None = None) -> Iterator[Part]:
-        """All batches, with their maps where these are asked for; with a generator, for training,
-        in a random order and without those that have no word to learn from."""
-        places = np.arange(len(self)) if generator is None else generator.permutation(len(self))
-        for place in places.tolist():
-            part = self.parts[place]
-            if generator is not None and not self._scored[place]:
+    def batches(
+        self, maps: bool, generator: np.random.Generator | None = None
+    ) -> Iterator[TreeBatch]:
+        """Yield all batches.
+
+        Parameters
+        ----------
+        maps : bool
+            Whether batches have their maps, rounded to half precision.
+        generator : numpy Generator, optional
+            For training: batches come in a random order, without those that have no scored word.
+        """
+        if generator is None:
+            order = np.arange(len(self))
+        else:
+            order = generator.permutation(len(self))
+        for number in order.tolist():
+            batch = self.without_maps[number]
+            if generator is not None and not self._n_scored[number]:
                 continue
             if not maps or self.word_maps is None:
-                yield part
-                continue
-            kept = self._kept[place]
-            if kept is None:
-                kept = (
-                    self.word_maps.read(self.groups[place], part.attention_mask.shape[1])
-                    .half()
-                    .to(self.device)
-                )
-                kept = kept.float() if self._ready else kept
-                self._kept[place] = kept if self._keep else None
-            yield replace(part, maps=kept.float())
+                yield batch
+            else:
+                yield replace(batch, maps=self._maps(number).float())
+
+    def _maps(self, number: int) -> Tensor:
+        cached = self._cached[number]
+        if cached is not None:
+            return cached
+        assert self.word_maps is not None
+        batch = self.without_maps[number]
+        maps = self.word_maps.read(batch.sentences, batch.width).half().to(self.device)
+        if self._cache_as_float32:
+            maps = maps.float()
+        if self._cache_maps:
+            self._cached[number] = maps
+        return maps
 
 
-def _room(device: str) -> int:
-    return torch.cuda.mem_get_info(device)[0] // 2 if device.startswith("cuda") else KEPT_BYTES
+def _memory_for_maps(device: str) -> int:
+    if device.startswith("cuda"):
+        return torch.cuda.mem_get_info(device)[0] // 2
+    return MAP_BYTES
 
 
-def batches_of(
+def batch_by_length(
     sizes: Sequence[int], sentences: np.ndarray, batch_pairs: int
 ) -> Iterator[list[int]]:
-    """Sentences of like length, at most so many word pairs at a time (at least one sentence)."""
+    """Yield groups of sentences of similar length with at most `batch_pairs` word pairs each (at
+    least one sentence)."""
     group: list[int] = []
-    for s in sorted(sentences.tolist(), key=lambda s: sizes[s]):
-        if group and (len(group) + 1) * sizes[s] ** 2 > batch_pairs:
+    for sentence in sorted(sentences.tolist(), key=lambda number: sizes[number]):
+        if group and (len(group) + 1) * sizes[sentence] ** 2 > batch_pairs:
             yield group
             group = []
-        group.append(s)
+        group.append(sentence)
     if group:
         yield group
 
 
 def fit_tree_probe(
     probe: TreeProbe,
-    train: Prepared,
-    validation: Prepared,
-    settings: FitSettings,
+    train: TreeBatches,
+    validation: TreeBatches,
+    settings: TreeFitSettings,
     report: Report | None = None,
-) -> Fit:
-    """Train a probe in place. `report(epoch, validation UAS)` is told of every look at the
-    validation part."""
+) -> TreeFit:
+    """Train a probe in place.
+
+    Parameters
+    ----------
+    probe : TreeProbe
+        Changed in place.
+    train, validation : TreeBatches
+        The sentences to learn from, and those that decide when to stop.
+    settings : TreeFitSettings
+        How it is trained.
+    report : callable, optional
+        Called with the epoch and the validation UAS after each epoch.
+    """
     probe.to(settings.device)
-    tell = report or (lambda epoch, uas: None)
-    if not train.words:  # nothing to learn from: all words are punctuation
-        return Fit(_uas(probe, validation), float("nan"), 0, True)
+    if report is None:
+        report = _no_report
+    if not train.n_words:  # nothing to learn from: all words are punctuation
+        return TreeFit(_uas(probe, validation), float("nan"), 0, True)
     if probe.convex:
-        return _to_the_optimum(probe, train, validation, tell)
-    return _Descent(probe, train, validation, settings, tell).fit()
+        return _fit_convex(probe, train, validation, report)
+    return _AdamTraining(probe, train, validation, settings, report).fit()
 
 
-def _to_the_optimum(probe: TreeProbe, train: Prepared, validation: Prepared, tell: Report) -> Fit:
+def _no_report(epoch: int, uas: float) -> None:
+    pass
+
+
+def _fit_convex(
+    probe: TreeProbe, train: TreeBatches, validation: TreeBatches, report: Report
+) -> TreeFit:
     parameters = list(probe.parameters())
     optimizer = torch.optim.LBFGS(
         parameters,
-        max_iter=ITERATIONS,
-        max_eval=2 * ITERATIONS,
+        max_iter=MAX_ITERATIONS,
+        max_eval=2 * MAX_ITERATIONS,
         history_size=20,
         tolerance_grad=1e-6,
         tolerance_change=1e-6,
         line_search_fn="strong_wolfe",
     )
-    passes = 0
+    n_passes = 0
 
     def closure() -> Tensor:
-        nonlocal passes
-        passes += 1
+        nonlocal n_passes
+        n_passes += 1
         optimizer.zero_grad()
-        total = sum(
-            (p.square().sum() for p in parameters), torch.zeros((), device=parameters[0].device)
-        )
-        total = total / (2 * PRIOR * train.words)
-        total.backward()  # type: ignore[no-untyped-call]
-        total = total.detach()
-        for part in train.batches(probe.needs_maps):
-            loss = _loss(probe, part, "sum") / train.words
+        squares = torch.zeros((), device=parameters[0].device)
+        for parameter in parameters:
+            squares = squares + parameter.square().sum()
+        prior = squares / (2 * PRIOR_VARIANCE * train.n_words)
+        prior.backward()  # type: ignore[no-untyped-call]
+        total = prior.detach()
+        # The gradient is summed over batches, so that only one batch's graph is in memory.
+        for batch in train.batches(probe.needs_maps):
+            loss = _loss(probe, batch, "sum") / train.n_words
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     uas = _uas(probe, validation)
-    tell(passes, uas)
-    taken = next(iter(optimizer.state.values()))["n_iter"]
-    return Fit(uas, float("nan"), passes, taken < ITERATIONS and passes < 2 * ITERATIONS)
+    report(n_passes, uas)
+    n_iterations = next(iter(optimizer.state.values()))["n_iter"]
+    converged = n_iterations < MAX_ITERATIONS and n_passes < 2 * MAX_ITERATIONS
+    return TreeFit(uas, float("nan"), n_passes, converged)
 
 
-class _Descent:
-    """Adam on one probe: the search for a rate, and the way to where nothing gets better."""
+@dataclass(slots=True, eq=False)
+class _TrainingRun:
+    """State of one training with one learning rate."""
+
+    learning_rate: float
+    state: dict[str, Tensor]
+    best_uas: float = -1.0
+    best_state: dict[str, Tensor] = field(default_factory=dict)
+    generator: np.random.Generator | None = None
+    optimizer_state: dict[str, Any] | None = None
+
+
+class _AdamTraining:
+    """Adam on one probe: the search for a learning rate, then training until validation stops
+    improving."""
 
     def __init__(
         self,
         probe: TreeProbe,
-        train: Prepared,
-        validation: Prepared,
-        settings: FitSettings,
-        tell: Report,
+        train: TreeBatches,
+        validation: TreeBatches,
+        settings: TreeFitSettings,
+        report: Report,
     ) -> None:
-        self.probe, self.train, self.validation, self.settings, self.tell = (
-            probe,
-            train,
-            validation,
-            settings,
-            tell,
-        )
-        self.passes = 0
+        self.probe = probe
+        self.train = train
+        self.validation = validation
+        self.settings = settings
+        self.report = report
+        self.n_epochs = 0
 
-    def fit(self) -> Fit:
-        start = _copied(self.probe.state_dict())
-        run = (
-            self._search(start)
-            if self.settings.search
-            else _Run(self.settings.learning_rate, start)
-        )
-        chosen, coolings, since = run.rate, 0, 0
-        while self.passes < self.settings.epochs:
-            better = self._epoch(run)
-            since = 0 if better else since + 1
-            if since >= self.settings.patience:
-                if coolings == COOLINGS:
-                    break
-                coolings, since = coolings + 1, 0
-                run = _Run(
-                    run.rate / FACTOR, run.best_state, run.best, run.best_state, run.generator
-                )
-        self.probe.load_state_dict(run.best_state)
-        return Fit(run.best, chosen, self.passes, coolings == COOLINGS)
-
-    def _search(self, start: dict[str, Tensor]) -> _Run:
-        """The run, after its trial, of the best of several rates."""
-        runs: dict[int, _Run] = {}
-
-        def tried(step: int) -> float:
-            if step not in runs:
-                runs[step] = _Run(self.settings.learning_rate * FACTOR**step, start)
-                before = self.passes
-                for _ in range(min(TRIAL, self.settings.epochs)):
-                    self._epoch(runs[step])
-                self.passes = before  # the search has epochs of its own
-            return runs[step].best
-
-        for step in (-1, 0, 1):
-            tried(step)
-        while True:
-            best = max(
-                runs, key=lambda step: (tried(step), step)
-            )  # rates too small to do anything are alike
-            if abs(best) >= FARTHEST or (best - 1 in runs and best + 1 in runs):
+    def fit(self) -> TreeFit:
+        start = _copy_state(self.probe)
+        if self.settings.search:
+            run = self._search_rate(start)
+        else:
+            run = _TrainingRun(self.settings.learning_rate, start)
+        first_rate = run.learning_rate
+        n_coolings = 0
+        epochs_without_gain = 0
+        while self.n_epochs < self.settings.epochs:
+            if self._train_epoch(run):
+                epochs_without_gain = 0
+            else:
+                epochs_without_gain += 1
+            if epochs_without_gain < self.settings.patience:
+                continue
+            if n_coolings == MAX_COOLINGS:
                 break
-            tried(best + 1 if best + 1 not in runs else best - 1)
-        self.passes = min(TRIAL, self.settings.epochs)
+            n_coolings += 1
+            epochs_without_gain = 0
+            run = _TrainingRun(
+                run.learning_rate / RATE_FACTOR,
+                run.best_state,
+                run.best_uas,
+                run.best_state,
+                run.generator,
+            )
+        self.probe.load_state_dict(run.best_state)
+        return TreeFit(run.best_uas, first_rate, self.n_epochs, n_coolings == MAX_COOLINGS)
+
+    def _search_rate(self, start: dict[str, Tensor]) -> _TrainingRun:
+        """Try several learning rates and return the run of the best one, after its trial."""
+        trial_epochs = min(TRIAL_EPOCHS, self.settings.epochs)
+        runs: dict[int, _TrainingRun] = {}  # by power of RATE_FACTOR
+
+        def try_rate(power: int) -> None:
+            rate = self.settings.learning_rate * RATE_FACTOR**power
+            runs[power] = _TrainingRun(rate, start)
+            epochs_before = self.n_epochs
+            for _ in range(trial_epochs):
+                self._train_epoch(runs[power])
+            self.n_epochs = epochs_before  # trials do not count
+
+        for power in (-1, 0, 1):
+            try_rate(power)
+        while True:
+            # Ties go to the larger rate: rates that are too small to change anything are equal.
+            best = max(runs, key=lambda power: (runs[power].best_uas, power))
+            inside = best - 1 in runs and best + 1 in runs
+            if inside or abs(best) >= MAX_RATE_STEPS:
+                break
+            try_rate(best - 1 if best + 1 in runs else best + 1)
+        self.n_epochs = trial_epochs
         return runs[best]
 
-    def _epoch(self, run: _Run) -> bool:
-        """One epoch of a run; whether it brought a better validation UAS."""
-        probe, generator = (
-            self.probe,
-            run.generator or np.random.default_rng([self.settings.seed, 7]),
-        )
-        run.generator = generator
+    def _train_epoch(self, run: _TrainingRun) -> bool:
+        """Train one epoch; return whether validation UAS improved."""
+        probe = self.probe
+        if run.generator is None:
+            run.generator = np.random.default_rng([self.settings.seed, 7])
         probe.load_state_dict(run.state)
-        optimizer = torch.optim.Adam(probe.parameters(), lr=run.rate)
-        if run.moments is not None:
-            optimizer.load_state_dict(run.moments)
-        steps = 0
-        while (
-            steps < LEAST_STEPS
-        ):  # a small corpus is gone through several times between looks at the validation part
-            for part in self.train.batches(probe.needs_maps, generator):
-                loss = _loss(probe, part, "mean")
+        optimizer = torch.optim.Adam(probe.parameters(), lr=run.learning_rate)
+        if run.optimizer_state is not None:
+            optimizer.load_state_dict(run.optimizer_state)
+        n_steps = 0
+        # An epoch of a small corpus is several passes: validation would be checked too often.
+        while n_steps < MIN_STEPS:
+            for batch in self.train.batches(probe.needs_maps, run.generator):
+                loss = _loss(probe, batch, "mean")
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-                steps += 1
-        run.moments, run.state = optimizer.state_dict(), _copied(probe.state_dict())
-        self.passes += 1
+                n_steps += 1
+        run.optimizer_state = optimizer.state_dict()
+        run.state = _copy_state(probe)
+        self.n_epochs += 1
         uas = _uas(probe, self.validation)
-        self.tell(self.passes, uas)
-        if uas > run.best:
-            run.best, run.best_state = uas, run.state
-            return True
-        return False
+        self.report(self.n_epochs, uas)
+        if uas <= run.best_uas:
+            return False
+        run.best_uas = uas
+        run.best_state = run.state
+        return True
 
 
-@dataclass(slots=True, eq=False)
-class _Run:
-    """Where one training with one rate stands."""
-
-    rate: float
-    state: dict[str, Tensor]
-    best: float = -1.0
-    best_state: dict[str, Tensor] = field(default_factory=dict)
-    generator: np.random.Generator | None = None
-    moments: dict[str, Any] | None = None
+def _loss(probe: TreeProbe, batch: TreeBatch, reduction: str) -> Tensor:
+    scores = probe(batch).flatten(0, 1)
+    return nn.functional.cross_entropy(scores, batch.gold_heads.flatten(), reduction=reduction)
 
 
-def _loss(probe: TreeProbe, part: Part, reduction: str) -> Tensor:
-    return nn.functional.cross_entropy(
-        probe(part).flatten(0, 1), part.head.flatten(), reduction=reduction
-    )
+def _copy_state(probe: TreeProbe) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in probe.state_dict().items()}
 
 
-def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in state.items()}
-
-
-def _uas(probe: TreeProbe, prepared: Prepared) -> float:
-    correct, total = score_tree_probe(probe, prepared)
+def _uas(probe: TreeProbe, batches: TreeBatches) -> float:
+    correct, total = score_tree_probe(probe, batches)
     return float(correct.sum() / max(total.sum(), 1))
 
 
 @torch.no_grad()
-def score_tree_probe(probe: TreeProbe, prepared: Prepared) -> tuple[np.ndarray, np.ndarray]:
-    """Words whose head is found, and words scored, for each of the sentences in their order."""
-    place = {int(s): i for i, s in enumerate(prepared.sentences)}
-    correct, total = np.zeros(len(place)), np.zeros(len(place))
-    found = []
-    for part in prepared.batches(probe.needs_maps):
-        counted = part.head >= 0
-        found.append(
-            (
-                part.sentences,
-                ((probe(part).argmax(-1) == part.head) & counted).sum(1),
-                counted.sum(1),
-            )
-        )
-    for sentences, right, counted in found:  # only now is anything waited for
-        where = [place[s] for s in sentences]
-        correct[where], total[where] = right.cpu().numpy(), counted.cpu().numpy()
+def score_tree_probe(probe: TreeProbe, batches: TreeBatches) -> tuple[np.ndarray, np.ndarray]:
+    """Return the words whose head is found and the words scored, for each sentence in its order."""
+    row_of = {int(sentence): row for row, sentence in enumerate(batches.sentences)}
+    counts = []
+    for batch in batches.batches(probe.needs_maps):
+        hits = (probe(batch).argmax(-1) == batch.gold_heads) & batch.scored
+        counts.append((batch.sentences, hits.sum(1), batch.scored.sum(1)))
+    correct = np.zeros(len(row_of))
+    total = np.zeros(len(row_of))
+    # Copied only after all batches are launched: each copy waits for the GPU.
+    for sentences, n_hits, n_scored in counts:
+        rows = [row_of[sentence] for sentence in sentences]
+        correct[rows] = n_hits.cpu().numpy()
+        total[rows] = n_scored.cpu().numpy()
     return correct, total
 
 
 @torch.no_grad()
-def mean_head_weights(probe: TreeProbe, prepared: Prepared) -> np.ndarray:
-    """The mean weight of each head over scored words and their true heads, `[head, (w, u)]`."""
+def mean_head_weights(probe: TreeProbe, batches: TreeBatches) -> np.ndarray:
+    """Return the mean weight of each head over scored words and their true heads, `[head, (w,
+    u)]`."""
     assert isinstance(probe, AttentionProbe | AttentionWordsProbe)
-    total, count = torch.zeros(()), 0
-    for part in prepared.batches(maps=False):
-        weights = probe.head_weights(part).double().cpu()
+    total = torch.zeros(())
+    count = 0
+    for batch in batches.batches(maps=False):
+        weights = probe.head_weights(batch).double().cpu()
         total = total + weights.sum(0)
         count += len(weights)
     return np.asarray(total / max(count, 1))

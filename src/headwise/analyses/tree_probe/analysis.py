@@ -37,8 +37,8 @@ from headwise.probes.tree import (
     right_branching,
 )
 from headwise.probes.tree_fit import (
-    FitSettings,
-    Prepared,
+    TreeBatches,
+    TreeFitSettings,
     fit_tree_probe,
     mean_head_weights,
     score_tree_probe,
@@ -203,7 +203,7 @@ class TreeProbeAnalysis(Experiment):
         store = bench.store.part("probes", {"sentences": data.digest()})
         fitted: dict[str, Checkpoint] = {}
         for kind, wanted in KINDS.items():
-            parts: dict[str, Prepared] = {}
+            parts: dict[str, TreeBatches] = {}
             if not all(store.has(name) for name in wanted):
                 model = (
                     bench.model
@@ -215,7 +215,7 @@ class TreeProbeAnalysis(Experiment):
                 device = str(bench.model.device)
                 pairs = BATCH_PAIRS["cuda" if device.startswith("cuda") else "cpu"]
                 parts = {
-                    name: Prepared(trees, maps, part, pairs, device)
+                    name: TreeBatches(trees, maps, part, pairs, device)
                     for name, part in data.parts.items()
                 }
             for name in wanted:
@@ -289,7 +289,7 @@ class TreeProbeAnalysis(Experiment):
     # --- fit and score ----------------------------------------------------------------------------
 
     def _fit(
-        self, name: str, parts: Mapping[str, Prepared], bench: ExperimentContext
+        self, name: str, parts: Mapping[str, TreeBatches], bench: ExperimentContext
     ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """Train a probe with every seed: words found and scored of each test sentence and the
         weights of heads by the first, UAS by seed; and what `Fit` says of the first, with the
@@ -307,7 +307,7 @@ class TreeProbeAnalysis(Experiment):
                 name, bench.shape.layers * bench.shape.heads, trees.vectors[0].shape[1], seed
             )
             search = not self.learning_rate and repeat == 0
-            settings = FitSettings(rate, self.epochs, self.patience, search, seed, device)
+            settings = TreeFitSettings(rate, self.epochs, self.patience, search, seed, device)
             tell = partial(self._tell, bench, what)
             fit = fit_tree_probe(probe, parts["train"], parts["validation"], settings, tell)
             rate = fit.learning_rate  # other seeds go the way that the first found

@@ -19,7 +19,7 @@ from headwise.models import HeadModel
 from headwise.models.vectors import IN_MEMORY, scratch_array
 from headwise.models.view import AttentionRows, Watcher
 from headwise.models.words import word_index, word_maps
-from headwise.probes.tree import Trees, WordMaps, flat_maps
+from headwise.probes.tree import DependencyTrees, WordMaps, flatten_maps
 from headwise.probes.vectors import WordVectors
 from headwise.text.encode import Batch, Encoded, batches
 from headwise.text.example import ROOT, Example
@@ -160,7 +160,7 @@ def _map_piece(
         model.forward(batch, watcher)
         maps = watcher.maps()
         found += [
-            flat_maps(own[:, : row.word_count, : row.word_count])
+            flatten_maps(own[:, : row.word_count, : row.word_count])
             for own, row in zip(maps, batch.rows, strict=True)
         ]
     return {"values": np.concatenate(found)}, {}
@@ -191,7 +191,7 @@ class _Maps(Watcher):
         )
 
 
-def make_trees(rows: Sequence[Encoded], vectors: WordVectors) -> Trees:
+def make_trees(rows: Sequence[Encoded], vectors: WordVectors) -> DependencyTrees:
     """Heads, scored words (all but punctuation) and vectors of sentences; vectors are scaled by one
     number for all."""
     found = [vectors.of(row) for row in rows]
@@ -206,4 +206,4 @@ def make_trees(rows: Sequence[Encoded], vectors: WordVectors) -> Trees:
         np.array([relation.split(":")[0] != "punct" for relation in row.example.relations or ()])
         for row in rows
     ]
-    return Trees([v * scale for v in found], heads, scored)
+    return DependencyTrees([v * scale for v in found], heads, scored)

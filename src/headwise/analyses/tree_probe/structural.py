@@ -14,8 +14,8 @@ from headwise.analyses.tree_probe.collect import Gathering, Sentences, drop_gath
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
 from headwise.models.words import word_index
-from headwise.probes.structural import StructuralFit, StructuralSettings
-from headwise.probes.tree import Trees
+from headwise.probes.structural import StructuralSettings, StructuralTraining
+from headwise.probes.tree import DependencyTrees
 from headwise.stats.accumulators import Ratios
 from headwise.text.encode import Batch, Encoded
 
@@ -69,7 +69,7 @@ def _state_piece(
 def structural_dataset(
     model: HeadModel,
     data: Sentences,
-    trees: Trees,
+    trees: DependencyTrees,
     settings: StructuralSettings,
     store: CheckpointStore,
     progress: Callable[[str, int, int], None],
@@ -82,7 +82,7 @@ def structural_dataset(
         states = collect_states(
             model, data.rows, store, partial(progress, "tree_probe: hidden states")
         )
-        fit = StructuralFit(trees, states, settings)
+        fit = StructuralTraining(trees, states, settings)
         report = partial(progress, "tree_probe: structural")
         probe = fit.fit(data.parts["train"], data.parts["validation"], report)
         arrays = {}

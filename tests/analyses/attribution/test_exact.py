@@ -484,9 +484,9 @@ def test_tangents_too_large_for_half_precision_go_in_single() -> None:
     tangents[..., ::2] *= -1
     sums = []
     for kind in ("float32", "half"):
-        found = forward_module.Sums(model, batch, layer_output=False)
+        found = forward_module.SquaredNormSums(model, batch, layer_output=False)
         with matrix_products(kind):
-            found.push(tangents, torch.zeros(1, dtype=torch.int64))
+            found.add_tangents(tangents, torch.zeros(1, dtype=torch.int64))
         sums.append(found.heads)
     assert sums[1].isfinite().all()
     torch.testing.assert_close(sums[1], sums[0])

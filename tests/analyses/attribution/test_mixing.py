@@ -363,7 +363,7 @@ def test_other_architectures(name: str) -> None:
             if maps is not None:
                 sums = maps.sum(-1)[
                     ids_batch(LENGTHS)
-                    .real.view(2, *(1,) * (maps.ndim - 3), -1)
+                    .attention_mask.view(2, *(1,) * (maps.ndim - 3), -1)
                     .expand(maps.shape[:-1])
                 ]
                 assert (sums < 1e-6).logical_or((sums - 1).abs() < 1e-6).all()

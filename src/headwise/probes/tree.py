@@ -221,8 +221,8 @@ class AttentionWordsProbe(TreeProbe):
         """
         candidate = batch.vectors @ self.candidate.flatten(1)
         dependent = batch.vectors @ self.dependent.flatten(1)
-        shape = self.candidate.shape[1:]
-        return candidate.unflatten(-1, shape), dependent.unflatten(-1, shape)
+        shape = (*batch.word_mask.shape, *self.candidate.shape[1:])
+        return candidate.view(shape), dependent.view(shape)
 
     def scores(self, batch: TreeBatch) -> tuple[Tensor, Tensor]:
         assert batch.maps is not None

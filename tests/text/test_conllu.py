@@ -130,7 +130,11 @@ ROW = "{id}\tw\tw\tX\t_\t_\t{head}\tdep\t_\t_\n"
             "cycle through word 2",
         ),
         (ROW.format(id=1, head=1), 3, "cycle through word 1"),
-        (ROW.format(id=1, head=0) + ROW.format(id=3, head=1), 4, "ID is 3 where word 2 is due"),
+        (
+            ROW.format(id=1, head=0) + ROW.format(id=3, head=1),
+            4,
+            "ID is 3; word 2 is expected here",
+        ),
         (ROW.format(id="one", head=0), 3, "ID is 'one'"),
         ("1\t\ta\tX\t_\t_\t0\troot\t_\t_\n", 3, "FORM is empty"),
     ],

@@ -150,7 +150,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         read_task("own", dev=both)
     with pytest.raises(ParameterError, match="needs its files"):
         read_task("MRPC")
-    with pytest.raises(ParameterError, match="no GLUE task"):
+    with pytest.raises(ParameterError, match="is not a GLUE task"):
         read_task("own", data=tmp_path)
     with pytest.raises(InputError, match="none of the files of RTE"):
         read_task("RTE", data=tmp_path)

@@ -1,12 +1,10 @@
-"""CoNLL-U treebanks: one example per sentence, or one per document with the entities that GUM
-marks."""
+"""Read CoNLL-U treebanks: one example per sentence, or one per document with GUM's entities."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
 from typing import Any, TypeVar
 
 from headwise.core.errors import InputError
@@ -24,8 +22,7 @@ FORM, LEMMA, UPOS, FEATS, HEAD, DEPREL, MISC = 1, 2, 3, 5, 6, 7, 9
 
 @dataclass
 class Sentence:
-    """The words of one sentence as they stand in the file; multiword tokens and empty nodes are no
-    words."""
+    """The rows of one sentence; multiword tokens and empty nodes are not words."""
 
     line: int = 0
     size: int = 0  # characters
@@ -36,7 +33,7 @@ class Sentence:
     fused: list[tuple[int, int, str, bool]] = field(default_factory=list)
 
     def comment(self, key: str) -> str | None:
-        """The value of a comment `# key = value`, or "" of a bare `# key`."""
+        """Return the value of a comment `# key = value`; "" for a bare `# key`."""
         for text in self.comments:
             name, equals, value = text.partition("=")
             if name.strip() == key:
@@ -44,62 +41,75 @@ class Sentence:
         return None
 
     def heads(self, file: TextFile) -> tuple[int, ...] | None:
-        """0-based heads; None where no word of the sentence has one."""
-        given = [row[HEAD] for row in self.rows]
-        if given.count("_") == len(given):
+        """Return the 0-based head of each word; None where no word of the sentence has one."""
+        n_words = len(self.rows)
+        if all(row[HEAD] == "_" for row in self.rows):
             return None
         heads = []
-        for head, line in zip(given, self.lines, strict=True):
-            above = whole_number(head)
-            if above is None:
-                need = f"a number from 0 to {len(given)} is needed"
-                raise InputError(f"{file.where(line)}: HEAD is '{shown(head)}' where {need}.")
-            if above > len(given):
+        for row, line in zip(self.rows, self.lines, strict=True):
+            number = whole_number(row[HEAD])
+            if number is None:
                 raise InputError(
-                    f"{file.where(line)}: HEAD is {above}, but the sentence has {len(given)} words."
+                    f"{file.where(line)}: HEAD is '{shown(row[HEAD])}'; it must be a number from 0 "
+                    f"to {n_words}."
                 )
-            heads.append(above - 1)
-        looped = word_in_cycle(heads)
-        if looped is not None:
-            raise InputError(f"{file.where(self.lines[looped])}: {CYCLE.format(looped + 1)}")
+            if number > n_words:
+                raise InputError(
+                    f"{file.where(line)}: HEAD is {number}, but the sentence has {n_words} words."
+                )
+            heads.append(number - 1)  # HEAD 0 is the root: ROOT is -1
+        cyclic_word = word_in_cycle(heads)
+        if cyclic_word is not None:
+            raise InputError(
+                f"{file.where(self.lines[cyclic_word])}: {CYCLE.format(cyclic_word + 1)}"
+            )
         return tuple(heads)
 
     def column(self, index: int) -> tuple[str, ...] | None:
-        """A column, None where it is empty throughout."""
-        values = tuple([row[index] for row in self.rows])
-        return None if values.count("_") == len(values) else values
+        """Return a column; None where it is empty in every row."""
+        values = tuple(row[index] for row in self.rows)
+        if all(value == "_" for value in values):
+            return None
+        return values
 
     def features(self) -> tuple[dict[str, str], ...] | None:
+        """Return the morphological features of each word; None where no word has any."""
         column = self.column(FEATS)
-        return None if column is None else tuple(map(features_of, column))
+        if column is None:
+            return None
+        return tuple(map(features_of, column))
 
     def surface(self) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """The text, put together by SpaceAfter, and each word's place in it. Words fused into one
-        token whose form is not just theirs all get its whole place."""
-        text, spans = list[str](), list[tuple[int, int]]()
+        """Return the original text, by SpaceAfter, and the span of each word in it.
+
+        Words of a multiword token whose form is not their concatenation ("du" for "de le") all get
+        the span of the whole token.
+        """
+        text: list[str] = []
+        spans: list[tuple[int, int]] = []
+        multiword = {first: (last, form, space) for first, last, form, space in self.fused}
         start = 0
-        fused = {first: (last, form, space) for first, last, form, space in self.fused}
         word = 0
         while word < len(self.rows):
-            last, form, space = fused.get(
-                word, (word, self.rows[word][FORM], spaced(self.rows[word][MISC]))
-            )
+            row = self.rows[word]
+            single = (word, row[FORM], has_space_after(row[MISC]))
+            last, form, space = multiword.get(word, single)
             end = start + len(form)
-            parts = [row[FORM] for row in self.rows[word : last + 1]]
-            if "".join(parts) == form:
-                for part in parts:
-                    spans.append((start, start + len(part)))
-                    start += len(part)
+            word_forms = [row[FORM] for row in self.rows[word : last + 1]]
+            if "".join(word_forms) == form:
+                for word_form in word_forms:
+                    spans.append((start, start + len(word_form)))
+                    start += len(word_form)
             else:
-                spans.extend((start, end) for _ in parts)
+                spans.extend([(start, end)] * len(word_forms))
             text.append(form + " " * space)
             start = end + space
             word = last + 1
         return "".join(text).rstrip(" "), tuple(spans)
 
 
-def spaced(misc: str) -> bool:
-    """Whether a space follows the token."""
+def has_space_after(misc: str) -> bool:
+    """Return whether a space follows the token, by its MISC column."""
     return "SpaceAfter=No" not in misc.split("|")
 
 
@@ -107,7 +117,7 @@ _ID = re.compile(r"(\d{1,9})(?:([-.])(\d{1,9}))?")
 
 
 def sentences_of(file: TextFile) -> Iterator[Sentence]:
-    """The sentences of a CoNLL-U file, each row checked for its ten columns and its number."""
+    """Yield the sentences of a CoNLL-U file; check the columns and the number of each row."""
     current = Sentence()
     limits = file.walk.limits
     for number, line in file.lines():
@@ -137,18 +147,21 @@ def _add_row(sentence: Sentence, row: list[str], number: int, where: str) -> Non
         )
     match = _ID.fullmatch(row[0])
     if match is None:
-        raise InputError(f"{where}: ID is '{shown(row[0])}', which is no word number.")
-    first, kind, second = match.groups()
+        raise InputError(f"{where}: ID is '{shown(row[0])}', which is not a word number.")
+    first, separator, second = match.groups()
     if not row[FORM]:
         raise InputError(f"{where}: FORM is empty.")
-    if kind == ".":  # an empty node
+    if separator == ".":  # an empty node
         return
-    if int(first) != len(sentence.rows) + 1:
-        raise InputError(f"{where}: ID is {row[0]} where word {len(sentence.rows) + 1} is due.")
-    if kind == "-":
+    expected = len(sentence.rows) + 1
+    if int(first) != expected:
+        raise InputError(f"{where}: ID is {row[0]}; word {expected} is expected here.")
+    if separator == "-":
         if int(second) < int(first):
-            raise InputError(f"{where}: the multiword token {row[0]} ends before it begins.")
-        sentence.fused.append((int(first) - 1, int(second) - 1, row[FORM], spaced(row[MISC])))
+            raise InputError(f"{where}: the multiword token {row[0]} ends before it starts.")
+        sentence.fused.append(
+            (int(first) - 1, int(second) - 1, row[FORM], has_space_after(row[MISC]))
+        )
     else:
         sentence.rows.append(row)
         sentence.lines.append(number)
@@ -163,60 +176,82 @@ def read_conllu(
     entities: bool = True,
     skip_links: Collection[str] = (),
 ) -> Iterator[Example]:
-    """Universal Dependencies treebanks.
+    """Read Universal Dependencies treebanks.
 
     Parameters
     ----------
+    files : iterable of TextFile
+        The files.
+    notes : Notes
+        Counts what was left out.
     documents : bool, default False
         One example per document (`# newdoc`, or the whole file where there is none), with sentence
         numbers and, where the file marks them (`Entity=`), mentions.
     text : bool, default False
-        Give the text as it was written, by SpaceAfter, and the words as places in it; otherwise
-        each word is tokenized apart.
+        Use the original text, by SpaceAfter, with the words as spans in it; otherwise each word is
+        tokenized separately.
     entities : bool, default True
-        Whether the mentions of documents are read.
+        Whether mentions are read with documents.
     skip_links : collection of str, optional
-        Kinds of GUM links whose mentions are left out, for instance `appos`, `pred`.
+        Types of GUM links whose mentions are left out, for instance `appos`, `pred`.
     """
     for file in files:
-        if not documents:
-            name: str | None = None
-            for sentence in sentences_of(file):
-                name = sentence.comment("newdoc id") or (
-                    name if sentence.comment("newdoc") is None else None
-                )
-                yield _example([sentence], _heads([sentence], file), file, text=text, document=name)
-            continue
-        held: list[Sentence] = []
-        marks: EntityMarks | None = None
-        words, size = 0, 0
-        for sentence in sentences_of(file):
-            if held and (
-                sentence.comment("newdoc") is not None or sentence.comment("newdoc id") is not None
-            ):
-                yield _document(held, file, marks, notes, text=text, skip_links=skip_links)
-                held, words, size = [], 0, 0
-            declared = sentence.comment("global.Entity")
-            if declared is not None and entities:
-                marks = EntityMarks(declared)
-            held.append(sentence)
-            words, size = words + len(sentence.rows), size + sentence.size
-            file.walk.limits.hold("max_words", words, file.where(sentence.line))
-            file.walk.limits.hold("max_whole", size, file.where(sentence.line))
-        if held:
-            yield _document(held, file, marks, notes, text=text, skip_links=skip_links)
+        if documents:
+            yield from _read_documents(file, notes, text, entities, skip_links)
+        else:
+            yield from _read_sentences(file, text)
+
+
+def _read_sentences(file: TextFile, text: bool) -> Iterator[Example]:
+    document: str | None = None
+    for sentence in sentences_of(file):
+        named = sentence.comment("newdoc id")
+        if named:
+            document = named
+        elif sentence.comment("newdoc") is not None:
+            document = None  # a new document without a name
+        heads = _heads([sentence], file)
+        yield _example([sentence], heads, file, text, {"document": document})
+
+
+def _read_documents(
+    file: TextFile, notes: Notes, text: bool, entities: bool, skip_links: Collection[str]
+) -> Iterator[Example]:
+    limits = file.walk.limits
+    sentences: list[Sentence] = []
+    marks: EntityMarks | None = None
+    n_words = 0
+    n_characters = 0
+    for sentence in sentences_of(file):
+        starts_document = (
+            sentence.comment("newdoc") is not None or sentence.comment("newdoc id") is not None
+        )
+        if sentences and starts_document:
+            yield _document(sentences, file, marks, notes, text=text, skip_links=skip_links)
+            sentences = []
+            n_words = 0
+            n_characters = 0
+        entity_fields = sentence.comment("global.Entity")
+        if entity_fields is not None and entities:
+            marks = EntityMarks(entity_fields)
+        sentences.append(sentence)
+        n_words += len(sentence.rows)
+        n_characters += sentence.size
+        limits.hold("max_words", n_words, file.where(sentence.line))
+        limits.hold("max_whole", n_characters, file.where(sentence.line))
+    if sentences:
+        yield _document(sentences, file, marks, notes, text=text, skip_links=skip_links)
 
 
 def read_gum(
     files: Iterable[TextFile], notes: Notes, *, text: bool = False, skip_links: Collection[str] = ()
 ) -> Iterator[Example]:
-    """GUM and other CoNLL-U files with `Entity=`: one example per document, with trees and
-    mentions."""
+    """Read GUM and other CoNLL-U files with `Entity=`: one example per document."""
     return read_conllu(files, notes, documents=True, text=text, skip_links=skip_links)
 
 
 def _document(
-    held: list[Sentence],
+    sentences: list[Sentence],
     file: TextFile,
     marks: EntityMarks | None,
     notes: Notes,
@@ -224,69 +259,109 @@ def _document(
     text: bool,
     skip_links: Collection[str],
 ) -> Example:
-    name = held[0].comment("newdoc id") or file.stem
-    heads = _heads(held, file)
+    name = sentences[0].comment("newdoc id") or file.stem
+    heads = _heads(sentences, file)
     mentions = None
     if marks is not None:
-        rows = (
-            (row[MISC], file.where(line))
-            for part in held
-            for row, line in zip(part.rows, part.lines, strict=True)
-        )
+        rows = _entity_rows(sentences, file)
         mentions = marks.mentions(rows, heads, notes, skip_links, file.walk.limits)
-    origin = f"{file.where(held[0].line)}, document {name}"
-    numbers = tuple(number for number, part in enumerate(held) for _ in part.rows)
-    known = {"document": name or None, "origin": origin, "sentences": numbers, "mentions": mentions}
-    return _example(held, heads, file, text=text, **known)
+    sentence_numbers: list[int] = []
+    for number, sentence in enumerate(sentences):
+        sentence_numbers += [number] * len(sentence.rows)
+    annotations = {
+        "document": name or None,
+        "origin": f"{file.where(sentences[0].line)}, document {name}",
+        "sentences": tuple(sentence_numbers),
+        "mentions": mentions,
+    }
+    return _example(sentences, heads, file, text, annotations)
 
 
-def _heads(parts: list[Sentence], file: TextFile) -> tuple[int, ...] | None:
-    """The heads of the words of all sentences; None where some sentence has none."""
-    starts = accumulate((len(part.rows) for part in parts), initial=0)
-    pairs = zip(
-        [part.heads(file) for part in parts], starts, strict=False
-    )  # the last start is the end
-    return _joined(
-        [tree and tuple([h if h == ROOT else h + start for h in tree]) for tree, start in pairs]
-    )
+def _entity_rows(sentences: list[Sentence], file: TextFile) -> Iterator[tuple[str, str]]:
+    """Yield the MISC column of each word and where it is in the file."""
+    for sentence in sentences:
+        for row, line in zip(sentence.rows, sentence.lines, strict=True):
+            yield row[MISC], file.where(line)
+
+
+def _heads(sentences: list[Sentence], file: TextFile) -> tuple[int, ...] | None:
+    """Return the heads of all words, counted through all sentences; None where some sentence has
+    none."""
+    all_heads: list[int] = []
+    for sentence in sentences:
+        heads = sentence.heads(file)
+        if heads is None:
+            return None
+        start = len(all_heads)
+        all_heads += [ROOT if head == ROOT else head + start for head in heads]
+    return tuple(all_heads)
 
 
 def _example(
-    parts: list[Sentence],
+    sentences: list[Sentence],
     heads: tuple[int, ...] | None,
     file: TextFile,
-    *,
     text: bool,
-    **known: Any,
+    annotations: Mapping[str, Any],
 ) -> Example:
-    """Sentences as one example. A column that some sentence has not is left out, but features,
-    which a word may lack."""
-    features = [part.features() for part in parts]
-    written, spans = list[str](), list[tuple[int, int]]()
-    start = 0
-    for surface, places in (part.surface() for part in parts if text):
-        written.append(surface)
-        spans.extend((a + start, b + start) for a, b in places)
-        start += len(surface) + 1
+    """Return sentences as one example.
+
+    A column that some sentence lacks is left out, except features, which a word may lack.
+    """
+    words: list[str] = []
+    for sentence in sentences:
+        words += [row[FORM] for row in sentence.rows]
+    original_text: str | None = None
+    spans: tuple[tuple[int, int], ...] | None = None
+    if text:
+        original_text, spans = _joined_surfaces(sentences)
+    values = {"origin": file.where(sentences[0].line), **annotations}
     return Example(
-        text=" ".join(written) if text else None,
-        spans=tuple(spans) if text else None,
-        words=tuple([row[FORM] for part in parts for row in part.rows]),
+        text=original_text,
+        spans=spans,
+        words=tuple(words),
         heads=heads,
-        relations=_joined([part.column(DEPREL) for part in parts]),
-        upos=_joined([part.column(UPOS) for part in parts]),
-        lemmas=_joined([part.column(LEMMA) for part in parts]),
-        features=_joined(
-            [own or ({},) * len(part.rows) for own, part in zip(features, parts, strict=True)]
-        )
-        if any(own is not None for own in features)
-        else None,
+        relations=_joined([sentence.column(DEPREL) for sentence in sentences]),
+        upos=_joined([sentence.column(UPOS) for sentence in sentences]),
+        lemmas=_joined([sentence.column(LEMMA) for sentence in sentences]),
+        features=_joined_features(sentences),
         scheme="ud",
-        **{"origin": file.where(parts[0].line), **known},
+        **values,
     )
 
 
+def _joined_surfaces(sentences: list[Sentence]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Return the texts of sentences with a space between, and the span of each word."""
+    texts: list[str] = []
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for sentence in sentences:
+        text, sentence_spans = sentence.surface()
+        texts.append(text)
+        spans += [(first + start, last + start) for first, last in sentence_spans]
+        start += len(text) + 1
+    return " ".join(texts), tuple(spans)
+
+
+def _joined_features(sentences: list[Sentence]) -> tuple[dict[str, str], ...] | None:
+    """Return the features of all words, empty for words without; None where no word has any."""
+    joined: list[dict[str, str]] = []
+    any_features = False
+    for sentence in sentences:
+        features = sentence.features()
+        if features is None:
+            joined += [{} for _ in sentence.rows]
+        else:
+            any_features = True
+            joined += features
+    return tuple(joined) if any_features else None
+
+
 def _joined(columns: Sequence[tuple[Value, ...] | None]) -> tuple[Value, ...] | None:
-    """The columns of several sentences one after another; None where some sentence has none."""
-    known = [column for column in columns if column is not None]
-    return tuple(chain.from_iterable(known)) if len(known) == len(columns) else None
+    """Return the columns of several sentences as one; None where some sentence lacks it."""
+    joined: list[Value] = []
+    for column in columns:
+        if column is None:
+            return None
+        joined += column
+    return tuple(joined)

@@ -1,4 +1,4 @@
-"""Reading tasks: GLUE's folders, SentEval's files, and any corpus with labels."""
+"""Read tasks: GLUE folders, SentEval files, and any corpus with labels."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from headwise.text.readers.files import Files, plain_name
 from headwise.text.readers.senteval import PARTS, is_senteval
 from headwise.text.tasks.task import Split, Task, label_name, metrics_for
 
-PARTS_OF_ONE = (0.6, 0.2, 0.2)  # train, validation, test of a corpus that comes as one
-VALIDATION_SHARE = 0.1  # of a training file that has no validation file beside it
+# Train, validation and test share of a corpus that comes without a split.
+SPLIT_SHARES = (0.6, 0.2, 0.2)
+# Share of a training file used for validation where there is no validation file.
+VALIDATION_SHARE = 0.1
 Source = str | Path | Corpus
 Given = Task | Source | Mapping[str, "Given"] | Sequence["Given"]
 
@@ -36,68 +38,78 @@ def read_task(
     limit: int | None = None,
     needs_train: bool = True,
 ) -> Task:
-    """A task of two parts from its folder or its files.
+    """Read a task with a train and a dev part from its folder or its files.
 
     Parameters
     ----------
     name : str, optional
-        A GLUE task in any spelling, or another name for any labelled pair of corpora. By default
-        the folder's name.
+        A GLUE task in any spelling, or any name for a labelled pair of corpora; default: the
+        folder's name.
     data : str or Path, optional
         The task's folder, or GLUE's folder with the task's folder in it.
     train, dev : str, Path or Corpus, optional
         Files (as `open_corpus` takes them) instead of the folder's; MRPC's labelled test file
         serves as its dev part.
     limit : int, optional
-        At most so many examples of each part, labels in proportion.
+        The maximum number of examples of each part, stratified by label.
     needs_train : bool, default True
-        Whether a training part must be there; without one the labels are those of the dev part.
+        Whether a training part is required; without one, the labels are those of the dev part.
     """
     if data is None and dev is None:
         raise ParameterError(
-            "A task needs its files: give a folder (data, --data) or a dev file (dev, --dev)."
+            "A task needs its files: pass a folder (`data`) or a dev file (`dev`).", option="data"
         )
-    name = name or (Path(data).name if data is not None else "task")
+    if not name:
+        name = "task" if data is None else Path(data).name
     known = _glue(name)
     title = known.name if known else name
     if data is not None:
         if known is None:
             raise ParameterError(
-                f"'{name}' is no GLUE task ({', '.join(GLUE)}); give its files with --train and --dev."
+                f"'{name}' is not a GLUE task ({', '.join(GLUE)}); pass its files as `train` and "
+                "`dev`.",
+                option="dev",
             )
-        found_train, found_dev = _files(Path(data), known)
-        train, dev = train or found_train, dev or found_dev
-    if dev is None or (train is None and needs_train):
-        part = "dev" if dev is None else "train"
-        raise InputError(f"{title} has no {part} file; name it with --{part}.")
-    train_part = _read(known, train, "train", title) if train is not None else ()
+        train_in_folder, dev_in_folder = _files(Path(data), known)
+        train = train or train_in_folder
+        dev = dev or dev_in_folder
+    if dev is None:
+        raise InputError(f"{title} has no dev file; pass one as `dev`.", option="dev")
+    if train is None and needs_train:
+        raise InputError(f"{title} has no train file; pass one as `train`.", option="train")
+
+    train_part: tuple[Example, ...] = ()
+    if train is not None:
+        train_part = _read(known, train, "train", title)
     dev_part = _read(known, dev, "dev", title)
-    metrics = known.metrics if known else metrics_for((*train_part, *dev_part))
+    if known:
+        metrics = known.metrics
+    else:
+        metrics = metrics_for((*train_part, *dev_part))
     task = Task.of_parts(title, train_part, dev_part, metrics)
     _check(task)
     return task.limit(limit, None, limit)
 
 
 def _glue(name: str) -> KnownTask | None:
-    """One of GLUE's tasks whose files are known."""
-    found = known_task(name)
-    return found if found is not None and found.files else None
+    """Return the GLUE task of this name, if its file names are known."""
+    task = known_task(name)
+    if task is None or not task.files:
+        return None
+    return task
 
 
 def _files(folder: Path, known: KnownTask) -> tuple[Path | None, Path | None]:
-    """The training and the dev file in a task's folder, or in the task's folder below this one."""
+    """Return the train and dev file of a task, in this folder or in the task's folder in it."""
     if not folder.is_dir():
         raise InputError(f"There is no folder '{folder}'.")
-    below = [
-        child
-        for child in sorted(folder.iterdir())
-        if child.is_dir() and known_task(child.name) is known
-    ]
-    for place in (folder, *below):
-        train, dev = (
-            next((place / name for name in names if (place / name).is_file()), None)
-            for names in (known.train, known.dev)
-        )
+    candidates = [folder]
+    for child in sorted(folder.iterdir()):
+        if child.is_dir() and known_task(child.name) is known:
+            candidates.append(child)
+    for candidate in candidates:
+        train = _first_file(candidate, known.train)
+        dev = _first_file(candidate, known.dev)
         if train is not None or dev is not None:
             return train, dev
     raise InputError(
@@ -105,83 +117,104 @@ def _files(folder: Path, known: KnownTask) -> tuple[Path | None, Path | None]:
     )
 
 
-def _read(known: KnownTask | None, given: Source, part: str, title: str) -> tuple[Example, ...]:
-    """The examples of one part, all of them with labels."""
-    plain = known is not None and not isinstance(given, Corpus) and Path(given).is_file()
-    examples = tuple(open_corpus(f"glue:{known.name}:{given}" if plain and known else given))
-    missing = [example for example in examples if example.label is None or example.label == ""]
-    if missing:
+def _first_file(folder: Path, names: Iterable[str]) -> Path | None:
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def _read(known: KnownTask | None, source: Source, part: str, title: str) -> tuple[Example, ...]:
+    """Return the examples of one part; every example must have a label."""
+    if known is not None and not isinstance(source, Corpus) and Path(source).is_file():
+        # GLUE's own files: their columns are known by the task.
+        source = f"glue:{known.name}:{source}"
+    examples = tuple(open_corpus(source))
+    unlabelled = [example for example in examples if example.label is None or example.label == ""]
+    if unlabelled:
         raise InputError(
-            f"{title}: {len(missing)} of {len(examples)} examples of the {part} part have no label, "
-            f"the first is {missing[0].where}; give a labelled file."
+            f"{title}: {len(unlabelled)} of {len(examples)} examples of the {part} part have no "
+            f"label, the first is {unlabelled[0].where}; pass a labelled file."
         )
     if title == "MNLI":
-        examples = tuple(
-            example for example in examples if example.label != "-"
-        )  # annotators did not agree
+        # "-" marks pairs on which the annotators did not agree.
+        examples = tuple(example for example in examples if example.label != "-")
     return examples
 
 
 def _check(task: Task) -> None:
-    """Refuse labels that make no task, labels that only one part has, and sentences with and
-    without a second one."""
+    """Reject labels that make no task, labels of one part only, and mixtures of single sentences
+    and pairs."""
     if task.regression:
-        if any(not np.isfinite(float(example.label)) for example in task.examples):  # type: ignore[arg-type]
+        _check_numbers(task)
+    else:
+        _check_classes(task)
+    _ = task.paired  # raises on a mixture
+
+
+def _check_numbers(task: Task) -> None:
+    for example in task.examples:
+        if not np.isfinite(float(example.label)):  # type: ignore[arg-type]
             raise InputError(
                 f"{task.name}: a label is NaN or infinite; a regression needs numbers."
             )
-    else:
-        count = len(task.train or task.dev)
-        if len(task.classes) < 2:
-            raise InputError(
-                f"{task.name} has only one class ({task.classes[0]}); a task needs at least two."
-            )
-        if len(task.classes) > max(50, count // 2):
-            raise InputError(
-                f"{task.name} has {len(task.classes)} different labels in {count} examples; "
-                "for numbers give a column `score`."
-            )
-        trained, scored = set(task.classes), {label_name(example.label) for example in task.dev}
-        if scored - trained:
-            raise InputError(
-                f"{task.name}: the label '{min(scored - trained)}' of the dev part is missing in the train part "
-                f"({', '.join(task.classes)})."
-            )
-        if trained - scored:
-            raise InputError(
-                f"{task.name}: the label '{min(trained - scored)}' of the train part is missing in the dev part; "
-                "its scores would mean nothing."
-            )
-    _ = task.paired  # refuses a mixture
+
+
+def _check_classes(task: Task) -> None:
+    n_examples = len(task.train or task.dev)
+    if len(task.classes) < 2:
+        raise InputError(
+            f"{task.name} has only one class ({task.classes[0]}); a task needs at least two."
+        )
+    if len(task.classes) > max(50, n_examples // 2):
+        raise InputError(
+            f"{task.name} has {len(task.classes)} different labels in {n_examples} examples; "
+            "for numbers use a column `score`."
+        )
+    train_labels = set(task.classes)
+    dev_labels = {label_name(example.label) for example in task.dev}
+    only_dev = dev_labels - train_labels
+    if only_dev:
+        raise InputError(
+            f"{task.name}: the label '{min(only_dev)}' of the dev part is missing in the train "
+            f"part ({', '.join(task.classes)})."
+        )
+    only_train = train_labels - dev_labels
+    if only_train:
+        raise InputError(
+            f"{task.name}: the label '{min(only_train)}' of the train part is missing in the dev "
+            "part; its scores would mean nothing."
+        )
 
 
 # --- tasks of three parts, for probes -------------------------------------------------------------
 
 
 def task_from_examples(examples: Iterable[Example], name: str = "task", seed: int = 0) -> Task:
-    """A task from one list of labelled examples, cut 60 / 20 / 20 by the digest of each, in
-    whatever order they come.
+    """Return a task from labelled examples, split 60 / 20 / 20 by their digests.
+
+    The split and the order of examples do not depend on the order of the corpus.
 
     >>> task_from_examples([Example(text=word, label=word[0]) for word in "ab ac ad bc bd".split()]).split.test.tolist()
     [4]
     """
-    held = tuple(example for example in examples if example.label is not None)
-    if not held:
-        raise InputError(f"{name}: no example has a label; give a corpus with labels.")
-    digests = [
-        hashlib.sha256(example.fingerprint() + str(seed).encode()).digest()[:6] for example in held
-    ]
-    # Examples themselves go by digest too, so that the order of rows in training does not depend on
-    # the corpus's.
-    held = tuple(
-        held[i] for i in np.argsort([int.from_bytes(digest) for digest in digests], kind="stable")
-    )
-    ends = [round(sum(PARTS_OF_ONE[:part]) * len(held)) for part in (1, 2)]
-    return Task(name, held, Split(*np.split(np.arange(len(held)), ends)), metrics_for(held))
+    labelled = [example for example in examples if example.label is not None]
+    if not labelled:
+        raise InputError(f"{name}: no example has a label; pass a corpus with labels.")
+    keys = []
+    for example in labelled:
+        digest = hashlib.sha256(example.fingerprint() + str(seed).encode()).digest()
+        keys.append(int.from_bytes(digest[:6]))
+    ordered = tuple(labelled[position] for position in np.argsort(keys, kind="stable"))
+    train_share, validation_share, _ = SPLIT_SHARES
+    train_end = round(train_share * len(ordered))
+    validation_end = round((train_share + validation_share) * len(ordered))
+    positions = np.split(np.arange(len(ordered)), [train_end, validation_end])
+    return Task(name, ordered, Split(*positions), metrics_for(ordered))
 
 
 def senteval_task(path: str | Path, name: str | None = None) -> Task:
-    """A task in SentEval's format: `part TAB label TAB sentence` with the parts tr, va and te."""
+    """Read a task in SentEval's format: `part TAB label TAB sentence`, parts tr, va and te."""
     parts: list[tuple[Example, ...]] = []
     for part, title in PARTS.items():
         try:
@@ -190,7 +223,8 @@ def senteval_task(path: str | Path, name: str | None = None) -> Task:
             if "holds no examples" not in str(error):
                 raise
             raise InputError(
-                f"'{path}' has no rows of the part '{part}' ({title}); a probing task needs tr, va and te."
+                f"'{path}' has no rows of the part '{part}' ({title}); a probing task needs "
+                "tr, va and te."
             ) from None
     ends = np.cumsum([len(part) for part in parts])
     split = Split(*np.split(np.arange(ends[-1]), ends[:-1]))
@@ -198,63 +232,65 @@ def senteval_task(path: str | Path, name: str | None = None) -> Task:
 
 
 def glue_task(folder: str | Path, name: str | None = None, seed: int = 0) -> Task:
-    """A GLUE task from its folder: a tenth of the training file validates, the dev file (MRPC's
-    test file) tests.
+    """Read a GLUE task from its folder: a tenth of the training file is the validation part, the
+    dev file (MRPC's test file) the test part.
 
-    Where there is no training file (QNLI's dev alone), the one file is cut 60 / 20 / 20.
+    Without a training file (QNLI's dev file alone), the one file is split 60 / 20 / 20.
     """
     known = _glue(name or Path(folder).name)
     if known is None:
-        raise ParameterError(f"'{folder}' is no folder of a GLUE task; known: {', '.join(GLUE)}.")
+        raise ParameterError(
+            f"'{folder}' is not the folder of a GLUE task; known: {', '.join(GLUE)}."
+        )
     train_file, test_file = _files(Path(folder), known)
-    parts = [
-        _read(known, file, part, known.name)
-        for part, file in (("train", train_file), ("test", test_file))
-        if file
-    ]
-    if len(parts) == 1:
-        return replace(task_from_examples(parts[0], known.name, seed), metrics=known.metrics)
-    train, test = parts
+    if train_file is None or test_file is None:
+        (only_file,) = (file for file in (train_file, test_file) if file is not None)
+        part = "test" if train_file is None else "train"
+        examples = _read(known, only_file, part, known.name)
+        return replace(task_from_examples(examples, known.name, seed), metrics=known.metrics)
+    train = _read(known, train_file, "train", known.name)
+    test = _read(known, test_file, "test", known.name)
     order = np.random.RandomState(seed).permutation(len(train))
-    held_out = max(1, round(VALIDATION_SHARE * len(train)))
+    n_validation = max(1, round(VALIDATION_SHARE * len(train)))
     split = Split(
-        np.sort(order[held_out:]),
-        np.sort(order[:held_out]),
+        np.sort(order[n_validation:]),
+        np.sort(order[:n_validation]),
         np.arange(len(train), len(train) + len(test)),
     )
     return Task(known.name, (*train, *test), split, known.metrics)
 
 
 def read_tasks(spec: Given, seed: int = 0) -> list[Task]:
-    """Tasks of three parts from what a user gives.
+    """Read tasks with a train, a validation and a test part.
 
     Parameters
     ----------
     spec : Task, Corpus, str, Path, or a sequence or mapping of them
-        A text may name several paths, with commas; a mapping gives the tasks their names. A folder
-        is a GLUE task's, or holds SentEval files or GLUE folders; a file is SentEval's, or any
-        labelled corpus.
+        A string may name several paths, separated by commas; a mapping names the tasks. A folder
+        is that of a GLUE task, or contains SentEval files or GLUE folders; a file is SentEval's or
+        any labelled corpus.
     seed : int, default 0
-        For the parts of what comes without parts.
+        For the split of corpora that come without one.
     """
+    tasks: list[Task] = []
     if isinstance(spec, Task):
-        tasks = [spec]
+        tasks.append(spec)
     elif isinstance(spec, Corpus):
-        tasks = [task_from_examples(spec, spec.name, seed)]
+        tasks.append(task_from_examples(spec, spec.name, seed))
     elif isinstance(spec, Mapping):
-        tasks = [
-            replace(task, name=str(name))
-            for name, item in spec.items()
-            for task in read_tasks(item, seed)
-        ]
-    elif isinstance(spec, str | Path):
-        paths = [part.strip() for part in spec.split(",")] if isinstance(spec, str) else [spec]
-        tasks = [task for path in paths for task in _read_path(path, seed)]
+        for name, item in spec.items():
+            tasks += [replace(task, name=str(name)) for task in read_tasks(item, seed)]
+    elif isinstance(spec, str):
+        for path in spec.split(","):
+            tasks += _read_path(path.strip(), seed)
+    elif isinstance(spec, Path):
+        tasks += _read_path(spec, seed)
     else:
-        tasks = [task for item in spec for task in read_tasks(item, seed)]
+        for item in spec:
+            tasks += read_tasks(item, seed)
     if not tasks:
         raise ParameterError(
-            "No task was given; name SentEval files, GLUE folders or a labelled corpus."
+            "No task is given; name SentEval files, GLUE folders or a labelled corpus."
         )
     names = [task.name for task in tasks]
     for name in names:
@@ -264,31 +300,40 @@ def read_tasks(spec: Given, seed: int = 0) -> list[Task]:
 
 
 def _read_path(path: str | Path, seed: int) -> list[Task]:
-    where = Path(path)
-    if not where.is_dir():
+    location = Path(path)
+    if not location.is_dir():
         corpus = open_corpus(path)
-        if where.exists() and is_senteval(_first_line(where)):
-            return [senteval_task(where)]
+        if location.exists() and is_senteval(_first_line(location)):
+            return [senteval_task(location)]
         return [task_from_examples(corpus, corpus.name, seed)]
-    if _glue(where.name) is not None:
-        return [glue_task(where, seed=seed)]
-    found: list[Task] = []
-    for item in sorted(where.iterdir()):
+    if _glue(location.name) is not None:
+        return [glue_task(location, seed=seed)]
+    tasks: list[Task] = []
+    for item in sorted(location.iterdir()):
         if item.is_dir() and _glue(item.name) is not None:
-            found.append(glue_task(item, seed=seed))
+            tasks.append(glue_task(item, seed=seed))
         elif item.is_file() and ".txt" in item.suffixes and is_senteval(_first_line(item)):
-            found.append(senteval_task(item))
-    if not found:
+            tasks.append(senteval_task(item))
+    if not tasks:
         raise InputError(
-            f"The folder '{where}' holds neither SentEval files (part, label, sentence) nor folders of GLUE tasks."
+            f"The folder '{location}' has neither SentEval files (part, label, sentence) nor "
+            "folders of GLUE tasks."
         )
+    return sorted(tasks, key=_senteval_position)
+
+
+def _senteval_position(task: Task) -> int:
+    """Return the position of a task in SentEval's order; other tasks come last."""
     order = list(SENTEVAL)
-    return sorted(
-        found, key=lambda task: order.index(task.name) if task.name in order else len(order)
-    )
+    if task.name in order:
+        return order.index(task.name)
+    return len(order)
 
 
 def _first_line(path: Path) -> str:
-    """The first line that is not empty."""
-    lines = (line for file in Files(path, (".txt",)) for _, line in file.lines())
-    return next((line for line in lines if line.strip()), "")
+    """Return the first line that is not blank."""
+    for file in Files(path, (".txt",)):
+        for _, line in file.lines():
+            if line.strip():
+                return line
+    return ""

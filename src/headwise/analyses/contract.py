@@ -1,16 +1,15 @@
 """The contract of an analysis: parameters in, a small mergeable state, labelled arrays out.
 
-A subclass is its own registration. Whoever writes an analysis imports what it needs from here.
+Subclassing registers an analysis. Authors of analyses import everything they need from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import wraps
 from typing import Any, ClassVar, Protocol, Self
 
-import torch
 import xarray as xr
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from headwise.analyses.registry import (
     make_analysis,
     register,
 )
+from headwise.analyses.summaries import SIGNIFICANCE_LEVEL
 from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.labels import Shape, layer_head_coords, mean_variables, variable_of
 from headwise.core.papers import Paper
@@ -39,8 +39,8 @@ __all__ = [
     "Analysis",
     "Experiment",
     "ExperimentContext",
-    "Loss",
     "Observer",
+    "OwnPassObserver",
     "Paper",
     "Shape",
     "at_least",
@@ -52,234 +52,259 @@ __all__ = [
     "mean_variables",
     "one_of",
     "relative_cost",
+    "split_batch",
 ]
 
+# How the examples of a corpus are weighted in a mean.
 WEIGHTINGS = ("examples", "tokens")
-Loss = Callable[
-    [Any, Batch], Tensor
-]  # (the model's output, the batch) -> one loss for each example
 
-LEAST_EXAMPLES = 30  # fewer are too few for a test
+# Fewer examples than this are too few for a test.
+MIN_EXAMPLES = 30
+
+# Size of BERT base, the unit in which the cost of a model is measured.
+BERT_HEADS = 144
+BERT_WEIGHTS = 12 * 768**2
 
 
 def relative_cost(shape: Shape) -> float:
-    """What an example costs in this model, as a multiple of BERT's (12 layers of 12 heads, 768
-    wide); at least 1."""
-    heads, weights = (
-        shape.layers * shape.heads / 144,
-        shape.layers * shape.hidden**2 / (12 * 768**2),
-    )
-    return max(1.0, heads, weights)
+    """Return the cost of one example in this model, as a multiple of BERT base's; at least 1."""
+    n_heads = shape.layers * shape.heads
+    n_weights = shape.layers * shape.hidden**2
+    return max(1.0, n_heads / BERT_HEADS, n_weights / BERT_WEIGHTS)
 
 
 class Analysis:
-    """What every question has, whichever way it is answered: parameters, needs, words for its
-    result.
+    """What all analyses share: parameters, requirements, and a summary of the result.
 
-    Subclass `Observer` or `Experiment` as a frozen dataclass whose fields are the parameters; set
-    `name`, `title`, `paper`. A field `seed: int | None = None` gets the run's seed. `requires`,
-    annotations without which nothing can be computed, may be a class variable or a property."""
+    Subclass `Observer` or `Experiment` as a frozen dataclass whose fields are the parameters, and
+    set `name`, `title` and `paper`. A field `seed: int | None = None` receives the run's seed.
+    """
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     paper: ClassVar[Paper]
-    budget: ClassVar[int | None] = (
-        None  # examples `headwise atlas` gives it for BERT's size; None for all
-    )
-    cross: ClassVar[bool] = (
-        False  # whether it can look at cross-attention, from a target to its source
-    )
-    automatic: ClassVar[bool] = True  # part of `headwise atlas` where nothing else is said
-    # Units of variables whose arrays do not carry one: unit -> names with spaces between.
+    # Number of examples `headwise atlas` uses for a model of BERT's size; None: all.
+    budget: ClassVar[int | None] = None
+    # Whether it can analyse cross-attention, from a target to its source.
+    cross: ClassVar[bool] = False
+    # Whether `headwise atlas` runs it by default.
+    automatic: ClassVar[bool] = True
+    # Units of variables whose arrays have no unit: unit -> names separated by spaces.
     units: ClassVar[Mapping[str, str]] = {}
     # Variables whose value depends on the order of heads by convention (numbered clusters).
     order_dependent: ClassVar[frozenset[str]] = frozenset()
-
-    def max_examples(self, shape: Shape) -> int | None:
-        """How many examples `headwise atlas` gives it: its budget, or for a model that costs more
-        than BERT by as much less, but never fewer than thirty. It depends on sizes alone, so that a
-        run can go on elsewhere."""
-        return (
-            None
-            if self.budget is None
-            else max(min(self.budget, LEAST_EXAMPLES), int(self.budget / relative_cost(shape)))
-        )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check = cls.__dict__.get("__post_init__")
         if check is not None and not hasattr(check, "__wrapped__"):
-
+            # Types are checked before the subclass's own checks, which may then rely on them.
             @wraps(check)
-            def checked(self: Analysis) -> None:
+            def check_types_first(self: Analysis) -> None:
                 Analysis.__post_init__(self)
                 check(self)
 
-            cls.__post_init__ = checked  # type: ignore[method-assign]
+            cls.__post_init__ = check_types_first  # type: ignore[method-assign]
         if cls.name:
             register(cls)
 
     def __post_init__(self) -> None:
-        """Refuse parameters that are not of the type their field says; it goes before a subclass's
-        own checks, which need not look at types."""
+        """Reject parameters whose type is not that of their field."""
         check_types(self)
         if self.parameters.get("seed") is not None:
             at_least("seed", self.parameters["seed"], 0)
 
     @property
     def parameters(self) -> dict[str, Any]:
+        """The parameters by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-
-    def seeded(self, seed: int) -> Self:
-        """The same analysis with the run's seed, where it draws anything and was given no seed of
-        its own."""
-        return replace(self, seed=seed) if self.parameters.get("seed", 0) is None else self  # type: ignore[type-var]
-
-    def planned(self, shape: Shape) -> Self:
-        """The same analysis with what it leaves to the plan decided from the sizes of model and
-        corpus."""
-        return self
 
     @property
     def requires(self) -> frozenset[str]:
-        """Annotations without which nothing can be computed."""
+        """Annotations without which nothing can be computed; may also be a class variable."""
         return frozenset()
 
-    def missing_items(self, shape: Shape) -> dict[str, str]:
-        """Items (sieves, features, sources) that this corpus or model cannot give, with the reason:
-        NaN, and named."""
-        return {}
+    def seeded(self, seed: int) -> Self:
+        """Return the analysis with the run's seed, if it has a field `seed` that is not set."""
+        if "seed" in self.parameters and self.parameters["seed"] is None:
+            return replace(self, seed=seed)  # type: ignore[type-var]
+        return self
+
+    def planned(self, shape: Shape) -> Self:
+        """Return the analysis with parameters chosen that depend on the model and the corpus."""
+        return self
+
+    def max_examples(self, shape: Shape) -> int | None:
+        """Return how many examples `headwise atlas` uses; None: all.
+
+        It is the budget, divided by the model's cost relative to BERT's, but at least thirty. It
+        depends on sizes alone, never on measured time, so that an interrupted run can resume on
+        another machine.
+        """
+        if self.budget is None:
+            return None
+        at_least_examples = min(self.budget, MIN_EXAMPLES)
+        return max(at_least_examples, int(self.budget / relative_cost(shape)))
 
     def unsupported_reason(self, shape: Shape) -> str | None:
-        """Why nothing of this analysis can be computed for such a model, or None."""
+        """Return why this analysis cannot run on such a model at all; None if it can."""
         return None
 
+    def missing_items(self, shape: Shape) -> dict[str, str]:
+        """Return the items (roles, features, sources) this corpus or model lacks, with the reason.
+
+        Their values are NaN, and the result names them."""
+        return {}
+
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
-        """Items of a result that turned out to match nothing, with the reason: known only after the
-        pass, and named."""
+        """Return the items of a result that occur nowhere in the corpus, with the reason."""
         return {}
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
-        """What a result comes to, a line each: shown on screen after `headwise run`, before the
-        table of heads."""
+        """Return the lines that `headwise run` prints before the table of heads."""
         return []
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        """Which heads a result calls anything, after correction: bool `[layer, head, ...]`; None
-        where it tests none.
+        """Return which heads are significant after correction, bool `[layer, head, ...]`.
 
-        `headwise.testing` holds this to random weights, of which nothing may be said.
-        """
-        p = variable_of(dataset, "p_adjusted")
-        return None if p is None or not {"layer", "head"} <= set(p.dims) else p < 0.05
+        None if the analysis tests no heads. `headwise.testing` checks that models with random
+        weights have no significant heads."""
+        p_adjusted = variable_of(dataset, "p_adjusted")
+        if p_adjusted is None or not {"layer", "head"} <= set(p_adjusted.dims):
+            return None
+        return p_adjusted < SIGNIFICANCE_LEVEL
 
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-        """All groups of an atlas once every analysis is done, with what this one has to add to the
-        groups of others."""
+        """Return all groups of an atlas, with what this analysis adds once the others are done."""
         return dict(datasets)
 
 
 class Observer(Analysis):
-    """A question answered by watching one pass.
+    """An analysis that observes the forward pass, which it shares with other observers.
 
-    For every batch and layer the engine calls `reduce_rows` on each block of query rows, adds the
-    returned tensors up, and hands the sums to `observe` once. Set `taps`; write `start`,
-    `reduce_rows`, `observe`, `result`. What can be said in the language of `StatsRequest` (masses on sets of keys,
-    entropies, diagonals, ...) is better asked for than reduced, since a GPU then never forms the
-    weights: write `request` and `reduce` instead of `reduce_rows`. With scope `example` it gets all layers
-    of a micro-batch at once: write `start`, `observe_example`, `result`."""
+    For every batch and layer the engine calls `reduce_rows` on each block of query rows, adds up
+    the returned tensors, and passes the sums to `observe`. Set `taps`; write `start`,
+    `reduce_rows`, `observe` and `result`.
+
+    What a `StatsRequest` can express (mass on sets of keys, entropies, diagonals, ...) is better
+    requested: a GPU then never forms the weights. Write `request`, `reduce` and `update` instead of
+    `reduce_rows` and `observe`.
+    """
 
     taps: ClassVar[frozenset[str]] = frozenset({"attention"})
-    scope: ClassVar[str] = "layer"  # or "example"
 
     def view(self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int) -> Corpus | None:
-        """The corpus as this analysis wants it, where that is not as it stands: it then gets a pass
-        of its own.
+        """Return the corpus in the form this analysis needs, for a pass of its own; None: as it is.
 
-        `longest` is the longest row of the corpus in tokens, `truncated` the number of examples
-        that had to be cut."""
+        Parameters
+        ----------
+        corpus : Corpus
+            The examples it may use.
+        encoder : Encoder
+            The model's.
+        longest : int
+            Tokens of the longest example.
+        truncated : int
+            Number of examples that were truncated.
+        """
         return None
 
     def max_examples(self, shape: Shape) -> int | None:
-        one_pass = (
-            self.scope == "layer" and "attention_gradient" not in self.taps
-        )  # costs as much as the model does
-        return self.budget if one_pass else super().max_examples(shape)
+        # Observing the shared pass costs about as much as the model itself, however large it is.
+        return self.budget
 
     def start(self, shape: Shape) -> State:
-        """An empty state."""
+        """Return an empty state."""
         raise NotImplementedError
 
     def request(self, batch: Batch) -> StatsRequest | None:
-        """What it wants of the weights; None where it reduces rows itself."""
+        """Return the statistics it needs of the weights; None if it reduces rows itself."""
         return None
 
-    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
-        """From the answers of one layer, the sums that `update` gets once the pass is over.
+    def reduce(self, result: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+        """Return the sums that `update` receives, from the requested statistics.
 
-        On a GPU these may be the heads of several layers side by side: dim 1 of every tensor is
-        that of heads, or 1."""
+        On a GPU, `result` may hold the heads of several layers side by side: dim 1 of every tensor
+        is heads, or 1."""
         return {}
 
     def read_layer(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
-        """For one that asks: what it takes of a layer itself, `[example, head (or 1), ...]`, each
-        layer alone. `update` gets it beside what was reduced. Values are always there, hidden states
-        and outputs where `taps` names them."""
+        """Return what it needs of one layer beside requested statistics, `[example, head, ...]`.
+
+        The layer has its values, and hidden states and outputs if `taps` names them. `update`
+        receives these tensors along with the sums."""
         return {}
 
     def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
-        """Take some layers of one batch into the state. `sums` are what `reduce` and `read_layer` gave,
-        `[example, layer, head, ...]` (both 1 for what is said of all heads alike). Unless written
-        otherwise, `observe` gets them layer by layer."""
+        """Add some layers of one batch to the state.
+
+        `sums` are the tensors of `reduce` and `read_layer`, `[example, layer, head, ...]` (layer
+        and head are 1 if they are the same for all). By default `observe` receives them layer by
+        layer."""
         for place, layer in enumerate(range(layers.start, layers.stop)):
-            own = {name: value[:, min(place, value.shape[1] - 1)] for name, value in sums.items()}
-            self.observe(state, own, Layer(layer), batch)
+            sums_of_layer = {}
+            for name, value in sums.items():
+                sums_of_layer[name] = value[:, min(place, value.shape[1] - 1)]
+            self.observe(state, sums_of_layer, Layer(layer), batch)
 
     def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
-        """Tensors that add up over query rows."""
+        """Return tensors that add up over query rows."""
         return {}
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        """Take one layer of one batch into the state. `sums` are what `reduce_rows` gave, added over
-        all rows (or what `reduce` gave)."""
-        raise NotImplementedError
-
-    def observe_example(self, state: State, maps: Tensor, visible: Tensor, batch: Batch) -> None:
-        """For scope `example`: all maps `[example, layer, head, query, key]` of one micro-batch,
-        and V(i), the same for all heads, as `visible[example, layer, 1, query, key]`."""
-        raise NotImplementedError
-
-    def observe_rows(
-        self, state: State, maps: Tensor, visible: Tensor, batch: Batch, total: int
-    ) -> None:
-        """The same for one example too long to be held whole, where an analysis can see its rows
-        apart: some rows of all layers, out of `total` that it is shown in turn. Without it such an
-        example is held whole."""
-        raise NotImplementedError
-
-    def rows_wanted(self, batch: Batch, at_once: int) -> Tensor:
-        """Which rows of such an example it is shown, `at_once` in a pass: all, or a sample in
-        random order."""
-        return torch.arange(int(batch.lengths[0]))
-
-    def skip(self, state: State, count: int) -> None:
-        """Told of examples that `prepare` left out."""
-
-    def prepare(self, batch: Batch, model: HeadModel) -> tuple[Batch, Loss]:
-        """For the tap `attention_gradient`: the batch to run (masked, say), and the loss."""
+        """Add one layer of one batch to the state; `sums` are those of `reduce_rows`, or `reduce`,
+        over all rows."""
         raise NotImplementedError
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
-        """The labelled arrays."""
+        """Return the labelled arrays."""
         raise NotImplementedError
+
+
+class OwnPassObserver(Observer):
+    """An observer that runs the model itself, because it needs gradients or whole maps.
+
+    Write `start`, `observe_batch` and `result`. States, shards and checkpoints are those of every
+    observer."""
+
+    def max_examples(self, shape: Shape) -> int | None:
+        return Analysis.max_examples(self, shape)
+
+    def observe_batch(
+        self, model: HeadModel, batch: Batch, state: State, block_rows: int | None = None
+    ) -> None:
+        """Run the model over one batch and add what it shows to the state.
+
+        Parameters
+        ----------
+        model : HeadModel
+            The model to run.
+        batch : Batch
+            The examples.
+        state : State
+            What is known so far; changed in place.
+        block_rows : int, optional
+            Query rows per block; default: as many as fit.
+        """
+        raise NotImplementedError
+
+
+def split_batch(batch: Batch, max_examples: int) -> list[Batch]:
+    """Return the batch in parts of at most so many examples."""
+    if max_examples >= len(batch):
+        return [batch]
+    parts = []
+    for start in range(0, len(batch), max_examples):
+        parts.append(batch.select(range(start, min(start + max_examples, len(batch)))))
+    return parts
 
 
 class ExperimentContext(Protocol):
     """What an experiment works with.
 
     `rows` are the examples of `corpus` that are not too long, in order, encoded once for the whole
-    run (`row.example`, `row.index`); `store` is its own part of the run's store and survives a
-    kill."""
+    run (`row.example`, `row.index`). What is in `store` survives an interruption. `limit` is how
+    many examples it may use; None: all."""
 
     @property
     def model(self) -> HeadModel: ...
@@ -292,14 +317,16 @@ class ExperimentContext(Protocol):
     @property
     def store(self) -> CheckpointStore: ...
     @property
-    def limit(self) -> int | None: ...  # examples it may use; None for all
+    def limit(self) -> int | None: ...
 
     def progress(self, what: str, done: int, total: int) -> None: ...
 
 
 class Experiment(Analysis):
-    """A question answered in phases (collect, fit, score) instead of one stream: what is in
-    `bench.store` is not made again."""
+    """An analysis in several phases (collect, fit, score) instead of one pass.
 
-    def perform(self, bench: ExperimentContext) -> xr.Dataset:
+    What is in `context.store` is not computed again when an interrupted run resumes."""
+
+    def perform(self, context: ExperimentContext) -> xr.Dataset:
+        """Do the work and return the labelled arrays."""
         raise NotImplementedError

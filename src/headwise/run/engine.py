@@ -1,235 +1,254 @@
-"""The one loop everything goes through: a model runs over batches while analyses watch."""
+"""Run a model over batches while analyses observe it.
+
+`observe_batch` is the one loop of every observer: one forward pass that all observers share
+(`SharedPass`), then the passes of those that run the model themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from headwise.analyses.contract import Observer
+from headwise.analyses.contract import Observer, OwnPassObserver
 from headwise.core.failures import Failure
 from headwise.models import HeadModel
-from headwise.models.gradients import stream_gradients
 from headwise.models.statistics import StatsRequest, StatsResult, can_join, join_layers
-from headwise.models.view import AttentionRows, Layer, Watcher
+from headwise.models.view import AttentionRows, Layer
 from headwise.run.clock import SEEN, stage
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, documents_of
 
-GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
-WAITING_BYTES = {
-    "cpu": 0,
-    "cuda": 256 * 2**20,
-}  # answers of layers that wait to be settled together
-MAPS_BYTES = 5 * 2**28  # all maps of one micro-batch, for analyses that look at whole examples
+# Results of layers are reduced together once they take this many bytes. A GPU takes as long for
+# many small layers at once as for one; a processor gains nothing by waiting.
+WAITING_BYTES = {"cpu": 0, "cuda": 256 * 2**20}
 
+OUT_OF_MEMORY_MESSAGES = ("not enough memory", "can't allocate memory")
 
-Failures = dict[str, Failure]  # by analysis
+Failures = dict[str, Failure]  # by name of the analysis
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was short, which smaller batches may mend."""
-    said = ("not enough memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
-        words in str(error) for words in said
-    )
+    """Return whether an error means that memory was short, so that smaller batches may help."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return any(message in str(error) for message in OUT_OF_MEMORY_MESSAGES)
 
 
 def record_failure(analysis: Observer, error: Exception, failed: Failures | None) -> None:
-    """Note that an analysis failed, so that the others go on without it; with nowhere to note it,
-    it is raised."""
+    """Record that an analysis failed, so that the others continue without it.
+
+    Raises the error if there is nowhere to record it, or if smaller batches may help."""
     if failed is None or is_out_of_memory(error):
         raise error
     failed[analysis.name] = Failure.of(analysis.name, error)
 
 
-def _by_layer(value: Tensor, layers: int) -> Tensor:
-    """What was settled for several layers at once, `[example, layer, head, ...]`; what has no
-    heads, 1 for both."""
+# --- sums of several layers ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerSums:
+    """What an analysis reduced consecutive layers to: `sums[example, layer, head, ...]`, where
+    layer and head are 1 for what is the same for all heads."""
+
+    layers: slice
+    sums: Mapping[str, Tensor]
+
+    @classmethod
+    def from_heads(cls, layers: slice, sums: Mapping[str, Tensor]) -> LayerSums:
+        """From tensors `[example, head, ...]` with the heads of all layers side by side."""
+        by_layer = {}
+        for name, value in sums.items():
+            by_layer[name] = _split_heads(value, layers.stop - layers.start)
+        return cls(layers, by_layer)
+
+    def is_followed_by(self, other: LayerSums) -> bool:
+        """Return whether `other` is of the next layers and has tensors of the same shapes."""
+        if self.layers.stop != other.layers.start or self.sums.keys() != other.sums.keys():
+            return False
+        return all(
+            value.shape[2:] == other.sums[name].shape[2:] for name, value in self.sums.items()
+        )
+
+
+def _split_heads(value: Tensor, n_layers: int) -> Tensor:
+    """Return `[example, layer, head, ...]` from the heads of several layers side by side."""
     if value.shape[1] == 1:
         return value[:, None]
-    return value.reshape(len(value), layers, value.shape[1] // layers, *value.shape[2:])
+    return value.reshape(len(value), n_layers, value.shape[1] // n_layers, *value.shape[2:])
 
 
-Settled = tuple[slice, Mapping[str, Tensor]]
-
-
-def _joined(settled: Sequence[Settled]) -> list[Settled]:
-    """What was settled of layers that follow each other, as if at once: taking in many layers costs
-    little more than taking in one."""
-    groups: list[list[Settled]] = []
-    for layers, sums in settled:
-        own = (
-            layers,
-            {name: _by_layer(value, layers.stop - layers.start) for name, value in sums.items()},
-        )
-        if groups and _follows(groups[-1][-1], own):
-            groups[-1].append(own)
+def _join_consecutive(parts: Sequence[LayerSums]) -> list[LayerSums]:
+    """Join the sums of layers that follow each other: updating a state with many layers costs
+    little more than with one."""
+    groups: list[list[LayerSums]] = []
+    for part in parts:
+        if groups and groups[-1][-1].is_followed_by(part):
+            groups[-1].append(part)
         else:
-            groups.append([own])
-    return [group[0] if len(group) == 1 else _joint(group) for group in groups]
+            groups.append([part])
+    return [_join(group) for group in groups]
 
 
-def _follows(one: Settled, other: Settled) -> bool:
-    shapes = [{name: value.shape[2:] for name, value in sums.items()} for _, sums in (one, other)]
-    return one[0].stop == other[0].start and shapes[0] == shapes[1]
+def _join(group: Sequence[LayerSums]) -> LayerSums:
+    if len(group) == 1:
+        return group[0]
+    joined = {}
+    for name in group[0].sums:
+        tensors = []
+        for part in group:
+            value = part.sums[name]
+            n_layers = part.layers.stop - part.layers.start
+            tensors.append(value.expand(-1, n_layers, *value.shape[2:]))
+        joined[name] = torch.cat(tensors, dim=1)
+    return LayerSums(slice(group[0].layers.start, group[-1].layers.stop), joined)
 
 
-def _joint(group: Sequence[Settled]) -> Settled:
-    def all_layers(name: str) -> Tensor:
-        parts = [
-            sums[name].expand(-1, layers.stop - layers.start, *sums[name].shape[2:])
-            for layers, sums in group
-        ]
-        return torch.cat(parts, dim=1)
-
-    return slice(group[0][0].start, group[-1][0].stop), {
-        name: all_layers(name) for name in group[0][1]
-    }
+# --- the shared pass ----------------------------------------------------------------------------
 
 
-class Maps(Watcher):
-    """Keeps the maps of a batch, `maps[example, layer, head, row, key]`, and what their rows see;
-    or those of some rows, which are asked for, so that a GPU forms no others.
+class SharedPass:
+    """Watches one forward pass for several observers.
 
-    They go at once where they stay: two copies would not fit.
+    Observers that reduce rows are updated as soon as a layer is done. Those that request statistics
+    are updated after the pass, so that a GPU is never waited for between layers. An observer that
+    fails is recorded in `failed` and not called again.
     """
-
-    def __init__(self, batch: Batch, layers: int, wanted: Tensor | None = None) -> None:
-        self.needs = frozenset({"attention"} if wanted is None else ())
-        self.request = None if wanted is None else StatsRequest(rows={"wanted": wanted})
-        self._size = batch.ids.shape[1] if wanted is None else len(wanted), batch.keys.ids.shape[1]
-        self._layers = layers
-        self.maps = self.visible = torch.empty(0)
-
-    def on_rows(self, rows: AttentionRows) -> None:
-        self._keep(rows.layer, slice(rows.start, rows.stop), rows.weights, rows.visible)
-
-    def on_statistics(self, result: StatsResult) -> None:
-        self._keep(result.layer, slice(None), *result.rows["wanted"])
-
-    def _keep(self, layer: int, rows: slice, weights: Tensor, visible: Tensor) -> None:
-        if not self.maps.numel():
-            examples, heads = weights.shape[:2]
-            self.maps = weights.new_empty(examples, self._layers, heads, *self._size)
-            self.visible = visible.new_empty(examples, self._layers, 1, *self._size)
-        self.maps[:, layer, :, rows] = weights
-        self.visible[:, layer, :, rows] = visible[:, :1]
-
-
-class Observation:
-    """Watches one batch for several analyses: adds up what each makes of rows or answers, and hands
-    the sums on to `observe` once a layer is done. One that fails is noted in `failed` and asked no
-    more."""
 
     def __init__(
         self,
         analyses: Sequence[Observer],
         states: Mapping[str, State],
         batch: Batch,
-        layers: int,
         failed: Failures | None = None,
     ) -> None:
         self.states = states
         self.batch = batch
         self._failed = failed
-        self.by_layer = [a for a in analyses if a.scope == "layer"]
-        self.whole = [a for a in analyses if a.scope == "example"]
-        asks: dict[str, StatsRequest | None] = {}
-        self._each(self.by_layer, lambda a: asks.update({a.name: a.request(batch)}))
-        self.asking = [a for a in self.by_layer if asks[a.name] is not None]
-        self.reducing = [a for a in self.by_layer if asks[a.name] is None]
-        self.request = StatsRequest.merge([ask for ask in asks.values() if ask is not None])
-        self.needs = frozenset().union(*(a.taps for a in (*self.reducing, *self.whole)))
-        self.needs = self.needs.union(*(a.taps - {"attention"} for a in self.asking)) - {
-            "attention_gradient"
-        }
-        self._sums: dict[str, dict[str, Tensor]] = {}
+        self.reducing_rows: list[Observer] = []
+        self.requesting: list[Observer] = []
+        self.request = self._collect_requests(analyses)
+        self.needs = self._collect_needs()
+        self._row_sums: dict[str, dict[str, Tensor]] = {}
         self._waiting: list[StatsResult] = []
-        self._settled: dict[str, list[Settled]] = {}
-        self._looked: dict[str, dict[int, Mapping[str, Tensor]]] = {}
-        self._maps = Maps(batch, layers)
+        self._reduced: dict[str, list[LayerSums]] = {}
+        self._read: dict[str, dict[int, Mapping[str, Tensor]]] = {}
 
-    def _each(self, analyses: list[Observer], call: Callable[[Observer], None]) -> None:
-        """Call something for each of them; those that fail leave the list."""
+    def _collect_requests(self, analyses: Sequence[Observer]) -> StatsRequest | None:
+        """Sort the observers by whether they request statistics; return all requests as one."""
+        requests: list[StatsRequest] = []
+
+        def collect(analysis: Observer) -> None:
+            request = analysis.request(self.batch)
+            if request is None:
+                self.reducing_rows.append(analysis)
+            else:
+                self.requesting.append(analysis)
+                requests.append(request)
+
+        self._for_each(list(analyses), collect)
+        return StatsRequest.merge(requests)
+
+    def _collect_needs(self) -> frozenset[str]:
+        """Return what must be tapped: statistics need no weights."""
+        needs: set[str] = set()
+        for analysis in self.reducing_rows:
+            needs |= analysis.taps
+        for analysis in self.requesting:
+            needs |= analysis.taps - {"attention"}
+        return frozenset(needs)
+
+    def _for_each(self, analyses: list[Observer], call: Callable[[Observer], None]) -> None:
+        """Call a function for each observer; remove those that fail from the list."""
         for analysis in list(analyses):
             try:
                 with stage(analysis.name):
                     call(analysis)
-            except Exception as error:  # it may fail in any way
+            except Exception as error:  # an analysis may fail in any way
                 record_failure(analysis, error, self._failed)
                 analyses.remove(analysis)
 
     def on_rows(self, rows: AttentionRows) -> None:
-        self._each(
-            self.reducing,
-            lambda a: _add(self._sums.setdefault(a.name, {}), a.reduce_rows(rows, self.batch)),
-        )
-        if self.whole:
-            self._maps.on_rows(rows)
+        """Add up what observers reduce a block of rows to."""
+
+        def add(analysis: Observer) -> None:
+            totals = self._row_sums.setdefault(analysis.name, {})
+            add_sums(totals, analysis.reduce_rows(rows, self.batch))
+
+        self._for_each(self.reducing_rows, add)
 
     def on_statistics(self, result: StatsResult) -> None:
+        """Collect the statistics of one layer, and reduce them once enough layers wait."""
         if self._waiting and not can_join(self._waiting[-1], result):
-            self._settle()
+            self._reduce_waiting()
         self._waiting.append(result)
-        if result.nbytes * len(self._waiting) >= WAITING_BYTES[result.n_visible.device.type]:
-            self._settle()
+        waiting_bytes = result.nbytes * len(self._waiting)
+        if waiting_bytes >= WAITING_BYTES[result.n_visible.device.type]:
+            self._reduce_waiting()
 
-    def _settle(self) -> None:
-        """Let the analyses make sums of the answers that wait: many layers at once, a GPU takes as
-        long for one."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+    def _reduce_waiting(self) -> None:
+        """Let every requesting observer reduce the waiting layers, all at once."""
+        if not self._waiting:
             return
-        layers, together = slice(waiting[0].layer, waiting[-1].layer + 1), join_layers(waiting)
+        layers = slice(self._waiting[0].layer, self._waiting[-1].layer + 1)
+        joined = join_layers(self._waiting)
+        self._waiting = []
 
-        def settle(analysis: Observer) -> None:
-            sums = analysis.reduce(together, self.batch)
-            self._settled.setdefault(analysis.name, []).append((layers, sums))
+        def reduce(analysis: Observer) -> None:
+            sums = analysis.reduce(joined, self.batch)
+            parts = self._reduced.setdefault(analysis.name, [])
+            parts.append(LayerSums.from_heads(layers, sums))
 
-        self._each(self.asking, settle)
+        self._for_each(self.requesting, reduce)
 
     def on_layer(self, layer: Layer) -> None:
-        self._each(
-            self.reducing,
-            lambda a: a.observe(self.states[a.name], self._sums.pop(a.name, {}), layer, self.batch),
-        )
-
-        def look(analysis: Observer) -> None:
-            if seen := analysis.read_layer(layer, self.batch):
-                self._looked.setdefault(analysis.name, {})[layer.layer] = seen
-
-        self._each(self.asking, look)
-
-    def _seen_by(self, analysis: Observer, layers: slice) -> dict[str, Tensor]:
-        """What it took of these layers themselves, `[example, layer, head, ...]`."""
-        own = self._looked.get(analysis.name, {})
-        seen = [own.get(layer, {}) for layer in range(layers.start, layers.stop)]
-        return {name: torch.stack([one[name] for one in seen], dim=1) for name in seen[0]}
-
-    def close(self) -> None:
-        """Hand on what is ready only after the pass: sums of answers (so that a GPU is not waited
-        for layer by layer), and all maps of the batch, to the analyses that want them together."""
-
-        self._settle()
+        """Update the states of observers that reduce rows; let the others read the layer."""
 
         def observe(analysis: Observer) -> None:
-            for layers, sums in _joined(self._settled.pop(analysis.name, [])):
-                analysis.update(
-                    self.states[analysis.name],
-                    {**sums, **self._seen_by(analysis, layers)},
-                    layers,
-                    self.batch,
-                )
+            sums = self._row_sums.pop(analysis.name, {})
+            analysis.observe(self.states[analysis.name], sums, layer, self.batch)
 
-        self._each(self.asking, observe)
-        if self.whole:
-            maps, visible = self._maps.maps, self._maps.visible
-            self._each(
-                self.whole,
-                lambda a: a.observe_example(self.states[a.name], maps, visible, self.batch),
-            )
+        def read(analysis: Observer) -> None:
+            tensors = analysis.read_layer(layer, self.batch)
+            if tensors:
+                self._read.setdefault(analysis.name, {})[layer.layer] = tensors
+
+        self._for_each(self.reducing_rows, observe)
+        self._for_each(self.requesting, read)
+
+    def _read_of(self, analysis: Observer, layers: slice) -> dict[str, Tensor]:
+        """Return what an observer read of these layers, `[example, layer, head, ...]`."""
+        by_layer = self._read.get(analysis.name, {})
+        stacked = {}
+        for name in by_layer.get(layers.start, {}):
+            tensors = [by_layer[layer][name] for layer in range(layers.start, layers.stop)]
+            stacked[name] = torch.stack(tensors, dim=1)
+        return stacked
+
+    def finish(self) -> None:
+        """Update the states of the observers that requested statistics."""
+        self._reduce_waiting()
+
+        def update(analysis: Observer) -> None:
+            for part in _join_consecutive(self._reduced.pop(analysis.name, [])):
+                sums = {**part.sums, **self._read_of(analysis, part.layers)}
+                analysis.update(self.states[analysis.name], sums, part.layers, self.batch)
+
+        self._for_each(self.requesting, update)
+
+
+def add_sums(totals: dict[str, Tensor], sums: Mapping[str, Tensor]) -> None:
+    """Add tensors to totals of the same names."""
+    for name, value in sums.items():
+        if name in totals:
+            totals[name] = totals[name] + value
+        else:
+            totals[name] = value
+
+
+# --- batches ------------------------------------------------------------------------------------
 
 
 def observe_batch(
@@ -240,119 +259,49 @@ def observe_batch(
     block_rows: int | None = None,
     failed: Failures | None = None,
 ) -> None:
-    """Run one batch once and let every analysis see it; those of gradients get a second,
-    differentiated run.
+    """Run the model over one batch and update the state of every analysis.
 
-    One that fails unexpectedly is noted in `failed` and asked no more, its state is not to be used;
-    without `failed` what it raised is raised."""
-    streaming = [
-        a for a in analyses if "attention_gradient" not in a.taps and a.name not in (failed or {})
-    ]
-    if streaming:
-        for part in _parts(model, batch, streaming):
-            left = [a for a in streaming if a.name not in (failed or {})]
-            for analysis in left:
-                states[analysis.name].of(documents_of(part.rows))
-            apart = [a for a in left if _by_rows(model, part, a)]
-            together = [a for a in left if a not in apart]
-            if together:
-                observation = Observation(together, states, part, model.layers, failed)
-                model.forward(part, observation, block_rows=block_rows)
-                observation.close()
-            if apart:
-                observe_rows(model, part, apart, states, failed)
-            part.forget()
+    Parameters
+    ----------
+    model : HeadModel
+        The model to run.
+    batch : Batch
+        The examples.
+    analyses : sequence of Observer
+        Who observes.
+    states : mapping of str to State
+        The state of each analysis by name; changed in place.
+    block_rows : int, optional
+        Query rows per block; default: as many as fit.
+    failed : dict of str to Failure, optional
+        Where failures are recorded: an analysis that fails is not called again, and its state is
+        not to be used. Without it, errors are raised.
+    """
+    active = []
     for analysis in analyses:
-        if "attention_gradient" in analysis.taps and analysis.name not in (failed or {}):
+        if failed is None or analysis.name not in failed:
+            active.append(analysis)
+
+    sharing = [a for a in active if not isinstance(a, OwnPassObserver)]
+    if sharing:
+        for analysis in sharing:
+            states[analysis.name].of(documents_of(batch.rows))
+        shared_pass = SharedPass(sharing, states, batch, failed)
+        model.forward(batch, shared_pass, block_rows=block_rows)
+        shared_pass.finish()
+
+    for analysis in active:
+        if isinstance(analysis, OwnPassObserver):
             try:
                 with stage(analysis.name):
-                    observe_gradients(model, batch, analysis, states[analysis.name], block_rows)
-            except Exception as error:
+                    analysis.observe_batch(model, batch, states[analysis.name], block_rows)
+            except Exception as error:  # an analysis may fail in any way
                 record_failure(analysis, error, failed)
-    if (seen := SEEN.get()) is not None:
-        seen(len(batch))
 
-
-def _by_rows(model: HeadModel, batch: Batch, analysis: Observer) -> bool:
-    """Whether an analysis that looks at whole examples gets the rows of this one apart: it is too
-    long otherwise."""
-    size = (
-        len(batch) * model.layers * model.heads * batch.ids.shape[1] * batch.keys.ids.shape[1] * 4
-    )
-    can = type(analysis).observe_rows is not Observer.observe_rows
-    return analysis.scope == "example" and can and size > MAPS_BYTES
-
-
-def observe_rows(
-    model: HeadModel,
-    batch: Batch,
-    analyses: Sequence[Observer],
-    states: Mapping[str, State],
-    failed: Failures | None = None,
-) -> None:
-    """Show one example that is too long to be held whole some of its rows at a time, of all layers:
-    as many passes as that takes. An analysis that draws a sample of rows is shown no others."""
-    at_once = max(1, MAPS_BYTES // (model.layers * model.heads * batch.keys.ids.shape[1] * 4))
-    for analysis in analyses:
-        try:
-            wanted = analysis.rows_wanted(batch, at_once)
-            for rows in torch.split(wanted, at_once):
-                kept = Maps(batch, model.layers, rows.sort().values.to(batch.ids.device))
-                model.forward(batch, kept)
-                with stage(analysis.name):
-                    analysis.observe_rows(
-                        states[analysis.name], kept.maps, kept.visible, batch, len(wanted)
-                    )
-        except Exception as error:
-            record_failure(analysis, error, failed)
-
-
-def _parts(model: HeadModel, batch: Batch, analyses: Sequence[Observer]) -> list[Batch]:
-    """The batch, or pieces of it where all maps of all its examples together would take too much
-    memory."""
-    if all(a.scope == "layer" for a in analyses):
-        return [batch]
-    at_once = max(1, MAPS_BYTES // (model.layers * model.heads * batch.ids.shape[1] ** 2 * 4))
-    return _cut(batch, at_once)
-
-
-def _cut(batch: Batch, at_once: int) -> list[Batch]:
-    """The batch in pieces of at most so many examples."""
-    if at_once >= len(batch):
-        return [batch]
-    return [
-        batch.select(range(i, min(i + at_once, len(batch)))) for i in range(0, len(batch), at_once)
-    ]
-
-
-def _add(totals: dict[str, Tensor], parts: Mapping[str, Tensor]) -> None:
-    for key, value in parts.items():
-        totals[key] = totals[key] + value if key in totals else value
-
-
-def observe_gradients(
-    model: HeadModel, batch: Batch, analysis: Observer, state: State, block_rows: int | None = None
-) -> None:
-    """Run a batch with its loss and hand the gradients to one analysis, a few examples at a time:
-    all layers and all scores over the vocabulary are held at once."""
-    for part in _cut(batch, max(1, GRADIENT_TOKENS // batch.ids.shape[1])):
-        inputs, loss = analysis.prepare(part, model)
-        if len(inputs) < len(part):
-            analysis.skip(state, len(part) - len(inputs))
-        if not len(inputs):
-            continue
-        sums: dict[int, dict[str, Tensor]] = {}
-
-        def take(
-            rows: AttentionRows, inputs: Batch = inputs, sums: dict[int, dict[str, Tensor]] = sums
-        ) -> None:
-            _add(sums.setdefault(rows.layer, {}), analysis.reduce_rows(rows, inputs))
-
-        stream_gradients(model, inputs, loss, take, block_rows=block_rows)
-        state.of(documents_of(inputs.rows))
-        for layer, totals in sorted(sums.items()):
-            analysis.observe(state, totals, Layer(layer), inputs)
-        inputs.forget()
+    batch.forget()
+    report_examples = SEEN.get()
+    if report_examples is not None:
+        report_examples(len(batch))
 
 
 def observe_batches(
@@ -363,8 +312,7 @@ def observe_batches(
     block_rows: int | None = None,
     failed: Failures | None = None,
 ) -> Mapping[str, State]:
-    """The states after these batches; `states` has one for each analysis, and is what grows. See
-    `observe_batch`."""
+    """Run the model over batches and return the updated states; see `observe_batch`."""
     for batch in batches:
         observe_batch(model, batch, analyses, states, block_rows, failed)
     return states

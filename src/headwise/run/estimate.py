@@ -16,7 +16,13 @@ from uuid import uuid4
 import pandas as pd
 from torch import nn
 
-from headwise.analyses.contract import Analysis, Experiment, Observer, choose_analyses
+from headwise.analyses.contract import (
+    Analysis,
+    Experiment,
+    Observer,
+    OwnPassObserver,
+    choose_analyses,
+)
 from headwise.analyses.nulls import RandomNull
 from headwise.core.checks import at_least
 from headwise.core.errors import HeadwiseError
@@ -260,7 +266,7 @@ class _Calibration:
         if not long:
             self._watch(part, analyses, rows)
             return peak_memory()
-        whole = [a for a in analyses if a.scope == "example"]
+        whole = [a for a in analyses if isinstance(a, OwnPassObserver)]
         for some in (whole, [a for a in analyses if a not in whole]):
             began = time.perf_counter()
 

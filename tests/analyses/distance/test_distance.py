@@ -15,7 +15,6 @@ from headwise.analyses.distance import analysis as distance
 from headwise.analyses.distance.analysis import Distance, distance_dataset, layer_means
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
-from headwise.run import engine
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.plan import model_shape
@@ -108,9 +107,7 @@ def test_missing_mass_counts_as_one_more_key() -> None:
     maps[0, 0, 0] = torch.eye(n)
     maps[0, 0, 1] = 0.5 * torch.eye(n)  # half of this head's attention rests on a sink
     state = analysis.start(shape)
-    analysis.observe_example(
-        state, maps, torch.ones(1, 1, 1, n, n, dtype=torch.bool), collate([row])
-    )
+    analysis.observe_maps(state, maps, torch.ones(1, 1, 1, n, n, dtype=torch.bool), collate([row]))
     m = 0.75
     expected = -m * math.log(m) - 0.25 * math.log(0.25) - math.log(2) / 2
     assert float(analysis.result(state, shape)["js"][0, 1]) == pytest.approx(expected, rel=1e-5)
@@ -134,7 +131,7 @@ def test_windowed_layers_are_smoothed_over_their_window_only() -> None:
     )  # it sees the key before and gives it nothing: zeros do not tell what is visible
     analysis = Distance(smoothing=0.1)
     state = analysis.start(shape)
-    analysis.observe_example(state, maps, masks, collate([row]))
+    analysis.observe_maps(state, maps, masks, collate([row]))
     smoothed = torch.where(masks, 0.9 * maps + 0.1 / masks.sum(-1, keepdim=True), 0.0)
     np.testing.assert_allclose(
         analysis.result(state, shape)["js"], slow_js([smoothed[0].numpy()], causal=True), atol=1e-6
@@ -207,10 +204,10 @@ def test_an_example_too_long_to_be_held_is_seen_rows_at_a_time(
     examples = battery_examples()[:3]
     expected = measured(model, examples, Distance(smoothing=0.01))
     monkeypatch.setattr(
-        engine, "MAPS_BYTES", model.layers * model.heads * 12 * 4 * 5
+        distance, "MAPS_BYTES", model.layers * model.heads * 12 * 4 * 5
     )  # five rows of 12 tokens
-    monkeypatch.setattr(distance, "GROUP", 24)
-    monkeypatch.setattr(Distance, "observe_example", lambda *_: pytest.fail("held whole"))
+    monkeypatch.setattr(distance, "GROUP_ENTRIES", 24)
+    monkeypatch.setattr(Distance, "observe_maps", lambda *_: pytest.fail("held whole"))
     found = measured(model, examples, Distance(smoothing=0.01))
     np.testing.assert_allclose(found["js"], expected["js"], rtol=1e-5, atol=1e-9)
     assert found.attrs["tokens"] == expected.attrs["tokens"]
@@ -232,7 +229,7 @@ def test_sampled_rows_have_the_error_that_is_stated(
     if by_windows:
         length = len(model.encode(examples[0]))
         monkeypatch.setattr(
-            engine, "MAPS_BYTES", model.layers * model.heads * length * 4 * 20
+            distance, "MAPS_BYTES", model.layers * model.heads * length * 4 * 20
         )  # twenty rows
     upper = np.triu_indices(len(exact["js"]), 1)
     inside = []

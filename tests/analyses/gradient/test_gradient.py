@@ -163,7 +163,7 @@ def test_many_examples_run_in_small_parts_give_the_same_numbers(
     model = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_texts(TEXTS)
     whole = make_atlas(model, corpus, ["gradient"])["gradient"]
-    monkeypatch.setattr("headwise.run.engine.GRADIENT_TOKENS", 1)
+    monkeypatch.setattr("headwise.analyses.gradient.analysis.GRADIENT_TOKENS", 1)
     close(
         run_analyses(model, corpus, [make_analysis("gradient")], tmp_path, RunOptions(full=True))[
             "gradient"
@@ -186,7 +186,7 @@ def test_an_example_with_nothing_to_predict_is_left_out() -> None:
 def test_what_cannot_be_is_refused() -> None:
     module, tokenizer = random_model()
     corpus = Corpus.from_texts(["the cat ."])
-    with pytest.raises(MissingAnnotationError, match="no language-model head"):
+    with pytest.raises(MissingAnnotationError, match="no language-modelling head"):
         make_atlas(HeadModel.open(module.bert, tokenizer=tokenizer), corpus, ["gradient"])
     with pytest.raises(MissingAnnotationError, match="predicts masked tokens"):
         make_atlas(

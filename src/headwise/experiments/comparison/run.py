@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from headwise.analyses.contract import Analysis, Observer, choose_analyses
+from headwise.analyses.gradient.analysis import Gradient
 from headwise.analyses.roles.analysis import Roles
 from headwise.atlas import Atlas
 from headwise.core.checks import check_types, one_of
@@ -170,7 +171,7 @@ class _Comparison:
         self.analyses = [
             analysis.seeded(options.seed)
             for analysis in given
-            if isinstance(analysis, Observer) and "attention_gradient" not in analysis.taps
+            if isinstance(analysis, Observer) and not isinstance(analysis, Gradient)
         ]
         self.left_out: dict[str, Mapping[str, str]] = {}
         self.measuring: list[ModelMeasurements] = []

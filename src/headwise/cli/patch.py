@@ -59,7 +59,7 @@ def patch_command(
 
     A row of the file: {"clean": "The keys near the door", "corrupted": "The key near the door",
     "answer": " are", "wrong": " is"}. Both inputs must have as many tokens."""
-    from headwise.analyses.contract import LEAST_EXAMPLES
+    from headwise.analyses.contract import MIN_EXAMPLES
     from headwise.atlas import Atlas
     from headwise.core.errors import ModelError
     from headwise.core.output import OutputTarget
@@ -113,9 +113,9 @@ def patch_command(
     )
     if facts["duplicate_pairs"]:
         common.out.print(f"{facts['duplicate_pairs']} repeated pairs were counted once.")
-    if facts["pairs"] < LEAST_EXAMPLES:
+    if facts["pairs"] < MIN_EXAMPLES:
         common.out.print(
-            f"Fewer than {LEAST_EXAMPLES} different pairs: no head is tested, there are no p-values."
+            f"Fewer than {MIN_EXAMPLES} different pairs: no head is tested, there are no p-values."
         )
     common.out.print(f"Bring back most: {', '.join(best_heads(dataset, max(5, ablate)))}")
     if "ablated" in dataset:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import xarray as xr
 
-from headwise.analyses.contract import LEAST_EXAMPLES
+from headwise.analyses.contract import MIN_EXAMPLES
 from headwise.core.labels import head_name, mean_variables
 from headwise.core.papers import reference
 from headwise.models import HeadModel
@@ -70,7 +70,7 @@ def two_sided_p(values: np.ndarray) -> np.ndarray:
 
     NaN for heads that were not measured, and for all heads where there are too few pairs to test.
     """
-    if len(values) < LEAST_EXAMPLES:
+    if len(values) < MIN_EXAMPLES:
         return np.full(values.shape[1:], np.nan)
     p = np.minimum(1.0, 2 * np.minimum(mean_above(values), mean_above(-values)))
     return np.where(np.isnan(values).any(0), np.nan, p)

@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 import headwise.core.files
-import headwise.plots.registry
+from headwise.experiments.all_figures import load_figures
 from kill_resume import call, commands, files
 
 
@@ -30,7 +30,7 @@ def remount(folder: Path, size: int, *, again: bool = True) -> None:
 
 def trials(count: int, check_before: bool) -> Counter[str]:
     """So many sizes of the disk; an AssertionError at the first result that differs."""
-    headwise.plots.registry.load_all()
+    load_figures()
     if not check_before:
         headwise.core.files.RESERVE = -(
             2**60

@@ -305,12 +305,10 @@ def trials(
     from PIL import Image
     from typer.testing import CliRunner
 
-    import headwise.__main__
-    import headwise.page.report
-    import headwise.plots.registry
     from headwise.cli import app
+    from headwise.experiments.all_figures import load_figures
 
-    headwise.plots.registry.load_all()
+    load_figures()
     # What a command imports on its way is imported here, and what there is stays: forks need not
     # look through it.
     CliRunner().invoke(app, ["list"])

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from headwise import __version__
+from headwise.analyses.papers import reference
 from headwise.cli import app
-from headwise.core.papers import reference
 
 ROOT = Path(__file__).parents[1]
 FIVE = ("clark2019", "kovaleva2019", "pascual2021", "pande2021", "jo2020")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import HeadwiseError
+from headwise.core.lazy import lazy_names
+from headwise.core.loaders import FIGURES, VIEWS, register_loader
 from headwise.core.version import __version__
 
 if TYPE_CHECKING:
@@ -18,58 +19,82 @@ if TYPE_CHECKING:
     )
     from headwise.analyses.roles.sieves import sieve
     from headwise.atlas import Atlas
-    from headwise.models import HeadModel
+    from headwise.models import HeadModel, Mean, Patch, Scale
     from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas
     from headwise.run.estimate import plan
     from headwise.text import Corpus, Example, open_corpus
 
-# Names are imported when first used, so that `import headwise` and `headwise --help` take
-# milliseconds, not the seconds that torch and transformers take.
-_HOMES = {
-    "headwise.analyses.contract": (
-        "Analysis",
-        "Experiment",
-        "Observer",
-        "known_analyses",
-        "make_analysis",
-    ),
-    "headwise.analyses.roles.sieves": ("sieve",),
-    "headwise.atlas": ("Atlas",),
-    "headwise.models": ("HeadModel",),
-    "headwise.page.views": ("draw",),
-    "headwise.run": ("RunOptions", "make_atlas"),
-    "headwise.run.estimate": ("plan",),
-    "headwise.text": ("Corpus", "Example", "open_corpus"),
-}
-
-__all__ = [
-    "Analysis",
-    "Atlas",
+__all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
+    # a model and a text
+    "HeadModel",
     "Corpus",
     "Example",
-    "Experiment",
-    "HeadModel",
-    "HeadwiseError",
-    "Observer",
+    "open_corpus",
+    # what its heads do
+    "make_atlas",
+    "plan",
+    "Atlas",
     "RunOptions",
-    "__version__",
     "draw",
+    # a model that is changed
+    "Mean",
+    "Patch",
+    "Scale",
+    # analyses, and new ones
     "known_analyses",
     "make_analysis",
-    "make_atlas",
-    "open_corpus",
-    "plan",
+    "Analysis",
+    "Observer",
+    "Experiment",
     "sieve",
+    # errors, version
+    "HeadwiseError",
+    "__version__",
 ]
 
-
-def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module 'headwise' has no attribute '{name}'")
+# Names are imported when first used, so that `import headwise` and `headwise --help` take
+# milliseconds, not the seconds that torch and transformers take.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "headwise.analyses.contract": (
+            "Analysis",
+            "Experiment",
+            "Observer",
+            "known_analyses",
+            "make_analysis",
+        ),
+        "headwise.analyses.roles.sieves": ("sieve",),
+        "headwise.atlas": ("Atlas",),
+        "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),
+        "headwise.page.views": ("draw",),
+        "headwise.run": ("RunOptions", "make_atlas"),
+        "headwise.run.estimate": ("plan",),
+        "headwise.text": ("Corpus", "Example", "open_corpus"),
+    },
+)
 
 
 def __dir__() -> list[str]:
     return __all__
+
+
+# Lower layers display results and list figures; the code for that lies in higher layers, and this
+# module lies above all of them.
+
+
+def _load_views() -> Any:
+    from headwise.page import views
+
+    return views
+
+
+def _load_figures() -> None:
+    from headwise.experiments.all_figures import load_figures
+
+    load_figures()
+
+
+register_loader(VIEWS, _load_views)
+register_loader(FIGURES, _load_figures)

@@ -12,10 +12,10 @@ import torch
 from scipy.stats import entropy
 
 from headwise.analyses.contract import choose_analyses, has_reading
+from headwise.analyses.papers import reference
+from headwise.analyses.released import QUIRKS, quirks_of
 from headwise.cli.options import check_variant as check_as
 from headwise.core.errors import ParameterError
-from headwise.core.papers import reference
-from headwise.core.released import QUIRKS, quirks_of
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.models import HeadModel
 from headwise.run import make_atlas

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from headwise.atlas.behaviours import head_labels
 from headwise.atlas.describe import COLUMNS, KINDS, SHORT, describe_heads
-from headwise.core.behaviours import head_labels
 
 HEADS = ("layer", "head")
 

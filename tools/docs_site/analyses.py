@@ -18,8 +18,8 @@ from docs_site.docstrings import notes, one_line, parameters, sections, table
 from docs_site.gallery import pictures_of
 from headwise import Corpus, Example, HeadModel, make_atlas
 from headwise.analyses.contract import Analysis, Observer, Shape, known_analyses, make_analysis
+from headwise.analyses.papers import reference
 from headwise.analyses.retrieval import trials
-from headwise.core.papers import reference
 from headwise.plots.registry import figures_for, tables_for
 from headwise.testing import planted_decoder
 from headwise.testing.battery import SMALL, Bed

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from docs_site.docstrings import table
-from headwise.atlas import describe
-from headwise.core import behaviours
+from headwise.atlas import behaviours, describe
 
 
 def page() -> str:
@@ -37,7 +36,7 @@ def page() -> str:
                 "# The labels on the grid",
                 "Each cell of the grid on the page of an atlas has a short label; "
                 "`atlas.describe()` has the long one in `does` and its category in `kind`. Made "
-                "from `headwise.atlas.describe` and `headwise.core.behaviours`; the rules in "
+                "from `headwise.atlas.describe` and `headwise.atlas.behaviours`; the rules in "
                 "sentences, and how stable the labels are: [labels](../labels.md).",
                 table(("on the grid", "label", "category"), labels),
                 "## Categories",

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, Self
 import xarray as xr
 from torch import Tensor
 
+from headwise.analyses.papers import Paper
 from headwise.analyses.registry import (
     REGISTRY,
     choose_analyses,
@@ -24,7 +25,6 @@ from headwise.analyses.registry import (
 from headwise.analyses.summaries import SIGNIFICANCE_LEVEL
 from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.labels import Shape, layer_head_coords, mean_variables, variable_of
-from headwise.core.papers import Paper
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
 from headwise.models.statistics import StatsRequest, StatsResult

@@ -11,8 +11,8 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from headwise.analyses.released import PAPER, check_reading
 from headwise.core.errors import ParameterError, unknown
-from headwise.core.released import PAPER, check_reading
 
 if TYPE_CHECKING:
     from headwise.analyses.contract import Analysis
@@ -95,7 +95,7 @@ def choose_analyses(
     stays as it is.
 
     `reading` is that of every analysis that has such a parameter and is not given it (see
-    `headwise.core.released`)."""
+    `headwise.analyses.released`)."""
     check_reading(reading)
     wanted: Sequence[str | Analysis] = (
         names

@@ -9,8 +9,8 @@ import pandas as pd
 import xarray as xr
 
 from headwise.atlas.describe import TOLD, describe_heads
-from headwise.atlas.tables import ITEM, per_head
-from headwise.core.display import NotebookDisplay, leading_measures, view_of
+from headwise.atlas.tables import ITEM, LEADING_MEASURES, per_head
+from headwise.core.display import NotebookDisplay, view_of
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 
@@ -96,11 +96,10 @@ class HeadCard(NotebookDisplay):
         count : int, default 10
             At most so many.
         """
-        leading = leading_measures()
         rows = self.table[self.table["value"].notna() & (self.table["value"] != 0)]
-        known = [variable in leading.get(group, ()) for group, variable in
-                 zip(rows["analysis"], rows["variable"], strict=True)]  # fmt: skip
-        best = (
-            rows[known].sort_values("rank", kind="stable").drop_duplicates(["analysis", "variable"])
-        )
+        is_leading = []
+        for group, variable in zip(rows["analysis"], rows["variable"], strict=True):
+            is_leading.append(variable in LEADING_MEASURES.get(group, ()))
+        ranked = rows[is_leading].sort_values("rank", kind="stable")
+        best = ranked.drop_duplicates(["analysis", "variable"])
         return best.head(count).drop(columns=["n"])

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from headwise.core import behaviours
+from headwise.atlas import behaviours
 from headwise.core.labels import head_name, labels_of
 
 SHOWN_SHARE = 0.1  # smaller shares of attention are not worth a word
@@ -88,7 +88,7 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         `layer`, `head`, `name` (`L7H9`); `does`: one word. What the head finds comes first, for a
         head with nothing to find rests on delimiters or on the first token: what it does on
         repeated sequences, else the relation it follows best, else `antecedents`; where it finds
-        nothing, where its attention goes (see `headwise.core.behaviours.head_labels`); `kind` of
+        nothing, where its attention goes (see `headwise.atlas.behaviours.head_labels`); `kind` of
         that word, one of `KINDS`; `best`: whether it is the best head of that relation; `looks`:
         where its attention goes, in one word (of a `sink`, where the rest of it goes); `attention`:
         the token types and neighbouring positions that get at least a tenth of its attention, each

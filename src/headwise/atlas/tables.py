@@ -15,6 +15,30 @@ CURVE = 40  # a measure with more labels than this is a curve, which a table of 
 COLUMNS = ("analysis", "variable", "layer", "head", "item", "value", "n", "low", "high")
 BESIDE = {"_n": "n", "_low": "low", "_high": "high"}
 ITEM = ["analysis", "variable", "item"]
+# The measures that readers look for first, by group.
+LEADING_MEASURES: dict[str, tuple[str, ...]] = {
+    "surface": ("entropy", "max_weight", "mass", "position"),
+    "offsets": ("mean_distance", "mean_offset", "beyond"),
+    "patterns": ("proportion",),
+    "roles": ("bias", "bias_rest", "skills"),
+    "features": ("excess", "attention"),
+    "token_pairs": ("excess", "attention"),
+    "dependency": ("accuracy",),
+    "coreference": ("accuracy",),
+    "frames": ("score",),
+    "sinks": ("first", "rate", "value_norm_ratio"),
+    "opening_token": ("change", "first_with", "first_without"),
+    "induction": ("prefix_matching", "duplicate", "copying"),
+    "retrieval": ("score",),
+    "logits": ("direct", "specific"),
+    "circuits": ("ov_copying", "qk_matching", "composes_into", "composes_from"),
+    "gradient": ("importance",),
+    "attribution": ("spearman", "own", "mean_distance"),
+    "probing": ("accuracy", "selectivity"),
+    "tree_probe": ("weight",),
+    "ablation": ("difference", "importance", "score"),
+    "change": ("cosine_to",),
+}
 
 
 def measures(dataset: xr.Dataset) -> list[str]:

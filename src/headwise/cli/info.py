@@ -16,7 +16,7 @@ from headwise.core.errors import ParameterError
 def list_analyses() -> None:
     """The analyses, the paper behind each, and what they need."""
     from headwise.analyses.contract import known_analyses
-    from headwise.core.papers import reference
+    from headwise.analyses.papers import reference
 
     table = Table("analysis", "what it tells", "paper", "needs", "parameters")
     for name, cls in known_analyses().items():
@@ -42,8 +42,8 @@ def cite(
     [dim]Example:[/dim] headwise cite surface --bibtex
     """
     from headwise.analyses.contract import known_analyses
+    from headwise.analyses.papers import reference
     from headwise.core.errors import unknown
-    from headwise.core.papers import reference
 
     registry = known_analyses()
     for name in analyses or []:

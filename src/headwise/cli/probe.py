@@ -71,13 +71,13 @@ def probe(
     """
     from dataclasses import asdict, replace
 
+    from headwise.analyses.papers import reference
     from headwise.analyses.probing.analysis import Probing, default_settings
     from headwise.analyses.probing.analysis import probe as probe_tasks
     from headwise.analyses.probing.fit import ProbingOptions
     from headwise.analyses.probing.result import pooling_rows
     from headwise.atlas import Atlas
     from headwise.core.output import OutputTarget
-    from headwise.core.papers import reference
     from headwise.experiments.work import kept_work
     from headwise.page.report import write_report
 

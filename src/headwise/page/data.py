@@ -18,8 +18,8 @@ import pandas as pd
 import xarray as xr
 
 from headwise.atlas import Atlas
+from headwise.atlas.behaviours import OTHER
 from headwise.atlas.describe import KINDS, SHORT, TOLD
-from headwise.core.behaviours import OTHER
 from headwise.page.compared import WORDS, models_of, words_of
 from headwise.page.measures import Measure, group_order, head_measures
 from headwise.page.sample import Sample

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.contract import known_analyses
-from headwise.atlas.tables import measures
+from headwise.atlas.tables import LEADING_MEASURES, measures
 from headwise.core.labels import labels_of, variable_of
 
 Beside = Mapping[str, xr.DataArray | None]
@@ -41,31 +41,6 @@ READING_ORDER = (
     *("sinks", "opening_token", "induction", "examples", "retrieval", "logits", "circuits"),
     *("distance", "gradient", "attribution", "probing", "tree_probe", "ablation"),
 )
-# The measures a reader asks for first, by group; their labels (`obj`, `cls`) can be asked for by
-# themselves.
-LEADING = {
-    "surface": ("entropy", "max_weight", "mass", "position"),
-    "offsets": ("mean_distance", "mean_offset", "beyond"),
-    "patterns": ("proportion",),
-    "roles": ("bias", "bias_rest", "skills"),
-    "features": ("excess", "attention"),
-    "token_pairs": ("excess", "attention"),
-    "dependency": ("accuracy",),
-    "coreference": ("accuracy",),
-    "frames": ("score",),
-    "sinks": ("first", "rate", "value_norm_ratio"),
-    "opening_token": ("change", "first_with", "first_without"),
-    "induction": ("prefix_matching", "duplicate", "copying"),
-    "retrieval": ("score",),
-    "logits": ("direct", "specific"),
-    "circuits": ("ov_copying", "qk_matching", "composes_into", "composes_from"),
-    "gradient": ("importance",),
-    "attribution": ("spearman", "own", "mean_distance"),
-    "probing": ("accuracy", "selectivity"),
-    "tree_probe": ("weight",),
-    "ablation": ("difference", "importance", "score"),
-    "change": ("cosine_to",),
-}
 # What a measure is held against: the variable beside it, and what a reader calls that.
 AGAINST = {
     ("dependency", "accuracy"): ("bar", "best baseline"),
@@ -179,7 +154,7 @@ def _variables(group: str, data: xr.Dataset) -> list[str]:
         )
         <= MOST_ITEMS
     ]
-    leading = [name for name in LEADING.get(group, ()) if name in named]
+    leading = [name for name in LEADING_MEASURES.get(group, ()) if name in named]
     return leading + [name for name in named if name not in leading]
 
 
@@ -258,7 +233,7 @@ def _tested(group: str, data: xr.Dataset, variable: str) -> xr.DataArray | None:
     measure."""
     name = f"{variable}_p_adjusted"
     if name not in data:
-        name = "p_adjusted" if variable in LEADING.get(group, ())[:1] else ""
+        name = "p_adjusted" if variable in LEADING_MEASURES.get(group, ())[:1] else ""
     return _beside(data[variable], variable_of(data, name)) if name in data else None
 
 
@@ -275,7 +250,8 @@ def _about(group: str, data: xr.Dataset, variable: str) -> dict[str, Any]:
             group, variable, str(array.attrs.get("long_name", "")), str(attrs.get("title", ""))
         ),
         "paper": ", ".join(str(attrs[key]) for key in ("paper", "section") if attrs.get(key)),
-        "leading": variable in LEADING.get(group, ()) or (group not in LEADING and kind == "value"),
+        "leading": variable in LEADING_MEASURES.get(group, ())
+        or (group not in LEADING_MEASURES and kind == "value"),
         "over": "" if low is None else str(low.attrs.get("over", "")),
     }
 

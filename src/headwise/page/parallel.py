@@ -14,8 +14,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
+from headwise.core.loaders import FIGURES, load
 from headwise.page.sections import Drawing
-from headwise.plots.registry import load_all
 
 Draw = Callable[[str], Drawing]
 FEWEST = 4  # sections; fewer are drawn before others would have begun
@@ -48,7 +48,7 @@ def drawn_beside(names: Sequence[str], draw: Draw) -> Iterator[Iterator[Drawing]
     if min(cores, len(names) // 2) < 2 or len(names) < FEWEST or sys.platform != "linux":
         yield map(draw, names)
         return
-    load_all()  # before the process is doubled: modules are read once
+    load(FIGURES)  # before the process is doubled: modules are read once
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("fork")
     coming: list[Future[Drawing]] = []

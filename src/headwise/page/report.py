@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from headwise.atlas import Atlas
-from headwise.core.behaviours import shares
+from headwise.atlas.behaviours import shares
 from headwise.core.failures import Failure
 from headwise.core.files import sweep
 from headwise.core.labels import head_name

@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from headwise.analyses.attribution import MIXING_METHODS, contributions, mixing
 from headwise.analyses.offsets.figures import READINGS as LOOKS
 from headwise.atlas import Atlas
-from headwise.core.behaviours import SINK, shares
+from headwise.atlas.behaviours import SINK, shares
 from headwise.core.checks import one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name

@@ -4,8 +4,6 @@ it reads."""
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,15 +15,11 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from headwise.core.errors import ParameterError
+from headwise.core.loaders import FIGURES, load
 from headwise.plots import style
 
 Drawing = TypeVar("Drawing", bound=Callable[..., Figure])
 Maker = TypeVar("Maker", bound=Callable[..., pd.DataFrame])
-HOMES = (
-    "headwise.analyses",
-    "headwise.experiments",
-)  # packages of one folder per question, with its figures in it
-PLUGINS = "headwise.analyses.registry"  # knows the analyses of installed packages, whose figures come with them
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,26 +165,11 @@ def table_of(group: str, *, name: str, title: str, note: str = "") -> Callable[[
 def figures_for(group: str) -> list[FigureSpec]:
     """The figures of a group, in the order in which they were registered; an empty list for a group
     without any."""
-    load_all()
+    load(FIGURES)
     return [spec for spec in _FIGURES.values() if spec.group == group]
 
 
 def tables_for(group: str) -> list[TableSpec]:
     """The tables of a group, in the order in which they were registered."""
-    load_all()
+    load(FIGURES)
     return [spec for spec in _TABLES.values() if spec.group == group]
-
-
-@functools.cache
-def load_all() -> None:
-    """Import every question's figures once: adding a file, or installing a package, is all it takes
-    to add a figure."""
-    for home in HOMES:
-        for folder in pkgutil.iter_modules(importlib.import_module(home).__path__):
-            inside = (
-                importlib.import_module(f"{home}.{folder.name}").__path__ if folder.ispkg else []
-            )
-            for module in sorted(info.name for info in pkgutil.iter_modules(inside)):
-                if module.endswith(("figures", "tables")):
-                    importlib.import_module(f"{home}.{folder.name}.{module}")
-    importlib.import_module(PLUGINS).known_analyses()

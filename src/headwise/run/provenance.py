@@ -11,8 +11,8 @@ from typing import Any
 import xarray as xr
 
 from headwise.analyses.contract import Analysis
+from headwise.analyses.papers import reference
 from headwise.core.files import file_digest
-from headwise.core.papers import reference
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
 from headwise.run.encoded import Scan

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from headwise.analyses.distance.analysis import Distance, distance_dataset, with_behaviours
-from headwise.core.behaviours import behaviour_scores, head_labels
+from headwise.atlas.behaviours import behaviour_scores, head_labels
 
 LAYERS, HEADS = 2, 3
 

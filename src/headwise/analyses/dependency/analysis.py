@@ -34,8 +34,8 @@ from headwise.analyses.dependency.result import (
     headline,
     heads_at,
 )
+from headwise.analyses.released import PAPER, RELEASED, check_reading
 from headwise.core.errors import ParameterError, unknown
-from headwise.core.released import PAPER, RELEASED, check_reading
 from headwise.models.view import AttentionRows, Layer
 from headwise.models.words import simple_maps, word_index, word_maps, word_visibility
 from headwise.stats.accumulators import State, Sums
@@ -132,7 +132,7 @@ class Dependency(Observer):
         `given_baseline`, `given_baseline_name`, `given_margin`, `given_p_value`,
         `given_p_adjusted[relation]`.
     reading : {"paper", "released"}, default "paper"
-        `released` computes what the authors' code does (see `headwise.core.released`): attention
+        `released` computes what the authors' code does (see `headwise.analyses.released`): attention
         from a word is that of its first piece, and `with_root`, `with_punct` and `poss_rule` hold.
 
     Notes

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import OwnPassObserver, Paper, Shape, at_least, split_batch
 from headwise.analyses.summaries import format_p_value
-from headwise.core.behaviours import behaviour_scores, head_labels
+from headwise.atlas.behaviours import behaviour_scores, head_labels
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 from headwise.models import HeadModel

@@ -38,7 +38,7 @@ from headwise.analyses.patterns.network import (
     load_classifier,
     shipped_classifier,
 )
-from headwise.core.behaviours import LEAST_SHARE
+from headwise.atlas.behaviours import LEAST_SHARE
 from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.bootstrap import bootstrap_interval

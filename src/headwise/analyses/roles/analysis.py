@@ -22,6 +22,7 @@ from headwise.analyses.contract import (
 )
 from headwise.analyses.items import ItemObserver, split_names
 from headwise.analyses.nulls import RandomNull, above_random_variable, null_attributes, random_bound
+from headwise.analyses.released import RELEASED, check_reading
 from headwise.analyses.roles import significance
 from headwise.analyses.roles.sieve_matrices import reduced, released_sieves
 from headwise.analyses.roles.sieve_stats import asked_of, settled
@@ -36,7 +37,6 @@ from headwise.analyses.roles.significance import (
     THRESHOLD_ROLES,
 )
 from headwise.core.errors import ParameterError
-from headwise.core.released import RELEASED, check_reading
 from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import Moments, State, Sums
@@ -132,7 +132,7 @@ class Roles(RandomNull, ItemObserver):
     seed : int, optional
         For the bootstrap; the run's by default.
     reading : {"paper", "released"}, default "paper"
-        `released` computes what the authors' notebooks do (see `headwise.core.released`): the score
+        `released` computes what the authors' notebooks do (see `headwise.analyses.released`): the score
         of a block times the entropy of the row (special tokens have one too, and `ceiling` is not
         known), one token too many at the end of `local`, Student's t and ddof 0 (so in `spread`).
 

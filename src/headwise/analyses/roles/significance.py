@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from headwise.core.released import RELEASED
+from headwise.analyses.released import RELEASED
 from headwise.stats.accumulators import Moments
 from headwise.stats.bootstrap import FEW, bootstrap_family_test
 from headwise.stats.corrections import benjamini_hochberg, correct, holm

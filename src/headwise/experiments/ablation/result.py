@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from headwise.analyses.papers import reference
 from headwise.core.labels import head_name, labels_of
-from headwise.core.papers import reference
 from headwise.experiments.ablation.scored_models import ScoredModel
 from headwise.experiments.ablation.sets import Heads
 from headwise.experiments.ablation.significance import PairedComparison, paired_differences

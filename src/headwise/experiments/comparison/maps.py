@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from headwise.core.released import PAPER, RELEASED
+from headwise.analyses.released import PAPER, RELEASED
 from headwise.models import HeadModel
 from headwise.models.view import AttentionRows, Watcher
 from headwise.text.encode import Batch, collate

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from headwise.analyses.papers import reference
 from headwise.analyses.probing.analysis import default_settings
 from headwise.analyses.probing.fit import ProbingOptions, fit_baseline
-from headwise.core.papers import reference
 from headwise.core.store import CheckpointStore
 from headwise.experiments.ablation.significance import paired_differences
 from headwise.experiments.work import Report

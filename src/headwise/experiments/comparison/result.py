@@ -10,10 +10,10 @@ import numpy as np
 import torch
 import xarray as xr
 
+from headwise.analyses.papers import reference
 from headwise.analyses.roles.analysis import Roles
 from headwise.analyses.roles.significance import DIMS, roles_at_threshold
 from headwise.atlas.describe import describe_heads
-from headwise.core.papers import reference
 from headwise.experiments.comparison.measures import AnalysisValues
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import correct

@@ -15,12 +15,12 @@ from torch import nn
 
 from headwise.analyses.contract import Analysis, Observer, choose_analyses
 from headwise.analyses.gradient.analysis import Gradient
+from headwise.analyses.papers import reference
+from headwise.analyses.released import PAPER, RELEASED, check_reading
 from headwise.analyses.roles.analysis import Roles
 from headwise.atlas import Atlas
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
-from headwise.core.papers import reference
-from headwise.core.released import PAPER, RELEASED, check_reading
 from headwise.core.store import CheckpointStore
 from headwise.core.workers import current, raise_failures
 from headwise.experiments.comparison.maps import PADDED, map_cosines
@@ -75,7 +75,7 @@ class ComparisonOptions:
         Where models that are given by name run; a GPU where there is one.
     reading : {"paper", "released"}, default "paper"
         `released`: maps and analyses as the code of the papers' authors has them (see
-        `headwise.core.released`); analyses that are given already made stay as they are.
+        `headwise.analyses.released`); analyses that are given already made stay as they are.
     """
 
     analyses: Sequence[str | Analysis] = ANALYSES

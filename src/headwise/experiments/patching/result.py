@@ -11,8 +11,8 @@ import torch
 import xarray as xr
 
 from headwise.analyses.contract import MIN_EXAMPLES
+from headwise.analyses.papers import reference
 from headwise.core.labels import head_name, mean_variables
-from headwise.core.papers import reference
 from headwise.models import HeadModel
 from headwise.stats.accumulators import Ratios
 from headwise.stats.corrections import holm

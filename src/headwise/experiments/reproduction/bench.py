@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import xarray as xr
 
 from headwise.analyses.contract import Analysis, make_analysis
+from headwise.analyses.released import PAPER, check_reading
 from headwise.core.checks import check_types
 from headwise.core.errors import InputError
 from headwise.core.failures import UnexpectedError
-from headwise.core.released import PAPER, check_reading
 from headwise.core.store import CheckpointStore, digest_of
 from headwise.experiments.finetuning import FinetuneOptions, TrainingRecord, finetune
 from headwise.experiments.reproduction.data import DATA_SETS, DataSets

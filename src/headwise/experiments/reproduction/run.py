@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from headwise.analyses.papers import REFERENCES, reference
 from headwise.core.errors import HeadwiseError, OutputError, ParameterError, unknown
 from headwise.core.failures import Failure, UnexpectedError
-from headwise.core.papers import REFERENCES, reference
 from headwise.core.store import CheckpointStore
 from headwise.core.version import __version__
 from headwise.experiments.reproduction.bench import Bench, ReproductionOptions

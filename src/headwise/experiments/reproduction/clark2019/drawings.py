@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
-from headwise.core.behaviours import BROADLY, shares
+from headwise.atlas.behaviours import BROADLY, shares
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import segments, treebank

@@ -10,7 +10,7 @@ from headwise.analyses.contract import Analysis
 from headwise.analyses.features.figures import from_cls, special_tokens
 from headwise.analyses.patterns.figures import gallery, shares_by_corpus
 from headwise.analyses.patterns.network import PATTERNS
-from headwise.core.behaviours import shares
+from headwise.atlas.behaviours import shares
 from headwise.core.labels import head_name
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.bench import Bench

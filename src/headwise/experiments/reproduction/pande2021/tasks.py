@@ -10,7 +10,7 @@ from typing import Any
 import xarray as xr
 
 from headwise.analyses.contract import make_analysis
-from headwise.core.released import RELEASED
+from headwise.analyses.released import RELEASED
 from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.schema import NotRunError
 from headwise.experiments.reproduction.shared import between, of_each, sizes_differ

@@ -137,14 +137,11 @@ def ablate_command(
       headwise ablate --corpus stories.txt --limit 200
     """
     from headwise.atlas import Atlas
-    from headwise.core.output import OutputTarget
-    from headwise.core.store import reopen
     from headwise.experiments.ablation import AblationOptions, ablate, provenance
+    from headwise.run import Job
 
     read = common.sources_of(model.name, text.spec(), tasks.data, tasks.dev, atlas)
-    with OutputTarget(
-        out_file, common.work_of(out_file), overwrite=overwrite, sources=read
-    ) as place:
+    with Job.for_file(out_file, overwrite=overwrite, sources=read) as job:
         subject = Scored(tasks, text, placed, limit, max_length, seed).open(model.name)
         chosen = AblationOptions(
             how=how,
@@ -156,15 +153,12 @@ def ablate_command(
             seed=seed,
         )
         known = common.load_atlas(atlas)
-        with common.Watch() as watch:
-            made = ablate(
-                subject, chosen, atlas=known, folder=place.work, overwrite=overwrite, report=watch
-            )
-        place.write(Atlas({"ablation": made}, provenance(subject, chosen)).to_bytes())
+        with common.Watch() as job.progress:
+            made = ablate(subject, chosen, atlas=known, folder=job)
+        job.write(Atlas({"ablation": made}, provenance(subject, chosen)).to_bytes())
         dataset = Atlas.load(out_file)["ablation"]
-        with reopen(place.work) as store:
-            failures = common.draw_figures({"ablation": dataset}, figures, store)
-        place.done()
+        failures = common.draw_figures({"ablation": dataset}, figures, job.begun)
+        job.finish()
     if dataset.attrs["note"]:
         common.err.print(dataset.attrs["note"], style="dim")
     common.out.print(summary_table(dataset, str(out_file)))

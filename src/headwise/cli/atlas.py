@@ -72,29 +72,24 @@ def atlas(
 
       headwise atlas --backend ray --workers 4
     """
-    from headwise.core.output import OutputTarget
     from headwise.page.report import write_report
-    from headwise.run import Source
+    from headwise.run import Job, Source
 
     chosen_analyses = analyses.chosen()
     source = Source(model.name, text.spec(), options.source_options())
-    target = OutputTarget(
-        out_folder / "atlas.nc",
-        out_folder / ".run",
-        overwrite=options.overwrite,
-        sources=common.sources_of(source.model, source.corpus),
-        around=out_folder,
-    )
-    with target:
+    sources = common.sources_of(source.model, source.corpus)
+    with Job.for_report(
+        out_folder, "atlas.nc", overwrite=options.overwrite, sources=sources
+    ) as job:
         with (
-            common.running(target, chosen_analyses, source, options.run_options()) as (atlas, run),
+            common.running(job, chosen_analyses, source, options.run_options()) as (atlas, run),
             common.Watch() as watch,
         ):
             samples, failures = _samples(atlas, run, out_folder)
             report = write_report(
-                atlas, out_folder, samples, watch, store=run.store, overwrite=target.may_replace
+                atlas, out_folder, samples, watch, store=run.store, overwrite=job.may_replace
             )
-        target.done()
+        job.finish()
     common.out.print(f"Atlas: {out_folder / 'atlas.nc'}\nPage:  {report.page}")
     common.end([*run.failures.values(), *failures, *report.failures])
 
@@ -150,8 +145,7 @@ def run(
     """
     from headwise.analyses.contract import choose_analyses
     from headwise.core.labels import interval_note
-    from headwise.core.output import OutputTarget
-    from headwise.run import Source
+    from headwise.run import Job, Source
 
     parameters = parse_settings(settings, [analysis])
     if heads_from is not None:
@@ -160,16 +154,11 @@ def run(
     chosen_analyses = choose_analyses([analysis], parameters, reading=variant)
     result_file = out_file or Path(f"{analysis}.nc")
     source = Source(model.name, text.spec(), options.source_options())
-    target = OutputTarget(
-        result_file,
-        common.work_of(result_file),
-        overwrite=options.overwrite,
-        sources=common.sources_of(source.model, source.corpus, heads_from),
-    )
-    with target:
-        with common.running(target, chosen_analyses, source, options.run_options()) as (atlas, run):
+    sources = common.sources_of(source.model, source.corpus, heads_from)
+    with Job.for_file(result_file, overwrite=options.overwrite, sources=sources) as job:
+        with common.running(job, chosen_analyses, source, options.run_options()) as (atlas, run):
             pass
-        target.done()
+        job.finish()
     result = atlas[analysis]
     lines = chosen_analyses[0].summary(result)
     # Analyses that count by document say so in their own summary.

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from headwise.analyses.contract import Analysis
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
-    from headwise.core.output import OutputTarget
     from headwise.core.store import CheckpointStore
-    from headwise.run import Plan, Run, RunOptions, Source
+    from headwise.run import Job, Plan, Run, RunOptions, Source
 
 
 def sources_of(*given: object) -> list[Path]:
@@ -46,37 +45,32 @@ def sources_of(*given: object) -> list[Path]:
     return found
 
 
-def work_of(target: Path) -> Path:
-    """Return the folder of the checkpoints of a file's work."""
-    from headwise.core.output import work_folder
-
-    return work_folder(target)
-
-
 @contextmanager
 def running(
-    place: OutputTarget, analyses: Sequence[Analysis], source: Source, options: RunOptions
+    job: Job, analyses: Sequence[Analysis], source: Source, options: RunOptions
 ) -> Iterator[tuple[Atlas, Run]]:
-    """A run whose atlas is in its file, from where it is read again: what is drawn is what is in
-    the file."""
+    """Yield the atlas of a run, written to the job's file, and the run itself.
+
+    The atlas is read from the file, so that an interrupted command draws exactly what one that was
+    never interrupted draws."""
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
     from headwise.run import Listener, Run
 
     watch = Watch()
     listener = Listener(watch, _announce, lambda note: err.print(note, style="dim"), watch.doing)
-    with Run(source, analyses, place.work, options, listener) as run:
-        saved = run.store.load("atlas")
-        if saved is not None and place.holds(saved.facts["digest"]):
-            run.failures.update({f["what"]: Failure(**f) for f in saved.facts["failures"]})
+    with Run(source, analyses, job, options, listener) as run:
+        written = job.written()
+        if written is not None:
+            for facts in written["failures"]:
+                run.failures[facts["what"]] = Failure(**facts)
         else:
             with watch:
                 result = run.atlas()
             _name_left_out(result.provenance["left_out"], run.plan.dropped)
-            digest = place.write(result.to_bytes())
-            facts = [failure.facts() for failure in run.failures.values()]
-            run.store.save("atlas", {}, {"digest": digest, "failures": facts})
-        yield Atlas.load(place.target), run
+            failures = [failure.facts() for failure in run.failures.values()]
+            job.write(result.to_bytes(), facts={"failures": failures})
+        yield Atlas.load(job.output.target), run
 
 
 def end(failures: Iterable[Failure]) -> None:

@@ -88,13 +88,10 @@ def compare_command(
     from headwise.core.errors import OutputError
     from headwise.core.folders import refuse_sources
     from headwise.core.labels import head_name
-    from headwise.core.output import OutputTarget
-    from headwise.core.store import reopen
     from headwise.experiments.comparison import ComparisonOptions, compare
-    from headwise.models.forward_call import threads
     from headwise.page.report import write_report
     from headwise.page.sample import read_samples
-    from headwise.run import Source, SourceOptions
+    from headwise.run import Job, Source, SourceOptions
 
     chosen = [] if analyses.strip() == "none" else options.names_in(analyses)
     read = common.sources_of(models, text.spec(), probing)
@@ -104,13 +101,11 @@ def compare_command(
     folder = None if page == "none" else Path(page) if page else beside
     if folder is not None:
         refuse_sources(folder, [*read, out_file.parent])
-    with OutputTarget(
-        out_file, common.work_of(out_file), overwrite=overwrite, sources=read
-    ) as place:
+    with Job.for_file(out_file, overwrite=overwrite, sources=read) as job:
         if (
             folder is not None
             and (folder / "index.html").exists()
-            and not (place.may_replace or place.unfinished)
+            and not (job.may_replace or job.output.unfinished)
         ):
             raise OutputError(
                 f"{folder / 'index.html'} exists; give --overwrite to replace it, or another folder with --page."
@@ -129,25 +124,19 @@ def compare_command(
             seed=seed,
             reading=reading,
         )
-        with common.Watch() as watch:
-            made = compare(
-                opened, given, wanted, folder=place.work, overwrite=overwrite, report=watch
-            )
-        place.write(made.to_bytes())
+        with common.Watch() as job.progress:
+            made = compare(opened, given, wanted, folder=job)
+        job.write(made.to_bytes())
         atlas = Atlas.load(out_file)
-        with (
-            reopen(place.work) as store,
-            common.Watch() as watch,
-        ):  # what is drawn is kept, as what is computed
-            failures = common.draw_figures(atlas, figures, store)
+        with common.Watch() as watch:  # what is drawn has checkpoints too
+            failures = common.draw_figures(atlas, figures, job.begun)
             if folder is not None:
-                with threads(store.adopted["threads"]):
-                    samples = read_samples(folder, atlas) or _samples(opened, given, atlas)
+                samples = read_samples(folder, atlas) or _samples(opened, given, atlas)
                 drawn = write_report(
-                    atlas, folder, samples, watch, store=store, overwrite=place.may_replace
+                    atlas, folder, samples, watch, store=job.begun, overwrite=job.may_replace
                 )
                 failures += drawn.failures
-        place.done()
+        job.finish()
     change = atlas["change"]
     title = f"Maps against {change.attrs['reference_model']} ({out_file})"
     shown = Table("model", "mean cosine", "initial", "middle", "final", "least alike", title=title)

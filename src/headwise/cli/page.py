@@ -34,36 +34,31 @@ def page(
       headwise page mrpc-ablation.nc --out mrpc-page
     """
     from headwise.atlas import Atlas
-    from headwise.core.output import OutputTarget
-    from headwise.core.store import CheckpointStore, stored_identity
-    from headwise.core.version import __version__
     from headwise.page.report import write_report
     from headwise.page.sample import read_samples
+    from headwise.run import Job
 
     beside = folder if folder.is_dir() else folder.parent
     target = out_folder or beside
     inside = target.resolve() == beside.resolve()
     atlas = Atlas.load(folder)
-    place = OutputTarget(
-        target / "index.html",
-        target / ".run",
+    sources = [] if inside else [folder]
+    with Job.for_report(
+        target,
+        "index.html",
         overwrite=overwrite,
-        sources=[] if inside else [folder],
-        around=target,
+        sources=sources,
         inside=inside,
-    )
-    with place:
-        identity = {"headwise": __version__, "page": atlas.digest}
-        # The pages of another atlas may go; an unfinished run is never put aside for a page.
-        fresh = overwrite and "page" in (stored_identity(place.work) or {})
-        with (
-            CheckpointStore(place.work, identity, fresh=fresh, note=common.err.print) as store,
-            common.Watch() as watch,
-        ):
+        note=common.err.print,
+    ) as job:
+        # Unfinished work on the page of another atlas may go; an unfinished run never does.
+        page_under_way = "page" in (job.stored_identity or {})
+        store = job.begin({"page": atlas.digest}, fresh=overwrite and page_under_way)
+        with common.Watch() as watch:
             samples = read_samples(beside, atlas)
             report = write_report(
-                atlas, target, samples, watch, store=store, overwrite=place.may_replace
+                atlas, target, samples, watch, store=store, overwrite=job.may_replace
             )
-        place.done()
+        job.finish()
     common.out.print(f"Page: {report.page}")
     common.end(report.failures)

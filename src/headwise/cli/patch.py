@@ -62,8 +62,6 @@ def patch_command(
     from headwise.analyses.contract import MIN_EXAMPLES
     from headwise.atlas import Atlas
     from headwise.core.errors import ModelError
-    from headwise.core.output import OutputTarget
-    from headwise.core.store import reopen
     from headwise.experiments.patching import (
         BUILTIN,
         PatchOptions,
@@ -73,12 +71,11 @@ def patch_command(
     )
     from headwise.experiments.patching.result import ablated_heads, best_heads
     from headwise.experiments.patching.run import provenance
+    from headwise.run import Job
 
     built_in = pairs in BUILTIN
     read = common.sources_of(model.name, None if built_in else pairs)
-    with OutputTarget(
-        out_file, common.work_of(out_file), overwrite=overwrite, sources=read
-    ) as place:
+    with Job.for_file(out_file, overwrite=overwrite, sources=read) as job:
         opened = placed.open(model.name)
         if opened.lm_kind != "causal":
             raise ModelError(
@@ -86,21 +83,18 @@ def patch_command(
             )
         given = usable_pairs(opened, pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
         wanted = PatchOptions(exact=not first_order, positions=positions, ablate=ablate)
-        with common.Watch() as watch:
+        with common.Watch() as job.progress:
             made = patch(
                 opened,
                 given,
                 wanted,
                 strict=not built_in,
-                folder=place.work,
-                overwrite=overwrite,
-                report=watch,
+                folder=job,
             )
-        place.write(Atlas({"patching": made}, provenance(opened, given, wanted)).to_bytes())
+        job.write(Atlas({"patching": made}, provenance(opened, given, wanted)).to_bytes())
         dataset = Atlas.load(out_file)["patching"]
-        with reopen(place.work) as store:
-            failures = common.draw_figures({"patching": dataset}, figures, store)
-        place.done()
+        failures = common.draw_figures({"patching": dataset}, figures, job.begun)
+        job.finish()
     facts = dataset.attrs
     if facts["note"]:
         common.err.print(facts["note"], style="dim")

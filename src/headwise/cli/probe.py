@@ -77,15 +77,12 @@ def probe(
     from headwise.analyses.probing.fit import ProbingOptions
     from headwise.analyses.probing.result import pooling_rows
     from headwise.atlas import Atlas
-    from headwise.core.output import OutputTarget
-    from headwise.experiments.work import kept_work
     from headwise.page.report import write_report
+    from headwise.run import Job
 
     target = out_folder / "atlas.nc"
     read = common.sources_of(model, list(tasks))
-    with OutputTarget(
-        target, out_folder / ".run", overwrite=overwrite, sources=read, around=out_folder
-    ) as place:
+    with Job.for_report(out_folder, target.name, overwrite=overwrite, sources=read) as job:
         opened = placed.open(model)
         wanted = ProbingOptions(
             replace(
@@ -104,19 +101,20 @@ def probe(
             "tasks": list(tasks),
             "options": asdict(wanted),
         }
-        with common.Watch() as watch, kept_work(place.work, asked, overwrite=overwrite) as store:
+        store = job.begin(asked)
+        with common.Watch() as watch:
             dataset = probe_tasks(opened, list(tasks), wanted, store=store, progress=watch)
             paper = reference(Probing.paper.key)
             about = paper.attributes(Probing.paper.section)
             dataset.attrs.update(title=Probing.title, **about)
             names = [str(name) for name in dataset["task"].values]
             known = {"model": opened.identity(), "corpus": {"name": ", ".join(names)}, "seed": seed}
-            place.write(Atlas({"probing": dataset}, known).to_bytes())
+            job.write(Atlas({"probing": dataset}, known).to_bytes())
             atlas = Atlas.load(target)
             report = write_report(
-                atlas, out_folder, report=watch, store=store, overwrite=place.may_replace
+                atlas, out_folder, report=watch, store=store, overwrite=job.may_replace
             )
-        place.done()
+        job.finish()
     columns = ("task", "score", "last layer", "best layer", "top heads", "best head")
     table = Table(*columns, title="test part; best layer and heads picked on the validation part")
     for row in pooling_rows(dataset):

@@ -128,6 +128,24 @@ class Job:
         return cls(folder=None if folder is None else Path(folder), **options)
 
     @classmethod
+    @contextmanager
+    def opened(
+        cls,
+        folder: Job | str | Path | None,
+        *,
+        overwrite: bool = False,
+        progress: Progress = no_progress,
+    ) -> Iterator[Job]:
+        """Yield a job that a caller has opened already, or one in a folder, closed afterwards.
+
+        What the functions of the Python interface use, so that a command can pass its own job."""
+        if isinstance(folder, Job):
+            yield folder
+            return
+        with cls.in_folder(folder, overwrite=overwrite, progress=progress) as job:
+            yield job
+
+    @classmethod
     def for_file(
         cls,
         path: Path,

@@ -16,8 +16,8 @@ from headwise.experiments.ablation.importance import examples_within, trainable
 from headwise.experiments.ablation.run import AblationCondition, evaluate
 from headwise.experiments.ablation.scored_models import ScoredModel
 from headwise.experiments.ablation.sets import Heads
-from headwise.experiments.work import Report, silent
 from headwise.models.interventions import Plan, Scale
+from headwise.run.job import Job, Progress, no_progress
 from headwise.text.encode import Batch
 
 # The hard concrete distribution of Louizos et al. 2018, §4.1: a sigmoid stretched to this range and
@@ -104,7 +104,7 @@ class GateCost:
 
 
 def learn_gates(
-    subject: ScoredModel, options: GateOptions, *, report: Report = silent
+    subject: ScoredModel, options: GateOptions, *, report: Progress = no_progress
 ) -> GateResult:
     """Choose heads to give up under a budget (Louizos et al. 2018; Voita et al. 2019, §5).
 
@@ -249,12 +249,14 @@ def _score_on_held_out(
     chosen: Heads,
     random_sets: list[Heads],
     openness: np.ndarray,
-    report: Report,
+    report: Progress,
 ) -> GateResult:
     conditions = [AblationCondition("chosen", tuple(chosen))]
     for number, heads in enumerate(random_sets):
         conditions.append(AblationCondition(str(number), tuple(heads)))
-    evaluation = evaluate(subject.with_batches(held_out), conditions, "zero", report=report)
+    evaluation = evaluate(
+        subject.with_batches(held_out), conditions, "zero", job=Job(progress=report)
+    )
 
     places: list[int] = []
     for batch in held_out:

@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.core.store import CheckpointStore
 from headwise.experiments.ablation.scored_models import (
     GRADIENT_TOKENS,
     HeadOutputCollector,
     ScoredModel,
 )
-from headwise.experiments.work import Report, each_piece, silent
 from headwise.models.view import AttentionRows, Watcher
+from headwise.run.job import Job
 from headwise.stats.accumulators import Moments
 from headwise.text.encode import Batch
 
@@ -28,45 +27,36 @@ Values = Callable[
 ]  # of a batch: one for each example and head, `[example, layer, head]`
 
 
-def head_importance(
-    subject: ScoredModel, *, store: CheckpointStore | None = None, report: Report = silent
-) -> dict[str, np.ndarray]:
+def head_importance(subject: ScoredModel, *, job: Job | None = None) -> dict[str, np.ndarray]:
     """`I[l, h] = mean over examples of | Σ_t O[l,h,t] · d loss / d O[l,h,t] |`, with `O` the head's
     output (Michel et al. 2019, §4.1).
 
     Gives `mean`, `low`, `high` (95 % interval over examples) `[layer, head]` and `n`. With a
-    `store`, finished batches are kept there."""
-    return _over_examples(
-        "importance", partial(_piece, subject, _importance), subject, store, report
-    )
+    `job`, finished batches are its checkpoints."""
+    return _over_examples("importance", partial(_piece, subject, _importance), subject, job)
 
 
-def sink_share(
-    subject: ScoredModel, *, store: CheckpointStore | None = None, report: Report = silent
-) -> dict[str, np.ndarray]:
+def sink_share(subject: ScoredModel, *, job: Job | None = None) -> dict[str, np.ndarray]:
     """Mean `A[i, 0]` over `i > 0` of an input, then over inputs: `mean`, `low`, `high` (95 %)
     `[layer, head]` and `n`.
 
-    Inputs of one token have none. With a `store`, finished batches are kept there.
+    Inputs of one token have none. With a `job`, finished batches are its checkpoints.
     """
-    found = _over_examples(
-        "first token", partial(_piece, subject, _sink_share), subject, store, report
-    )
+    found = _over_examples("first token", partial(_piece, subject, _sink_share), subject, job)
     return found | {end: np.clip(found[end], 0, 1) for end in ("low", "high")}
 
 
 def _over_examples(
     what: str,
-    job: Callable[[int], Any],
+    function: Callable[[int], Any],
     subject: ScoredModel,
-    store: CheckpointStore | None,
-    report: Report,
+    job: Job | None,
 ) -> dict[str, np.ndarray]:
     """The mean over all examples of what is measured batch by batch."""
     moments = Moments(subject.model.layers, subject.model.heads)
-    for arrays in each_piece(
-        store, what.replace(" ", "-"), job, range(len(subject.batches)), report, what
-    ):
+    job = job or Job()
+    numbers = range(len(subject.batches))
+    for arrays in job.each(what.replace(" ", "-"), function, numbers, what):
         (values,) = (
             arrays.values()
         )  # whatever it is called: pieces of earlier versions have another name for it

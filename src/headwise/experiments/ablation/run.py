@@ -18,7 +18,6 @@ from torch import Tensor
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
-from headwise.core.store import CheckpointStore
 from headwise.experiments.ablation.importance import head_importance, sink_share
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.replacements import (
@@ -30,8 +29,8 @@ from headwise.experiments.ablation.replacements import (
 from headwise.experiments.ablation.result import ablation_dataset
 from headwise.experiments.ablation.scored_models import HeadOutputCollector, ScoredModel
 from headwise.experiments.ablation.sets import Heads, checked_heads, pick_heads
-from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models.interventions import Plan
+from headwise.run.job import Job, Progress, no_progress, software_versions
 from headwise.stats.corrections import CORRECTIONS
 from headwise.text.encode import Batch
 
@@ -135,16 +134,15 @@ def evaluate(
     *,
     share: bool = True,
     seed: int = 0,
-    store: CheckpointStore | None = None,
-    report: Report = silent,
+    job: Job | None = None,
 ) -> Evaluation:
     """Run a model under every condition on every batch.
 
     With `share` the layers below a condition's first disturbed layer are not run again: they give
     what they gave undisturbed. The first batch is run both ways for conditions at several depths;
     where the outputs differ by more than 1e-6 (an architecture that passes more between layers than
-    its layers' outputs), whole runs are made and `note` says so. With a `store`, finished batches
-    are kept there."""
+    its layers' outputs), whole runs are made and `note` says so. With a `job`, finished batches
+    are its checkpoints."""
     name, note = subject.model.name, ""
     runner = ConditionRunner(subject, conditions, resolve_method(how, subject.model), seed)
     baseline, values = np.zeros(subject.examples), np.zeros((len(conditions), subject.examples))
@@ -159,7 +157,8 @@ def evaluate(
             more = f"The layers of {name} pass on more than their outputs (difference {difference:.1e})"
             note = f"{more}, so every condition was a whole run."
         numbers = range(len(subject.batches))
-        made = each_piece(store, "batch", partial(runner.batch, share), numbers, report, "batches")
+        job = job or Job()
+        made = job.each("batch", partial(runner.batch, share), numbers, "batches")
         for batch, arrays in zip(subject.batches, made, strict=True):
             where = subject.places(batch)
             baseline[where], values[:, where] = arrays["baseline"], arrays["values"]
@@ -252,9 +251,9 @@ def ablate(
     options: AblationOptions = AblationOptions(),  # noqa: B008  (frozen)
     *,
     atlas: Mapping[str, xr.Dataset] | None = None,
-    folder: str | Path | None = None,
+    folder: Job | str | Path | None = None,
     overwrite: bool = False,
-    report: Report = silent,
+    report: Progress = no_progress,
 ) -> xr.Dataset:
     """Disable heads and score the model without them (Kovaleva et al. 2019, §4.6, Fig 8-9).
 
@@ -267,7 +266,7 @@ def ablate(
     atlas : mapping of str to Dataset, optional
         Results of the same model, where rules are looked up; where it has `roles`, the effect of
         heads is correlated with their roles.
-    folder : str or Path, optional
+    folder : Job, str or Path, optional
         Where finished batches are kept: a killed call goes on from them. They stay until
         `headwise.core.store.delete_checkpoints` removes them.
     overwrite : bool, default False
@@ -301,21 +300,19 @@ def ablate(
     if not conditions and not options.importance:
         raise ParameterError("Nothing is to be disabled; name heads, layers or sets.")
     disabled = [[condition.name, condition.heads] for condition in conditions]
-    with kept_work(
-        folder, {**provenance(subject, options), "disabled": disabled}, overwrite=overwrite
-    ) as store:
+    with Job.opened(folder, overwrite=overwrite, progress=report) as job:
+        job.begin({**provenance(subject, options), "disabled": disabled})
         how: dict[str, Any] = {
             "share": options.share,
             "seed": options.seed,
-            "store": store,
-            "report": report,
+            "job": job,
         }
         evaluation = evaluate(subject, conditions, options.how, **how)
         beside = {}
         if options.importance:
-            beside["importance"] = head_importance(subject, store=store, report=report)
+            beside["importance"] = head_importance(subject, job=job)
         if options.sinks:
-            beside["sink_share"] = sink_share(subject, store=store, report=report)
+            beside["sink_share"] = sink_share(subject, job=job)
     return ablation_dataset(
         subject, evaluation, [c.heads[0] for c in chosen], sets, options, beside, atlas
     )
@@ -329,4 +326,4 @@ def provenance(subject: ScoredModel, options: AblationOptions) -> dict[str, Any]
         "corpus": {"examples": subject.examples, **subject.identity()},
     }
     how = {"ablation": asdict(options), "seed": options.seed, "device": model.device.type}
-    return {**software(), **about, **how}
+    return {**software_versions(), **about, **how}

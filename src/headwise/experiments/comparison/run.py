@@ -21,8 +21,7 @@ from headwise.analyses.roles.analysis import Roles
 from headwise.atlas import Atlas
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
-from headwise.core.store import CheckpointStore
-from headwise.core.workers import current, raise_failures
+from headwise.core.workers import raise_failures
 from headwise.experiments.comparison.maps import PADDED, map_cosines
 from headwise.experiments.comparison.measures import (
     AnalysisValues,
@@ -36,9 +35,9 @@ from headwise.experiments.comparison.result import (
     role_changes,
     words_dataset,
 )
-from headwise.experiments.work import Report, kept_work, silent, software
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
+from headwise.run.job import Job, Progress, no_progress, software_versions
 from headwise.run.plan import make_plan
 from headwise.run.provenance import describe
 from headwise.stats.corrections import CORRECTIONS
@@ -99,9 +98,9 @@ def compare(
     corpus: Corpus | str | Path | None = None,
     options: ComparisonOptions = ComparisonOptions(),  # noqa: B008  (frozen)
     *,
-    folder: str | Path | None = None,
+    folder: Job | str | Path | None = None,
     overwrite: bool = False,
-    report: Report = silent,
+    report: Progress = no_progress,
 ) -> Atlas:
     """Compare the heads of two or more models of the same shape, each against the first.
 
@@ -149,8 +148,9 @@ def compare(
             prose=first.causal,
         ).alone()
         work = _Comparison(opened, names, EncodedCorpus(text, opened[0].encoder), options)
-        with kept_work(folder, work.provenance(), overwrite=overwrite) as store:
-            return work.atlas(store, report)
+        with Job.opened(folder, overwrite=overwrite, progress=report) as job:
+            job.begin(work.provenance())
+            return work.atlas(job)
 
 
 class _Comparison:
@@ -192,7 +192,7 @@ class _Comparison:
         first, scan = self.models[0], self.corpus.scan
         called = zip(self.names, self.models, strict=True)
         return {
-            **software(),
+            **software_versions(),
             "model": first.identity(),
             "models": [{"called": name, **model.identity()} for name, model in called],
             "corpus": {
@@ -214,18 +214,18 @@ class _Comparison:
             "device": first.device.type,
         }
 
-    def atlas(self, store: CheckpointStore, report: Report) -> Atlas:
+    def atlas(self, job: Job) -> Atlas:
         """Do what is not done yet, and label it."""
         first, options = self.models[0], self.options
         cosines = np.full((len(self.models) - 1, len(self.rows), first.layers, first.heads), np.nan)
         done = 0
         together = self._batches()
         units = ((f"batch-{number:06d}", batch) for number, batch in enumerate(together))
-        job = partial(
+        compare_batch = partial(
             _piece, self.models, [own.watching for own in self.measuring], options.reading
         )
         for batch, piece in zip(
-            together, raise_failures(current().run_units(store, job, units)), strict=True
+            together, raise_failures(job.units(compare_batch, units)), strict=True
         ):
             found = piece.arrays
             cosines[:, batch.index] = found["cosine"]
@@ -238,7 +238,7 @@ class _Comparison:
                 }
                 measuring.take(own, batch.index)
             done += len(batch)
-            report("examples", done, len(self.rows))
+            job.progress("examples", done, len(self.rows))
         maps = change_dataset(cosines, self.names).assign_attrs(reading=options.reading)
         datasets = {"change": maps}
         results: list[dict[str, AnalysisValues]] = [
@@ -261,9 +261,9 @@ class _Comparison:
             datasets["change_words"] = words_dataset(results, self.names, first.layers, first.heads)
         if options.probing is not None:
             datasets["change_probing"] = probing_change(
-                self.models, self.names, options, store=store, report=report
+                self.models, self.names, options, store=job.begun, report=job.progress
             )
-        return Atlas(datasets, {**self.provenance(), "threads": store.adopted["threads"]})
+        return Atlas(datasets, {**self.provenance(), "threads": job.provenance["threads"]})
 
     def _batches(self) -> list[Batch]:
         """So many inputs at once as their maps find room."""

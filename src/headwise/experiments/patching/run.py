@@ -26,11 +26,11 @@ from headwise.experiments.patching.pairs import (
     encode_pairs,
 )
 from headwise.experiments.patching.result import carriers, patching_dataset
-from headwise.experiments.work import Report, each_piece, kept_work, silent, software
 from headwise.models import HeadModel
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.interventions import Intervention, Patch
 from headwise.models.session import Session
+from headwise.run.job import Job, Progress, no_progress, software_versions
 from headwise.text.encode import Batch, collate
 
 TOLERANCE = 1e-5
@@ -73,9 +73,9 @@ def patch(
     options: PatchOptions = PatchOptions(),  # noqa: B008  (frozen)
     *,
     strict: bool = True,
-    folder: str | Path | None = None,
+    folder: Job | str | Path | None = None,
     overwrite: bool = False,
-    report: Report = silent,
+    report: Progress = no_progress,
 ) -> xr.Dataset:
     """What each head carries from a clean input into a corrupted one.
 
@@ -120,22 +120,22 @@ def patch(
         "pairs": [asdict(pair) for pair in distinct],
         "options": asdict(options),
     }
-    with kept_work(folder, identity, overwrite=overwrite) as store, model.evaluating():
+    with (
+        Job.opened(folder, overwrite=overwrite, progress=report) as job,
+        model.evaluating(),
+    ):
+        job.begin(identity)
         share, note = options.share and Prefix.serves(model.sites), ""
         if share and not PatchRunner(model, groups[0], share).shares():
             share, note = (
                 False,
                 f"The layers of {model.name} pass on more than their outputs: whole runs were made.",
             )
-        parts = list(
-            each_piece(
-                store, "pairs", PairsJob(model, options, share, report), groups, report, "pairs"
-            )
-        )
+        parts = list(job.each("pairs", PairsJob(model, options, share, job.progress), groups))
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         if options.ablate:
-            job = partial(_ablated, model, share, carriers(joined, options.ablate))
-            lost = each_piece(store, "ablated", job, groups, report, "ablated")
+            ablate_group = partial(_ablated, model, share, carriers(joined, options.ablate))
+            lost = job.each("ablated", ablate_group, groups)
             joined["ablated"] = np.concatenate([part["ablated"] for part in lost])
     attrs = {
         "pairs": len(rows),
@@ -151,7 +151,7 @@ def provenance(
 ) -> dict[str, Any]:
     """What a patching was made from, as an atlas keeps it."""
     return {
-        **software(),
+        **software_versions(),
         "model": model.identity(),
         "corpus": {"examples": len(pairs)},
         "patching": asdict(options),
@@ -294,7 +294,7 @@ class PairsJob:
     model: HeadModel
     options: PatchOptions
     share: bool
-    report: Report = silent
+    report: Progress = no_progress
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PairsJob, (self.model, self.options, self.share)
@@ -307,7 +307,7 @@ class PairsJob:
 
 
 def _piece(
-    runner: PatchRunner, options: PatchOptions, report: Report
+    runner: PatchRunner, options: PatchOptions, report: Progress
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     model, corrupted = runner.model, runner.difference["corrupted"]
     pairs, tokens = len(runner.answer), runner.batches["clean"].ids.shape[1]

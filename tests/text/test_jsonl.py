@@ -109,7 +109,7 @@ def test_texts_with_places_of_words(tmp_path):
         ({"words": ["a", "b"], "heads": [0]}, "`heads` has 1 entries for 2 words"),
         ({"words": ["a", "b"], "heads": [0, 3]}, "entry 2 is 3, outside 0..2 .*1-based"),
         ({"words": ["a", "b"], "heads": [-1, 2]}, "entry 2 is 2, outside -1..1 .*0-based"),
-        ({"words": ["a", "b"], "heads": [0, "1"]}, "'1' where a whole number"),
+        ({"words": ["a", "b"], "heads": [0, "1"]}, "'1'; it must be a whole number"),
         ({"words": ["a", "b"], "heads": [2, 1]}, "cycle"),
         ({"words": ["a"], "mentions": [[0, 2, "x"]]}, "mention 0..2 lies outside"),
         ({"words": ["a"], "mentions": [{"start": 0, "end": 1}]}, "lacks 'entity'"),

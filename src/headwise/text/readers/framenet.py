@@ -1,5 +1,4 @@
-"""FrameNet exemplars: from JSON lines, or from the XML folder FrameNet itself (and nltk's download)
-has."""
+"""Read FrameNet exemplars from JSON lines, or from FrameNet's XML folder (also as nltk has it)."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,7 +21,7 @@ from headwise.text.readers.rows import json_rows
 
 SPACE = "{http://framenet.icsi.berkeley.edu}"
 CORE = ("Core", "Core-Unexpressed")
-BESIDE = ("frames.json.gz", "frames.json.xz", "frames.json")
+CORE_TYPE_FILES = ("frames.json.gz", "frames.json.xz", "frames.json")
 UNKNOWN_CORE = "frame elements of unknown core type, taken as core"
 
 CharSpan = tuple[int, int]
@@ -31,15 +31,16 @@ CoreTypes = Mapping[str, Mapping[str, str]]  # by frame and element
 
 
 def core_types_beside(path: Path, walk: Walk) -> CoreTypes:
-    """From `frames.json` (or `.gz`, `.xz`) in the folder of the exemplars; empty where there is
-    none."""
+    """Read `frames.json` (or `.gz`, `.xz`) in the folder of the exemplars; empty without one."""
     folder = path if path.is_dir() else path.parent
-    found = next((folder / name for name in BESIDE if (folder / name).is_file()), None)
-    return {} if found is None else _core_types_in(found, walk)
+    for name in CORE_TYPE_FILES:
+        if (folder / name).is_file():
+            return _core_types_in(folder / name, walk)
+    return {}
 
 
 def _core_types_in(path: Path, walk: Walk) -> CoreTypes:
-    """From `{frame: {"fe": {element: core type}}}`."""
+    """Read `{frame: {"fe": {element: core type}}}`."""
     if not path.is_file():
         raise InputError(f"There is no file '{path}' with the frames' core types; check `frames`.")
     with reading(str(path), "not a table of frames with their elements' core types"):
@@ -48,52 +49,55 @@ def _core_types_in(path: Path, walk: Walk) -> CoreTypes:
 
 
 def _core_types_of_xml(folder: Path, walk: Walk) -> CoreTypes:
-    """From FrameNet's `frame/*.xml`."""
-    roots = ((path, _parse(path, walk)) for path in sorted(folder.glob("*.xml")))
-    return {
-        root.get("name", path.stem): {
-            fe.get("name", ""): fe.get("coreType", "") for fe in root.iter(f"{SPACE}FE")
-        }
-        for path, root in roots
-    }
+    """Read FrameNet's `frame/*.xml`."""
+    core_types: dict[str, dict[str, str]] = {}
+    for path in sorted(folder.glob("*.xml")):
+        root = _parse(path, walk)
+        elements = {}
+        for element in root.iter(f"{SPACE}FE"):
+            elements[element.get("name", "")] = element.get("coreType", "")
+        core_types[root.get("name", path.stem)] = elements
+    return core_types
 
 
 def _is_core(core: CoreTypes, frame: str, element: str, notes: Notes) -> bool:
-    """Whether an element of a frame is core; one that no table knows is taken as core and
-    counted."""
-    kind = core.get(frame, {}).get(element)
-    if kind is None:
+    """Return whether an element of a frame is core; an unknown one counts as core, with a note."""
+    core_type = core.get(frame, {}).get(element)
+    if core_type is None:
         notes[UNKNOWN_CORE] += 1
-    return kind is None or kind in CORE
+        return True
+    return core_type in CORE
 
 
 def read_framenet(
     files: Files, notes: Notes, *, frames: str | Path | None = None, bad_spans: str = "error"
 ) -> Iterator[Example]:
-    """Exemplar sentences as whitespace words, with a link from each target to each of its overt
-    elements (Kovaleva et al. 2019, §4.2).
+    """Read exemplar sentences as whitespace words, with a link from each target to each of its
+    overt elements (Kovaleva et al. 2019, §4.2).
 
-    All links are read: which of them count (short sentences, core elements, distance) is the
-    analysis's choice. A target in several parts ("ring a bell") and an element in several parts
-    give a link per part.
+    All links are read; the analysis selects among them (short sentences, core elements, distance).
+    A target ("ring a bell") or an element in several parts gives a link per part.
 
     Parameters
     ----------
+    files : Files
+        JSON lines, or FrameNet's XML folder.
+    notes : Notes
+        Counts what was left out.
     frames : str or Path, optional
-        A JSON file with the core type of each frame's elements; by default `frames.json` beside the
+        A JSON file with the core type of each frame's elements; default: `frames.json` beside the
         exemplars. The XML folder has its own.
     bad_spans : {"error", "skip"}, default "error"
         What happens to a row with an element or a whole target outside its text; `skip` counts
-        them. (FrameNet itself has a few targets of several parts with one part outside; that part
+        them. (FrameNet has a few targets of several parts with one part outside the text; that part
         is left out and counted.)
     """
     one_of("bad_spans", bad_spans, ("error", "skip"))
     folder = _xml_folder(files.path)
-    rows = (
-        _xml_rows(folder, files.walk)
-        if folder is not None
-        else (row for file in files for row in json_rows(file))
-    )
+    if folder is not None:
+        rows = _xml_rows(folder, files.walk)
+    else:
+        rows = chain.from_iterable(json_rows(file) for file in files)
     if frames is not None:
         core = _core_types_in(Path(frames), files.walk)
     elif folder is not None:
@@ -110,105 +114,111 @@ def read_framenet(
 
 
 def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, walk: Walk) -> Example:
-    """One exemplar `{frame, text, target: [[start, end]], fe: [[element, start, end], [element,
-    null, null, kind]]}`, in characters, end exclusive."""
+    """Return one exemplar as an example.
+
+    A row is `{frame, text, target: [[start, end]], fe: [[element, start, end], [element, null,
+    null, type]]}`, in characters, end exclusive; elements without a start are not in the text.
+    """
     with reading(
         where, "not a FrameNet exemplar", advice="; it needs `frame`, `text`, `target` and `fe`"
     ):
-        frame, text = str(row["frame"]), row["text"]
+        frame = str(row["frame"])
+        text = row["text"]
         targets = [(_whole(start), _whole(end)) for start, end in row["target"]]
-        elements = [
-            (str(fe[0]), (_whole(fe[1]), _whole(fe[2]))) for fe in row["fe"] if fe[1] is not None
-        ]
-        places = [match.span() for match in re.finditer(r"\S+", text)]
+        elements: list[tuple[str, CharSpan]] = []
+        for entry in row["fe"]:
+            if entry[1] is not None:
+                elements.append((str(entry[0]), (_whole(entry[1]), _whole(entry[2]))))
+        word_spans = [match.span() for match in re.finditer(r"\S+", text)]
     notes = walk.notes
-    if not places:
+    if not word_spans:
         raise InputError(f"{where}: the sentence is empty.")
     outside = f"lies outside the text of {len(text)} characters"
-    inside = [
-        words
-        for words in (_words_at(span, places, len(text)) for span in targets)
-        if words is not None
-    ]
-    if not inside:
+    target_words = []
+    for span in targets:
+        words = _words_at(span, word_spans, len(text))
+        if words is not None:
+            target_words.append(words)
+    if not target_words:
         raise InputError(
             f"{where}: the target of {shown(frame)} at characters {shown(targets)} {outside}."
         )
-    if len(inside) < len(targets):
-        notes["parts of targets left out: outside the text"] += len(targets) - len(inside)
-    walk.limits.hold("max_marks", len(inside) * len(elements), where)
+    n_outside = len(targets) - len(target_words)
+    if n_outside:
+        notes["parts of targets left out: outside the text"] += n_outside
+    walk.limits.hold("max_marks", len(target_words) * len(elements), where)
     links = []
     for element, span in elements:
-        words = _words_at(span, places, len(text))
+        words = _words_at(span, word_spans, len(text))
         if words is None:
-            at = shown(f"{span[0]}..{span[1]}")
             raise InputError(
-                f"{where}: the element {shown(element)} of {shown(frame)} at characters {at} {outside}."
+                f"{where}: the element {shown(element)} of {shown(frame)} at characters "
+                f"{shown(f'{span[0]}..{span[1]}')} {outside}."
             )
         is_core = _is_core(core, frame, element, notes)
-        links += [FrameLink(frame, element, target, words, is_core) for target in inside]
-    return Example(words=tuple(text[a:b] for a, b in places), frames=tuple(links), origin=where)
+        links += [FrameLink(frame, element, target, words, is_core) for target in target_words]
+    words_of_text = tuple(text[start:end] for start, end in word_spans)
+    return Example(words=words_of_text, frames=tuple(links), origin=where)
 
 
-def _words_at(span: CharSpan, places: list[CharSpan], length: int) -> tuple[int, int] | None:
-    """The words a character span touches; None where it is not inside the text or touches none."""
+def _words_at(span: CharSpan, word_spans: list[CharSpan], length: int) -> tuple[int, int] | None:
+    """Return the range of words that a character span touches; None where it touches none, or
+    lies outside the text."""
     start, end = span
     if not 0 <= start < end <= length:
         return None
-    first = bisect_right(places, start, key=lambda place: place[1])  # words come one after another
-    last = bisect_left(places, end, key=lambda place: place[0])
-    return (first, last) if first < last else None
+    # Word spans are sorted and do not overlap.
+    first = bisect_right(word_spans, start, key=lambda word: word[1])
+    last = bisect_left(word_spans, end, key=lambda word: word[0])
+    if first < last:
+        return first, last
+    return None
 
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{shown(repr(value))} is no character position")
+        raise TypeError(f"{shown(repr(value))} is not a character position")
     return value
 
 
 def _xml_folder(path: Path) -> Path | None:
-    """FrameNet's data folder at a path or one level below it (nltk unpacks to `framenet_v17/`), if
-    there is one."""
+    """Return FrameNet's data folder at a path or one level below it (nltk unpacks to
+    `framenet_v17/`), if there is one."""
     if not path.is_dir():
         return None
-    for folder in (path, *sorted(p for p in path.iterdir() if p.is_dir())):
+    subfolders = sorted(child for child in path.iterdir() if child.is_dir())
+    for folder in (path, *subfolders):
         if (folder / "lu").is_dir() and (folder / "frame").is_dir():
             return folder
     return None
 
 
 def _xml_rows(folder: Path, walk: Walk) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The annotated sentences of `lu/*.xml`; FrameNet counts the end of a span inclusively."""
-    found = False
-    for path in sorted((folder / "lu").glob("*.xml"), key=_natural):
+    """Yield the annotated sentences of `lu/*.xml`, each with where it is."""
+    paths = sorted((folder / "lu").glob("*.xml"), key=_number_in_name)
+    if not paths:
+        raise InputError(
+            f"The folder '{folder / 'lu'}' has no .xml files; use FrameNet's data folder with lu/ "
+            "and frame/."
+        )
+    for path in paths:
         root = _parse(path, walk)
-        found = True
         for sentence in root.iter(f"{SPACE}sentence"):
             text = sentence.findtext(f"{SPACE}text") or ""
             where = f"{shown(path, 1000)}, sentence {shown(sentence.get('ID', '?'))}"
-            for annotation in sentence.findall(
-                f"{SPACE}annotationSet"
-            ):  # not `iter`: they are not within each other
+            # `findall`, not `iter`: annotation sets are direct children.
+            for annotation in sentence.findall(f"{SPACE}annotationSet"):
                 targets, elements = _layers(annotation, where)
-                if targets:
-                    yield (
-                        where,
-                        {
-                            "frame": root.get("frame", ""),
-                            "text": text,
-                            "target": targets,
-                            "fe": elements,
-                        },
-                    )
-    if not found:
-        raise InputError(
-            f"The folder '{folder / 'lu'}' holds no .xml files; give FrameNet's data folder with lu/ and frame/."
-        )
+                if not targets:
+                    continue
+                frame = root.get("frame", "")
+                yield where, {"frame": frame, "text": text, "target": targets, "fe": elements}
 
 
 def _layers(
     annotation: ElementTree.Element, where: str
 ) -> tuple[list[CharSpan], list[tuple[str, int, int]]]:
+    """Return the spans of targets and elements, end exclusive (inclusive in the XML)."""
     targets: list[CharSpan] = []
     elements: list[tuple[str, int, int]] = []
     for layer in annotation.findall(f"{SPACE}layer"):
@@ -218,7 +228,8 @@ def _layers(
         for label in layer.findall(f"{SPACE}label"):
             if label.get("start") is None:  # a null instantiation
                 continue
-            start, end = whole_number(label.get("start", "")), whole_number(label.get("end", ""))
+            start = whole_number(label.get("start", ""))
+            end = whole_number(label.get("end", ""))
             if start is None or end is None:
                 raise InputError(
                     f"{where}: a label of the layer {name} has no whole number as start or end."
@@ -230,12 +241,13 @@ def _layers(
     return targets, elements
 
 
-class _Builder(ElementTree.TreeBuilder):
-    """Builds a tree that is not too deep."""
+class _DepthLimitedBuilder(ElementTree.TreeBuilder):
+    """Builds a tree and rejects one that is too deep."""
 
     def __init__(self, walk: Walk) -> None:
         super().__init__()
-        self._walk, self._depth = walk, 0
+        self._walk = walk
+        self._depth = 0
 
     def start(self, tag: str, attrs: dict[str, str], /) -> ElementTree.Element:
         self._depth += 1
@@ -248,17 +260,21 @@ class _Builder(ElementTree.TreeBuilder):
 
 
 def _parse(path: Path, walk: Walk) -> ElementTree.Element:
-    """The tree of a file. What the parser raises is of many kinds: for an encoding it does not know
-    a LookupError or ValueError."""
+    """Parse a file. The parser raises errors of several classes: for an unknown encoding a
+    LookupError or ValueError."""
     content = on_disk(path, walk).read()
     problem = "the file is not well-formed XML"
     with reading(walk.where, problem):
         try:
-            return ElementTree.fromstring(content, ElementTree.XMLParser(target=_Builder(walk)))
+            return ElementTree.fromstring(
+                content, ElementTree.XMLParser(target=_DepthLimitedBuilder(walk))
+            )
         except ElementTree.ParseError as error:
             raise InputError(f"{walk.where()}:{error.position[0]}: {problem} ({error}).") from error
 
 
-def _natural(path: Path) -> tuple[int, str]:
+def _number_in_name(path: Path) -> tuple[int, str]:
+    """Return a sort key: the number in a file name, then the name."""
     digits = re.sub(r"\D", "", path.stem)
-    return (int(digits) if digits else 0, path.name)
+    number = int(digits) if digits else 0
+    return number, path.name

@@ -1,4 +1,4 @@
-"""Rows of JSON lines, and how a row (of JSON, of a hub dataset) becomes an example."""
+"""Read rows of JSON lines, and turn a row (of JSON, of a hub dataset) into an example."""
 
 from __future__ import annotations
 
@@ -13,44 +13,41 @@ from headwise.text.example import ROOT, UNFIT, Example, FrameLink, Mention
 from headwise.text.readers.files import TextFile
 from headwise.text.readers.limits import reading, shown
 
-HALVES = "texts with half a surrogate pair or NUL in an escape, read as U+FFFD"
+REPLACED = "texts with an unpaired surrogate or NUL in an escape, read as U+FFFD"
 ROLE_NAMES = {"developer": "system", "function": "tool", "ipython": "tool", "model": "assistant"}
-FARTHEST = 1 << 31  # no index is larger, in either direction
+LARGEST_INDEX = 1 << 31  # in either direction
 
 
 def json_rows(file: TextFile) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSON lines file, each with its place; blank lines are passed over."""
+    """Yield the objects of a JSON lines file, each with file and line; blank lines are skipped."""
     for where, line in file.filled():
-        with reading(
-            where, "the line is not JSON that can be read"
-        ):  # ill-formed, too deep, too long a number
+        # Malformed JSON, too deep nesting, or a number with too many digits.
+        with reading(where, "the line is not JSON that can be read"):
             row = json.loads(line)
         if "\\u" in line:
-            row = _without_halves(row, file.walk.notes)
+            row = _encodable(row, file.walk.notes)
         if not isinstance(row, dict):
             raise InputError(f"{where}: the line must be a JSON object, not {_kind(row)}.")
         yield where, row
 
 
-def _without_halves(value: Any, notes: Notes) -> Any:
-    """The same with U+FFFD for halves of UTF-16 pairs and for NUL, which no tokenizer, page or file
-    takes; JSON can write both, as escapes."""
+def _encodable(value: Any, notes: Notes) -> Any:
+    """Return a JSON value with U+FFFD for unpaired surrogates and NUL, which JSON can write as
+    escapes but no tokenizer, page or file accepts."""
     if isinstance(value, str):
-        mended, count = UNFIT.subn("\ufffd", value)
+        replaced, count = UNFIT.subn("\ufffd", value)
         if count:
-            notes[HALVES] += 1
-        return mended
+            notes[REPLACED] += 1
+        return replaced
     if isinstance(value, list):
-        return [_without_halves(item, notes) for item in value]
+        return [_encodable(item, notes) for item in value]
     if isinstance(value, dict):
-        return {
-            _without_halves(key, notes): _without_halves(item, notes) for key, item in value.items()
-        }
+        return {_encodable(key, notes): _encodable(item, notes) for key, item in value.items()}
     return value
 
 
 def example_of_row(row: Mapping[str, Any], where: str) -> Example:
-    """A row with `text`, `words` or `messages` and any annotations as an example.
+    """Return a row with `text`, `words` or `messages` and any annotations as an example.
 
     `heads` are 0-based with -1 for a root if any of them is -1; otherwise they are numbered as in
     CoNLL-U, 1-based with 0 for a root. Both run over the words of both segments. `mentions` are
@@ -67,30 +64,27 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
     for name in ("text", "pair", "scheme", "document"):
         if row.get(name) is not None:
             values[name] = _typed(row[name], str, name, where, "a text")
-    for name, read in _ITEMS.items():
-        given = row.get(name)
-        if given is not None:
-            values[name] = tuple(
-                read(item, name, where)
-                for item in _typed(given, (list, tuple), name, where, "a list")
-            )
+    for name, read_item in _ITEMS.items():
+        if row.get(name) is None:
+            continue
+        items = _typed(row[name], (list, tuple), name, where, "a list")
+        values[name] = tuple(read_item(item, name, where) for item in items)
     if row.get("label") is not None:
         values["label"] = _typed(
             row["label"], (str, int, float), "label", where, "a text or a number"
         )
         if isinstance(row["label"], int) and not abs(row["label"]) <= 1 << 63:
             raise InputError(
-                f"{where}: `label` is a number of more than 18 digits; give it as a text."
+                f"{where}: `label` is a number of more than 18 digits; write it as text."
             )
     if "messages" in values and "spans" not in values:
-        values.pop("text", None)  # it is what the messages say
+        values.pop("text", None)  # the text of a conversation comes from its messages
     if "text" not in values and "words" not in values and not values.get("messages"):
         has = shown(", ".join(f"`{name}`" for name in row), 200) or "nothing"
         raise InputError(f"{where}: the row needs `text`, `words` or `messages`; it has {has}.")
-    if (
-        not values.get("words", values.get("text", values.get("messages")))
-        or not str(values.get("text", "x")).strip()
-    ):
+    content = values.get("words", values.get("text", values.get("messages")))
+    blank_text = "text" in values and not str(values["text"]).strip()
+    if not content or blank_text:
         raise InputError(f"{where}: the row's text is empty.")
     if "heads" in values:
         values["heads"] = _zero_based(values["heads"], where)
@@ -99,32 +93,39 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
 
 
 def row_of_example(example: Example) -> dict[str, Any]:
-    """An example as a row that `example_of_row` reads back to an equal one; `origin` is told anew
-    by where it is read."""
-    values = {
-        entry.name: getattr(example, entry.name)
-        for entry in fields(example)
-        if entry.name != "origin"
-    }
-    for name in ("mentions", "frames"):
-        values[name] = values[name] and [
-            {f.name: getattr(item, f.name) for f in fields(item)} for item in values[name]
-        ]
-    values["features"] = example.features and [dict(item) for item in example.features]
-    return {name: value for name, value in values.items() if value is not None}
+    """Return an example as a row that `example_of_row` reads back as an equal example.
+
+    `origin` is left out: it says where a row was read.
+    """
+    row: dict[str, Any] = {}
+    for entry in fields(example):
+        value = getattr(example, entry.name)
+        if entry.name == "origin" or value is None:
+            continue
+        if entry.name in ("mentions", "frames"):
+            value = [_fields_of(item) for item in value]
+        elif entry.name == "features":
+            value = [dict(item) for item in value]
+        row[entry.name] = value
+    return row
+
+
+def _fields_of(item: Mention | FrameLink) -> dict[str, Any]:
+    return {entry.name: getattr(item, entry.name) for entry in fields(item)}
 
 
 def _zero_based(heads: tuple[int, ...], where: str) -> tuple[int, ...]:
-    """Heads as 0-based indices with ROOT, from either numbering."""
+    """Return heads as 0-based indices with ROOT, from either numbering."""
     if ROOT in heads:
-        low, high, shift, numbering = ROOT, len(heads) - 1, 0, "0-based heads with -1 for the root"
+        low = ROOT
+        high = len(heads) - 1
+        shift = 0
+        numbering = "0-based heads with -1 for the root"
     else:
-        low, high, shift, numbering = (
-            0,
-            len(heads),
-            1,
-            "heads numbered as in CoNLL-U, 1-based with 0 for the root",
-        )
+        low = 0
+        high = len(heads)
+        shift = 1
+        numbering = "heads numbered as in CoNLL-U, 1-based with 0 for the root"
     for word, head in enumerate(heads):
         if not low <= head <= high:
             raise InputError(
@@ -134,13 +135,18 @@ def _zero_based(heads: tuple[int, ...], where: str) -> tuple[int, ...]:
 
 
 def _check_spans(values: Mapping[str, Any], where: str) -> None:
-    """Spans must lie in their own segment's text."""
-    first = len(values.get("words", ()))
-    for index, (start, end) in enumerate(values.get("spans", ()) if "text" in values else ()):
-        length = len(values["text"] if index < first else values.get("pair", ""))
+    """Reject spans that lie outside the text of their own segment."""
+    if "text" not in values:
+        return
+    n_first_words = len(values.get("words", ()))
+    for index, (start, end) in enumerate(values.get("spans", ())):
+        in_first = index < n_first_words
+        length = len(values["text"] if in_first else values.get("pair", ""))
         if not 0 <= start < end <= length:
-            place = f"`spans` entry {index + 1}, {start}..{end}"
-            raise InputError(f"{where}: {place}, lies outside its text of {length} characters.")
+            raise InputError(
+                f"{where}: `spans` entry {index + 1}, {start}..{end}, lies outside its text of "
+                f"{length} characters."
+            )
 
 
 def _mention(item: Any, name: str, where: str) -> Mention:
@@ -155,7 +161,8 @@ def _mention(item: Any, name: str, where: str) -> Mention:
             raise InputError(
                 f"{where}: a mention lacks '{needed}'; it needs `start`, `end` and `entity`."
             )
-    start, end = whole(item["start"], name, where), whole(item["end"], name, where)
+    start = whole(item["start"], name, where)
+    end = whole(item["end"], name, where)
     head = None if item.get("head") is None else whole(item["head"], name, where)
     if head is not None and not start <= head < end:
         raise InputError(f"{where}: the head {head} of mention {start}..{end} lies outside it.")
@@ -168,16 +175,21 @@ def _frame(item: Any, name: str, where: str) -> FrameLink:
     for needed in ("frame", "element", "target", "span"):
         if needed not in item:
             raise InputError(
-                f"{where}: a frame link lacks `{needed}`; it needs `frame`, `element`, `target` and `span`."
+                f"{where}: a frame link lacks `{needed}`; it needs `frame`, `element`, `target` "
+                "and `span`."
             )
-    target, span = _span(item["target"], name, where), _span(item["span"], name, where)
     return FrameLink(
-        str(item["frame"]), str(item["element"]), target, span, bool(item.get("core", True))
+        frame=str(item["frame"]),
+        element=str(item["element"]),
+        target=_span(item["target"], name, where),
+        span=_span(item["span"], name, where),
+        core=bool(item.get("core", True)),
     )
 
 
 def _message(item: Any, name: str, where: str) -> tuple[str, str]:
-    """A role and what is said, which may be a list of parts with `text`."""
+    """Return the role and the content of a message; the content may be a list of parts with
+    `text`."""
     if isinstance(item, list | tuple) and len(item) == 2:
         item = dict(zip(("role", "content"), item, strict=True))
     role = item.get("role") if isinstance(item, Mapping) else None
@@ -185,10 +197,10 @@ def _message(item: Any, name: str, where: str) -> tuple[str, str]:
         raise InputError(f"{where}: a message must be {{role, content}}, not {_kind(item)}.")
     content = item.get("content")
     if isinstance(content, list):
-        content = "".join(
-            str(part.get("text", "")) for part in content if isinstance(part, Mapping)
-        )
-    return ROLE_NAMES.get(role, role), str(_typed(content or "", str, "content", where, "a text"))
+        parts = [part for part in content if isinstance(part, Mapping)]
+        content = "".join(str(part.get("text", "")) for part in parts)
+    text = str(_typed(content or "", str, "content", where, "a text"))
+    return ROLE_NAMES.get(role, role), text
 
 
 def _features(item: Any, name: str, where: str) -> dict[str, str]:
@@ -198,27 +210,30 @@ def _features(item: Any, name: str, where: str) -> dict[str, str]:
         return features_of(item)
     if not isinstance(item, Mapping):
         raise InputError(
-            f"{where}: `{name}` must hold objects or texts like 'Number=Sing|Person=3', not {_kind(item)}."
+            f"{where}: `{name}` must hold objects or texts like 'Number=Sing|Person=3', not "
+            f"{_kind(item)}."
         )
-    return {str(k): str(v) for k, v in item.items() if v is not None}
+    return {str(feature): str(value) for feature, value in item.items() if value is not None}
 
 
 def features_of(column: str) -> dict[str, str]:
-    """Features as CoNLL-U writes them.
+    """Return the features of a CoNLL-U column.
 
     >>> features_of("Number=Sing|Person=3"), features_of("_")
     ({'Number': 'Sing', 'Person': '3'}, {})
     """
     if column in ("_", ""):
         return {}
-    return {name: value for name, _, value in (part.partition("=") for part in column.split("|"))}
+    features = {}
+    for part in column.split("|"):
+        name, _, value = part.partition("=")
+        features[name] = value
+    return features
 
 
 def _span(item: Any, name: str, where: str) -> tuple[int, int]:
     if not isinstance(item, list | tuple) or len(item) != 2:
-        raise InputError(
-            f"{where}: `{name}` holds {shown(repr(item))} where [start, end] is needed."
-        )
+        raise InputError(f"{where}: `{name}` holds {shown(repr(item))}; it must be [start, end].")
     return whole(item[0], name, where), whole(item[1], name, where)
 
 
@@ -227,25 +242,26 @@ def _word(item: Any, name: str, where: str) -> str:
 
 
 def whole(value: Any, name: str, where: str) -> int:
-    """A whole number, which true and false are not."""
+    """Return a whole number; true and false are not numbers here."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(
-            f"{where}: `{name}` holds {shown(repr(value))} where a whole number is needed."
+            f"{where}: `{name}` holds {shown(repr(value))}; it must be a whole number."
         )
-    if not -FARTHEST <= value <= FARTHEST:
+    if not -LARGEST_INDEX <= value <= LARGEST_INDEX:
         raise InputError(
-            f"{where}: `{name}` holds a number of {value.bit_length()} bits, which is no index."
+            f"{where}: `{name}` holds a number of {value.bit_length()} bits, which is not an index."
         )
     return value
 
 
-def _typed(value: Any, kind: type | tuple[type, ...], name: str, where: str, wanted: str) -> Any:
-    if not isinstance(value, kind):
-        raise InputError(f"{where}: `{name}` must be {wanted}, not {_kind(value)}.")
+def _typed(value: Any, types: type | tuple[type, ...], name: str, where: str, expected: str) -> Any:
+    """Return a value of one of these types; anything else is an error."""
+    if not isinstance(value, types):
+        raise InputError(f"{where}: `{name}` must be {expected}, not {_kind(value)}.")
     return value
 
 
-_KINDS = {
+_JSON_TYPES = {
     dict: "an object",
     list: "a list",
     str: "a text",
@@ -255,12 +271,15 @@ _KINDS = {
 
 
 def _kind(value: Any) -> str:
-    return _KINDS.get(
-        type(value), "a number" if isinstance(value, int | float) else type(value).__name__
-    )
+    """Return what a JSON value is, in words."""
+    if type(value) in _JSON_TYPES:
+        return _JSON_TYPES[type(value)]
+    if isinstance(value, int | float):
+        return "a number"
+    return type(value).__name__
 
 
-# How one item of each list is read; `heads` are turned to 0-based ones afterwards.
+# How one item of each list is read; `heads` become 0-based afterwards.
 _ITEMS: dict[str, Callable[[Any, str, str], Any]] = {
     **dict.fromkeys(("words", "words_pair", "relations", "upos", "lemmas"), _word),
     **dict.fromkeys(("heads", "sentences"), whole),

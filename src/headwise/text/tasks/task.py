@@ -20,7 +20,7 @@ ACCURACY = ("accuracy",)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Which examples train, validate and test, as indices."""
+    """The indices of the examples to train, validate and test on."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -43,15 +43,14 @@ class Task:
     Parameters
     ----------
     name : str
-        What figures and files call it.
+        Its name in figures and files.
     examples : tuple of Example
-        Of all parts.
+        The examples of all parts.
     split : Split
-        Which of them train, validate and test (GLUE's dev part); the validation part may be empty
-        where nothing is chosen by it.
+        Which of them are for training, validation and test (GLUE's dev part); the validation part
+        may be empty.
     metrics : tuple of str, default ("accuracy",)
-        How it is scored, the first being the one that decides; with `pearson` among them the labels
-        are numbers.
+        How it is scored, the main metric first; with `pearson` among them the labels are numbers.
     """
 
     name: str
@@ -67,9 +66,11 @@ class Task:
         dev: Sequence[Example],
         metrics: tuple[str, ...] = ACCURACY,
     ) -> Task:
-        """A task of two parts: one to train on, one to score on."""
-        ends = np.split(np.arange(len(train) + len(dev)), [len(train)])
-        return cls(name, (*train, *dev), Split(ends[0], np.zeros(0), ends[1]), metrics)
+        """Return a task with a train and a dev part."""
+        train_rows = np.arange(len(train))
+        dev_rows = np.arange(len(train), len(train) + len(dev))
+        split = Split(train_rows, np.zeros(0), dev_rows)
+        return cls(name, (*train, *dev), split, metrics)
 
     @property
     def regression(self) -> bool:
@@ -82,14 +83,18 @@ class Task:
 
     @property
     def second_metric(self) -> str:
-        """What GLUE asks for beside accuracy or Pearson's r: `f1`, `matthews`, `spearman` or
-        nothing."""
-        return next((name for name in self.metrics if name not in ("accuracy", "pearson")), "")
+        """GLUE's second metric beside accuracy or Pearson's r (`f1`, `matthews`, `spearman`), or ""."""
+        for name in self.metrics:
+            if name not in ("accuracy", "pearson"):
+                return name
+        return ""
 
     @property
     def group(self) -> str:
-        """The group of a SentEval task in Jo & Myaeng 2020; `other` for all else."""
-        return SENTEVAL[self.name][1] if self.name in SENTEVAL else "other"
+        """The group of a SentEval task in Jo & Myaeng 2020; `other` for other tasks."""
+        if self.name in SENTEVAL:
+            return SENTEVAL[self.name][1]
+        return "other"
 
     @property
     def labels(self) -> list[str | float | None]:
@@ -108,46 +113,47 @@ class Task:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """The classes in the order of their numbers (of the dev part where nothing trains); none
-        for a regression."""
-        return (
-            ()
-            if self.regression
-            else tuple(sorted({label_name(e.label) for e in self.train or self.dev}))
-        )
+        """The sorted classes of the train part (of the dev part where there is none); empty for a
+        regression."""
+        if self.regression:
+            return ()
+        examples = self.train or self.dev
+        return tuple(sorted({label_name(example.label) for example in examples}))
 
     @property
     def outputs(self) -> int:
-        """How many numbers a classifier gives for an example."""
+        """The number of outputs of a classifier for this task."""
         return 1 if self.regression else len(self.classes)
 
     def targets(self, examples: Iterable[Example]) -> np.ndarray:
-        """Class numbers, or values for a regression, of labelled examples."""
+        """Return the class numbers, or for a regression the values, of labelled examples."""
         if self.regression:
             return np.array([float(example.label) for example in examples], dtype=np.float32)  # type: ignore[arg-type]
-        number = {label: i for i, label in enumerate(self.classes)}
-        found = []
+        class_numbers = {label: number for number, label in enumerate(self.classes)}
+        targets = []
         for example in examples:
-            if label_name(example.label) not in number:
-                known = ", ".join(self.classes)
+            label = label_name(example.label)
+            if label not in class_numbers:
                 raise InputError(
-                    f"{example.where}: the label '{example.label}' is none of {self.name}'s: {known}."
+                    f"{example.where}: the label '{example.label}' is not a class of {self.name}: "
+                    f"{', '.join(self.classes)}."
                 )
-            found.append(number[label_name(example.label)])
-        return np.array(found, dtype=np.int64)
+            targets.append(class_numbers[label])
+        return np.array(targets, dtype=np.int64)
 
     @property
     def paired(self) -> bool:
-        """Whether the examples have two segments; a mixture is refused."""
-        count, total = sum(example.has_pair for example in self.examples), len(self.examples)
-        if 0 < count < total:
+        """Whether the examples have two segments; a mixture is an error."""
+        n_pairs = sum(example.has_pair for example in self.examples)
+        if 0 < n_pairs < len(self.examples):
             raise InputError(
-                f"{self.name}: {count} of {total} examples have a second sentence; all or none must have one."
+                f"{self.name}: {n_pairs} of {len(self.examples)} examples have a second sentence; "
+                "all or none must have one."
             )
-        return count > 0
+        return n_pairs > 0
 
     def fingerprint(self) -> str:
-        """A digest of the classes and of the examples of every part."""
+        """Return a digest of the classes and the examples of every part."""
         digest = hashlib.sha256(f"{self.kind} {self.classes}".encode())
         for part in (self.split.train, self.split.validation, self.split.test):
             for i in part:
@@ -159,45 +165,54 @@ class Task:
     def limit(
         self, train: int | None, validation: int | None, test: int | None, seed: int = 0
     ) -> Task:
-        """A sample of each part, with the labels in proportion; examples outside it are dropped."""
-        wanted = {"train": train, "validation": validation, "test": test}
-        kept = {
-            part: sample(self.labels, getattr(self.split, part), count, seed)
-            for part, count in wanted.items()
-        }
-        used = np.unique(np.concatenate(list(kept.values())))
-        moved = {part: np.searchsorted(used, rows) for part, rows in kept.items()}
-        return replace(self, examples=tuple(self.examples[i] for i in used), split=Split(**moved))
+        """Return the task with at most this many examples of each part, stratified by label."""
+        train_rows = sample(self.labels, self.split.train, train, seed)
+        validation_rows = sample(self.labels, self.split.validation, validation, seed)
+        test_rows = sample(self.labels, self.split.test, test, seed)
+        used = np.unique(np.concatenate([train_rows, validation_rows, test_rows]))
+        # The same examples at their positions among those that are used.
+        split = Split(
+            np.searchsorted(used, train_rows),
+            np.searchsorted(used, validation_rows),
+            np.searchsorted(used, test_rows),
+        )
+        return replace(self, examples=tuple(self.examples[row] for row in used), split=split)
 
 
 def label_name(label: object) -> str:
-    """A class as text: a whole number without its point."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+    """Return a class as text; whole numbers have no decimal point."""
+    if isinstance(label, float) and label.is_integer():
+        return str(int(label))
+    return str(label)
 
 
 def metrics_for(examples: Iterable[Example]) -> tuple[str, ...]:
-    """How a task without a name is scored: by correlations where every label is a number, else by
-    accuracy."""
-    return NUMBERS if all(isinstance(example.label, float) for example in examples) else ACCURACY
+    """Return the metrics of a task that is not known by name: correlations where every label is a
+    number, else accuracy."""
+    if all(isinstance(example.label, float) for example in examples):
+        return NUMBERS
+    return ACCURACY
 
 
 def sample(
     labels: Sequence[object], rows: np.ndarray, count: int | None, seed: int = 0
 ) -> np.ndarray:
-    """`count` of the rows at random (all where there are no more), each label in proportion, in
-    corpus order."""
+    """Return at most `count` random rows, stratified by label, in corpus order."""
     if count is None or count >= len(rows):
         return rows
     if count < 1:
         raise ParameterError(
-            f"A part of a task needs at least one example; {count} were asked for."
+            f"A part of a task needs at least one example; {count} were requested."
         )
     order = np.random.RandomState(seed).permutation(rows)
-    seen: dict[str, int] = {}
-    rank = np.zeros(len(order))
-    for i, row in enumerate(order):
-        rank[i] = seen[str(labels[row])] = seen.get(str(labels[row]), -1) + 1
-    total = np.array([seen[str(labels[row])] + 1 for row in order])
-    # The k-th of n examples of a label comes at (k + 1/2) / n of the way: any first stretch holds
-    # them in proportion.
-    return np.sort(order[np.argsort((rank + 0.5) / total, kind="stable")[:count]])
+    n_per_label: dict[str, int] = {}
+    rank = np.zeros(len(order))  # of each row among those with its label
+    for position, row in enumerate(order):
+        label = str(labels[row])
+        rank[position] = n_per_label.get(label, 0)
+        n_per_label[label] = n_per_label.get(label, 0) + 1
+    n_of_its_label = np.array([n_per_label[str(labels[row])] for row in order])
+    # Sorted by (k + 1/2) / n, for the k-th of the n rows of a label, any first part of the rows has
+    # the labels in proportion.
+    by_share = np.argsort((rank + 0.5) / n_of_its_label, kind="stable")
+    return np.sort(order[by_share[:count]])

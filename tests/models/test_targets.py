@@ -123,7 +123,7 @@ def test_without_a_target_it_is_refused(tmp_path: Path) -> None:
         lambda: model.batch("w1 w2"),
         lambda: make_atlas(model, Corpus.from_examples([Example(text="w1")])),
     ):
-        with pytest.raises(InputError, match="needs its target too"):
+        with pytest.raises(InputError, match="needs a source and a target, and there is no target"):
             call()
     encoder = opened("t5", "encoder")
     with pytest.raises(ModelError, match="give pairs"):

@@ -117,7 +117,7 @@ def test_a_draw_reads_only_the_beginning_of_a_long_corpus_and_says_so() -> None:
 def test_a_file_is_read_once_for_a_draw_that_is_kept(
     held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwise.text.corpus.HELD", held)
+    monkeypatch.setattr("headwise.text.corpus.MAX_CACHED_WORDS", held)
     walks = []
 
     def stream(notes: Counter) -> Iterator[Example]:

@@ -1,5 +1,4 @@
-"""A stream of examples with a name, a licence and a fingerprint, that can be walked through any
-number of times."""
+"""A stream of examples with a name, a licence and a fingerprint, which can be read repeatedly."""
 
 from __future__ import annotations
 
@@ -16,21 +15,23 @@ from headwise.core.checks import at_least
 from headwise.core.errors import InputError, ParameterError
 from headwise.text.example import Example
 
-Notes: TypeAlias = Counter[str]  # what a reader left out or took on trust, and how often
+Notes: TypeAlias = Counter[str]  # what a reader left out or replaced, with counts
 Stream: TypeAlias = Callable[[Notes], Iterable[Example]]
 
-POOL = 20_000  # examples that a draw reads at least
-TIMES = 20  # as many times the examples drawn
-HELD = 2**17  # words that are kept of a draw, so that its file is not read again at every walk
-PEEK = 256  # examples looked at to tell which annotations a corpus has
+# A sample is drawn from the first POOL examples, or POOL_FACTOR times its size if that is more.
+POOL = 20_000
+POOL_FACTOR = 20
+MAX_CACHED_WORDS = 2**17  # a sample of at most this size is kept, so that its file is read once
+PEEK = 256  # the number of examples that tell which annotations a corpus has
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one walk through a whole corpus tells.
+    """Facts about a whole corpus, from reading it once.
 
-    `annotations` and `relations` are those that some example has; `examples_with` counts, for each
-    annotation, the examples that have it; `notes` is what was left out on the way, with counts."""
+    `annotations` and `relations` are those that some example has; `examples_with` counts the
+    examples with each annotation; `notes` counts what was left out.
+    """
 
     count: int
     fingerprint: str
@@ -42,21 +43,19 @@ class Survey:
 
 
 class Corpus:
-    """Examples in a fixed order, read anew at every walk, so that a large file is never held in
-    memory.
+    """Examples in a fixed order, read again at every pass: a large file is never held in memory.
 
     Parameters
     ----------
     name : str
         A short name for figures and provenance.
     stream : callable
-        Called with an empty counter at the start of every walk; gives the examples, and counts what
-        it leaves out.
+        Called with an empty counter at the start of every pass; returns the examples and counts
+        what it leaves out.
     licence, description : str, optional
         For the provenance of a run.
     parts : sequence of Corpus, optional
-        Further corpora that come with it, each for the questions that the ones before it have no
-        annotations for.
+        Further corpora, each for analyses whose annotations the ones before it lack.
 
     Examples
     --------
@@ -92,9 +91,9 @@ class Corpus:
         licence: str = "",
         description: str = "",
     ) -> Corpus:
-        """A corpus of examples at hand."""
-        held = tuple(examples)
-        return cls(name, lambda notes: held, licence=licence, description=description)
+        """Return a corpus of these examples."""
+        fixed = tuple(examples)
+        return cls(name, lambda notes: fixed, licence=licence, description=description)
 
     @classmethod
     def from_texts(
@@ -105,7 +104,7 @@ class Corpus:
         licence: str = "",
         description: str = "",
     ) -> Corpus:
-        """A corpus of plain texts, or of pairs of texts."""
+        """Return a corpus of plain texts, or of pairs of texts."""
         if isinstance(texts, str):
             raise ParameterError("`texts` must be a list of texts, not one text.")
         examples = []
@@ -122,18 +121,14 @@ class Corpus:
             empty = False
             yield example
         if empty:
-            left_out = (
-                f" ({'; '.join(f'{what}: {count}' for what, count in notes.items())})"
-                if notes
-                else ""
-            )
+            counts = "; ".join(f"{what}: {count}" for what, count in notes.items())
+            left_out = f" ({counts})" if notes else ""
             raise InputError(
-                f"{self.name} holds no examples{left_out}; give a corpus with at least one."
+                f"{self.name} holds no examples{left_out}; use a corpus with at least one."
             )
 
     def walk(self, notes: Notes) -> Iterator[Example]:
-        """The examples, counting what is left out in the counter of another corpus that is made
-        from this one."""
+        """Yield the examples; count what is left out in the counter of a derived corpus."""
         return iter(self._stream(notes))
 
     def __repr__(self) -> str:
@@ -141,197 +136,211 @@ class Corpus:
 
     @property
     def notes(self) -> dict[str, int]:
-        """What the latest walk left out or took on trust, with counts."""
+        """What the latest pass left out or replaced, with counts."""
         return dict(self._notes)
 
     @property
     def annotations(self) -> frozenset[str]:
-        """The annotations some example has: as surveyed, or else as seen in the first examples."""
+        """The annotations that some example has: by the survey, or by the first examples."""
         if self._annotations is None:
             if self._survey is not None:
                 return self._survey.annotations
-            self._annotations = frozenset().union(
-                *(example.annotations for example in self.peek(PEEK))
-            )
+            found: set[str] = set()
+            for example in self.peek(PEEK):
+                found |= example.annotations
+            self._annotations = frozenset(found)
         return self._annotations
 
     def peek(self, count: int = 1) -> list[Example]:
-        """The first examples."""
-        with closing(iter(self)) as walk:  # lets the reader close its file now
-            return list(islice(walk, count))
+        """Return the first examples."""
+        with closing(iter(self)) as examples:  # so that the reader closes its file now
+            return list(islice(examples, count))
 
     def limit(self, count: int | None) -> Corpus:
-        """The first `count` examples as a corpus (all of them for None)."""
+        """Return a corpus of the first `count` examples; None for all."""
         if count is None:
             return self
         at_least("limit", count, 1)
         return self.derive(lambda notes: islice(self.walk(notes), count))
 
     def sample(self, count: int | None, seed: int = 0, pool: int = POOL) -> Corpus:
-        """At most `count` examples drawn by a seed, in the order of the corpus (all of them for
-        None); of its parts as many each.
+        """Return a corpus of at most `count` random examples, in the order of the corpus.
 
-        Documents are drawn, and of each drawn document one example, then of each a second, until
-        there are enough: so few examples come from as many documents as there are. Without
-        documents examples are drawn. Of a corpus longer than `pool` (or twenty times `count`) only
-        the beginning of that length is drawn from, which a note says.
+        Documents are sampled, and one example of each, then a second of each, until there are
+        enough: a small sample comes from as many documents as possible. A corpus without documents
+        is sampled by examples. Of a corpus longer than `pool` (or twenty times `count`), only the
+        beginning of that length is sampled, with a note. Each part is sampled, too.
 
         Parameters
         ----------
         count : int, optional
-            How many; None for all.
+            The number of examples; None for all.
         seed : int, default 0
-            Another seed gives other examples.
+            Of the random generator.
         pool : int, default 20,000
-            Examples that are read for the draw.
+            The number of examples to sample from.
 
         Examples
         --------
         >>> corpus = Corpus.from_texts([str(number) for number in range(1000)])
-        >>> [example.text for example in corpus.sample(3)], [example.text for example in corpus.sample(3, seed=1)]
-        (['40', '402', '993'], ['13', '503', '531'])
+        >>> [example.text for example in corpus.sample(3)]
+        ['40', '402', '993']
+        >>> [example.text for example in corpus.sample(3, seed=1)]
+        ['13', '503', '531']
         """
         if count is None:
             return self
         at_least("limit", count, 1)
-        draw = _Draw(self, count, seed, max(pool, TIMES * count))
-        sampled = self.derive(draw.walk)
+        sample = _Sample(self, count, seed, max(pool, POOL_FACTOR * count))
+        sampled = self.derive(sample.walk)
         sampled.parts = tuple(part.sample(count, seed, pool) for part in self.parts)
         return sampled
 
     def having(self, annotations: frozenset[str]) -> Corpus:
-        """This corpus, or the first of its parts that has all these annotations; this one where
-        none has."""
-        return next((one for one in (self, *self.parts) if annotations <= one.annotations), self)
+        """Return this corpus or the first of its parts that has all these annotations; this one
+        where none has."""
+        for candidate in (self, *self.parts):
+            if annotations <= candidate.annotations:
+                return candidate
+        return self
 
     def alone(self) -> Corpus:
-        """The corpus without its parts."""
-        found = self.derive(self.walk)
-        found.parts = ()
-        return found
+        """Return the corpus without its parts."""
+        without_parts = self.derive(self.walk)
+        without_parts.parts = ()
+        return without_parts
 
     def derive(self, stream: Stream) -> Corpus:
-        """A corpus made from this one, with its name, licence and parts."""
+        """Return a corpus with other examples and this one's name, licence and parts."""
         return Corpus(
             self.name, stream, licence=self.licence, description=self.description, parts=self.parts
         )
 
     def survey(self) -> Survey:
-        """Walk through the whole corpus once and keep what it tells."""
+        """Read the whole corpus once and keep the facts about it."""
         if self._survey is None:
             digest = hashlib.sha256()
-            kinds: Counter[frozenset[str]] = Counter()
+            examples_with: Counter[str] = Counter()
             relations: set[str] = set()
             schemes: set[str] = set()
             count = 0
             for example in self:
                 count += 1
                 digest.update(example.fingerprint())
-                kinds[example.annotations] += 1
+                examples_with.update(example.annotations)
                 if example.relations is not None:
                     relations.update(example.relations)
                     schemes.add(example.scheme)
-            seen: Counter[str] = Counter()
-            for kind, examples in kinds.items():
-                seen.update(dict.fromkeys(kind, examples))
             self._survey = Survey(
                 count=count,
                 fingerprint=digest.hexdigest(),
-                annotations=frozenset(seen),
+                annotations=frozenset(examples_with),
                 relations=tuple(sorted(relations)),
                 schemes=tuple(sorted(schemes)),
-                examples_with=dict(sorted(seen.items())),
+                examples_with=dict(sorted(examples_with.items())),
                 notes=self.notes,
             )
         return self._survey
 
     def fingerprint(self) -> str:
-        """sha256, in hex, over the fingerprints of the examples in their order: the same whatever
-        the file is called and however it is packed."""
+        """Return a SHA-256 digest of the examples in order, whatever the file is called or packed
+        in."""
         return self.survey().fingerprint
 
 
-class _Draw:
-    """Examples of a corpus that are drawn by a seed at the first walk, and kept where they are
-    few."""
+class _Sample:
+    """A random sample of a corpus, drawn in its first pass, and cached where it is small."""
 
-    def __init__(self, corpus: Corpus, count: int, seed: int, longest: int) -> None:
-        self.corpus, self.count, self.seed, self.longest = corpus, count, seed, longest
-        self.chosen: list[int] | None = None  # places in the corpus
-        self.cut: Notes = (
-            Counter()
-        )  # what is said where the corpus is longer than what was drawn from
-        self.held: list[Example] | None = None
-        self.notes: Notes = Counter()  # of a walk to the last of those that are held
+    def __init__(self, corpus: Corpus, count: int, seed: int, pool: int) -> None:
+        self.corpus = corpus
+        self.count = count
+        self.seed = seed
+        self.pool = pool
+        self.positions: list[int] | None = None  # of the sampled examples in the corpus
+        self.truncation_note: Notes = Counter()  # where the corpus is longer than the pool
+        self.cached: list[Example] | None = None
+        self.cached_notes: Notes = Counter()  # of a pass up to the last cached example
 
     def walk(self, notes: Notes) -> Iterator[Example]:
-        """The drawn examples, in the order of the corpus."""
-        chosen = self._draw() if self.chosen is None else self.chosen
-        if self.held is None:
-            yield from self._read(chosen, notes)
+        """Yield the sampled examples, in the order of the corpus."""
+        positions = self._draw() if self.positions is None else self.positions
+        if self.cached is None:
+            yield from self._read(positions, notes)
         else:
-            notes.update(self.notes)
-            yield from self.held
+            notes.update(self.cached_notes)
+            yield from self.cached
 
-    def _read(self, chosen: list[int], notes: Notes) -> Iterator[Example]:
-        places, held, size, before = set(chosen), list[Example](), 0, Counter(notes)
-        notes.update(self.cut)
-        for place, example in enumerate(islice(self.corpus.walk(notes), chosen[-1] + 1)):
-            if place in places:
-                size += _size(example)
-                if size <= HELD:
-                    held.append(example)
-                yield example
-        if size <= HELD:
-            self.held, self.notes = held, notes - before
+    def _read(self, positions: list[int], notes: Notes) -> Iterator[Example]:
+        notes_before = Counter(notes)
+        notes.update(self.truncation_note)
+        is_sampled = set(positions)
+        examples: list[Example] = []
+        n_words = 0
+        corpus = islice(self.corpus.walk(notes), positions[-1] + 1)
+        for position, example in enumerate(corpus):
+            if position not in is_sampled:
+                continue
+            n_words += _n_words(example)
+            if n_words <= MAX_CACHED_WORDS:
+                examples.append(example)
+            yield example
+        if n_words <= MAX_CACHED_WORDS:
+            self.cached = examples
+            self.cached_notes = notes - notes_before
 
     def _draw(self) -> list[int]:
-        """Read as much of the corpus as is drawn from; kept meanwhile while it is little, so that
-        it is read once."""
+        """Draw the positions of the sample; a small corpus is cached meanwhile, to read it once."""
         notes: Notes = Counter()
-        documents, size = list[str | None](), 0
-        kept: list[tuple[Example, Notes]] = []  # each with the notes so far
-        so_far: Notes = Counter()
-        walk = self.corpus.walk(notes)
-        for example in islice(walk, self.longest):
+        documents: list[str | None] = []
+        # Each example with the notes up to it: consecutive examples share the same counter.
+        pool_examples: list[tuple[Example, Notes]] = []
+        notes_so_far: Notes = Counter()
+        n_words = 0
+        corpus = self.corpus.walk(notes)
+        for example in islice(corpus, self.pool):
             documents.append(example.document)
-            size += _size(example)
-            if size > HELD:
-                kept.clear()
+            n_words += _n_words(example)
+            if n_words > MAX_CACHED_WORDS:
+                pool_examples.clear()
                 continue
-            so_far = so_far if so_far == notes else Counter(notes)
-            kept.append((example, so_far))
-        chosen = drawn(documents, self.count, self.seed)
-        if next(walk, None) is not None:
-            self.cut[f"examples drawn from the first {self.longest:,} of the corpus"] = len(chosen)
-        if size <= HELD:
-            self.held = [kept[place][0] for place in chosen]
-            self.notes = (kept[chosen[-1]][1] if chosen else so_far) + self.cut
-        self.chosen = chosen
-        return chosen
+            if notes_so_far != notes:
+                notes_so_far = Counter(notes)
+            pool_examples.append((example, notes_so_far))
+        positions = drawn(documents, self.count, self.seed)
+        if next(corpus, None) is not None:
+            note = f"examples drawn from the first {self.pool:,} of the corpus"
+            self.truncation_note[note] = len(positions)
+        if n_words <= MAX_CACHED_WORDS:
+            self.cached = [pool_examples[position][0] for position in positions]
+            if positions:
+                notes_so_far = pool_examples[positions[-1]][1]
+            self.cached_notes = notes_so_far + self.truncation_note
+        self.positions = positions
+        return positions
 
 
-def _size(example: Example) -> int:
-    """About how many words an example has."""
-    return len(example.all_words) + (len(example.text or "") + len(example.pair or "")) // 5
+def _n_words(example: Example) -> int:
+    """Return the approximate number of words; five characters of plain text count as one."""
+    n_characters = len(example.text or "") + len(example.pair or "")
+    return len(example.all_words) + n_characters // 5
 
 
 def drawn(documents: Sequence[str | None], count: int, seed: int) -> list[int]:
-    """The places of `count` examples, drawn so that they come from as many documents as there are;
-    in order.
+    """Return the sorted positions of `count` examples from as many documents as possible.
 
     >>> drawn(["a", "a", "a", "b", None], 3, seed=0)
     [2, 3, 4]
     """
-    dice = random.Random(seed)
-    keys = [dice.random() for _ in documents]
-    of_document: dict[str | int, list[int]] = {}
-    for place in sorted(range(len(documents)), key=keys.__getitem__):
-        own = documents[place]
-        of_document.setdefault(place if own is None else own, []).append(place)
-    order = [
-        (turn, number, place)
-        for number, own in enumerate(of_document.values())
-        for turn, place in enumerate(own)
-    ]
-    return sorted(place for _, _, place in sorted(order)[:count])
+    generator = random.Random(seed)
+    keys = [generator.random() for _ in documents]
+    positions_by_document: dict[str | int, list[int]] = {}
+    for position in sorted(range(len(documents)), key=keys.__getitem__):
+        name = documents[position]
+        # An example without a document is a document of its own.
+        document = position if name is None else name
+        positions_by_document.setdefault(document, []).append(position)
+    turns = []
+    for number, positions in enumerate(positions_by_document.values()):
+        for turn, position in enumerate(positions):
+            turns.append((turn, number, position))
+    return sorted(position for _, _, position in sorted(turns)[:count])

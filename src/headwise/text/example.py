@@ -11,23 +11,17 @@ from dataclasses import dataclass, fields
 from headwise.core.errors import InputError, unknown
 
 ROOT = -1  # the head of a word that has none
-UNFIT = re.compile(
-    "[\ud800-\udfff\0]"
-)  # what cannot be encoded as UTF-8, or ends a text in other languages
-ROLES = (
-    "system",
-    "user",
-    "assistant",
-    "tool",
-    "template",
-)  # of tokens of a conversation; the last is no message's
-CYCLE = "the tree has a cycle through word {}; mend the HEAD column there."
+# Characters that UTF-8 cannot encode (unpaired surrogates), and NUL, which ends a C string.
+UNFIT = re.compile("[\ud800-\udfff\0]")
+# The roles of tokens in a conversation; `template` is for tokens that belong to no message.
+ROLES = ("system", "user", "assistant", "tool", "template")
+CYCLE = "the tree has a cycle through word {}; correct the HEAD column there."
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A stretch of words `start..end` (end exclusive) that belongs to an entity; `head` is the
-    index of its head word."""
+    """A span of words `start..end` (end exclusive) that refers to an entity; `head` is the index
+    of its head word."""
 
     start: int
     end: int
@@ -35,7 +29,7 @@ class Mention:
     head: int | None = None  # where known
 
     def moved(self, by: int) -> Mention:
-        """The same so many words further on."""
+        """Return the mention moved by this many words."""
         head = None if self.head is None else self.head + by
         return Mention(self.start + by, self.end + by, self.entity, head)
 
@@ -59,14 +53,14 @@ class Example:
     Word indices are 0-based and run through both segments: the first word of the second segment has
     index `len(words)`.
 
-    Three ways to say what the words are: `words` alone: each word is tokenized apart (the
-    tokenizer's own word ids align pieces and words); `text` with `words` and `spans` (character
-    offsets of each word, end exclusive, relative to its own segment's text): the text is tokenized
-    as it stands and pieces are aligned by offsets; `text` alone: no words are known.
+    There are three ways to give words. `words` alone: each word is tokenized separately, and the
+    tokenizer's word ids align subwords and words. `text` with `words` and `spans` (character
+    offsets of each word, end exclusive, relative to the text of its segment): the original text is
+    tokenized, and subwords are aligned by offsets. `text` alone: no words are known.
 
-    A conversation has `messages`, pairs of a role (`system`, `user`, `assistant`, `tool`) and what
-    is said. Its `text` is what is said, with a line feed between messages; the model reads it as
-    its tokenizer's chat template renders it.
+    A conversation has `messages`, pairs of a role (`system`, `user`, `assistant`, `tool`) and a
+    content. Its `text` is the contents, with a line feed between messages; the model reads the
+    conversation as its tokenizer's chat template renders it.
 
     Examples
     --------
@@ -85,18 +79,14 @@ class Example:
     upos: tuple[str, ...] | None = None
     lemmas: tuple[str, ...] | None = None
     features: tuple[Mapping[str, str], ...] | None = None  # UD morphological features
-    sentences: tuple[int, ...] | None = (
-        None  # sentence number of each word, for examples of several sentences
-    )
+    sentences: tuple[int, ...] | None = None  # the sentence of each word, where there are several
     mentions: tuple[Mention, ...] | None = None
     frames: tuple[FrameLink, ...] | None = None
     label: str | float | None = None
-    messages: tuple[tuple[str, str], ...] | None = None  # (role, what is said)
+    messages: tuple[tuple[str, str], ...] | None = None  # (role, content)
     origin: str = ""  # file and line, for messages; not part of the fingerprint
     scheme: str = "ud"  # what relation names mean: "ud" or "stanford"
-    document: str | None = (
-        None  # what it is a part of, where known: examples of one are not independent
-    )
+    document: str | None = None  # examples of one document are not independent
 
     def __post_init__(self) -> None:
         if self.messages is not None:
@@ -105,68 +95,80 @@ class Example:
             raise InputError(f"{self.where}: an example needs `text` or `words`.")
         if self.text is not None and self.words is not None and self.spans is None:
             raise InputError(
-                f"{self.where}: an example with `text` and `words` needs `spans`, the places of the words."
+                f"{self.where}: an example with `text` and `words` needs `spans`, the character "
+                "offsets of the words."
             )
-        count = len(self.all_words) if self.words is not None else None
-        for name in ("spans", "heads", "relations", "upos", "lemmas", "features", "sentences"):
-            value = getattr(self, name)
-            if value is not None and len(value) != count:
-                known = "no" if count is None else count
-                raise InputError(
-                    f"{self.where}: `{name}` has {len(value)} entries for {known} words."
-                )
-        written = self._written()
-        if "\0" in written or not (written.isascii() or UNFIT.search(written) is None):
+        self._check_columns()
+        all_text = self._all_text()
+        # `isascii` is much faster than the search, and true for most texts.
+        if "\0" in all_text or not (all_text.isascii() or UNFIT.search(all_text) is None):
             raise InputError(
-                f"{self.where}: it holds half of a surrogate pair, or NUL, which is no text; remove it or put U+FFFD "
-                "in its place."
+                f"{self.where}: it contains an unpaired surrogate or NUL, which is not text; "
+                "remove it or replace it by U+FFFD."
             )
         if self.heads is not None:
             check_tree(self.heads, self.where)
-        stretches = [("mention", m.start, m.end) for m in self.mentions or ()]
-        stretches += [
-            ("frame span", *span) for link in self.frames or () for span in (link.target, link.span)
-        ]
-        for what, start, end in stretches:
-            if not 0 <= start < end <= (count or 0):
+        for mention in self.mentions or ():
+            self._check_span("mention", mention.start, mention.end)
+        for link in self.frames or ():
+            self._check_span("frame span", *link.target)
+            self._check_span("frame span", *link.span)
+
+    def _check_columns(self) -> None:
+        """Reject annotations that do not have one entry per word."""
+        n_words = len(self.all_words) if self.words is not None else None
+        for name in ("spans", "heads", "relations", "upos", "lemmas", "features", "sentences"):
+            value = getattr(self, name)
+            if value is not None and len(value) != n_words:
+                words = "no" if n_words is None else n_words
                 raise InputError(
-                    f"{self.where}: {what} {start}..{end} lies outside the {count or 0} words."
+                    f"{self.where}: `{name}` has {len(value)} entries for {words} words."
                 )
+
+    def _check_span(self, name: str, start: int, end: int) -> None:
+        n_words = len(self.all_words) if self.words is not None else 0
+        if not 0 <= start < end <= n_words:
+            raise InputError(
+                f"{self.where}: {name} {start}..{end} lies outside the {n_words} words."
+            )
 
     def _check_messages(self) -> None:
         assert self.messages is not None
         for role, _ in self.messages:
             if role not in ROLES[:-1]:
                 raise InputError(f"{self.where}: {unknown('role', role, ROLES[:-1])}")
-        said = "\n".join(text for _, text in self.messages)
+        contents = "\n".join(content for _, content in self.messages)
         if self.has_pair or (self.words is not None and self.spans is None):
             raise InputError(
-                f"{self.where}: a conversation has `messages`, not pairs, and words only with `spans`."
+                f"{self.where}: a conversation has `messages`, no pair, and words only with "
+                "`spans`."
             )
-        if self.text is not None and self.text != said:
+        if self.text is not None and self.text != contents:
             raise InputError(
-                f"{self.where}: the `text` of a conversation is what its messages say, a line for each."
+                f"{self.where}: the `text` of a conversation must be the contents of its messages, "
+                "one line each."
             )
-        object.__setattr__(self, "text", said)
+        object.__setattr__(self, "text", contents)
 
-    def _written(self) -> str:
-        """Everything in it that is text, in one."""
-        written = [
-            x
-            for x in (self.text, self.pair, self.label, self.scheme, self.document)
-            if isinstance(x, str)
-        ]
+    def _all_text(self) -> str:
+        """Return all text of the example, concatenated."""
+        texts: list[str] = []
+        for value in (self.text, self.pair, self.label, self.scheme, self.document):
+            if isinstance(value, str):
+                texts.append(value)
         for column in (self.words, self.words_pair, self.relations, self.upos, self.lemmas):
-            written += column or ()
-        written += [m.entity for m in self.mentions or ()]
-        written += [name for link in self.frames or () for name in (link.frame, link.element)]
-        for item in self.features or ():
-            written += (*item, *item.values())
-        return "".join(written)
+            texts += column or ()
+        for mention in self.mentions or ():
+            texts.append(mention.entity)
+        for link in self.frames or ():
+            texts += (link.frame, link.element)
+        for features in self.features or ():
+            texts += (*features, *features.values())
+        return "".join(texts)
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """File and line, or "example", for error messages."""
         return self.origin or "example"
 
     @property
@@ -181,8 +183,8 @@ class Example:
 
     @property
     def annotations(self) -> frozenset[str]:
-        """Which of `words`, `dependencies`, `pos`, `coreference`, `frames`, `segments`, `roles`,
-        `label` this example has."""
+        """The annotations of this example, out of `words`, `dependencies`, `pos`, `coreference`,
+        `frames`, `segments`, `roles` and `label`."""
         has = {
             "words": self.words is not None,
             "dependencies": self.heads is not None and self.relations is not None,
@@ -196,10 +198,12 @@ class Example:
         return frozenset(name for name, present in has.items() if present)
 
     def fingerprint(self) -> bytes:
-        """A sha256 digest of everything but `origin`."""
-        content = {
-            name: value for name in _IN_FINGERPRINT if (value := getattr(self, name)) is not None
-        }
+        """Return a SHA-256 digest of everything except `origin`."""
+        content = {}
+        for name in _IN_FINGERPRINT:
+            value = getattr(self, name)
+            if value is not None:
+                content[name] = value
         return hashlib.sha256(_ENCODER.encode(content).encode()).digest()
 
 
@@ -207,7 +211,7 @@ _IN_FINGERPRINT = tuple(f.name for f in fields(Example) if f.name != "origin")
 
 
 def _plain(value: object) -> object:
-    """What JSON holds of a part of an example that it does not know."""
+    """Return mentions, frame links and features as JSON values, for the encoder below."""
     if isinstance(value, Mention | FrameLink):
         return [getattr(value, f.name) for f in fields(value)]
     if isinstance(value, Mapping):
@@ -219,35 +223,35 @@ _ENCODER = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=_plain)
 
 
 def check_tree(heads: tuple[int, ...], where: str) -> None:
-    """Refuse heads that point outside the words or go round in a circle."""
+    """Reject heads that point outside the words or form a cycle."""
     if heads and not (min(heads) >= ROOT and max(heads) < len(heads)):
         word, head = next((w, h) for w, h in enumerate(heads) if not ROOT <= h < len(heads))
         raise InputError(
             f"{where}: word {word + 1} has head {head + 1}, but there are {len(heads)} words."
         )
-    looped = word_in_cycle(heads)
-    if looped is not None:
-        raise InputError(f"{where}: {CYCLE.format(looped + 1)}")
+    cyclic_word = word_in_cycle(heads)
+    if cyclic_word is not None:
+        raise InputError(f"{where}: {CYCLE.format(cyclic_word + 1)}")
 
 
 def word_in_cycle(heads: Sequence[int]) -> int | None:
-    """The first word from which following the heads never ends at a root.
+    """Return the first word from which following the heads never reaches a root.
 
     >>> word_in_cycle([1, ROOT, 3, 2]), word_in_cycle([1, ROOT])
     (2, None)
     """
-    known = bytearray(
-        len(heads) + 1
-    )  # 1 for words that lead to a root, 2 for those on the way; the last is the root's
-    known[ROOT] = 1
+    unknown_word, leads_to_root, on_path = 0, 1, 2
+    state = bytearray(len(heads) + 1)  # of each word; the last entry, at index ROOT, is the root's
+    state[ROOT] = leads_to_root
     for start in range(len(heads)):
-        path, word = list[int](), start
-        while not known[word]:
-            known[word] = 2
+        path: list[int] = []
+        word = start
+        while state[word] == unknown_word:
+            state[word] = on_path
             path.append(word)
             word = heads[word]
-        if known[word] == 2:
+        if state[word] == on_path:
             return word
-        for passed in path:
-            known[passed] = 1
+        for visited in path:
+            state[visited] = leads_to_root
     return None

@@ -1,5 +1,5 @@
-"""Rows of a decoder that reads a source: the target shifted by one, as the model does it, with the
-source beside it."""
+"""Encode the inputs of the decoder of an encoder-decoder: the target shifted by one, with its
+source."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ COLUMNS = ("spans", "relations", "upos", "lemmas", "features", "sentences")
 
 
 class TargetEncoder(Encoder):
-    """Encodes pairs for the decoder of an encoder-decoder: the first text is the source, the second
-    the target.
+    """Encodes pairs for the decoder of an encoder-decoder: first the source, then the target.
 
-    The row is what the decoder reads: the target's tokens moved one place to the right behind the
-    token it starts from, the last one left out. `row.source` is the row that the encoder reads.
+    A row is the decoder's input: the tokens of the target shifted one position to the right, after
+    the start token and without the last one. `row.source` is the encoder's input.
 
     Parameters
     ----------
     encoder : Encoder
-        Whose tokenizer and limits both rows have.
+        Its tokenizer and limits are used for both rows.
     shift : callable
-        Token ids of a target to those the decoder reads, as the model makes them.
+        Turns the token ids of a target into the decoder's input, as the model does.
     cross : bool, default False
-        Whether the source's tokens are the keys that attention looks at.
+        Whether attention goes to the tokens of the source.
     """
 
     def __init__(self, encoder: Encoder, shift: Shift, cross: bool = False) -> None:
         super().__init__(encoder.tokenizer, encoder.max_length, encoder.overlong)
-        self.shift, self.cross = shift, cross
+        self.shift = shift
+        self.cross = cross
 
     def limited(self, max_length: int, overlong: str | None = None) -> Encoder:
         return TargetEncoder(super().limited(max_length, overlong), self.shift, self.cross)
@@ -45,8 +45,10 @@ class TargetEncoder(Encoder):
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
         if not example.has_pair:
             raise InputError(
-                f"{example.where}: a decoder that reads a source needs its target too, and there is none; give pairs "
-                "(fields source and target, or --text-field SOURCE,TARGET), or look at the encoder (--stack encoder)."
+                f"{example.where}: the decoder of an encoder-decoder needs a source and a target, "
+                "and there is no target; use pairs (fields `source` and `target`, or name two "
+                'fields with `text_field`), or analyse the encoder (stack="encoder").',
+                option="text_field",
             )
         source = super().encode(half(example, second=False), index)
         with _as_target(self.tokenizer):
@@ -57,65 +59,87 @@ class TargetEncoder(Encoder):
 
     def _shifted(self, target: Encoded, source: Encoded) -> Encoded:
         ids = self.shift(target.ids)
-        first = int(ids[0])
-        opening = PADDING | {
+        start_token = int(ids[0])
+        start_values = PADDING | {
             "special": True,
-            "cls": first == self.cls_id,
-            "sep": first == self.sep_id,
+            "cls": start_token == self.cls_id,
+            "sep": start_token == self.sep_id,
         }
-        moved: dict[str, Any] = {
-            name: np.concatenate(
-                [np.array([value], getattr(target, name).dtype), getattr(target, name)[:-1]]
-            )
-            for name, value in opening.items()
-        }
+        shifted: dict[str, Any] = {}
+        for name, start_value in start_values.items():
+            values = getattr(target, name)
+            shifted[name] = np.concatenate([np.array([start_value], values.dtype), values[:-1]])
         return replace(
             target,
             ids=ids,
-            **moved,
+            **shifted,
             truncated=target.truncated or source.truncated,
-            # Where the target ends in no token of its own kind, its last word is what is left out.
+            # The last token is left out: unless it is a special token, the last word is incomplete.
             aligned=target.aligned and bool(target.special[-1]),
-            pieces=(self.piece_text(first), *target.pieces[:-1]),
+            pieces=(self.piece_text(start_token), *target.pieces[:-1]),
             source=source,
             cross=self.cross,
         )
 
 
 def half(example: Example, *, second: bool) -> Example:
-    """One segment of a pair as an example of its own, with the annotations that lie within it."""
-    count = len(example.words or ())
-    start, stop = (count, len(example.all_words)) if second else (0, count)
-    text, words = (example.pair, example.words_pair) if second else (example.text, example.words)
-    known = words is not None and example.words is not None
-    kept: dict[str, Any] = {"words": tuple(words) if words is not None else None}
+    """Return one segment of a pair as an example, with the annotations that lie within it."""
+    n_first = len(example.words or ())
+    if second:
+        text = example.pair
+        words = example.words_pair
+        start = n_first
+        stop = len(example.all_words)
+    else:
+        text = example.text
+        words = example.words
+        start = 0
+        stop = n_first
+    annotations: dict[str, Any] = {"words": None if words is None else tuple(words)}
+    if words is not None and example.words is not None:
+        annotations |= _annotations_within(example, start, stop)
+    if text is not None and annotations.get("spans") is None:
+        annotations = {"words": None}  # words without spans cannot be aligned with the text
+    return Example(
+        text=text,
+        label=example.label,
+        origin=example.origin,
+        scheme=example.scheme,
+        document=example.document,
+        **annotations,
+    )
+
+
+def _annotations_within(example: Example, start: int, stop: int) -> dict[str, Any]:
+    """Return the annotations of the words `start..stop`, with indices relative to `start`."""
+    annotations: dict[str, Any] = {}
     for name in COLUMNS:
         column = getattr(example, name)
-        kept[name] = column[start:stop] if known and column is not None else None
-    if known and example.heads is not None:
+        if column is not None:
+            annotations[name] = column[start:stop]
+    if example.heads is not None:
         heads = example.heads[start:stop]
         if all(head == ROOT or start <= head < stop for head in heads):
-            kept["heads"] = tuple(head if head == ROOT else head - start for head in heads)
-    if known and example.mentions is not None:
-        inside = [m for m in example.mentions if start <= m.start and m.end <= stop]
-        kept["mentions"] = tuple(mention.moved(-start) for mention in inside)
-    if text is not None and kept["spans"] is None:
-        kept = {"words": None}
-    about = {name: getattr(example, name) for name in ("label", "origin", "scheme", "document")}
-    return Example(text=text, **kept, **about)
+            annotations["heads"] = tuple(ROOT if head == ROOT else head - start for head in heads)
+    if example.mentions is not None:
+        inside = []
+        for mention in example.mentions:
+            if start <= mention.start and mention.end <= stop:
+                inside.append(mention.moved(-start))
+        annotations["mentions"] = tuple(inside)
+    return annotations
 
 
 @contextmanager
 def _as_target(tokenizer: Any) -> Iterator[None]:
-    """The tokenizer as it treats targets, where it treats them apart (Marian, mBART)."""
-    there, back = (
-        getattr(tokenizer, f"_switch_to_{mode}_mode", None) for mode in ("target", "input")
-    )
-    if there is None or back is None:
+    """Switch the tokenizer to targets, where it treats them differently (Marian, mBART)."""
+    switch_to_target = getattr(tokenizer, "_switch_to_target_mode", None)
+    switch_back = getattr(tokenizer, "_switch_to_input_mode", None)
+    if switch_to_target is None or switch_back is None:
         yield
         return
-    there()
+    switch_to_target()
     try:
         yield
     finally:
-        back()
+        switch_back()

@@ -85,8 +85,6 @@ def draw(
 
     A layer's map is what leaves the layer: the mean of its heads (attention), or what the reading
     says of it."""
-    from headwise.core.files import sweep
-    from headwise.core.folders import refuse_existing, refuse_sources
     from headwise.core.labels import existing_heads, parse_head
     from headwise.page.sample import (
         draw_all_maps,
@@ -96,8 +94,8 @@ def draw(
         said_of,
         sample_of,
     )
-    from headwise.plots import save_figure
-    from headwise.plots.save import FORMATS
+    from headwise.plots.save import FORMATS, figure_bytes
+    from headwise.run import Job
     from headwise.text import Example
 
     ending = out_file.suffix.removeprefix(".")
@@ -127,41 +125,40 @@ def draw(
             out_file.with_name(f"{out_file.stem}-{number + 1}.{ending}") for number in range(count)
         ]
     read = common.sources_of(model, text.spec(), atlas)
-    for target in targets:
-        refuse_sources(target, read, working=False)
-        refuse_existing(target, overwrite)
-    opened = placed.open(model)
-    if max_tokens is not None:
-        opened = opened.limited(max_tokens)
-    if relation:
-        figures = _relation_figures(opened, text.spec(), relation, chosen, count, atlas)
-    elif layers:
-        missing = [layer for layer in layers if layer >= opened.layers]
-        if missing:
-            raise ParameterError(
-                f"There is no layer {missing[0]}: the model has layers 0 to {opened.layers - 1}."
-            )
-        figures = [
-            draw_layers(
-                layer_sample(opened, Example(text=sentence, pair=pair), what),
-                layers,
-                what=said_of(what),
-            )
-        ]
-    else:
-        known = existing_heads(chosen, opened.layers, opened.heads) or None
-        sample = sample_of(opened, Example(text=sentence, pair=pair), what, known)
-        figures = [
-            draw_heads(sample, chosen, what=said_of(what))
-            if chosen
-            else draw_all_maps(sample, what)
-        ]
-    for target, figure in zip(
-        targets, figures, strict=False
-    ):  # there may be fewer sentences than asked for
-        sweep(target.parent, target.name)
-        save_figure(figure, target.parent, target.stem, [ending])
-        common.out.print(f"Drawn: {target}")
+    with Job.for_file(out_file, files=targets, overwrite=overwrite, sources=read) as job:
+        opened = placed.open(model)
+        if max_tokens is not None:
+            opened = opened.limited(max_tokens)
+        if relation:
+            figures = _relation_figures(opened, text.spec(), relation, chosen, count, atlas)
+        elif layers:
+            missing = [layer for layer in layers if layer >= opened.layers]
+            if missing:
+                raise ParameterError(
+                    f"There is no layer {missing[0]}: the model has layers 0 to {opened.layers - 1}."
+                )
+            figures = [
+                draw_layers(
+                    layer_sample(opened, Example(text=sentence, pair=pair), what),
+                    layers,
+                    what=said_of(what),
+                )
+            ]
+        else:
+            known = existing_heads(chosen, opened.layers, opened.heads) or None
+            sample = sample_of(opened, Example(text=sentence, pair=pair), what, known)
+            figures = [
+                draw_heads(sample, chosen, what=said_of(what))
+                if chosen
+                else draw_all_maps(sample, what)
+            ]
+        # An interrupted command resumes by drawing again: the same figure has the same bytes.
+        job.begin({"model": opened.identity(), "drawn": [str(target) for target in targets]})
+        # There may be fewer sentences than asked for.
+        for target, figure in zip(targets, figures, strict=False):
+            job.write(figure_bytes(figure, ending), target)
+            common.out.print(f"Drawn: {target}")
+        job.finish()
 
 
 def _relation_figures(

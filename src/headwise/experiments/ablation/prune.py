@@ -19,7 +19,6 @@ from transformers import PreTrainedModel
 
 from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
-from headwise.core.folders import new_folder, refuse_unsafe
 from headwise.core.labels import head_name, parse_head
 from headwise.experiments.ablation.pruning_eval import (
     PruningEvaluation,
@@ -33,6 +32,7 @@ from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, s
 from headwise.models import HeadModel, loading
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.sites import Sites
+from headwise.run.job import Job
 from headwise.text import Corpus
 from headwise.text.encode import Batch
 
@@ -136,16 +136,24 @@ def prune(
     options : PruneOptions, optional
         How.
     """
+    source = loading.model_path(folder)
+    sources = [Path(source)] if Path(source).exists() else []
+    with Job.for_folder(Path(out), overwrite=options.overwrite, sources=sources) as job:
+        result = _prune(job, source, heads, options)
+        job.finish()
+    return result
+
+
+def _prune(job: Job, source: str, heads: Heads, options: PruneOptions) -> PruneResult:
     mode, device, note = options.mode, options.device, ""
-    target, source = Path(out), loading.model_path(folder)
-    read = [Path(source)] if Path(source).exists() else []
-    refuse_unsafe(target, options.overwrite, read)
+    target = job.output.target
     model = HeadModel.open(source, device=device, dtype=torch.float32)
     chosen = checked_heads(heads, model.layers, model.heads)
     if not chosen:
         raise ParameterError(
             "No head is named to be removed; name heads, or a rule that finds some."
         )
+    job.begin({"model": model.identity(), "pruned": chosen, "mode": mode})
     ground = options.ground(model)
     samples = list(ground.batches) or [_sample(model)]
     wanted = [_output(model, batch, dict.fromkeys(chosen, "zero")) for batch in samples]
@@ -164,7 +172,7 @@ def prune(
     if mode == "zero":
         smaller = _zeroed(model, chosen)
     model.close()
-    with new_folder(target, overwrite=options.overwrite, sources=read) as beside:
+    with job.new_folder() as beside:
         save_folder(smaller, model.tokenizer, beside)
         _copy_classifier(Path(source), beside, chosen, layout, mode)
         again = HeadModel.open(beside, device=device, dtype=torch.float32)

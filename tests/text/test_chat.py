@@ -129,7 +129,10 @@ def test_conversations_are_read_from_json_lines(tmp_path: Path) -> None:
             lambda: Example(messages=(("usr", "hi"),)),
             "There is no role 'usr'. Did you mean 'user'?",
         ),
-        (lambda: Example(messages=(("user", "hi"),), text="ho"), "is what its messages say"),
+        (
+            lambda: Example(messages=(("user", "hi"),), text="ho"),
+            "must be the contents of its messages",
+        ),
         (
             lambda: example_of_row({"messages": ["hi"]}, "row 1"),
             "row 1: a message must be {role, content}, not a text.",

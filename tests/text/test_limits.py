@@ -111,7 +111,7 @@ def test_values_in_messages_are_cut_and_harmless(tmp_path):
     assert shown("\x1b[31m\ud800\n") == "\\x1b[31m\\ud800\\n"
     path = tmp_path / "a.conllu"
     path.write_text("1\tw\t_\t_\t_\t_\t" + "9" * 5000 + "\tx\t_\t_\n")
-    with pytest.raises(InputError, match=r"a\.conllu:1: HEAD is '9{80}…' where a number"):
+    with pytest.raises(InputError, match=r"a\.conllu:1: HEAD is '9{80}…'; it must be a number"):
         open_corpus(path)
     assert whole_number("١٢") == 12
 
@@ -127,7 +127,7 @@ def test_halves_of_surrogate_pairs(tmp_path):
     assert first.label == "\ufffd"
     assert second.text == "😀"
     assert corpus.notes == {
-        "texts with half a surrogate pair or NUL in an escape, read as U+FFFD": 3
+        "texts with an unpaired surrogate or NUL in an escape, read as U+FFFD": 3
     }
     assert corpus.fingerprint()
     for wrong in (
@@ -135,9 +135,9 @@ def test_halves_of_surrogate_pairs(tmp_path):
         {"words": ("a",), "relations": ("\0",)},
         {"text": "é", "label": "\udc00"},
     ):
-        with pytest.raises(InputError, match="half of a surrogate pair, or NUL"):
+        with pytest.raises(InputError, match="an unpaired surrogate or NUL"):
             Example(**wrong)
-    with pytest.raises(InputError, match="texts:1: it holds half"):
+    with pytest.raises(InputError, match="texts:1: it contains an unpaired"):
         Corpus.from_texts(["\udc00"])
     (tmp_path / "nul.txt").write_bytes(b"a\0b\n")
     corpus = open_corpus(tmp_path / "nul.txt")
@@ -150,7 +150,7 @@ def test_numbers_too_large(tmp_path):
     for row, why in (
         ('{"text": "a", "label": ' + "9" * 5000 + "}", "not JSON that can be read"),
         ('{"text": "a", "label": ' + "9" * 400 + "}", "more than 18 digits"),
-        ('{"words": ["a"], "sentences": [99999999999]}', "37 bits, which is no index"),
+        ('{"words": ["a"], "sentences": [99999999999]}', "37 bits, which is not an index"),
         ("[" * 100_000, "RecursionError"),
     ):
         path.write_text(row)

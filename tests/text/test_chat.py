@@ -16,7 +16,7 @@ from headwise import Corpus, Example, open_corpus
 from headwise.analyses.features.predicates import parse_feature
 from headwise.analyses.roles.sieves.tokens import token_axes
 from headwise.core.errors import HeadwiseError
-from headwise.text.chat import render
+from headwise.text.chat import locate_contents, render
 from headwise.text.encode import Encoder, collate
 from headwise.text.readers.rows import example_of_row, row_of_example
 
@@ -142,7 +142,7 @@ def test_conversations_are_read_from_json_lines(tmp_path: Path) -> None:
             lambda: render(
                 tokenizer("{{ raise_exception('no system') }}"), Example(messages=(("user", "hi"),))
             ),
-            "the chat template refuses the conversation: no system",
+            "the chat template rejects the conversation: no system",
         ),
     ],
 )
@@ -150,3 +150,20 @@ def test_what_is_no_conversation_is_said(make: Any, sentence: str) -> None:
     with pytest.raises(HeadwiseError) as caught:
         make()
     assert sentence in str(caught.value)
+
+
+def test_long_conversations_take_linear_time() -> None:
+    """Contents that repeat the template's own text, stripped or changed by the template."""
+    contents = ["</s><s> "] * 400
+    parts = ["<s>", *["</s><s>"] * 399, "</s>"]
+    stripped = "".join(
+        part + content.strip() for part, content in zip(parts, [*contents, ""], strict=True)
+    )
+    spans = locate_contents(stripped, parts, contents)
+    assert spans is not None
+    assert {stripped[start:end] for start, end in spans} == {"</s><s>"}
+    upper = "".join(part + content for part, content in zip(parts, ["A"] * 400 + [""], strict=True))
+    spans = locate_contents(upper, parts, ["a"] * 400)
+    assert spans is not None
+    assert {upper[start:end] for start, end in spans} == {"A"}
+    assert locate_contents(upper + "x", parts, ["a"] * 400) is None

@@ -1,5 +1,4 @@
-"""Conversations: rendered by a tokenizer's chat template, with the role that every character has in
-them."""
+"""Render conversations by a tokenizer's chat template, with the role of every character."""
 
 from __future__ import annotations
 
@@ -14,20 +13,22 @@ from headwise.core.errors import InputError, ModelError
 from headwise.text.example import ROLES, Example
 
 TEMPLATE = ROLES.index("template")
-MARK = "\ue000{}\ue001"  # stands for a message's text while the template is looked at; of the private use area
-MARKED = re.compile("\ue000(\\d+)\ue001")
+# Stands for the content of a message while the template is looked at: private-use characters, which
+# no template writes and no message is expected to contain.
+PLACEHOLDER = "\ue000{}\ue001"
+PLACEHOLDERS = re.compile("\ue000(\\d+)\ue001")
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Where a message's text lies in a rendered conversation, and where it begins in the example's
-    plain text."""
+class MessageSpan:
+    """Where the content of a message is in a rendered conversation, and in the example's text."""
 
-    role: int  # a place in ROLES
+    role: int  # position in ROLES
     start: int
     end: int
-    plain: int
-    length: int  # of the plain text
+    text_start: int  # in the text of the example; -1 where the template changed the content
+    text_length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,95 +36,177 @@ class Rendered:
     """A conversation as the model reads it."""
 
     text: str
-    parts: tuple[Part, ...]
+    messages: tuple[MessageSpan, ...]
 
-    def roles(self, offsets: Sequence[tuple[int, int]], special: np.ndarray) -> np.ndarray:
-        """The role of each token, as a place in ROLES: that of the message its characters are of;
-        else the template's, as special tokens' always."""
-        out = np.full(len(offsets), TEMPLATE, dtype=np.int64)
+    def roles(self, offsets: Sequence[Span], special: np.ndarray) -> np.ndarray:
+        """Return the role of each token, as a position in ROLES.
+
+        A token has the role of the message that its characters belong to, else `template`; special
+        tokens always have `template`.
+        """
+        roles = np.full(len(offsets), TEMPLATE, dtype=np.int64)
+        # Tokens and messages both go forward: each message is passed once.
+        spans = sorted(self.messages, key=lambda message: message.start)
+        current = 0
         for token, (start, end) in enumerate(offsets):
-            for part in self.parts if not special[token] else ():
-                if min(end, part.end) > max(start, part.start):
-                    out[token] = part.role
+            while current < len(spans) and spans[current].end <= start:
+                current += 1
+            if special[token] or current == len(spans):
+                continue
+            # An empty message can stand before the one that the token belongs to.
+            for message in spans[current:]:
+                if message.start >= end:
                     break
-        return out
+                if min(end, message.end) > max(start, message.start):
+                    roles[token] = message.role
+                    break
+        return roles
 
     def placed(self, example: Example) -> Example:
-        """The example with its words' places in the rendered text; words of what the template
-        leaves out or changes have none."""
+        """Return the example with the spans of its words in the rendered text.
+
+        Words of messages that the template leaves out or changes get an empty span.
+        """
         if example.spans is None:
             return example
         spans = []
         for start, end in example.spans:
-            part = next(
-                (p for p in self.parts if p.plain <= start and end <= p.plain + p.length), None
-            )
-            spans.append(
-                (0, 0)
-                if part is None
-                else (start - part.plain + part.start, end - part.plain + part.start)
-            )
+            message = self._message_of(start, end)
+            if message is None:
+                spans.append((0, 0))
+            else:
+                shift = message.start - message.text_start
+                spans.append((start + shift, end + shift))
         return replace(example, spans=tuple(spans))
+
+    def _message_of(self, start: int, end: int) -> MessageSpan | None:
+        for message in self.messages:
+            if message.text_start <= start and end <= message.text_start + message.text_length:
+                return message
+        return None
 
 
 def render(tokenizer: Any, example: Example) -> Rendered:
-    """The conversation of an example, by the tokenizer's template.
+    """Render the conversation of an example by the tokenizer's chat template.
 
-    The template is rendered twice, with the messages and with marks in their place: what lies
-    between the marks is the template's own text, wherever the same words stand in a message."""
+    The template is rendered twice, with the messages and with placeholders: the text between the
+    placeholders is the template's own, even where a message contains the same words.
+    """
     messages = example.messages or ()
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            f"{example.where}: the tokenizer has no chat template, so a conversation cannot be rendered; give a model "
-            "that has one, or `text` instead of `messages`."
+            f"{example.where}: the tokenizer has no chat template, so a conversation cannot be "
+            "rendered; use a model that has one, or `text` instead of `messages`."
         )
-    text = _applied(tokenizer, example, [content for _, content in messages])
-    marked = _applied(tokenizer, example, [MARK.format(place) for place in range(len(messages))])
-    pieces = MARKED.split(marked)
-    order = [int(place) for place in pieces[1::2]]
-    plain = np.cumsum([0, *(len(content) + 1 for _, content in messages)]).tolist()
-    pattern = "(.*?)".join(re.escape(piece) for piece in pieces[::2])
-    found = re.fullmatch(_exact(pieces, order, messages), text, re.DOTALL) or re.fullmatch(
-        pattern, text, re.DOTALL
-    )
-    if found is None:
+    contents = [content for _, content in messages]
+    text = _apply_template(tokenizer, example, contents)
+    placeholders = [PLACEHOLDER.format(number) for number in range(len(messages))]
+    with_placeholders = _apply_template(tokenizer, example, placeholders)
+    parts = PLACEHOLDERS.split(with_placeholders)
+    template_parts = parts[::2]
+    order = [int(number) for number in parts[1::2]]
+    ordered_contents = [contents[number] for number in order]
+    spans = locate_contents(text, template_parts, ordered_contents)
+    if spans is None:
         raise InputError(
-            f"{example.where}: the chat template changes with what the messages say; it is not served."
+            f"{example.where}: the chat template changes with the content of the messages; it is "
+            "not supported."
         )
-    parts = []
-    for group, place in enumerate(order, start=1):
-        role, content = messages[place]
-        start, end = found.span(group)
-        shift = (
-            content.find(found[group]) if end > start else -1
-        )  # most templates take spaces off the ends
+    # The text of the example is the contents with a line feed between them.
+    text_starts = np.cumsum([0, *(len(content) + 1 for content in contents)]).tolist()
+    message_spans = []
+    for number, (start, end) in zip(order, spans, strict=True):
+        role, content = messages[number]
+        # Most templates strip the content: it starts somewhat later in the example's text.
+        shift = content.find(text[start:end]) if end > start else -1
         if shift < 0:
-            parts.append(Part(ROLES.index(role), start, end, -1, 0))
+            message_spans.append(MessageSpan(ROLES.index(role), start, end, -1, 0))
         else:
-            parts.append(Part(ROLES.index(role), start, end, plain[place] + shift, end - start))
-    return Rendered(text, tuple(parts))
+            text_start = text_starts[number] + shift
+            message_spans.append(
+                MessageSpan(ROLES.index(role), start, end, text_start, end - start)
+            )
+    return Rendered(text, tuple(message_spans))
 
 
-def _exact(pieces: Sequence[str], order: Sequence[int], messages: Sequence[tuple[str, str]]) -> str:
-    """A pattern of the template's text with the messages as they are, or without the spaces at
-    their ends."""
-    said = [messages[place][1] for place in order]
-    groups = [f"({re.escape(text)}|{re.escape(text.strip())})" for text in said]
-    literal = [re.escape(piece) for piece in pieces[::2]]
-    return "".join(part for pair in zip(literal, [*groups, ""], strict=True) for part in pair)
+def locate_contents(
+    text: str, template_parts: Sequence[str], contents: Sequence[str]
+) -> list[Span] | None:
+    """Return the span of each content in a rendered conversation; None where it does not fit.
+
+    The text must be the template's parts with one content between each two, as written or
+    stripped, or failing that with any text between them. Time is linear in the length of the text.
+
+    Parameters
+    ----------
+    text : str
+        The rendered conversation.
+    template_parts : sequence of str
+        The template's own text before, between and after the contents.
+    contents : sequence of str
+        The contents in the order of the template.
+
+    Examples
+    --------
+    >>> locate_contents("<a>hi</a><a>ho</a>", ["<a>", "</a><a>", "</a>"], [" hi ", "ho"])
+    [(3, 5), (12, 14)]
+    """
+    exact = _locate_exactly(text, template_parts, contents)
+    if exact is not None:
+        return exact
+    return _locate_between(text, template_parts)
 
 
-def _applied(tokenizer: Any, example: Example, contents: Sequence[str]) -> str:
-    messages = [
-        {"role": role, "content": content}
-        for (role, _), content in zip(example.messages or (), contents, strict=True)
-    ]
+def _locate_exactly(
+    text: str, template_parts: Sequence[str], contents: Sequence[str]
+) -> list[Span] | None:
+    """Locate contents that stand in the text as written, or stripped."""
+    if not text.startswith(template_parts[0]):
+        return None
+    # Where a content can start, and the spans that lead there. A content as written and stripped
+    # may both fit; positions are kept once, so that choices do not multiply.
+    reached: dict[int, list[Span]] = {len(template_parts[0]): []}
+    for content, following in zip(contents, template_parts[1:], strict=True):
+        next_reached: dict[int, list[Span]] = {}
+        for start, spans in reached.items():
+            for candidate in dict.fromkeys((content, content.strip())):
+                end = start + len(candidate)
+                if text.startswith(candidate, start) and text.startswith(following, end):
+                    next_reached.setdefault(end + len(following), [*spans, (start, end)])
+        reached = next_reached
+    return reached.get(len(text))
+
+
+def _locate_between(text: str, template_parts: Sequence[str]) -> list[Span] | None:
+    """Locate contents that the template changed: whatever is between its own parts."""
+    first, *following_parts = template_parts
+    if not text.startswith(first):
+        return None
+    spans: list[Span] = []
+    start = len(first)
+    for number, following in enumerate(following_parts):
+        if number == len(following_parts) - 1:
+            end = len(text) - len(following)
+            if end < start or not text.endswith(following):
+                return None
+        else:
+            end = text.find(following, start)
+            if end < 0:
+                return None
+        spans.append((start, end))
+        start = end + len(following)
+    return spans if start == len(text) else None
+
+
+def _apply_template(tokenizer: Any, example: Example, contents: Sequence[str]) -> str:
+    messages = []
+    for (role, _), content in zip(example.messages or (), contents, strict=True):
+        messages.append({"role": role, "content": content})
     try:
         return str(tokenizer.apply_chat_template(messages, tokenize=False))
-    except (
-        Exception
-    ) as error:  # templates raise what they like: roles that do not alternate, no system message
-        said = " ".join(str(error).split())[:200]
+    except Exception as error:
+        # Templates raise errors of their own: roles that do not alternate, no system message.
+        reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{example.where}: the chat template refuses the conversation: {said}"
+            f"{example.where}: the chat template rejects the conversation: {reason}"
         ) from error

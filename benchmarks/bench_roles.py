@@ -20,7 +20,7 @@ import torch
 from scipy.stats import entropy
 
 from common import best_time, report_ratio
-from headwise.analyses.roles.sieve_matrices import ScaledSieves
+from headwise.analyses.roles.matrix_bias import ScaledSieves
 from headwise.analyses.roles.sieves import find_sieve, sieve_matrices
 from headwise.text.encode import NO_WORD, Batch, Encoded, collate
 from headwise.text.example import Example

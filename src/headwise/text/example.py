@@ -15,6 +15,11 @@ ROOT = -1  # the head of a word that has none
 UNFIT = re.compile("[\ud800-\udfff\0]")
 # The roles of tokens in a conversation; `template` is for tokens that belong to no message.
 ROLES = ("system", "user", "assistant", "tool", "template")
+# The universal parts of speech.
+UPOS = (
+    *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
+    *("PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"),
+)
 CYCLE = "the tree has a cycle through word {}; correct the HEAD column there."
 
 

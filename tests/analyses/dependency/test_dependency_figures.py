@@ -176,5 +176,5 @@ def test_captions_name_the_baselines_that_heads_are_held_against(name: str) -> N
     (spec,) = (spec for spec in plots.figures_for("dependency") if spec.name == name)
     assert all(
         words in spec.caption
-        for words in ("fixed offset", "even attention", "attention on the first token")
+        for words in ("fixed offset", "uniform attention", "attention on the first token")
     )

@@ -19,14 +19,14 @@ from headwise.text.encode import batches
 
 # name, parameters, and the function that makes what every layer of a batch needs
 CASES: list[tuple[str, dict[str, Any], str]] = [
-    ("roles", {"sieves": "local,relation:det,nsubj"}, "sieve_stats.evenly"),
+    ("roles", {"sieves": "local,relation:det,nsubj"}, "sieve_stats.uniform_sieves"),
     ("features", {"extra": "old: form=old & upos=ADJ"}, "analysis.feature_masks"),
     ("token_pairs", {"extra": "det: upos=DET -> noun up det"}, "analysis.matched_pairs"),
     ("frames", {"min_distance": 1, "max_words": 40, "permutations": 5}, "analysis.gather_links"),
     (
         "roles",
         {"sieves": "local,relation:det,nsubj", "reading": "released"},
-        "sieve_matrices.sieve_matrices",
+        "matrix_bias.sieve_matrices",
     ),
 ]
 

@@ -36,7 +36,7 @@ from headwise.text import open_corpus
 from headwise.text.demo import demo_examples
 from headwise.text.encode import Encoded, batches
 
-BEHIND = ("previous", "duplicate", "induction", "sink")  # asked of decoders alone
+BEHIND = ("previous", "duplicate", "induction", "sink")  # decoder-only
 COUNT = 50 if os.environ.get("HEADWISE_FULL") else 8
 
 
@@ -320,7 +320,7 @@ def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> N
     moments.add(scores)
     first.add(resting)
     asked = Roles(sieves="local", tau=2.0)
-    found = significance.tested_rest(moments, first, 2.0, asked)
+    found = significance.tests_without_sink(moments, first, 2.0, asked)
     assert found["has_role_rest"].values.ravel().tolist() == [True, False, False]
     assert np.isnan(found["bias_rest_p"].values).ravel().tolist() == [False, False, True]
     z = (float(moments.mean[0, 0, 0]) - 2) / np.sqrt(float(scores[:, 0, 0, 0].var()) / 40)
@@ -330,12 +330,12 @@ def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> N
         "bias_rest_n": (significance.DIMS, [[[40]] * 3]),
     }
     dataset = xr.Dataset(known | found, attrs={"tau": 2.0})
-    assert not significance.decided_rest(
+    assert not significance.assign_roles_without_sink(
         dataset, asked, np.array([6.0])
     ).values.any()  # random heads reach that too
     few = Moments(1, 3, 1)
     few.add(scores[:20])
-    assert not significance.tested_rest(few, first, 2.0, asked)["has_role_rest"].values.any()
+    assert not significance.tests_without_sink(few, first, 2.0, asked)["has_role_rest"].values.any()
 
 
 def test_rule_for_tau_counts_every_score_alike() -> None:
@@ -468,7 +468,9 @@ def decide(
     asked = Roles(tau=tau, bootstrap=bootstrap, seed=1, **more)
     return {
         name: variable.values
-        for name, variable in significance.tested(moments, records, roles, asked)[0].items()
+        for name, variable in significance.tests_of_scores(moments, records, roles, asked)[
+            0
+        ].items()
     }
 
 
@@ -654,8 +656,8 @@ def test_counts_shares_and_correlations() -> None:
         ({"tau_floor": -1}, "`tau_floor` must be a number of at least 0"),
         ({"min_effect": -0.1}, "`min_effect` must be a number of at least 0"),
         ({"random_models": -1}, "`random_models` must be at least 0"),
-        ({"sieves": "delimiter"}, "`tau` must be given where none of local, syntactic, block"),
-        ({"sieves": "rare,cls"}, "`tau` must be given"),
+        ({"sieves": "delimiter"}, "`tau` is computed from the scores of local, syntactic, block"),
+        ({"sieves": "rare,cls"}, "`tau` is computed from"),
         ({"alpha": 1.5}, "`alpha` must lie between"),
         ({"correction": "bonferroni"}, "holm"),
         ({"bootstrap": -1}, "at least 0"),
@@ -674,7 +676,7 @@ def test_what_the_corpus_lacks_is_named_and_nan() -> None:
     assert roles.attrs["matched_nothing"] == "question_mark"
     assert (
         atlas.provenance["left_out"]["roles"]["role=question_mark"]
-        == "its sieve is empty on every input"
+        == "no token pairs of this type in the corpus"
     )
     assert set(roles.attrs["roles_not_computed"].split(", ")) == {
         "syntactic",

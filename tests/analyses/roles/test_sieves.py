@@ -284,7 +284,7 @@ def test_bad_pairs(text: str, said: str) -> None:
     [
         (
             lambda i, j: np.ones((3, 4), bool),
-            r"shape \(3, 4\) for 7 looking tokens and 7 tokens; it must be \(7, 7\)",
+            r"shape \(3, 4\) for 7 queries and 7 keys; it must be \(7, 7\)",
         ),
         (lambda i, j: np.ones(7, bool), r"shape \(7,\)"),
         (lambda i, j: i.position + j.position, "gives int64"),

@@ -53,19 +53,20 @@ class Circuits(Experiment):
     attention folded in), embedding `W_E` and unembedding `W_U` (the gain of the final norm folded
     in):
 
-    - `ov_copying[layer, head]`: `Σλ / Σ|λ|` (real part) over the eigenvalues of `W_O W_U W_E W_V`: 1 where every token
-      raises its own logit, −1 where it lowers it; `qk_matching`: the same for `W_E W_Q W_Kᵀ W_Eᵀ`,
-      at offset 0: 1 where tokens look for themselves;
-    - `ov_copying_p`, `qk_matching_p`: two-sided p-value of the trace, against circuits in which what is read is turned
-      at random against what is written: exact for random weights; `_p_adjusted`: corrected over
-      heads (Holm);
-    - `composition[side, head_a, head_b]`: for a head a and a head b of a later layer, `‖M_b W_OV^a‖_F / (‖M_b‖_F
-      ‖W_OV^a‖_F)` with M_b the query, key or value side of b, less its mean over random turns
-      (which keep the spectra); `composition_p`, `composition_p_adjusted` (Holm, over all pairs and
-      sides). Models of more than 600 heads keep the strongest pairs only;
-    - `pair_from`, `pair_to`, `pair_side`, `pair_composition`, `pair_p_adjusted[rank]`: the strongest pairs;
-    - `composes_into`, `composes_from[layer, head]`: the largest composition of the head with a later and with an
-      earlier one.
+    - `ov_copying[layer, head]`: `Σλ / Σ|λ|` (real part) over the eigenvalues of `W_O W_U W_E W_V`:
+      1 where every token raises its own logit, −1 where it lowers it; `qk_matching`: the same for
+      `W_E W_Q W_Kᵀ W_Eᵀ`, at offset 0: 1 where tokens look for themselves;
+    - `ov_copying_p`, `qk_matching_p`: two-sided p-value of the trace, against circuits in which
+      what is read is turned at random against what is written: exact for random weights;
+      `_p_adjusted`: corrected over heads (Holm);
+    - `composition[side, head_a, head_b]`: for a head a and a head b of a later layer, `‖M_b
+      W_OV^a‖_F / (‖M_b‖_F ‖W_OV^a‖_F)` with M_b the query, key or value side of b, less its mean
+      over random turns (which keep the spectra); `composition_p`, `composition_p_adjusted` (Holm,
+      over all pairs and sides). Models of more than 600 heads keep the strongest pairs only;
+    - `pair_from`, `pair_to`, `pair_side`, `pair_composition`, `pair_p_adjusted[rank]`: the
+      strongest pairs;
+    - `composes_into`, `composes_from[layer, head]`: the largest composition of the head with a
+      later and with an earlier one.
 
     The attribute `left_out_of_weights` lists what the matrices do not hold: biases, scales of
     norms, positions.

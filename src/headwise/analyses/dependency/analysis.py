@@ -20,7 +20,6 @@ from headwise.analyses.dependency import noop
 from headwise.analyses.dependency.arcs import (
     ALL,
     SUBTYPES,
-    UPOS,
     PairRules,
     WordPairs,
     gather_pairs,
@@ -31,8 +30,8 @@ from headwise.analyses.dependency.result import (
     DIRECTIONS,
     PairTotals,
     accuracy_dataset,
-    headline,
-    heads_at,
+    given_head_variables,
+    summary_lines,
 )
 from headwise.analyses.released import PAPER, RELEASED, check_reading
 from headwise.core.errors import ParameterError, unknown
@@ -42,12 +41,15 @@ from headwise.stats.accumulators import State, Sums
 from headwise.stats.corrections import CORRECTIONS
 from headwise.stats.units import UnitSums, most_units
 from headwise.text.encode import Batch, units_of
-from headwise.text.example import ROOT
+from headwise.text.example import ROOT, UPOS
+
+# Attributes: examples counted, left out because words and pieces do not align, or without a tree,
+# and words cut off at the end of a long example.
+EXAMPLE_COUNTS = ("examples", "examples_unaligned", "examples_without_tree", "words_cut")
 
 
 class PairCounts(UnitSums):
-    """Sums over word pairs, for each document or example, that know which labels and rules they are
-    counted by."""
+    """Sums over word pairs for each document or example, with the rules they are counted by."""
 
     def __init__(self, rules: PairRules, *shape: int) -> None:
         super().__init__(*shape, dtype=torch.int32)
@@ -61,18 +63,19 @@ class PairCounts(UnitSums):
 
 @dataclass(frozen=True)
 class Dependency(Observer):
-    """Single heads as parsers, §4.2 and Table 1.
+    """Score single heads as parsers (§4.2 and Table 1).
 
     On word-level maps A (to a word: sum over pieces; from a word: mean; special tokens left out)
     the predicted head of a word d is
 
     - `dependent_to_head`: the other word that d attends to most, `argmax_{h ≠ d} A[d, h]`;
-    - `head_to_dependent`: the other word that attends to d most, `argmax_{h ≠ d} A[h, d]`; ties go to the first word.
+    - `head_to_dependent`: the other word that attends to d most, `argmax_{h ≠ d} A[h, d]`; ties go
+      to the first word.
 
     `accuracy[direction, layer, head, relation]` is the share of pairs whose head is found, with
     `accuracy_n` and a 95 % interval `accuracy_low`, `accuracy_high` (Wilson's, with the effective
-    number of pairs: those of one document, or of one sentence where no documents are known, hang
-    together; the attribute `units` says which); relation `all` is the head's UAS over everything
+    number of pairs: those of one document, or of one sentence where no documents are known, are
+    not independent; the attribute `units` says which); relation `all` is the head's UAS over everything
     but roots and punctuation. Only pairs that a head could find count: a decoder's words see what
     stands before them, so `dependent_to_head` is scored on pairs whose head comes first,
     `head_to_dependent` on those whose dependent does; `possible[direction, relation]` says how many
@@ -83,19 +86,19 @@ class Dependency(Observer):
     `baseline_possible[direction, relation]` and `baseline_possible_offset` the same over the pairs
     possible in that direction: the same number for an encoder.
 
-    Two more ways know no syntax: `uniform`, attention spread evenly over the visible tokens, which
+    Two more baselines know no syntax: `uniform`, uniform attention to the visible tokens, which
     finds the word of most pieces (and of words that attend to d: the first), and `first`, attention
     on the first token alone (a sink). `baseline_accuracy[baseline, direction, relation]` has all
     three on the pairs possible in a direction; `bar[direction, relation]` is the best of them,
     `bar_name` which that is: of equals the first in the order `offset`, `uniform`, `first`. A head
-    is held against the bar.
+    is compared with the bar.
 
     `p_value[direction, layer, head, relation]`: the sign-flip test, one-tailed, that the head finds
     more than the bar does, with documents (or sentences) as units. `p_family` is corrected over the
     heads and directions of a relation (max-T over the same flips, since the best of them is
     picked), `p_adjusted` over the relations too: for the best of each relation by `correction`, for
-    all others by their number; relations of fewer than 30 pairs are never called (p = 1) and do not
-    count. `best_direction`, `best_layer`, `best_head`, `best_accuracy`, `best_baseline` (the bar),
+    all others by their number; relations of fewer than 30 pairs are never significant (p = 1) and do
+    not count. `best_direction`, `best_layer`, `best_head`, `best_accuracy`, `best_baseline` (the bar),
     `best_baseline_name`, `best_margin`, `best_p_value`, `best_p_adjusted[relation]`: the head with
     the highest accuracy (of those with 30 pairs, where there are any); `few[relation]`: under 30
     pairs.
@@ -122,11 +125,11 @@ class Dependency(Observer):
     correction : {"holm", "benjamini_hochberg", "none"}, default "holm"
         For the number of relations.
     noop : {"auto", "sep", "cls", "first", "off"}, default "auto"
-        The type of token that heads with nothing to do look at; `auto` is `sep`, of a decoder
+        The token type that heads with nothing to do attend to; `auto` is `sep`, of a decoder
         `first`; `off` leaves the reading out.
     heads : tuple of str or str, optional
         Heads found on another text, to be tested on this one: `relation head direction`, as
-        `headwise.analyses.accuracy.best_heads_parameter` gives them from a result (`--heads-from FILE.nc`).
+        `headwise.analyses.accuracy.best_heads_parameter` gives them from a result .
         Nothing is picked here, so `given_p_adjusted` is corrected over relations alone:
         `given_direction`, `given_layer`, `given_head`, `given_accuracy` (with count and interval),
         `given_baseline`, `given_baseline_name`, `given_margin`, `given_p_value`,
@@ -144,7 +147,7 @@ class Dependency(Observer):
     largest weight says the answer: how much weight lies there does not count.
 
     Traps: The best of all heads is picked on the text it is scored on: its accuracy is flattered,
-    its corrected p-value is not; `--heads-from` tests it on other text. An accuracy says nothing
+    its corrected p-value is not; `heads` tests it on other text. An accuracy says nothing
     without the bar: most determiners stand right before their noun. A parser's trees bring the
     parser's habits with them. Of decoders only pairs they can see are scored, so their accuracies
     are not those of an encoder.
@@ -170,23 +173,24 @@ class Dependency(Observer):
         "share of pairs": "best_accuracy best_baseline best_margin"
     }
     requires: ClassVar[frozenset[str]] = frozenset({"words", "dependencies"})
-    # Of equally good heads the first is the best one: all but its accuracy depends on the order of
-    # heads.
+    # Of equally good heads the first is the best: all but its accuracy depends on the order of heads.
     order_dependent: ClassVar[frozenset[str]] = frozenset(
-        f"best_{name}"
-        for name in (
-            *(
-                "direction",
-                "layer",
-                "head",
-                "accuracy_n",
-                "accuracy_low",
-                "accuracy_high",
-                "baseline",
-                "margin",
-            ),
-            *("baseline_name", "p_value", "p_adjusted", "noop_with", "noop_without", "noop_upos"),
-        )
+        {
+            "best_direction",
+            "best_layer",
+            "best_head",
+            "best_accuracy_n",
+            "best_accuracy_low",
+            "best_accuracy_high",
+            "best_baseline",
+            "best_margin",
+            "best_baseline_name",
+            "best_p_value",
+            "best_p_adjusted",
+            "best_noop_with",
+            "best_noop_without",
+            "best_noop_upos",
+        }
     )
 
     def __post_init__(self) -> None:
@@ -198,123 +202,138 @@ class Dependency(Observer):
         parse_heads(self.heads, directions=DIRECTIONS)
 
     def missing_items(self, shape: Shape) -> dict[str, str]:
-        parse_heads(self.heads, shape, DIRECTIONS)  # refuses heads that the model does not have
-        self._rules(shape)  # refuses relations that do not occur, before any work
-        reason = noop.missing(self.noop, shape)
+        # Both reject bad parameters before any work: heads that the model does not have, and
+        # relations that do not occur.
+        parse_heads(self.heads, shape, DIRECTIONS)
+        self._rules(shape)
+        reason = noop.missing_reason(self.noop, shape)
         return {"noop": reason} if reason else {}
 
     def _rules(self, shape: Shape) -> PairRules:
         known = relation_labels(shape.relations, self.subtypes)
-        given = self.relations.split(",") if isinstance(self.relations, str) else self.relations
-        wanted = (
-            [name.strip() for name in given if name.strip() not in ("", ALL)]
-            if self.relations
-            else known
+        released = self.reading == RELEASED
+        return PairRules(
+            labels=(ALL, *self._chosen_relations(known)),
+            subtypes=self.subtypes,
+            with_root=self.with_root or released,
+            with_punct=self.with_punct or released,
+            poss_rule=self.poss_rule or released,
+            reach=self.reach,
+            noop=noop.resolve(self.noop, shape),
+            causal=shape.causal,
         )
-        for name in wanted:
+
+    def _chosen_relations(self, known: list[str]) -> list[str]:
+        if not self.relations:
+            return known
+        names = self.relations
+        if isinstance(names, str):
+            names = tuple(names.split(","))
+        chosen = [name.strip() for name in names if name.strip() not in ("", ALL)]
+        for name in chosen:
             if name not in known:
                 raise ParameterError(unknown("relation in this corpus", name, known))
-        released = self.reading == RELEASED
-        flags = (
-            self.with_root or released,
-            self.with_punct or released,
-            self.poss_rule or released,
-        )
-        target = noop.resolve(self.noop, shape)
-        return PairRules((ALL, *wanted), self.subtypes, *flags, self.reach, target, shape.causal)
+        return chosen
 
     # --- the pass ---------------------------------------------------------------------------------
 
     def start(self, shape: Shape) -> State:
         rules = self._rules(shape)
-        both, labels = len(DIRECTIONS), len(rules.labels)
-        full = (both, shape.layers, shape.heads, labels)
-        most = most_units(*full)
+        n_directions = len(DIRECTIONS)
+        n_labels = len(rules.labels)
+        # Pairs that could be found, by their true offset, and pairs that each other baseline finds.
+        n_simple = rules.bins + len(BASELINES) - 1
+        most = most_units(n_directions, shape.layers, shape.heads, n_labels)
         state = State(
-            correct=PairCounts(rules, *full),
-            possible=UnitSums(both, shape.layers, labels, dtype=torch.int32, most=most),
-            # pairs that could be found, by their true offset, and those that each other baseline
-            # finds
-            simple=UnitSums(
-                both, labels, rules.bins + len(BASELINES) - 1, dtype=torch.int32, most=most
-            ),
-            pairs=Sums(labels, rules.bins),
-            examples=Sums(4),  # counted, not aligned, without a tree; words cut off
+            correct=PairCounts(rules, n_directions, shape.layers, shape.heads, n_labels),
+            possible=UnitSums(n_directions, shape.layers, n_labels, dtype=torch.int32, most=most),
+            simple=UnitSums(n_directions, n_labels, n_simple, dtype=torch.int32, most=most),
+            pairs=Sums(n_labels, rules.bins),
+            examples=Sums(len(EXAMPLE_COUNTS)),
         )
-        if self.noop != "off" and not noop.missing(self.noop, shape):
-            state |= noop.start(shape, len(rules.labels))
+        if self.noop != "off" and not noop.missing_reason(self.noop, shape):
+            state |= noop.start(shape, n_labels)
         return state
 
     def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
+        # The released code takes the attention from a word's first piece.
         index = replace(word_index(batch), leading=self.reading == RELEASED)
-        resting = torch.stack([batch.token_mask(name) for name in noop.TYPES], -1)
-        return {"maps": word_maps(rows, index, resting), "visible": word_visibility(rows, index)}
+        noop_tokens = torch.stack([batch.token_mask(name) for name in noop.TOKEN_TYPES], -1)
+        return {
+            "maps": word_maps(rows, index, noop_tokens),
+            "visible": word_visibility(rows, index),
+        }
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        counts = state["correct"]
-        assert isinstance(counts, PairCounts)
-        rules = counts.rules
+        correct = state["correct"]
+        assert isinstance(correct, PairCounts)
+        rules = correct.rules
         pairs = gather_pairs(batch, rules)
         units = batch.remember("units", lambda: units_of(batch.rows))
         if layer.layer == 0:
             state.sums("examples").add(
                 torch.tensor([pairs.used, pairs.unaligned, pairs.bare, pairs.cut])
             )
-            _observe_simple(state, batch, pairs, rules, units)
-        maps, resting = sums["maps"][..., : -len(noop.TYPES)], sums["maps"][..., -len(noop.TYPES) :]
+            _observe_baselines(state, batch, pairs, rules, units)
+        # The last columns are the mass on the token types of the no-op reading.
+        n_types = len(noop.TOKEN_TYPES)
+        maps = sums["maps"][..., :-n_types]
+        noop_mass = sums["maps"][..., -n_types:]
         if not maps.shape[-1]:
             return
-        for direction, (found, possible) in enumerate(find_heads(maps, sums["visible"] > 0, pairs)):
-            here = (direction, layer.layer)
-            counts.add(units, _count(found, pairs, rules, len(batch)), here)
-            state.by_unit("possible").add(
-                units, _count(possible, pairs, rules, len(batch))[:, 0], here
-            )
+        scores = find_heads(maps, sums["visible"] > 0, pairs)
+        for direction, (found, possible) in enumerate(scores):
+            where = (direction, layer.layer)
+            correct.add(units, _count_by_label(found, pairs, rules, len(batch)), where)
+            possible_count = _count_by_label(possible, pairs, rules, len(batch))[:, 0]
+            state.by_unit("possible").add(units, possible_count, where)
         if "noop_with" in state:
-            noop.observe(
-                state, resting[..., noop.TYPES.index(rules.noop)], layer.layer, batch, rules
-            )
+            mass = noop_mass[..., noop.TOKEN_TYPES.index(rules.noop)]
+            noop.observe(state, mass, layer.layer, batch, rules)
 
-    # --- what comes of it -------------------------------------------------------------------------
+    # --- the result -------------------------------------------------------------------------------
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
         rules = self._rules(shape)
-        found, possible, simple = (
-            state.by_unit(name) for name in ("correct", "possible", "simple")
+        totals = PairTotals(
+            found=state.by_unit("correct").totals,
+            possible=state.by_unit("possible").totals,
+            simple=state.by_unit("simple").totals,
+            pairs=state.sums("pairs").total.numpy(),
         )
-        counts = PairTotals(
-            found.totals, possible.totals, simple.totals, state.sums("pairs").total.numpy()
-        )
-        dataset = accuracy_dataset(counts, rules, self.correction)
+        dataset = accuracy_dataset(totals, rules, self.correction)
         dataset = dataset.assign_coords(layer_head_coords(shape))
         if self.heads:
-            given = parse_heads(self.heads, shape, DIRECTIONS)
-            dataset = dataset.assign(heads_at(dataset, given, "given", self.correction))
+            given_heads = parse_heads(self.heads, shape, DIRECTIONS)
+            dataset = dataset.assign(
+                given_head_variables(dataset, given_heads, "given", self.correction)
+            )
         if "noop_with" in state:
-            dataset = dataset.merge(noop.dataset(state, dataset)).assign_coords(upos=list(UPOS))
-        names = ("examples", "examples_unaligned", "examples_without_tree", "words_cut")
+            noop_dataset = noop.result(state, dataset)
+            dataset = dataset.merge(noop_dataset).assign_coords(upos=list(UPOS))
+        example_counts = state.sums("examples").total
         attrs: dict[str, Any] = {
-            n: int(x) for n, x in zip(names, state.sums("examples").total, strict=True)
+            name: int(count) for name, count in zip(EXAMPLE_COUNTS, example_counts, strict=True)
         }
         attrs |= {
             "noop_target": rules.noop,
-            "units": found.unit_name,
-            "unit_count": len(counts.found),
+            "units": state.by_unit("correct").unit_name,
+            "unit_count": len(totals.found),
         }
         if shape.causal:
             attrs["note"] = (
-                "A decoder's words see only what stands before them: dependent_to_head is scored on pairs whose head "
-                "comes first, head_to_dependent on pairs whose dependent comes first."
+                "A decoder's words see only what stands before them: dependent_to_head is scored "
+                "on pairs whose head comes first, head_to_dependent on pairs whose dependent comes "
+                "first."
             )
         return dataset.assign_attrs(attrs)
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
-        return headline(dataset, "given" if "given_layer" in dataset else "best")
+        return summary_lines(dataset, "given" if "given_layer" in dataset else "best")
 
 
 def find_heads(maps: Tensor, visible: Tensor, pairs: WordPairs) -> list[tuple[Tensor, Tensor]]:
-    """For both directions, `[pair, head]`: whether the head finds the pair, and `[pair, 1 or
-    head]`: whether it could.
+    """Score the pairs in both directions.
 
     Parameters
     ----------
@@ -324,59 +343,63 @@ def find_heads(maps: Tensor, visible: Tensor, pairs: WordPairs) -> list[tuple[Te
         Bool `[example, 1 or head, from word, to word]`
     pairs : WordPairs
         Of the same batch.
+
+    Returns
+    -------
+    list of (Tensor, Tensor)
+        For each direction `[pair, head]`, whether the head finds the pair, and
+        `[pair, 1 or head]`, whether it could.
     """
-    size = maps.shape[-1]
-    rooted = pairs.head == ROOT
-    head = pairs.head.clamp(min=0)
-    # Only words that some pair asks for are predicted, each once.
-    asked, place = torch.unique(pairs.example * size + pairs.word, return_inverse=True)
-    example, word = asked.div(size, rounding_mode="floor"), asked % size
-    itself = torch.arange(size, device=maps.device) == word[:, None, None]
-    out = []
-    for rows, seen, given in (
-        (
-            maps[example, :, word],
-            visible[example, :, word],
-            visible[pairs.example, :, pairs.word, head],
-        ),
-        (
-            maps[example, :, :, word],
-            visible[example, :, :, word],
-            visible[pairs.example, :, head, pairs.word],
-        ),
-    ):
-        predicted = rows.masked_fill(~seen | itself, -1.0).argmax(-1)
-        possible = given | rooted[:, None]  # a root that is counted can never be found, by any head
-        found = (
-            (predicted[place] == pairs.head[:, None])
-            & possible
-            & (pairs.word != pairs.head)[:, None]
-        )
-        out.append((found, possible))
-    return out
+    n_words = maps.shape[-1]
+    is_root = pairs.head == ROOT
+    head_or_zero = pairs.head.clamp(min=0)
+    # Several pairs may concern one word: each word is predicted once.
+    word_key, place_of_pair = torch.unique(
+        pairs.example * n_words + pairs.word, return_inverse=True
+    )
+    example = word_key.div(n_words, rounding_mode="floor")
+    word = word_key % n_words
+    is_itself = torch.arange(n_words, device=maps.device) == word[:, None, None]
+
+    def score(weights: Tensor, candidates: Tensor, head_visible: Tensor) -> tuple[Tensor, Tensor]:
+        predicted = weights.masked_fill(~candidates | is_itself, -1.0).argmax(-1)
+        # A root that is counted can never be found, by any head.
+        possible = head_visible | is_root[:, None]
+        is_head = predicted[place_of_pair] == pairs.head[:, None]
+        other_word = (pairs.word != pairs.head)[:, None]
+        return is_head & possible & other_word, possible
+
+    dependent_to_head = score(
+        maps[example, :, word],
+        visible[example, :, word],
+        visible[pairs.example, :, pairs.word, head_or_zero],
+    )
+    head_to_dependent = score(
+        maps[example, :, :, word],
+        visible[example, :, :, word],
+        visible[pairs.example, :, head_or_zero, pairs.word],
+    )
+    return [dependent_to_head, head_to_dependent]
 
 
-def _observe_simple(
+def _observe_baselines(
     state: State, batch: Batch, pairs: WordPairs, rules: PairRules, units: list[int]
 ) -> None:
-    """Count all pairs by their offset, and what the baselines find, which no model is needed
-    for."""
+    """Count all pairs by their offset, and what the baselines find; both need no model."""
     offset = torch.nn.functional.one_hot(pairs.bin, rules.bins).to(batch.device)
-    state.sums("pairs").add(_count(offset, pairs, rules, len(batch)).sum(0).T)
+    state.sums("pairs").add(_count_by_label(offset, pairs, rules, len(batch)).sum(0).T)
     if not word_index(batch).count:
         return
-    for direction, (found, possible) in enumerate(
-        find_heads(*simple_maps(batch, rules.causal), pairs)
-    ):
-        counted = torch.cat([offset * possible[:, :1], found], 1)
-        state.by_unit("simple").add(
-            units, _count(counted, pairs, rules, len(batch)).transpose(1, 2), (direction,)
-        )
+    maps, visible = simple_maps(batch, rules.causal)
+    for direction, (found, possible) in enumerate(find_heads(maps, visible, pairs)):
+        columns = torch.cat([offset * possible[:, :1], found], 1)
+        counts = _count_by_label(columns, pairs, rules, len(batch))
+        state.by_unit("simple").add(units, counts.transpose(1, 2), (direction,))
 
 
-def _count(values: Tensor, pairs: WordPairs, rules: PairRules, examples: int) -> Tensor:
-    """Sums of `values[pair, column]` by example and label: `[example, column, label]`."""
-    labels = len(rules.labels)
-    out = torch.zeros(examples * labels, values.shape[1], device=values.device)
-    out.index_add_(0, pairs.example * labels + pairs.label, values.float())
-    return out.reshape(examples, labels, -1).transpose(1, 2)
+def _count_by_label(values: Tensor, pairs: WordPairs, rules: PairRules, examples: int) -> Tensor:
+    """Sum `values[pair, column]` by example and label: `[example, column, label]`."""
+    n_labels = len(rules.labels)
+    sums = torch.zeros(examples * n_labels, values.shape[1], device=values.device)
+    sums.index_add_(0, pairs.example * n_labels + pairs.label, values.float())
+    return sums.reshape(examples, n_labels, -1).transpose(1, 2)

@@ -13,20 +13,16 @@ from torch import Tensor
 
 from headwise.models.words import word_index
 from headwise.text.encode import Batch, Encoded
-from headwise.text.example import ROOT
+from headwise.text.example import ROOT, UPOS
 
 ALL = "all"
 SUBTYPES = ("fold", "keep")
 POSSESSIVE = ("poss", "nmod:poss")
 POSSESSIVE_MARKS = ("'s", "s'", "’s", "s’")
-UPOS = (
-    *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),
-    *("PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"),
-)
 
 
 def relation_label(relation: str, subtypes: str) -> str:
-    """What a relation is counted as; roots have no label.
+    """Return the label a relation is counted under; roots have none.
 
     >>> label_of("nmod:poss", "fold"), label_of("nmod:poss", "keep"), label_of("root", "fold")
     ('nmod', 'nmod:poss', '')
@@ -36,13 +32,13 @@ def relation_label(relation: str, subtypes: str) -> str:
 
 
 def relation_labels(relations: Iterable[str], subtypes: str) -> list[str]:
-    """All labels that these relations are counted as, sorted."""
+    """Return all labels that these relations are counted under, sorted."""
     return sorted({relation_label(relation, subtypes) for relation in relations} - {""})
 
 
 @dataclass(frozen=True, slots=True)
 class PairRules:
-    """What decides which pairs there are and how they are counted."""
+    """Rules that decide which pairs there are and how they are counted."""
 
     labels: tuple[str, ...]  # the first is ALL
     subtypes: str = "fold"
@@ -50,20 +46,24 @@ class PairRules:
     with_punct: bool = False
     poss_rule: bool = False
     reach: int = 10
-    noop: str = "off"  # the type of token that heads with nothing to do look at
+    noop: str = "off"  # the token type that heads with nothing to do attend to
     causal: bool = False  # whether words see only what stands before them
 
     @property
     def bins(self) -> int:
-        """Offsets −reach..reach, and one for all beyond."""
+        """Number of bins: offsets −reach..reach, and one for all beyond."""
         return 2 * self.reach + 2
 
     def counted_as(self, relation: str) -> list[int]:
-        """The places among the labels that a pair of this relation counts for: its own, where asked
-        for, and `all`."""
+        """Return the places among the labels that a pair of this relation counts for: its own, if
+        requested, and `all`."""
         label = relation_label(relation, self.subtypes)
-        own = [self.labels.index(label)] if label in self.labels[1:] else []
-        return own + ([0] if self.with_punct or label.split(":", 1)[0] != "punct" else [])
+        places = []
+        if label in self.labels[1:]:
+            places.append(self.labels.index(label))
+        if self.with_punct or label.split(":", 1)[0] != "punct":
+            places.append(self.labels.index(ALL))
+        return places
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,16 +86,19 @@ class WordPairs:
 
 
 def gather_pairs(batch: Batch, rules: PairRules) -> WordPairs:
-    """All pairs of a batch, gathered once for all its layers."""
+    """Return all pairs of a batch, gathered once for all its layers."""
     return batch.remember((WordPairs, rules), lambda: _gather(batch, rules))
 
 
 def _gather(batch: Batch, rules: PairRules) -> WordPairs:
     counted_as = cache(rules.counted_as)
     present = word_index(batch).present.cpu().numpy()
+    last_bin = rules.bins - 1
     table: list[tuple[int, int, int, int, int]] = []
-    beyond = rules.bins - 1
-    used = unaligned = bare = cut = 0
+    used = 0
+    unaligned = 0
+    bare = 0
+    cut = 0
     for number, row in enumerate(batch.rows):
         if not has_tree(row):
             bare += 1
@@ -104,73 +107,95 @@ def _gather(batch: Batch, rules: PairRules) -> WordPairs:
             unaligned += 1
             continue
         used += 1
-        words, here = row.example.all_words, present[number]
-        arcs = list(_arcs(row, here))
+        is_present = present[number]
+        arcs = list(_arcs(row, is_present))
         cut += len(row.example.heads or ()) - len(arcs)
         for dependent, head, relation in arcs:
             if head == ROOT:
                 if rules.with_root:
-                    table.append((number, dependent, ROOT, 0, beyond))
+                    table.append((number, dependent, ROOT, 0, last_bin))
                 continue
-            after = words[dependent + 1].lower() if dependent + 1 < len(words) else ""
-            marked = rules.poss_rule and relation in POSSESSIVE and after in POSSESSIVE_MARKS
-            word = dependent + 1 if marked else dependent
-            if word >= len(here) or not here[word]:
+            word = dependent
+            if rules.poss_rule and _has_possessive_mark(row, dependent, relation):
+                word = dependent + 1
+            if word >= len(is_present) or not is_present[word]:
                 cut += 1
                 continue
             offset = head - word
-            place = offset + rules.reach if abs(offset) <= rules.reach else beyond
-            table.extend((number, word, head, label, place) for label in counted_as(relation))
+            offset_bin = offset + rules.reach if abs(offset) <= rules.reach else last_bin
+            for label in counted_as(relation):
+                table.append((number, word, head, label, offset_bin))
     columns = torch.tensor(table, dtype=torch.int64, device=batch.device).reshape(-1, 5).T
+    example, word_column, head_column, label_column, bin_column = columns
     return WordPairs(
-        columns[0], columns[1], columns[2], columns[3], columns[4], used, unaligned, bare, cut
+        example,
+        word_column,
+        head_column,
+        label_column,
+        bin_column,
+        used=used,
+        unaligned=unaligned,
+        bare=bare,
+        cut=cut,
     )
 
 
+def _has_possessive_mark(row: Encoded, dependent: int, relation: str) -> bool:
+    """Return whether a word is a possessor followed by `'s`."""
+    words = row.example.all_words
+    if relation not in POSSESSIVE or dependent + 1 >= len(words):
+        return False
+    return words[dependent + 1].lower() in POSSESSIVE_MARKS
+
+
 def has_tree(row: Encoded) -> bool:
+    """Return whether an example is annotated with a dependency tree."""
     return row.example.heads is not None and row.example.relations is not None
 
 
-def _arcs(row: Encoded, present: np.ndarray) -> Iterator[tuple[int, int, str]]:
-    """Dependent, head and relation wherever both words (of a root: the word) lie before the cut."""
-    here = len(present)
-    for dependent, (head, relation) in enumerate(
-        zip(row.example.heads or (), row.example.relations or (), strict=True)
-    ):
-        if (
-            dependent < here
-            and present[dependent]
-            and (head == ROOT or (head < here and present[head]))
-        ):
+def _arcs(row: Encoded, is_present: np.ndarray) -> Iterator[tuple[int, int, str]]:
+    """Yield dependent, head and relation of the arcs that a long example keeps when it is cut.
+
+    Both words (of a root: the one word) must be present."""
+    n_present = len(is_present)
+
+    def is_kept(word: int) -> bool:
+        return word < n_present and bool(is_present[word])
+
+    annotated = zip(row.example.heads or (), row.example.relations or (), strict=True)
+    for dependent, (head, relation) in enumerate(annotated):
+        if is_kept(dependent) and (head == ROOT or is_kept(head)):
             yield dependent, head, relation
 
 
 def relation_members(batch: Batch, rules: PairRules) -> Tensor:
-    """Which words have a relation, `[direction, example, word, label]` as 0 or 1.
+    """Return which words have a relation, `[direction, example, word, label]` as 0 or 1.
 
     First as its dependents (they attend to their head), then as its heads (they attend to their
     dependents)."""
     counted_as = cache(rules.counted_as)
     present = word_index(batch).present
-    out = torch.zeros(2, *present.shape, len(rules.labels))
-    shown = present.cpu().numpy()
+    present_array = present.cpu().numpy()
+    members = torch.zeros(2, *present.shape, len(rules.labels))
     for number, row in enumerate(batch.rows):
-        for dependent, head, relation in (
-            _arcs(row, shown[number]) if row.aligned and has_tree(row) else ()
-        ):
+        if not row.aligned or not has_tree(row):
+            continue
+        for dependent, head, relation in _arcs(row, present_array[number]):
             if head != ROOT:
-                out[0, number, dependent, counted_as(relation)] = 1
-                out[1, number, head, counted_as(relation)] = 1
-    return out.to(batch.device)
+                members[0, number, dependent, counted_as(relation)] = 1
+                members[1, number, head, counted_as(relation)] = 1
+    return members.to(batch.device)
 
 
 def upos_members(batch: Batch) -> Tensor:
-    """Which words have which part of speech, `[example, word, upos]` as 0 or 1; tags outside the
-    set count as X."""
+    """Return which words have which part of speech, `[example, word, upos]` as 0 or 1; tags outside
+    the set count as X."""
     present = word_index(batch).present
-    out = torch.zeros(*present.shape, len(UPOS))
-    places = {name: place for place, name in enumerate(UPOS)}
+    n_words = present.shape[1]
+    place_of_tag = {name: place for place, name in enumerate(UPOS)}
+    members = torch.zeros(*present.shape, len(UPOS))
     for number, row in enumerate(batch.rows):
-        for word, tag in enumerate((row.example.upos or ())[: present.shape[1]]):
-            out[number, word, places.get(tag, places["X"])] = 1
-    return out.to(batch.device) * present[..., None]
+        tags = row.example.upos or ()
+        for word, tag in enumerate(tags[:n_words]):
+            members[number, word, place_of_tag.get(tag, place_of_tag["X"])] = 1
+    return members.to(batch.device) * present[..., None]

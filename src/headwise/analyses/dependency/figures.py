@@ -16,7 +16,7 @@ from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure, table_of
 
-MOST = 32  # relations a figure has room for
+MAX_RELATIONS = 32  # relations a figure has room for
 ARROWS = {"dependent_to_head": "dependent → head", "head_to_dependent": "head → dependent", "": ""}
 
 
@@ -27,7 +27,7 @@ ARROWS = {"dependent_to_head": "dependent → head", "head_to_dependent": "head 
     note="Heads by both names: counted from 0, and as the paper counts.",
 )
 def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
-    """Table 1: for each relation the best head, by both its names, its accuracy and the best
+    """Return Table 1: for each relation the best head, by both its names, its accuracy and the best
     baseline.
 
     Parameters
@@ -35,79 +35,82 @@ def dependency_table(dataset: xr.Dataset, fewest: int = 30) -> pd.DataFrame:
     dataset : Dataset
         The group `dependency`.
     fewest : int, default 30
-        Relations with fewer pairs are left out.
+        Leave out relations with fewer pairs.
 
     Returns
     -------
     DataFrame
         A row for each relation, the commonest first.
     """
-    at = dataset.isel(relation=np.argsort(-dataset["count"].values, kind="stable"))
-    at = at.isel(relation=(at["best_layer"].values >= 0) & (at["count"].values >= fewest))
-    heads = [
-        (int(layer), int(head))
-        for layer, head in zip(at["best_layer"], at["best_head"], strict=True)
-    ]
-    offset = at["baseline_possible_offset"].sel(
-        direction=at["best_direction"]
-    )  # each in its own direction
+    ordered = dataset.isel(relation=np.argsort(-dataset["count"].values, kind="stable"))
+    is_scored = ordered["best_layer"].values >= 0
+    has_pairs = ordered["count"].values >= fewest
+    chosen = ordered.isel(relation=is_scored & has_pairs)
+    heads = []
+    heads_in_paper = []
+    for layer, head in zip(chosen["best_layer"], chosen["best_head"], strict=True):
+        heads.append(head_name(int(layer), int(head)))
+        heads_in_paper.append(f"{int(layer) + 1}-{int(head) + 1}")
+    # Each relation in the direction of its best head.
+    offset = chosen["baseline_possible_offset"].sel(direction=chosen["best_direction"])
+    # Atlases of earlier versions know the offset baseline only.
+    has_names = "best_baseline_name" in chosen
     columns: dict[str, Any] = {
-        "relation": [str(name) for name in at["relation"].values],
-        "pairs": at["best_accuracy_n"].values,
-        "head": [head_name(*head) for head in heads],
-        "head_in_paper": [f"{layer + 1}-{head + 1}" for layer, head in heads],
-        "direction": [str(name) for name in at["best_direction"].values],
-        "accuracy": at["best_accuracy"].values.astype(float),
-        "low": at["best_accuracy_low"].values.astype(float),
-        "high": at["best_accuracy_high"].values.astype(float),
-        "baseline": at["best_baseline"].values,
-        "baseline_name": at["best_baseline_name"].values
-        if "best_baseline_name" in at
-        else "offset",
+        "relation": [str(name) for name in chosen["relation"].values],
+        "pairs": chosen["best_accuracy_n"].values,
+        "head": heads,
+        "head_in_paper": heads_in_paper,
+        "direction": [str(name) for name in chosen["best_direction"].values],
+        "accuracy": chosen["best_accuracy"].values.astype(float),
+        "low": chosen["best_accuracy_low"].values.astype(float),
+        "high": chosen["best_accuracy_high"].values.astype(float),
+        "baseline": chosen["best_baseline"].values,
+        "baseline_name": chosen["best_baseline_name"].values if has_names else "offset",
         "offset": offset.values,
-        "p_adjusted": at["best_p_adjusted"].values,
+        "p_adjusted": chosen["best_p_adjusted"].values,
     }
     return pd.DataFrame(columns)
+
+
+# Heading, x position and alignment of the columns of Table 1.
+_TABLE_COLUMNS = (
+    ("relation", 0.0, "left"),
+    ("pairs", 0.185, "right"),
+    ("head", 0.2, "left"),
+    ("paper's name", 0.285, "left"),
+    ("direction", 0.39, "left"),
+    ("accuracy", 0.615, "right"),
+    ("95 % interval", 0.64, "left"),
+    ("best baseline", 0.78, "left"),
+    ("p (corrected)", 0.99, "right"),
+)
+_BOLD_COLUMNS = ("relation", "head", "accuracy")
 
 
 @figure(
     "dependency",
     name="table",
     title="The best head for each dependency relation",
-    caption="For each relation, the head that most often finds a word's syntactic head, against the best of three "
-    "ways that know no syntax: a fixed offset, even attention, attention on the first token. Heads are named from 0 "
-    "(L7H9) and, in the second column, as the paper names them (8-10). A head is called better than the best of these "
-    "only after correction for all the heads and relations tried.",
+    caption="For each relation, the head that most often finds a word's syntactic head, against the "
+    "best of three baselines that know no syntax: a fixed offset, uniform attention, attention on "
+    "the first token. Heads are named from 0 (L7H9) and, in the second column, as the paper names "
+    "them (8-10). A head counts as better than the best of these only after correction for all the "
+    "heads and relations tried.",
     paper="Clark et al. 2019, §4.2, Table 1",
     needs=("best_accuracy",),
 )
 def table(dataset: xr.Dataset) -> Figure:
-    """Table 1 as a figure; what is better than the best baseline after correction stands in
-    bold."""
-    found = _fitting(dataset)
-    columns = (
-        *(
-            ("relation", 0.0, "left"),
-            ("pairs", 0.185, "right"),
-            ("head", 0.2, "left"),
-            ("paper's name", 0.285, "left"),
-        ),
-        *(
-            ("direction", 0.39, "left"),
-            ("accuracy", 0.615, "right"),
-            ("95 % interval", 0.64, "left"),
-        ),
-        *(("best baseline", 0.78, "left"), ("p (corrected)", 0.99, "right")),
-    )
-    line = 0.165
-    fig, ax = style.one_panel(style.PAGE, line * (len(found) + 1) + 0.95)
+    """Draw Table 1; what is better than the best baseline after correction stands in bold."""
+    best = _rows_that_fit(dataset)
+    line_height = 0.165
+    fig, ax = style.one_panel(style.PAGE, line_height * (len(best) + 1) + 0.95)
     ax.set_axis_off()
-    ax.set(xlim=(0, 1), ylim=(len(found) + 0.5, -1))
-    for text, x, side in columns:
-        ax.text(x, -0.5, text, ha=side, va="center", fontsize=style.SMALL, color=style.GREY)
+    ax.set(xlim=(0, 1), ylim=(len(best) + 0.5, -1))
+    for heading, x, align in _TABLE_COLUMNS:
+        ax.text(x, -0.5, heading, ha=align, va="center", fontsize=style.SMALL, color=style.GREY)
     ax.axhline(0, color=style.INK, linewidth=0.6)
-    for y, row in enumerate(found.itertuples()):
-        better = row.p_adjusted < 0.05
+    for y, row in enumerate(best.itertuples()):
+        is_significant = row.p_adjusted < 0.05
         cells = (
             "all (UAS)" if row.relation == "all" else row.relation,
             f"{row.pairs:,}",
@@ -116,22 +119,23 @@ def table(dataset: xr.Dataset) -> Figure:
             ARROWS[row.direction],
             f"{100 * row.accuracy:.1f}",
             f"{100 * row.low:.1f} to {100 * row.high:.1f}",
-            f"{100 * row.baseline:.1f}  {_way(row.baseline_name, row.offset)}",
+            f"{100 * row.baseline:.1f}  {_baseline_text(row.baseline_name, row.offset)}",
             _p_text(row.p_adjusted),
         )
-        for text, (heading, x, side) in zip(cells, columns, strict=True):
-            weight = "bold" if better and heading in ("relation", "head", "accuracy") else "normal"
-            ax.text(x, y + 0.5, text, ha=side, va="center", fontsize=style.SMALL, fontweight=weight)
+        for text, (heading, x, align) in zip(cells, _TABLE_COLUMNS, strict=True):
+            is_bold = is_significant and heading in _BOLD_COLUMNS
+            weight = "bold" if is_bold else "normal"
+            ax.text(
+                x, y + 0.5, text, ha=align, va="center", fontsize=style.SMALL, fontweight=weight
+            )
         if y == 0:
             ax.axhline(1, color=style.PALE, linewidth=0.5)
     notes = [
         data.source_text(dataset),
         _count_text(dataset),
-        "Accuracy and baseline in % of word pairs, with Wilson's interval"
-        + _over(dataset)
-        + "; bold: better than the "
-        "best baseline after correction (p < 0.05)",
-        _left_out(dataset, len(found)),
+        f"Accuracy and baseline in % of word pairs, with Wilson's interval{_units_text(dataset)}; "
+        "bold: better than the best baseline after correction (p < 0.05)",
+        _omitted_text(dataset, len(best)),
         str(dataset.attrs.get("note", "")),
     ]
     return style.complete(fig, "The best head for each dependency relation", notes)
@@ -141,26 +145,25 @@ def table(dataset: xr.Dataset) -> Figure:
     "dependency",
     name="accuracy",
     title="Best heads against the best baseline",
-    caption="For each relation, how often its best head finds the syntactic head of a word (filled), against the "
-    "best way that knows no syntax (open): the best fixed offset, even attention, attention on the first token. "
-    "Relations are sorted by the margin between the two.",
+    caption="For each relation, how often its best head finds the syntactic head of a word (filled), "
+    "against the best baseline that knows no syntax (open): the best fixed offset, uniform "
+    "attention, attention on the first token. Relations are sorted by the margin between the two.",
     paper="Clark et al. 2019, §4.2, Table 1",
     needs=("best_accuracy",),
 )
 def accuracy(dataset: xr.Dataset) -> Figure:
-    """Accuracy of each relation's best head with its interval, and the best baseline, sorted by
-    margin."""
-    found = _fitting(dataset)
-    found = found.assign(margin=found["accuracy"] - found["baseline"]).sort_values(
-        "margin", kind="stable"
-    )
-    fig, ax = style.one_panel(style.COLUMN + 1.2, 0.155 * len(found) + 1.35)
-    y = np.arange(len(found))
-    better = found["p_adjusted"].to_numpy() < 0.05
-    ax.hlines(y, found["baseline"], found["accuracy"], color=style.PALE, linewidth=1.5, zorder=1)
-    ax.hlines(y, found["low"], found["high"], color=style.BLUE, linewidth=0.8, zorder=2)
+    """Draw the accuracy of each relation's best head with its interval, and the best baseline,
+    sorted by margin."""
+    best = _rows_that_fit(dataset)
+    margin = best["accuracy"] - best["baseline"]
+    best = best.assign(margin=margin).sort_values("margin", kind="stable")
+    is_significant = best["p_adjusted"].to_numpy() < 0.05
+    fig, ax = style.one_panel(style.COLUMN + 1.2, 0.155 * len(best) + 1.35)
+    y = np.arange(len(best))
+    ax.hlines(y, best["baseline"], best["accuracy"], color=style.PALE, linewidth=1.5, zorder=1)
+    ax.hlines(y, best["low"], best["high"], color=style.BLUE, linewidth=0.8, zorder=2)
     ax.scatter(
-        found["baseline"],
+        best["baseline"],
         y,
         s=14,
         facecolors="white",
@@ -168,21 +171,20 @@ def accuracy(dataset: xr.Dataset) -> Figure:
         linewidths=0.9,
         zorder=3,
     )
-    ax.scatter(
-        found["accuracy"],
-        y,
-        s=16,
-        c=[style.BLUE if b else style.GREY for b in better],
-        zorder=4,
-        linewidths=0,
-    )
-    for place, row in enumerate(found.itertuples()):
+    colours = [style.BLUE if significant else style.GREY for significant in is_significant]
+    ax.scatter(best["accuracy"], y, s=16, c=colours, zorder=4, linewidths=0)
+    for place, row in enumerate(best.itertuples()):
         arrow = "" if row.direction == "dependent_to_head" else " ←"
-        colour = style.INK if better[place] else style.GREY
-        text = {"fontsize": style.SMALL, "color": colour, "va": "center"}
-        ax.annotate(f"{row.head}{arrow}", (1.03, place), annotation_clip=False, **text)  # type: ignore[arg-type]
-    ax.set_yticks(y, list(found["relation"]))
-    ax.set(xlim=(-0.02, 1.02), ylim=(-0.7, len(found) - 0.3), xlabel="share of word pairs found")
+        ax.annotate(
+            f"{row.head}{arrow}",
+            (1.03, place),
+            annotation_clip=False,
+            fontsize=style.SMALL,
+            color=style.INK if is_significant[place] else style.GREY,
+            va="center",
+        )
+    ax.set_yticks(y, list(best["relation"]))
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.7, len(best) - 0.3), xlabel="share of word pairs found")
     ax.grid(axis="x")
     handles = [
         _dot(style.BLUE, "best head, better than the baseline (p < 0.05, corrected)"),
@@ -192,9 +194,9 @@ def accuracy(dataset: xr.Dataset) -> Figure:
     notes = [
         data.source_text(dataset),
         _count_text(dataset),
-        f"Bars: 95 % interval (Wilson's{_over(dataset)}). Heads at the right, counted from 0; ← marks heads that "
-        "attend from the syntactic head to the dependent",
-        _left_out(dataset, len(found)),
+        f"Bars: 95 % interval (Wilson's{_units_text(dataset)}). Heads at the right, counted from 0; "
+        "← marks heads that attend from the syntactic head to the dependent",
+        _omitted_text(dataset, len(best)),
     ]
     return style.complete(fig, "Single heads against the best baseline", notes, handles, 1)
 
@@ -203,79 +205,81 @@ def accuracy(dataset: xr.Dataset) -> Figure:
     "dependency",
     name="relations",
     title="Which heads follow which relation",
-    caption="Accuracy of every head for the relations on which some head beats the best baseline by most; each "
-    "head in its better direction.",
+    caption="Accuracy of every head for the relations on which some head beats the best baseline by "
+    "most; each head in its better direction.",
     paper="Clark et al. 2019, §4.2",
     needs=("best_accuracy",),
 )
 def relations(dataset: xr.Dataset) -> Figure:
-    """Heat maps of the six relations with the largest margin of the best head over the baseline;
-    `all` comes last."""
-    found = _fitting(dataset)
-    margin = (found["accuracy"] - found["baseline"]).where(found["relation"] != "all", -1.0)
-    chosen = list(
-        found.assign(margin=margin).sort_values("margin", ascending=False, kind="stable")[
-            "relation"
-        ][:6]
+    """Draw heat maps of the six relations with the largest margin of the best head over the
+    baseline; `all` comes last."""
+    best = _rows_that_fit(dataset)
+    margin = (best["accuracy"] - best["baseline"]).where(best["relation"] != "all", -1.0)
+    by_margin = best.assign(margin=margin).sort_values("margin", ascending=False, kind="stable")
+    better_direction = dataset["accuracy"].max("direction")
+    panels = {}
+    for name in by_margin["relation"][:6]:
+        baseline = 100 * float(dataset["best_baseline"].sel(relation=name))
+        panels[f"{name} (baseline {baseline:.0f} %)"] = better_direction.sel(relation=name)
+    notes = [
+        data.source_text(dataset),
+        _count_text(dataset),
+        "Each head in its better direction. The intervals are in the atlas",
+    ]
+    return heatmap_panels(
+        panels,
+        title="Which heads follow which relation",
+        notes=notes,
+        label="accuracy",
+        unit="share of pairs",
+        limits=(0, 1),
+        annotate="none",
     )
-    better, bars = dataset["accuracy"].max("direction"), dataset["best_baseline"]
-    arrays = {
-        f"{name} (baseline {100 * float(bars.sel(relation=name)):.0f} %)": better.sel(relation=name)
-        for name in chosen
-    }
-    shown = "Each head in its better direction. The intervals are in the atlas"
-    notes = [data.source_text(dataset), _count_text(dataset), shown]
-    scale: dict[str, Any] = {
-        "label": "accuracy",
-        "unit": "share of pairs",
-        "limits": (0, 1),
-        "annotate": "none",
-    }
-    return heatmap_panels(arrays, title="Which heads follow which relation", notes=notes, **scale)
 
 
 @figure(
     "dependency",
     name="no-op",
-    title="Do heads rest when their relation does not apply?",
-    caption="For each relation's best head: its attention to the resting token ([SEP], unless another was chosen) from "
-    "words that have the relation and from words that do not. A head that rests when it has nothing to do attends "
-    "there more from words without the relation.",
+    title="Do heads use a sink when their relation does not apply?",
+    caption="For each relation's best head: its attention to the sink token ([SEP], unless another "
+    "was chosen) from words that have the relation and from words that do not. A head that attends "
+    "to a sink when it has nothing to do attends there more from words without the relation.",
     paper="Clark et al. 2019, §3.2",
     needs=("best_noop_with", "best_noop_without"),
 )
 def no_op(dataset: xr.Dataset) -> Figure:
-    """Attention of each relation's best head to the resting token, from words with and without the
-    relation."""
-    found = _fitting(dataset)
-    found = found[found["relation"] != "all"]
-    at = dataset.sel(relation=list(found["relation"]))
-    order = np.argsort(
-        np.nan_to_num(at["best_noop_without"].values - at["best_noop_with"].values), kind="stable"
-    )
-    at, found = at.isel(relation=order), found.iloc[order]
-    fig, ax = style.one_panel(style.COLUMN + 1.2, 0.155 * len(found) + 1.2)
-    y = np.arange(len(found))
-    top, handles = 0.05, []
+    """Draw the attention of each relation's best head to the sink token, from words with and
+    without the relation."""
+    best = _rows_that_fit(dataset)
+    best = best[best["relation"] != "all"]
+    chosen = dataset.sel(relation=list(best["relation"]))
+    difference = chosen["best_noop_without"].values - chosen["best_noop_with"].values
+    order = np.argsort(np.nan_to_num(difference), kind="stable")
+    chosen = chosen.isel(relation=order)
+    best = best.iloc[order]
+    fig, ax = style.one_panel(style.COLUMN + 1.2, 0.155 * len(best) + 1.2)
+    y = np.arange(len(best))
+    right_end = 0.05
+    handles = []
     for name, colour, shift in (("with", style.BLUE, 0.12), ("without", style.VERMILION, -0.12)):
-        values, low, high = (
-            at[f"best_noop_{name}{suffix}"].values for suffix in ("", "_low", "_high")
-        )
+        values = chosen[f"best_noop_{name}"].values
+        low = chosen[f"best_noop_{name}_low"].values
+        high = chosen[f"best_noop_{name}_high"].values
         ax.hlines(y + shift, low, high, color=colour, linewidth=0.8, zorder=2)
         ax.scatter(values, y + shift, s=12, c=colour, zorder=3, linewidths=0)
         handles.append(_dot(colour, f"from words {name} the relation"))
-        top = max(top, float(np.nanmax(np.concatenate([values, np.nan_to_num(high)]), initial=0)))
-    ax.set_yticks(y, [f"{row.relation}  {row.head}" for row in found.itertuples()])
-    ax.set(xlim=(-0.01, min(1.02, top * 1.05)), ylim=(-0.7, len(found) - 0.3))
+        ends = np.concatenate([values, np.nan_to_num(high)])
+        right_end = max(right_end, float(np.nanmax(ends, initial=0)))
+    ax.set_yticks(y, [f"{row.relation}  {row.head}" for row in best.itertuples()])
+    ax.set(xlim=(-0.01, min(1.02, right_end * 1.05)), ylim=(-0.7, len(best) - 0.3))
     ax.set_xlabel(f"attention to {dataset.attrs.get('noop_target', 'sep')} tokens (share of 1)")
     ax.grid(axis="x")
     notes = [
         *data.ground(dataset, "best_noop_without"),
         "Bars: 95 % interval of the mean over examples",
     ]
-    return style.complete(
-        fig, "Do heads rest when their relation does not apply?", notes, handles, 1
-    )
+    title = "Do heads use a sink when their relation does not apply?"
+    return style.complete(fig, title, notes, handles, 1)
 
 
 def _dot(colour: str, label: str, **marker: Any) -> Line2D:
@@ -284,42 +288,46 @@ def _dot(colour: str, label: str, **marker: Any) -> Line2D:
     )
 
 
-def _fitting(dataset: xr.Dataset) -> pd.DataFrame:
-    """The rows of Table 1 that fit a page; relations of few pairs only where there are no
+def _rows_that_fit(dataset: xr.Dataset) -> pd.DataFrame:
+    """Return the rows of Table 1 that fit a page; relations of few pairs only if there are no
     others."""
-    found = dependency_table(dataset)
-    return (found if len(found) > 1 else dependency_table(dataset, fewest=1)).head(MOST)
+    rows = dependency_table(dataset)
+    if len(rows) <= 1:
+        rows = dependency_table(dataset, fewest=1)
+    return rows.head(MAX_RELATIONS)
 
 
 def _count_text(dataset: xr.Dataset) -> str:
-    total = (
-        int(dataset["count"].sel(relation="all"))
-        if "all" in dataset["relation"]
-        else int(dataset["count"].sum())
-    )
-    examples = dataset.attrs.get("examples")
-    return f"n = {total:,} word pairs" + (
-        f" in {int(examples):,} examples" if examples is not None else ""
-    )
+    counts = dataset["count"]
+    if "all" in dataset["relation"]:
+        counts = counts.sel(relation="all")
+    text = f"n = {int(counts.sum()):,} word pairs"
+    if "examples" in dataset.attrs:
+        text += f" in {int(dataset.attrs['examples']):,} examples"
+    return text
 
 
-def _left_out(dataset: xr.Dataset, shown: int) -> str:
-    left = int((dataset["count"] > 0).sum()) - shown
-    return f"{left} rarer relation{'s' if left > 1 else ''} not shown" if left > 0 else ""
+def _omitted_text(dataset: xr.Dataset, n_drawn: int) -> str:
+    n_omitted = int((dataset["count"] > 0).sum()) - n_drawn
+    if n_omitted <= 0:
+        return ""
+    plural = "s" if n_omitted > 1 else ""
+    return f"{n_omitted} rarer relation{plural} not shown"
 
 
-def _over(dataset: xr.Dataset) -> str:
-    return (
-        f" over {int(dataset.attrs['unit_count']):,} {dataset.attrs['units']}"
-        if "units" in dataset.attrs
-        else ""
-    )
+def _units_text(dataset: xr.Dataset) -> str:
+    if "units" not in dataset.attrs:
+        return ""
+    return f" over {int(dataset.attrs['unit_count']):,} {dataset.attrs['units']}"
 
 
-def _way(name: str, offset: int) -> str:
-    """A baseline in a word or two."""
-    named = {"uniform": "even attention", "first": "first word"}
-    return named.get(name, f"at {offset:+d}".replace("-", "−"))
+def _baseline_text(name: str, offset: int) -> str:
+    """Return a baseline in a word or two."""
+    if name == "uniform":
+        return "uniform"
+    if name == "first":
+        return "first word"
+    return f"at {offset:+d}".replace("-", "−")
 
 
 def _p_text(p: float) -> str:

@@ -18,21 +18,31 @@ from headwise.stats.corrections import correct, correct_families
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import share, wilson_interval
 
-# Ways that know no syntax: the best fixed offset; attention spread evenly; attention on the first
+# Baselines that know no syntax: the best fixed offset; uniform attention; attention on the first
 # token alone. Of equally good ones the bar is the first in this order.
 BASELINES = ("offset", "uniform", "first")
 DIRECTIONS = ("dependent_to_head", "head_to_dependent")
 DIMS = ("direction", "layer", "head", "relation")
+DIRECTED = ("direction", "relation")
+PAIR_UNITS = {"units": "share of pairs"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairTotals:
-    """Word pairs, for each unit (a document, or an example).
+    """Counts of word pairs, for each unit (a document, or an example).
 
-    `found[unit, direction, layer, head, relation]` and `possible[unit, direction, layer,
-    relation]`: pairs found and pairs that could be; `simple[unit, direction, relation, ...]`: pairs
-    that could be by their true offset (bins −reach..reach and one for all beyond), then pairs that
-    each other baseline finds; `pairs[relation, bin]`: all pairs."""
+    Attributes
+    ----------
+    found : ndarray
+        `[unit, direction, layer, head, relation]`: pairs that the head finds.
+    possible : ndarray
+        `[unit, direction, layer, relation]`: pairs that it could find.
+    simple : ndarray
+        `[unit, direction, relation, ...]`: the possible pairs by their true offset (bins
+        −reach..reach and one for all beyond), then the pairs that each other baseline finds.
+    pairs : ndarray
+        `[relation, bin]`: all pairs, by their true offset.
+    """
 
     found: np.ndarray
     possible: np.ndarray
@@ -40,74 +50,39 @@ class PairTotals:
     pairs: np.ndarray
 
 
-def accuracy_dataset(counts: PairTotals, rules: PairRules, correction: str) -> xr.Dataset:
-    """Accuracies, baselines, tests and best heads from counts.
+def accuracy_dataset(totals: PairTotals, rules: PairRules, correction: str) -> xr.Dataset:
+    """Return accuracies, baselines, tests and best heads.
 
     Parameters
     ----------
-    counts : PairTotals
+    totals : PairTotals
         For each unit.
     rules : PairRules
-        By which they were counted.
+        The rules they were counted by.
     correction : str
         Over relations.
     """
-    total = counts.pairs.sum(-1)
-    baseline, place = _best_offset(counts.pairs)
-    right = np.take_along_axis(counts.pairs, place[..., None], axis=-1)[..., 0]
-    baseline_low, baseline_high = wilson_interval(right, total)
-    by_offset = counts.simple.sum(0)[..., : rules.bins]
-    in_all = by_offset.sum(-1)
-    baseline_possible, place_possible = _best_offset(by_offset)
-    # What each baseline finds, for each unit: [baseline, unit, direction, relation].
-    offset_hits = np.take_along_axis(counts.simple, place_possible[None, ..., None], axis=-1)[
-        ..., 0
-    ]
-    simple = np.stack([offset_hits, *np.moveaxis(counts.simple[..., rules.bins :], -1, 0)])
-    simple_accuracy = share(simple.sum(1), in_all)
-    bar_place = simple.sum(1).argmax(0)
-    bar_hits = np.take_along_axis(simple, bar_place[None, None], axis=0)[0]
-    bar = np.where(
-        in_all > 0, np.take_along_axis(simple_accuracy, bar_place[None], axis=0)[0], np.nan
-    )
-    p_value, p_family = _tests(counts, bar_hits)
-    offsets = np.arange(-rules.reach, rules.reach + 1)
-    directed = ("direction", "relation")
-    units, words = {"units": "share of pairs"}, {"long_name": "head − dependent", "units": "words"}
-    tested = "finds more than the best baseline (bar): sign-flip test over units, one-tailed"
-    variables: dict[str, Any] = {
-        **accuracy_variables(
-            DIMS, counts.found, np.broadcast_to(counts.possible[:, :, :, None], counts.found.shape)
+    n_pairs = totals.pairs.sum(-1)
+    possible = np.broadcast_to(totals.possible[:, :, :, None], totals.found.shape)
+    variables: dict[str, Any] = accuracy_variables(DIMS, totals.found, possible)
+    variables |= {
+        "count": ("relation", n_pairs.astype(np.int64), {"long_name": "word pairs"}),
+        "few": ("relation", n_pairs < FEW, {"long_name": f"fewer than {FEW} pairs"}),
+    }
+    variables |= _offset_variables(totals, rules)
+    bar_variables, bar_hits = _bar(totals, rules)
+    variables |= bar_variables
+
+    p_value, p_family = _test_against_bar(totals, bar_hits)
+    variables |= {
+        "p_value": (
+            DIMS,
+            p_value,
+            {
+                "long_name": "finds more than the best baseline (bar): sign-flip test over units, "
+                "one-tailed"
+            },
         ),
-        "count": ("relation", total.astype(np.int64), {"long_name": "word pairs"}),
-        "possible": (
-            directed,
-            in_all.astype(np.int64),
-            {"long_name": "word pairs a head could find"},
-        ),
-        "few": ("relation", total < FEW, {"long_name": f"fewer than {FEW} pairs"}),
-        "baseline": (
-            "relation",
-            baseline,
-            units | {"long_name": "best fixed offset over all pairs"},
-        ),
-        "baseline_low": ("relation", baseline_low),
-        "baseline_high": ("relation", baseline_high),
-        "baseline_offset": ("relation", np.where(total > 0, offsets[place], 0), words),
-        "baseline_possible": (
-            directed,
-            baseline_possible,
-            units | {"long_name": "best fixed offset over possible pairs"},
-        ),
-        "baseline_possible_offset": (
-            directed,
-            np.where(in_all > 0, offsets[place_possible], 0),
-            words,
-        ),
-        "baseline_accuracy": (("baseline_kind", *directed), simple_accuracy, units),
-        "bar": (directed, bar, units | {"long_name": "the best of the baselines"}),
-        "bar_name": (directed, np.where(in_all > 0, np.array(BASELINES)[bar_place], "")),
-        "p_value": (DIMS, p_value, {"long_name": tested}),
         "p_family": (
             DIMS,
             p_family,
@@ -115,7 +90,7 @@ def accuracy_dataset(counts: PairTotals, rules: PairRules, correction: str) -> x
         ),
         "p_adjusted": (
             DIMS,
-            _over_relations(p_family, total, correction),
+            _correct_over_relations(p_family, n_pairs, correction),
             {"long_name": f"p_family corrected over relations ({correction})"},
         ),
     }
@@ -128,115 +103,198 @@ def accuracy_dataset(counts: PairTotals, rules: PairRules, correction: str) -> x
     return dataset.assign(best_heads(dataset))
 
 
-def _tests(counts: PairTotals, bar_hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """p of every head against the bar, by itself and over the heads and directions of a relation;
-    NaN where no pair was possible. `bar_hits[unit, direction, relation]`."""
-    shape = counts.found.shape[1:]
-    p_value, p_family = np.full(shape, np.nan), np.full(shape, np.nan)
-    tried = np.broadcast_to(counts.possible.sum(0)[:, :, None] > 0, shape)
-    for relation in range(shape[-1]):
-        own = tried[..., relation]
-        if not own.any():
-            continue
-        found = (
-            counts.found[..., relation].astype(np.float32) - bar_hits[:, :, None, None, relation]
-        )
-        tests = sign_flip_test(found[:, own])
-        p_value[..., relation][own], p_family[..., relation][own] = tests.p_value, tests.p_adjusted
-    return p_value, p_family
+# --- baselines ------------------------------------------------------------------------------------
 
 
-def _over_relations(p_family: np.ndarray, total: np.ndarray, correction: str) -> np.ndarray:
-    """Corrected over the relations of 30 pairs (or all, where none has so many); rarer ones are
-    never called."""
-    tested = (total >= FEW) | ~(total >= FEW).any()
-    adjusted = correct_families(np.where(tested, p_family, np.nan), correction)
-    return np.where(tested | np.isnan(p_family), adjusted, 1.0)
+def _offset_variables(totals: PairTotals, rules: PairRules) -> dict[str, Any]:
+    """Return the best fixed offset over all pairs, and over the pairs possible in a direction."""
+    offsets = np.arange(-rules.reach, rules.reach + 1)
+    n_pairs = totals.pairs.sum(-1)
+    accuracy, best_bin = _best_offset(totals.pairs)
+    hits = np.take_along_axis(totals.pairs, best_bin[..., None], axis=-1)[..., 0]
+    low, high = wilson_interval(hits, n_pairs)
+    possible_by_offset = totals.simple.sum(0)[..., : rules.bins]
+    n_possible = possible_by_offset.sum(-1)
+    possible_accuracy, possible_bin = _best_offset(possible_by_offset)
+    offset_attrs = {"long_name": "head − dependent", "units": "words"}
+    return {
+        "possible": (
+            DIRECTED,
+            n_possible.astype(np.int64),
+            {"long_name": "word pairs a head could find"},
+        ),
+        "baseline": (
+            "relation",
+            accuracy,
+            PAIR_UNITS | {"long_name": "best fixed offset over all pairs"},
+        ),
+        "baseline_low": ("relation", low),
+        "baseline_high": ("relation", high),
+        "baseline_offset": ("relation", np.where(n_pairs > 0, offsets[best_bin], 0), offset_attrs),
+        "baseline_possible": (
+            DIRECTED,
+            possible_accuracy,
+            PAIR_UNITS | {"long_name": "best fixed offset over possible pairs"},
+        ),
+        "baseline_possible_offset": (
+            DIRECTED,
+            np.where(n_possible > 0, offsets[possible_bin], 0),
+            offset_attrs,
+        ),
+    }
 
 
 def _best_offset(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The share of the commonest offset and its place, over the last axis, whose last entry (all
-    beyond) is none."""
-    return share(counts[..., :-1].max(-1), counts.sum(-1)), counts[..., :-1].argmax(-1)
+    """Return the share of the commonest offset and its bin, over the last axis."""
+    within_reach = counts[..., :-1]  # the last bin, all beyond, is no offset
+    return share(within_reach.max(-1), counts.sum(-1)), within_reach.argmax(-1)
+
+
+def _bar(totals: PairTotals, rules: PairRules) -> tuple[dict[str, Any], np.ndarray]:
+    """Return the accuracy of every baseline and the best of them, the bar; and what the bar finds,
+    `[unit, direction, relation]`."""
+    possible_by_offset = totals.simple.sum(0)[..., : rules.bins]
+    n_possible = possible_by_offset.sum(-1)
+    _, best_bin = _best_offset(possible_by_offset)
+    offset_hits = np.take_along_axis(totals.simple, best_bin[None, ..., None], axis=-1)[..., 0]
+    other_hits = np.moveaxis(totals.simple[..., rules.bins :], -1, 0)
+    hits = np.stack([offset_hits, *other_hits])  # [baseline, unit, direction, relation]
+    total_hits = hits.sum(1)
+    accuracy = share(total_hits, n_possible)
+    best = total_hits.argmax(0)
+    bar_hits = np.take_along_axis(hits, best[None, None], axis=0)[0]
+    bar = np.take_along_axis(accuracy, best[None], axis=0)[0]
+    is_possible = n_possible > 0
+    variables = {
+        "baseline_accuracy": (("baseline_kind", *DIRECTED), accuracy, PAIR_UNITS),
+        "bar": (
+            DIRECTED,
+            np.where(is_possible, bar, np.nan),
+            PAIR_UNITS | {"long_name": "the best of the baselines"},
+        ),
+        "bar_name": (DIRECTED, np.where(is_possible, np.array(BASELINES)[best], "")),
+    }
+    return variables, bar_hits
+
+
+# --- tests ----------------------------------------------------------------------------------------
+
+
+def _test_against_bar(totals: PairTotals, bar_hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the p-values of every head against the bar, by itself and over the heads and
+    directions of a relation; NaN where no pair was possible."""
+    shape = totals.found.shape[1:]
+    p_value = np.full(shape, np.nan)
+    p_family = np.full(shape, np.nan)
+    is_possible = np.broadcast_to(totals.possible.sum(0)[:, :, None] > 0, shape)
+    for relation in range(shape[-1]):
+        tested = is_possible[..., relation]
+        if not tested.any():
+            continue
+        found = totals.found[..., relation].astype(np.float32)
+        margin = found - bar_hits[:, :, None, None, relation]
+        tests = sign_flip_test(margin[:, tested])
+        p_value[..., relation][tested] = tests.p_value
+        p_family[..., relation][tested] = tests.p_adjusted
+    return p_value, p_family
+
+
+def _correct_over_relations(
+    p_family: np.ndarray, n_pairs: np.ndarray, correction: str
+) -> np.ndarray:
+    """Correct over the relations of 30 pairs or more; rarer ones are never significant.
+
+    Where no relation has 30 pairs, all are corrected over."""
+    has_enough = n_pairs >= FEW
+    is_tested = has_enough | ~has_enough.any()
+    adjusted = correct_families(np.where(is_tested, p_family, np.nan), correction)
+    return np.where(is_tested | np.isnan(p_family), adjusted, 1.0)
+
+
+# --- one head for each relation -------------------------------------------------------------------
 
 
 def best_heads(dataset: xr.Dataset) -> dict[str, xr.Variable]:
-    """For each relation the direction, layer and head with the highest accuracy; −1, `""` and NaN
-    where there is none.
+    """Return for each relation the direction, layer and head with the highest accuracy; −1, `""`
+    and NaN where there is none."""
+    # A decoder may see one pair in one direction and five hundred in the other: heads with fewer
+    # than 30 pairs are best heads only where no head has more.
+    n_tried = dataset["accuracy_n"].values
+    most_tried = n_tried.reshape(-1, n_tried.shape[-1]).max(0, initial=0)
+    has_enough = n_tried >= np.minimum(most_tried, FEW)
+    place, is_scored = argmax_heads(dataset["accuracy"].values, has_enough)
+    p_adjusted = np.where(is_scored, dataset["p_adjusted"].values[place], np.nan)
+    variables = _head_variables(dataset, place, is_scored, "best")
+    variables["best_p_adjusted"] = xr.Variable(("relation",), p_adjusted)
+    return variables
 
-    A decoder may see one pair in one direction and five hundred in the other: heads with fewer than
-    30 pairs are best heads only where no head has more."""
-    tries = dataset["accuracy_n"].values
-    enough = tries >= np.minimum(tries.reshape(-1, tries.shape[-1]).max(0, initial=0), FEW)
-    place, scored = argmax_heads(dataset["accuracy"].values, enough)
-    return _described(dataset, place, scored, "best") | {
-        "best_p_adjusted": xr.Variable(
-            ("relation",), np.where(scored, dataset["p_adjusted"].values[place], np.nan)
-        )
-    }
 
-
-def heads_at(
-    dataset: xr.Dataset, given: Mapping[str, tuple[int, ...]], name: str, correction: str
+def given_head_variables(
+    dataset: xr.Dataset, given: Mapping[str, tuple[int, ...]], prefix: str, correction: str
 ) -> dict[str, xr.Variable]:
-    """The same for heads that were found elsewhere: `given` has (direction, layer, head) for some
-    relations. Their p-values are corrected over those relations alone."""
+    """Return the same for heads found on another text.
+
+    `given` has (direction, layer, head) for some relations. Their p-values are corrected over those
+    relations alone."""
     labels = [str(label) for label in dataset["relation"].values]
-    places = np.array([given.get(label, (0, 0, 0)) for label in labels], dtype=int).reshape(-1, 3)
-    place = (*places.T, np.arange(len(labels)))
-    scored = np.array([label in given for label in labels]) & (
-        dataset["accuracy_n"].values[place] > 0
-    )
-    out = _described(dataset, place, scored, name)
-    p_adjusted = correct(out[f"{name}_p_value"].values, correction)
-    return out | {f"{name}_p_adjusted": xr.Variable(("relation",), p_adjusted)}
+    places = [given.get(label, (0, 0, 0)) for label in labels]
+    direction, layer, head = np.array(places, dtype=int).reshape(-1, 3).T
+    place = (direction, layer, head, np.arange(len(labels)))
+    is_given = np.array([label in given for label in labels])
+    is_scored = is_given & (dataset["accuracy_n"].values[place] > 0)
+    variables = _head_variables(dataset, place, is_scored, prefix)
+    p_adjusted = correct(variables[f"{prefix}_p_value"].values, correction)
+    variables[f"{prefix}_p_adjusted"] = xr.Variable(("relation",), p_adjusted)
+    return variables
 
 
-def _described(
-    dataset: xr.Dataset, place: Places, scored: np.ndarray, name: str
+def _head_variables(
+    dataset: xr.Dataset, place: Places, is_scored: np.ndarray, prefix: str
 ) -> dict[str, xr.Variable]:
-    """What is known of one head for each relation, under `name_...`; −1, `""` and NaN where
-    `scored` is False."""
+    """Return what is known of one head for each relation, as variables `PREFIX_...`; −1, `""` and
+    NaN where `is_scored` is False."""
     direction, layer, head, relation = place
-    names = ("accuracy", "accuracy_low", "accuracy_high", "p_value")
-    out = {key: np.where(scored, dataset[key].values[place], np.nan) for key in names}
-    out["baseline"] = np.where(scored, dataset["bar"].values[direction, relation], np.nan)
-    out |= {
-        "baseline_name": np.where(scored, dataset["bar_name"].values[direction, relation], ""),
-        "direction": np.where(scored, np.array(DIRECTIONS)[direction], ""),
-        "layer": np.where(scored, layer, -1),
-        "head": np.where(scored, head, -1),
-        "accuracy_n": np.where(scored, dataset["accuracy_n"].values[place], 0),
-        "margin": out["accuracy"] - out["baseline"],
-    }
-    return {f"{name}_{key}": xr.Variable(("relation",), array) for key, array in out.items()}
+    values: dict[str, np.ndarray] = {}
+    for name in ("accuracy", "accuracy_low", "accuracy_high", "p_value"):
+        values[name] = np.where(is_scored, dataset[name].values[place], np.nan)
+    bar = dataset["bar"].values[direction, relation]
+    bar_name = dataset["bar_name"].values[direction, relation]
+    values["baseline"] = np.where(is_scored, bar, np.nan)
+    values["baseline_name"] = np.where(is_scored, bar_name, "")
+    values["direction"] = np.where(is_scored, np.array(DIRECTIONS)[direction], "")
+    values["layer"] = np.where(is_scored, layer, -1)
+    values["head"] = np.where(is_scored, head, -1)
+    values["accuracy_n"] = np.where(is_scored, dataset["accuracy_n"].values[place], 0)
+    values["margin"] = values["accuracy"] - values["baseline"]
+    return {f"{prefix}_{name}": xr.Variable(("relation",), array) for name, array in values.items()}
 
 
-def headline(dataset: xr.Dataset, name: str) -> list[str]:
-    """A line for each relation of 30 pairs, the commonest first: the head (`best` or `given`)
-    against the bar."""
-    at = dataset.isel(relation=np.argsort(-dataset["count"].values, kind="stable"))
-    known = at["relation"].values[
-        (at[f"{name}_layer"].values >= 0) & (at[f"{name}_accuracy_n"].values >= FEW)
-    ]
+def summary_lines(dataset: xr.Dataset, prefix: str) -> list[str]:
+    """Return a line for each relation of 30 pairs, the commonest first: the head (`best` or
+    `given`) against the bar."""
+    order = np.argsort(-dataset["count"].values, kind="stable")
+    ordered = dataset.isel(relation=order)
+    is_scored = ordered[f"{prefix}_layer"].values >= 0
+    has_enough = is_scored & (ordered[f"{prefix}_accuracy_n"].values >= FEW)
+    shown = has_enough if has_enough.any() else is_scored
     rows = []
-    for relation in known if len(known) else at["relation"].values[at[f"{name}_layer"].values >= 0]:
-        one = at.sel(relation=relation)
-        head, accuracy, count = format_accuracy(one, name)
-        direction = str(one[f"{name}_direction"].values)
-        way = str(one[f"{name}_baseline_name"].values)
-        if way == "offset":
-            way += f" {int(one['baseline_possible_offset'].sel(direction=direction)):+d}"
-        bar, p = (
-            f"{way} {100 * float(one[f'{name}_baseline']):.1f} %",
-            format_p_value(float(one[f"{name}_p_adjusted"])),
-        )
-        rows.append((str(relation), head, direction.replace("_", " "), accuracy, count, bar, p))
-    title = (
-        "Best head of each relation" if name == "best" else "Heads found elsewhere, on this text"
-    )
-    over = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
+    for relation in ordered["relation"].values[shown]:
+        of_relation = ordered.sel(relation=relation)
+        head, accuracy, count = format_accuracy(of_relation, prefix)
+        direction = str(of_relation[f"{prefix}_direction"].values)
+        baseline = str(of_relation[f"{prefix}_baseline_name"].values)
+        if baseline == "offset":
+            offset = int(of_relation["baseline_possible_offset"].sel(direction=direction))
+            baseline += f" {offset:+d}"
+        bar = f"{baseline} {100 * float(of_relation[f'{prefix}_baseline']):.1f} %"
+        p_value = format_p_value(float(of_relation[f"{prefix}_p_adjusted"]))
+        arrow = direction.replace("_", " ")
+        rows.append((str(relation), head, arrow, accuracy, count, bar, p_value))
+    title = "Heads found elsewhere, on this text"
+    if prefix == "best":
+        title = "Best head of each relation"
+    units = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
     return [
-        f"{title}, against the best of offset, even attention and first word (over {over}):",
+        f"{title}, against the best of offset, uniform attention and first word (over {units}):",
         *align_columns(rows),
     ]

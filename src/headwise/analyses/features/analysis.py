@@ -41,22 +41,22 @@ class Features(RandomNull, ItemObserver):
 
     - `attention[layer, head, feature]`: from all tokens, with `attention_n` and a 95 % interval;
       `uniform[layer, feature]`: what uniform attention would give on the same inputs;
-    - `from_cls[head, feature]`: in the last layer, from the first token alone, `max_t A[0, t]` (Fig 7); NaN without a
-      cls token and for causal models;
+    - `from_cls[head, feature]`: in the last layer, from the first token alone, `max_t A[0, t]` (Fig
+      7); NaN without a cls token and for causal models;
     - `inputs_left_out[feature]`: inputs without the feature;
-    - `first[feature]`: what a head with all its attention on token 0 would give (the sink of many models): the share of
-      inputs, of those with the feature, whose token 0 has it;
-    - `excess[layer, head, feature]`: `Σ_i A[i, t]` of the feature's tokens minus that of the tokens around them (up to
-      two on either side, as many before as behind where that can be, none of the feature), the mean
-      over tokens, then over inputs: by how many times what uniform attention gives a token it gets
-      more than its neighbours. Token 0 has no part in it, so that a head which looks at token 0
-      alone has 0, as has a uniform one. `p_value`: one-tailed z-test of `excess > 0`; `p_adjusted`:
-      by Holm over heads × features;
-    - `random_excess`, `random_bound[feature]`: the mean excess of heads of random-weights models of the same shape, as
-      sharp as this one, on the same inputs, and what, at 0.05, none of their heads passes;
-      `above_random`: `excess − random_bound`;
-    - `stands_out`: `p_adjusted < 0.05`, 30 inputs or more, an excess of `margin` or more and above `random_bound`: what
-      a head must have to be called one that looks at the feature.
+    - `first[feature]`: what a head with all its attention on token 0 would give (the sink of many
+      models): the share of inputs, of those with the feature, whose token 0 has it;
+    - `excess[layer, head, feature]`: `Σ_i A[i, t]` of the feature's tokens minus that of the tokens
+      around them (up to two on either side, as many before as behind where that can be, none of the
+      feature), the mean over tokens, then over inputs: by how many times what uniform attention
+      gives a token it gets more than its neighbours. Token 0 has no part in it, so that a head
+      which looks at token 0 alone has 0, as has a uniform one. `p_value`: one-tailed z-test of
+      `excess > 0`; `p_adjusted`: by Holm over heads × features;
+    - `random_excess`, `random_bound[feature]`: the mean excess of heads of random-weights models of
+      the same shape, as sharp as this one, on the same inputs, and what, at 0.05, none of their
+      heads passes; `above_random`: `excess − random_bound`;
+    - `stands_out`: `p_adjusted < 0.05`, 30 inputs or more, an excess of `margin` or more and above
+      `random_bound`: what a head must have to be called one that looks at the feature.
 
     Attribute `matched_nothing`: features that no token of the corpus has.
 

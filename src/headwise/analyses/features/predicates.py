@@ -14,12 +14,8 @@ from headwise.analyses.contract import Shape
 from headwise.analyses.items import known_relations, missing_annotation_reason, relation_matches
 from headwise.core.errors import ParameterError, unknown
 from headwise.text.encode import Encoded
-from headwise.text.example import ROLES, Example
+from headwise.text.example import ROLES, UPOS, Example
 
-UPOS = (
-    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
-    "VERB", "X",
-)  # fmt: skip
 KEYS = ("upos", "relation", "lemma", "form", "token")
 TOKENS = ("cls", "sep", "punct", *ROLES)
 SYNTAX = "name: key=value|value & key!=value, with the keys upos, relation, lemma, form, token and `;` between features"

@@ -66,29 +66,29 @@ class Frames(RandomNull):
     Of each sentence the links (target, core element) that pass the filters; every pair of their
     pieces (i of the target, j of the element) counts.
 
-    - `score[layer, head]`: the largest `A[i, j]` over the pairs of all links of a sentence, then the mean over
-      sentences; `score_reverse`: of `A[j, i]`; `score_both`: of the larger; each with `_n`, `_low`,
-      `_high`. A decoder's pairs count where they are visible;
-    - `above[layer, head]`: the score lies above the `percentile`-th percentile of all heads' (the paper's rule; the
-      attribute `cut` is that value);
-    - `p_value`, `reverse_p_value`, `both_p_value[layer, head]`: permutation tests against three nulls, the largest p of
-      the three. `moved`: every link is moved along its sentence, target and element together, by a
-      random number of tokens, so that all distances stay; `other_target`: the same element, at its
-      place, seen from another word of the sentence; `other_element`: the same target, at its place,
-      looking at other words. A head that likes a distance, a word or a place scores as high under
-      one of them. p is the share of `permutations` whose mean score is at least as large;
-      `p_adjusted` and so on: corrected over heads by the largest standardised score of each
-      permutation (Westfall and Young); none of them from fewer than 30 sentences. `expected`,
-      `expected_reverse`, `expected_both`: the mean over permutations, of the null where it is
-      largest; `excess`: `score − expected`;
-    - `random_excess`, an attribute: the mean `excess` of heads of random-weights models of the same shape, as sharp as
-      this one, on the same sentences (they keep words, places, distances and links; only the
-      training is missing); `random_bound`: what, at 0.05, none of their heads passes;
-      `above_random[layer, head]`: `excess − random_bound`;
-    - `stands_out[layer, head]`: `p_adjusted < 0.05`, 30 sentences or more, an excess of `margin` or more and above
-      `random_bound`: what a head must have to be called one that follows frames;
-    - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences and links of each,
-      with `_n`, `_low`, `_high`.
+    - `score[layer, head]`: the largest `A[i, j]` over the pairs of all links of a sentence, then
+      the mean over sentences; `score_reverse`: of `A[j, i]`; `score_both`: of the larger; each with
+      `_n`, `_low`, `_high`. A decoder's pairs count where they are visible;
+    - `above[layer, head]`: the score lies above the `percentile`-th percentile of all heads' (the
+      paper's rule; the attribute `cut` is that value);
+    - `p_value`, `reverse_p_value`, `both_p_value[layer, head]`: permutation tests against three
+      nulls, the largest p of the three. `moved`: every link is moved along its sentence, target and
+      element together, by a random number of tokens, so that all distances stay; `other_target`:
+      the same element, at its place, seen from another word of the sentence; `other_element`: the
+      same target, at its place, looking at other words. A head that likes a distance, a word or a
+      place scores as high under one of them. p is the share of `permutations` whose mean score is
+      at least as large; `p_adjusted` and so on: corrected over heads by the largest standardised
+      score of each permutation (Westfall and Young); none of them from fewer than 30 sentences.
+      `expected`, `expected_reverse`, `expected_both`: the mean over permutations, of the null where
+      it is largest; `excess`: `score − expected`;
+    - `random_excess`, an attribute: the mean `excess` of heads of random-weights models of the same
+      shape, as sharp as this one, on the same sentences (they keep words, places, distances and
+      links; only the training is missing); `random_bound`: what, at 0.05, none of their heads
+      passes; `above_random[layer, head]`: `excess − random_bound`;
+    - `stands_out[layer, head]`: `p_adjusted < 0.05`, 30 sentences or more, an excess of `margin` or
+      more and above `random_bound`: what a head must have to be called one that follows frames;
+    - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences
+      and links of each, with `_n`, `_low`, `_high`.
 
     Parameters
     ----------

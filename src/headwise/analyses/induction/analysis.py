@@ -55,26 +55,26 @@ class Induction(Experiment):
 
     Over the rows i of the second half, averaged in a sequence, then over sequences:
 
-    - `prefix_matching[layer, head]`: `A[i, i−T+1]`, the token after the earlier occurrence; `duplicate`: `A[i, i−T]`,
-      the earlier occurrence; `previous`: `A[i, i−1]`. Each with count and 95 % interval over
-      sequences; `_p`: the largest of three p-values, so that all nulls must fall: the mean is no
-      more than `least` times that of a uniform head (`uniform[layer]`, the mean of `1/|V(i)|`;
-      Student's t over sequences); it is one of the means at the offsets at which nothing repeats
-      (2..T−2, T+1, T+2; Student's prediction interval); it is no more than the largest of them
-      (Student's t over sequences). Random weights need all three: they like some positions, like a
-      token that is their own a little, and like both more the sharper they are; `_p_adjusted`:
-      corrected over heads (Holm);
-    - `profile[layer, head, offset]`: mean weight by offset, −T−2 to 0, over the rows that have a token of the sequence
-      there;
-    - `copying[layer, head]`: what the head adds directly to the logit of the token it most attends to, less the mean
-      over the vocabulary (pre-norm decoders only);
-    - `loss[half]`: mean loss of the first and second half in nats; the attributes `gain` (first less second),
-      `gain_low`, `gain_high`, `gain_p`: where it is not above zero there is no induction to find,
-      and `induces` is 0;
-    - `disabled_effect`, an attribute, with interval: rise of the second half's loss when the `disable` best heads by
-      `prefix_matching` attend uniformly; `drawn_effect[draw]`: the same for as many random heads of
-      the same layers; `disabled_p`: the share of draws (and the set itself) that reach it. Only
-      where the model induces.
+    - `prefix_matching[layer, head]`: `A[i, i−T+1]`, the token after the earlier occurrence;
+      `duplicate`: `A[i, i−T]`, the earlier occurrence; `previous`: `A[i, i−1]`. Each with count and
+      95 % interval over sequences; `_p`: the largest of three p-values, so that all nulls must
+      fall: the mean is no more than `least` times that of a uniform head (`uniform[layer]`, the
+      mean of `1/|V(i)|`; Student's t over sequences); it is one of the means at the offsets at
+      which nothing repeats (2..T−2, T+1, T+2; Student's prediction interval); it is no more than
+      the largest of them (Student's t over sequences). Random weights need all three: they like
+      some positions, like a token that is their own a little, and like both more the sharper they
+      are; `_p_adjusted`: corrected over heads (Holm);
+    - `profile[layer, head, offset]`: mean weight by offset, −T−2 to 0, over the rows that have a
+      token of the sequence there;
+    - `copying[layer, head]`: what the head adds directly to the logit of the token it most attends
+      to, less the mean over the vocabulary (pre-norm decoders only);
+    - `loss[half]`: mean loss of the first and second half in nats; the attributes `gain` (first
+      less second), `gain_low`, `gain_high`, `gain_p`: where it is not above zero there is no
+      induction to find, and `induces` is 0;
+    - `disabled_effect`, an attribute, with interval: rise of the second half's loss when the
+      `disable` best heads by `prefix_matching` attend uniformly; `drawn_effect[draw]`: the same for
+      as many random heads of the same layers; `disabled_p`: the share of draws (and the set itself)
+      that reach it. Only where the model induces.
 
     Parameters
     ----------

@@ -33,13 +33,12 @@ from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.stats.tests import mean_above
 from headwise.text.encode import Batch, Encoded, batches
+from headwise.text.example import UPOS
 
 HEADS = ("layer", "head")
 TOLERANCE = 1e-4
 PIECE = 32
 MEMORY = 2**29  # bytes of what one batch keeps
-_TAGS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X"
-UPOS = tuple(_TAGS.split())
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,16 @@ class Logits(Experiment):
     float32 nothing is said). Mean over the tokens of an example, then over examples, with count and
     95 % interval:
 
-    - `direct[layer, head]`: contribution to the logit of the next token, less the mean over the vocabulary (or less the
-      logit of the token `against`); `direct_other[layer]`: of the feed-forward branch;
-      `direct_bias[layer]`: of the biases of attention; `direct_embedding`, `direct_constant`: of
-      the embedding and of the last biases; `logit`: the model's own;
-    - `specific[layer, head]`: the same, less what the head adds to the logit of the token that comes next at this place
-      in another text: a head that raises common tokens everywhere, which random weights do too, has
-      none; `specific_p`: over examples, two-sided (Student's t); `specific_p_adjusted`: corrected
-      over heads (Holm);
-    - `direct_upos[layer, head, upos]`: by the part of speech of the next token, where the corpus has them.
+    - `direct[layer, head]`: contribution to the logit of the next token, less the mean over the
+      vocabulary (or less the logit of the token `against`); `direct_other[layer]`: of the
+      feed-forward branch; `direct_bias[layer]`: of the biases of attention; `direct_embedding`,
+      `direct_constant`: of the embedding and of the last biases; `logit`: the model's own;
+    - `specific[layer, head]`: the same, less what the head adds to the logit of the token that
+      comes next at this place in another text: a head that raises common tokens everywhere, which
+      random weights do too, has none; `specific_p`: over examples, two-sided (Student's t);
+      `specific_p_adjusted`: corrected over heads (Holm);
+    - `direct_upos[layer, head, upos]`: by the part of speech of the next token, where the corpus
+      has them.
 
     Parameters
     ----------

@@ -60,19 +60,23 @@ class Patterns(Observer):
     and classified by a network of eight convolutions; its class is the most probable one (Kovaleva
     et al. 2019, §4.1).
 
-    - `proportion[layer, head, pattern]`: share of examples whose map is called that, with Wilson's 95 % interval;
-    - `probability[layer, head, pattern]`: the mean probability the network gives, with its interval;
-    - `overall[pattern]`: the share over all heads and examples (Fig 2), with an interval over examples;
-    - `overall_corrected[pattern]`, `proportion_corrected[layer, head, pattern]`: the true shares that the classifier's
-      known confusion would turn into those (least squares on the simplex); the interval of the
-      former holds the doubt about examples and about the confusion, whose labelled maps are drawn
-      by head. NaN where the correction is likely to do more harm than good (attribute
-      `correction_helps`): then there are only counts. That is so where the mistakes on half of the
-      labelled heads (of a model never seen: on another model) do not bring the other half nearer to
-      its labels, and where the correction adds more variance than it takes bias away;
-    - `confusion[pattern, said]`: the counts on held-out labelled maps behind the correction: of encoders or of causal
-      models, of models that the classifier was trained on or of one it never saw, as the model at
-      hand is (attribute `error_model`).
+    - `proportion[layer, head, pattern]`: share of examples whose map is called that, with Wilson's
+      95 % interval;
+    - `probability[layer, head, pattern]`: the mean probability the network gives, with its
+      interval;
+    - `overall[pattern]`: the share over all heads and examples (Fig 2), with an interval over
+      examples;
+    - `overall_corrected[pattern]`, `proportion_corrected[layer, head, pattern]`: the true shares
+      that the classifier's known confusion would turn into those (least squares on the simplex);
+      the interval of the former holds the doubt about examples and about the confusion, whose
+      labelled maps are drawn by head. NaN where the correction is likely to do more harm than good
+      (attribute `correction_helps`): then there are only counts. That is so where the mistakes on
+      half of the labelled heads (of a model never seen: on another model) do not bring the other
+      half nearer to its labels, and where the correction adds more variance than it takes bias
+      away;
+    - `confusion[pattern, said]`: the counts on held-out labelled maps behind the correction: of
+      encoders or of causal models, of models that the classifier was trained on or of one it never
+      saw, as the model at hand is (attribute `error_model`).
 
     Parameters
     ----------

@@ -58,12 +58,12 @@ def images(mass: Tensor, seen_pairs: Tensor, lengths: Tensor) -> Tensor:
 
     Maps of fewer than SIZE groups are stretched by repeating their cells. Channels:
 
-    - `seen`: the map as a labeller sees it, the square root of the weight over the map's 99th percentile of visible
-      weights, at most 1;
+    - `seen`: the map as a labeller sees it, the square root of the weight over the map's 99th
+      percentile of visible weights, at most 1;
     - `weight`: the square root of the weight itself;
     - `visible`: 1 where a query may look;
-    - `column`: the square root of the mean weight of each column over the rows that may look there, along the whole
-      column;
+    - `column`: the square root of the mean weight of each column over the rows that may look there,
+      along the whole column;
     - `offset`: the square root of the mean weight at each distance from the diagonal, along it.
     """
     groups = lengths.clamp(max=SIZE)

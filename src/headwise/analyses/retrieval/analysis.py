@@ -42,12 +42,12 @@ class Retrieval(Experiment):
     the model answers greedily. For a needle token that is said, a head scores if its largest weight
     at that step lies on that token in the needle.
 
-    - `score[layer, head]`: share of the needle's tokens scored, mean over the trials in which at least half of the
-      needle was said, with count and interval over trials; `score_p`: over trials, the mean is no
-      more than 0.1, from which Wu et al. speak of a retrieval head (Student's t);
-      `score_p_adjusted`: corrected over heads (Holm);
-    - `emitted[length, depth]`: share of the needle said, mean over needles; `passed[length, depth]`: share of trials in
-      which at least half was.
+    - `score[layer, head]`: share of the needle's tokens scored, mean over the trials in which at
+      least half of the needle was said, with count and interval over trials; `score_p`: over
+      trials, the mean is no more than 0.1, from which Wu et al. speak of a retrieval head
+      (Student's t); `score_p_adjusted`: corrected over heads (Holm);
+    - `emitted[length, depth]`: share of the needle said, mean over needles; `passed[length,
+      depth]`: share of trials in which at least half was.
 
     A model that passes no trial cannot do the task: it gets no scores, and `trials_passed` is 0.
 

@@ -1,9 +1,18 @@
-"""Roles without matrices: what their sieves ask of the attention kernel, and the scores that come
-of the answers.
+"""Sieve bias computed from statistics of the attention kernel, without weights or matrices.
 
-For a row t, β(t) is the mass on the sieve over the mass that even attention has there: both are
-answers to one ask. The first token is asked for apart and added: what is left beside it is exact
-however little it is."""
+The story in three steps:
+
+1. `request_sieves`: every sieve of a known form (`sieves/forms.py`) is a request for statistics: a
+   band requests offsets, a key set a column, equal labels a pair of label arrays, arcs single
+   weights. The same statistics of uniform attention are requested with them.
+2. `uniform_sieves`: what uniform attention gives each sieve, computed once for all layers that see
+   the same keys.
+3. `bias_sums_from_stats`: for a row t, β(t) is the mass on the sieve over the mass that uniform
+   attention has there. Sums over rows go to the state of the analysis.
+
+The first token is requested apart and added: the mass beside it is then exact however small it is.
+How the scores are tested is in `significance.py`.
+"""
 
 from __future__ import annotations
 
@@ -25,252 +34,316 @@ from headwise.analyses.roles.sieves.forms import (
 from headwise.models.statistics import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
 from headwise.text.encode import Batch, Encoded
 
-FIRST = "kind first"  # the same set of keys that `surface` asks for
+# The name under which `surface` requests the same set of keys: it is then computed once for both.
+FIRST_TOKEN = "kind first"
 
 
-def asked_of(sieves: Sequence[Sieve], batch: Batch) -> StatsRequest | None:
-    """What these sieves ask; None where one of them is known to its function alone."""
-    forms = [sieve.form for sieve in sieves]
-    if any(form is None for form in forms):
-        return None
-    sides = [TokenAxis(row, 0, len(row), False) for row in batch.rows]
+# --- 1. what is requested -------------------------------------------------------------------------
+
+
+def request_sieves(sieves: Sequence[Sieve], batch: Batch) -> StatsRequest | None:
+    """Return the statistics these sieves need; None if one of them is a plain function."""
+    axes = [_key_axis(row) for row in batch.rows]
     columns: dict[str, Tensor] = {}
-    labels: dict[str, tuple[Tensor, Tensor]] = {}
+    equal_labels: dict[str, tuple[Tensor, Tensor]] = {}
     pairs: dict[str, Tensor] = {}
-    offsets = frozenset[int]()
-    for sieve, form in zip(sieves, forms, strict=True):
-        if isinstance(form, OffsetBand):
-            offsets |= set(form.offsets)
-        elif isinstance(form, KeySet):
-            columns[_name(sieve)] = _but_first(
-                _filled(batch, [form.of(side)[0] for side in sides], False), False
-            )
-        elif isinstance(form, EqualLabels) and form.name not in labels:
-            own, theirs = (
-                [side_labels(side)[0] for side in sides] for side_labels in (form.own, form.theirs)
-            )
-            if any(
-                (one >= 0).any() for one in own
-            ):  # a label that no token has costs as much as one that some have
-                labels[form.name] = (
-                    _filled(batch, own, -1),
-                    _but_first(_filled(batch, theirs, -1), -1),
-                )
-        elif isinstance(form, RelationArcs):
-            pairs[_name(sieve)] = _pairs(sieve, form, batch)
-    if any(isinstance(form, EqualLabels) and not form.itself for form in forms):
-        offsets |= {0}
-    columns[FIRST] = batch.token_mask("first")
-    return StatsRequest(columns, labels, offsets, pairs, without_sink=True, uniform=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Even:
-    """What even attention makes of one sieve, the same for all layers that see the same keys.
-
-    `factor[example, 1, row]` is 1 over its share, 0 where the sieve is empty; `to_first`, the same
-    where the first token is in it; `rest`, the factor without the first token. `count`, `most`:
-    sums over rows. None: nothing."""
-
-    factor: Tensor
-    to_first: Tensor | None
-    count: Tensor
-    most: Tensor
-    rest: Tensor | None
-
-
-def settled(sieves: Sequence[Sieve], answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
-    """The sums of one layer, as `shares.reduced` has them."""
-    even = answers.uniform
-    assert even is not None
-    assert answers.without_sink is not None
-    tiny = torch.finfo(torch.float32).tiny
-    of_tokens = None if answers.sink is None else 1 / (1 - answers.sink).clamp(min=tiny)
-    # The answers stay beside what comes of them, so that their id stays their own.
-    known, later, causal = batch.remember(
-        ("roles even", tuple(sieve.name for sieve in sieves), id(even)),
-        lambda: evenly(sieves, answers, batch),
-    )[1:]
-    first, used, left = answers.columns[FIRST], None, None
-    if causal:
-        mass = (
-            answers.without_sink.mass
-            if of_tokens is None
-            else answers.without_sink.mass * of_tokens
-        )
-        used = later & (mass > MIN_MASS_WITHOUT_SINK)
-        left = torch.where(used, 1 / answers.without_sink.mass.clamp(min=tiny), 0.0)
-    names = ("total", "count", "most", "total_rest", "count_rest")
-    sums: dict[str, list[Tensor]] = {name: [] for name in names[: 5 if causal else 3]}
-    nothing = first.new_zeros(len(first), first.shape[1], dtype=torch.float64)
-    for sieve, one in zip(sieves, known, strict=True):
-        sums["count"].append(nothing[:, :1] if one is None else one.count)
-        sums["most"].append(nothing[:, :1] if one is None else one.most)
-        if one is None:
-            for name in ("total", "total_rest", "count_rest"):
-                if name in sums:
-                    sums[name].append(nothing)
-            continue
-        assert sieve.form is not None
-        others = _mass(sieve, sieve.form, answers, batch)
-        share = others if of_tokens is None else others * of_tokens
-        total = torch.linalg.vecdot(share, one.factor.expand_as(share)).double()
-        if one.to_first is not None:
-            share = first if of_tokens is None else first * of_tokens
-            total = total + torch.linalg.vecdot(share, one.to_first.expand_as(share)).double()
-        sums["total"].append(total)
-        if left is not None and used is not None:
-            assert one.rest is not None
-            sums["total_rest"].append(
-                torch.linalg.vecdot(others * left, one.rest.expand_as(others)).double()
-            )
-            sums["count_rest"].append(
-                torch.bmm(used.float(), (one.rest > 0).float().transpose(1, 2))[..., 0].double()
-            )
-    found = {name: torch.stack(parts, dim=-1) for name, parts in sums.items()}
-    if causal:
-        resting = (first if of_tokens is None else first * of_tokens) * later
-        found |= {"first": resting.double().sum(-1), "later": later.double().sum(-1)}
-    return found
-
-
-def evenly(
-    sieves: Sequence[Sieve], answers: StatsResult, batch: Batch
-) -> tuple[StatsResult, list[_Even | None], Tensor, bool]:
-    """Even attention to each sieve, None where it holds nothing; the rows after the first; whether
-    the model may be a causal one."""
-    even = answers.uniform
-    assert even is not None
-    assert even.without_sink is not None
-    seen = answers.n_visible[:, None]
-    later = batch.attention_mask[:, None] & (torch.arange(seen.shape[-1], device=seen.device) > 0)
-    # Rows without the first token are of use in decoders alone; to ask a GPU what this is would be
-    # to wait for it.
-    causal = answers.n_visible.is_cuda or not bool((answers.n_visible[:, 0] > 1).any())
-    found: list[_Even | None] = []
+    offsets: set[int] = set()
     for sieve in sieves:
-        assert sieve.form is not None
-        other, to_first = _mass(sieve, sieve.form, even, batch), _holds_first(sieve, batch)
-        share = other + even.columns[FIRST] * to_first
-        # Rounding must not make a token of nothing: the least share there is, is 1 / |V(t)|.
-        some = share * seen > 0.5
-        if answers.n_visible.device.type == "cpu" and not bool(
-            some.any()
-        ):  # a GPU would have to be waited for
-            found.append(None)
-            continue
-        factor = torch.where(some, 1 / share.clamp(min=1e-12), 0.0)
-        aside = to_first if to_first.device.type != "cpu" or bool(to_first.any()) else None
-        rest = None
-        if causal:
-            beside = (other * seen > 0.5) & later
-            rest = torch.where(beside, even.without_sink.mass / other.clamp(min=1e-12), 0.0)
-        count, most = (value.double().sum(-1) for value in (some, factor))
-        found.append(_Even(factor, None if aside is None else factor * aside, count, most, rest))
-    return even, found, later, causal
-
-
-def _holds_first(sieve: Sieve, batch: Batch) -> Tensor:
-    """`[example, 1, row]`: whether the first token is in the sieve of a row."""
-    form = sieve.form
-
-    def of_row(row: Encoded) -> np.ndarray:
-        side, place = TokenAxis(row, 0, len(row), False), np.arange(len(row))
-        found: np.ndarray
+        form = sieve.form
+        if form is None:
+            return None
         if isinstance(form, OffsetBand):
-            found = (-place >= form.low) & (-place <= form.high)
+            offsets.update(form.offsets)
         elif isinstance(form, KeySet):
-            found = form.of(side)[0, 0] & (place >= int(form.from_later))
+            keys = _pad(batch, [form.of(axis)[0] for axis in axes], padding=False)
+            columns[_stat_name(sieve)] = _clear_first(keys, False)
         elif isinstance(form, EqualLabels):
-            own = form.own(side)[0]
-            found = (own == form.theirs(side)[0, 0]) & (own >= 0) & (place >= int(not form.itself))
+            if form.name not in equal_labels:
+                query_labels = [form.own(axis)[0] for axis in axes]
+                # Labels that no token has would cost as much as any others.
+                if any((labels >= 0).any() for labels in query_labels):
+                    key_labels = _pad(batch, [form.theirs(axis)[0] for axis in axes], padding=-1)
+                    equal_labels[form.name] = (
+                        _pad(batch, query_labels, padding=-1),
+                        _clear_first(key_labels, -1),
+                    )
+            if not form.itself:
+                offsets.add(0)  # the attention of a token to itself is subtracted
         else:
-            assert form is not None
-            looking, key = form.pairs(row)
-            found = np.isin(place, looking[key == 0])
-        return found
-
-    def make() -> Tensor:
-        return _filled(batch, [of_row(row) for row in batch.rows], False)[:, None]
-
-    return batch.remember(("holds first", sieve.name), make)
+            pairs[_stat_name(sieve)] = _arc_pairs(sieve, form, batch)
+    columns[FIRST_TOKEN] = batch.token_mask("first")
+    return StatsRequest(
+        columns, equal_labels, frozenset(offsets), pairs, without_sink=True, uniform=True
+    )
 
 
-def _but_first(values: Tensor, nothing: int | bool) -> Tensor:
-    values[:, 0] = nothing
-    return values
+def _key_axis(row: Encoded) -> TokenAxis:
+    return TokenAxis(row, 0, len(row), as_column=False)
 
 
-def _name(sieve: Sieve) -> str:
+def _stat_name(sieve: Sieve) -> str:
     return f"role {sieve.name}"
 
 
-def _mass(sieve: Sieve, form: SieveForm, answers: StatsResult, batch: Batch) -> Tensor:
-    """The mass on a sieve without the first token, `[example, head, row]`."""
-    if isinstance(form, OffsetBand):
-        place = torch.arange(answers.n_visible.shape[1], device=answers.n_visible.device)
-        return torch.stack(
-            [answers.at_offset[offset] * (place + offset != 0) for offset in form.offsets]
-        ).sum(0)
-    if isinstance(form, KeySet):
-        found = answers.columns[_name(sieve)]
-        if form.from_later:
-            found = found.clone()
-            found[..., 0] = 0
-        return found
-    if isinstance(form, EqualLabels):
-        if form.name not in answers.equal_labels:
-            return _nothing(answers, batch)
-        found = answers.equal_labels[form.name]
-        if form.itself:
-            return found
-        # Whether a token's own label is its own: the labels of both sides are the same, or never
-        # meet.
-        own = found - answers.at_offset[0] * _labelled(form, batch)
-        return own.clamp(min=0)
-    example, row, _ = _pairs(sieve, form, batch)
-    nothing = _nothing(answers, batch)
-    flat = nothing.transpose(1, 2).flatten(0, 1).contiguous()
-    flat.index_add_(
-        0, example * nothing.shape[-1] + row, answers.pair_weights[_name(sieve)].float()
-    )
-    return flat.view(len(batch), -1, answers.heads).transpose(1, 2)
+def _clear_first(values: Tensor, empty: int | bool) -> Tensor:
+    """Take the first token out of `values[example, token]`, in place."""
+    values[:, 0] = empty
+    return values
 
 
-def _nothing(answers: StatsResult, batch: Batch) -> Tensor:
-    size = len(batch), answers.heads, answers.n_visible.shape[1]
-    return answers.n_visible.new_zeros(size, dtype=torch.float32)
+def _pad(batch: Batch, values: Sequence[np.ndarray], padding: int | bool) -> Tensor:
+    """Return one array per example as one tensor `[example, token]`."""
+    padded = np.full(tuple(batch.ids.shape), padding)
+    for place, row_values in enumerate(values):
+        padded[place, : len(row_values)] = row_values
+    return torch.from_numpy(padded).to(batch.device, non_blocking=True)
 
 
-def _pairs(sieve: Sieve, form: RelationArcs, batch: Batch) -> Tensor:
-    """Example, row and key of every pair, `[3, pair]`."""
+def _arc_pairs(sieve: Sieve, form: RelationArcs, batch: Batch) -> Tensor:
+    """Return example, query and key of every pair, `[3, pair]`, without the first token as key."""
 
-    def make() -> Tensor:
-        found = []
+    def gather() -> Tensor:
+        of_examples = []
         for place, row in enumerate(batch.rows):
-            own = form.pairs(row)
-            found.append(np.insert(own[:, own[1] > 0], 0, place, axis=0))
-        return torch.from_numpy(np.concatenate(found, axis=1)).to(batch.device, non_blocking=True)
+            pairs = form.pairs(row)
+            later_keys = pairs[:, pairs[1] > 0]
+            of_examples.append(np.insert(later_keys, 0, place, axis=0))
+        joined = np.concatenate(of_examples, axis=1)
+        return torch.from_numpy(joined).to(batch.device, non_blocking=True)
 
-    return batch.remember(("pairs", sieve.name), make)
-
-
-def _labelled(form: EqualLabels, batch: Batch) -> Tensor:
-    """`[example, 1, token]`: whether a token has its own label as one that is looked at."""
-
-    def make() -> Tensor:
-        sides = [TokenAxis(row, 0, len(row), False) for row in batch.rows]
-        both = [(form.own(side)[0], form.theirs(side)[0]) for side in sides]
-        return _but_first(
-            _filled(batch, [(own == theirs) & (own >= 0) for own, theirs in both], False), False
-        )[:, None]
-
-    return batch.remember(("labelled", form.name), make)
+    return batch.remember(("pairs", sieve.name), gather)
 
 
-def _filled(batch: Batch, values: Sequence[np.ndarray], padding: int | bool) -> Tensor:
-    """One array for each example as one tensor `[example, token]`."""
-    out = np.full(tuple(batch.ids.shape), padding)
-    for place, own in enumerate(values):
-        out[place, : len(own)] = own
-    return torch.from_numpy(out).to(batch.device, non_blocking=True)
+# --- 2. uniform attention -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UniformSieve:
+    """What uniform attention gives one sieve; the same for all layers that see the same keys.
+
+    Attributes
+    ----------
+    factor : Tensor
+        `[example, 1, row]`: 1 over the share of uniform attention on the sieve; 0 where the sieve
+        is empty.
+    first_factor : Tensor, optional
+        `factor` for rows whose sieve holds the first token, else 0; None if there are none.
+    factor_without_first : Tensor, optional
+        The factor for rows and keys without the first token; None for models that are not causal.
+    count : Tensor
+        `[example, 1]`: rows whose sieve is not empty.
+    most : Tensor
+        `[example, 1]`: sum of the largest possible bias of these rows.
+    """
+
+    factor: Tensor
+    first_factor: Tensor | None
+    factor_without_first: Tensor | None
+    count: Tensor
+    most: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UniformSieves:
+    """What uniform attention gives all sieves of an analysis on a batch.
+
+    `sieves` has None for a sieve that is empty on the whole batch; `is_later[example, 1, row]`
+    marks the rows after the first; `maybe_causal` is False if the first row sees later tokens.
+    `uniform` is what it was computed from; it is kept so that its `id` stays unique.
+    """
+
+    uniform: StatsResult
+    sieves: list[UniformSieve | None]
+    is_later: Tensor
+    maybe_causal: bool
+
+
+def uniform_sieves(sieves: Sequence[Sieve], stats: StatsResult, batch: Batch) -> UniformSieves:
+    """Return what uniform attention gives each sieve."""
+    uniform = stats.uniform
+    assert uniform is not None
+    assert uniform.without_sink is not None
+    n_visible = stats.n_visible[:, None]
+    on_cpu = stats.n_visible.device.type == "cpu"
+    row_index = torch.arange(n_visible.shape[-1], device=n_visible.device)
+    is_later = batch.attention_mask[:, None] & (row_index > 0)
+    # Rows without the first token are used of decoders only. On a GPU the question would have to
+    # wait for it, so the sums are computed there in any case.
+    maybe_causal = stats.n_visible.is_cuda or not bool((stats.n_visible[:, 0] > 1).any())
+
+    results: list[UniformSieve | None] = []
+    for sieve in sieves:
+        assert sieve.form is not None
+        other_share = _mass_without_first(sieve, sieve.form, uniform, batch)
+        holds_first = _holds_first(sieve, batch)
+        share = other_share + uniform.columns[FIRST_TOKEN] * holds_first
+        # The smallest share of one token is 1 / |V(t)|: half of it tells a token from rounding.
+        has_keys = share * n_visible > 0.5
+        if on_cpu and not bool(has_keys.any()):
+            results.append(None)
+            continue
+        factor = torch.where(has_keys, 1 / share.clamp(min=1e-12), 0.0)
+        first_factor = None
+        if not on_cpu or bool(holds_first.any()):
+            first_factor = factor * holds_first
+        factor_without_first = None
+        if maybe_causal:
+            has_other_keys = (other_share * n_visible > 0.5) & is_later
+            ratio = uniform.without_sink.mass / other_share.clamp(min=1e-12)
+            factor_without_first = torch.where(has_other_keys, ratio, 0.0)
+        results.append(
+            UniformSieve(
+                factor,
+                first_factor,
+                factor_without_first,
+                count=has_keys.double().sum(-1),
+                most=factor.double().sum(-1),
+            )
+        )
+    return UniformSieves(uniform, results, is_later, maybe_causal)
+
+
+def _holds_first(sieve: Sieve, batch: Batch) -> Tensor:
+    """Return `[example, 1, row]`: whether the sieve of a row holds the first token."""
+    form = sieve.form
+    assert form is not None
+
+    def of_row(row: Encoded) -> np.ndarray:
+        axis = _key_axis(row)
+        position = np.arange(len(row))
+        holds: np.ndarray
+        if isinstance(form, OffsetBand):
+            holds = (-position >= form.low) & (-position <= form.high)
+        elif isinstance(form, KeySet):
+            holds = form.of(axis)[0, 0] & (position >= int(form.from_later))
+        elif isinstance(form, EqualLabels):
+            query_labels = form.own(axis)[0]
+            first_label = form.theirs(axis)[0, 0]
+            holds = (query_labels == first_label) & (query_labels >= 0)
+            holds = holds & (position >= int(not form.itself))
+        else:
+            query, key = form.pairs(row)
+            holds = np.isin(position, query[key == 0])
+        return holds
+
+    def of_batch() -> Tensor:
+        return _pad(batch, [of_row(row) for row in batch.rows], padding=False)[:, None]
+
+    return batch.remember(("holds first", sieve.name), of_batch)
+
+
+# --- 3. the bias ----------------------------------------------------------------------------------
+
+
+def bias_sums_from_stats(
+    sieves: Sequence[Sieve], stats: StatsResult, batch: Batch
+) -> Mapping[str, Tensor]:
+    """Return the sums of one layer, as `matrix_bias.bias_sums` returns them."""
+    assert stats.uniform is not None
+    assert stats.without_sink is not None
+    tiny = torch.finfo(torch.float32).tiny
+    even = batch.remember(
+        ("roles uniform", tuple(sieve.name for sieve in sieves), id(stats.uniform)),
+        lambda: uniform_sieves(sieves, stats, batch),
+    )
+    first_mass = stats.columns[FIRST_TOKEN]
+    # With a learned sink the weights on tokens sum to less than one; β is of tokens only.
+    token_scale = None if stats.sink is None else 1 / (1 - stats.sink).clamp(min=tiny)
+    is_used = None
+    scale_without_first = None
+    if even.maybe_causal:
+        other_mass = _scaled(stats.without_sink.mass, token_scale)
+        is_used = even.is_later & (other_mass > MIN_MASS_WITHOUT_SINK)
+        scale_without_first = torch.where(is_used, 1 / stats.without_sink.mass.clamp(min=tiny), 0.0)
+
+    names = ["total", "count", "most"]
+    if even.maybe_causal:
+        names += ["total_rest", "count_rest"]
+    per_sieve: dict[str, list[Tensor]] = {name: [] for name in names}
+    zeros = first_mass.new_zeros(len(first_mass), first_mass.shape[1], dtype=torch.float64)
+    for sieve, uniform_sieve in zip(sieves, even.sieves, strict=True):
+        if uniform_sieve is None:
+            for name in names:
+                per_sieve[name].append(zeros[:, :1] if name in ("count", "most") else zeros)
+            continue
+        assert sieve.form is not None
+        other_mass = _mass_without_first(sieve, sieve.form, stats, batch)
+        total = _row_sum(_scaled(other_mass, token_scale), uniform_sieve.factor)
+        if uniform_sieve.first_factor is not None:
+            total = total + _row_sum(_scaled(first_mass, token_scale), uniform_sieve.first_factor)
+        per_sieve["total"].append(total)
+        per_sieve["count"].append(uniform_sieve.count)
+        per_sieve["most"].append(uniform_sieve.most)
+        if is_used is not None and scale_without_first is not None:
+            factor = uniform_sieve.factor_without_first
+            assert factor is not None
+            per_sieve["total_rest"].append(_row_sum(other_mass * scale_without_first, factor))
+            has_keys = (factor > 0).float().transpose(1, 2)
+            per_sieve["count_rest"].append(torch.bmm(is_used.float(), has_keys)[..., 0].double())
+
+    sums = {name: torch.stack(parts, dim=-1) for name, parts in per_sieve.items()}
+    if even.maybe_causal:
+        sink_mass = _scaled(first_mass, token_scale) * even.is_later
+        sums["first"] = sink_mass.double().sum(-1)
+        sums["later"] = even.is_later.double().sum(-1)
+    return sums
+
+
+def _scaled(mass: Tensor, scale: Tensor | None) -> Tensor:
+    return mass if scale is None else mass * scale
+
+
+def _row_sum(mass: Tensor, factor: Tensor) -> Tensor:
+    """Return the sum over rows of `mass[example, head, row]` times `factor[example, 1, row]`."""
+    return torch.linalg.vecdot(mass, factor.expand_as(mass)).double()
+
+
+def _mass_without_first(sieve: Sieve, form: SieveForm, stats: StatsResult, batch: Batch) -> Tensor:
+    """Return the mass of each row on a sieve without the first token, `[example, head, row]`."""
+    if isinstance(form, OffsetBand):
+        position = torch.arange(stats.n_visible.shape[1], device=stats.n_visible.device)
+        at_offsets = []
+        for offset in form.offsets:
+            is_not_first = position + offset != 0
+            at_offsets.append(stats.at_offset[offset] * is_not_first)
+        return torch.stack(at_offsets).sum(0)
+    if isinstance(form, KeySet):
+        mass = stats.columns[_stat_name(sieve)]
+        if form.from_later:
+            mass = mass.clone()
+            mass[..., 0] = 0
+        return mass
+    if isinstance(form, EqualLabels):
+        if form.name not in stats.equal_labels:
+            return _zero_mass(stats, batch)
+        mass = stats.equal_labels[form.name]
+        if form.itself:
+            return mass
+        to_itself = stats.at_offset[0] * _matches_itself(form, batch)
+        # A difference of two sums may be a hair below zero.
+        return (mass - to_itself).clamp(min=0)
+    example, query, _ = _arc_pairs(sieve, form, batch)
+    zeros = _zero_mass(stats, batch)
+    by_row = zeros.transpose(1, 2).flatten(0, 1).contiguous()  # [example · row, head]
+    weights = stats.pair_weights[_stat_name(sieve)].float()
+    by_row.index_add_(0, example * zeros.shape[-1] + query, weights)
+    return by_row.view(len(batch), -1, stats.heads).transpose(1, 2)
+
+
+def _zero_mass(stats: StatsResult, batch: Batch) -> Tensor:
+    size = (len(batch), stats.heads, stats.n_visible.shape[1])
+    return stats.n_visible.new_zeros(size, dtype=torch.float32)
+
+
+def _matches_itself(form: EqualLabels, batch: Batch) -> Tensor:
+    """Return `[example, 1, token]`: whether a token's label as a query is its label as a key."""
+
+    def compare() -> Tensor:
+        matches = []
+        for row in batch.rows:
+            axis = _key_axis(row)
+            query_labels = form.own(axis)[0]
+            matches.append((query_labels == form.theirs(axis)[0]) & (query_labels >= 0))
+        return _clear_first(_pad(batch, matches, padding=False), False)[:, None]
+
+    return batch.remember(("matches itself", form.name), compare)

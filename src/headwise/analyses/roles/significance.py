@@ -1,10 +1,11 @@
-"""From scores of heads on inputs to roles: τ, tests, corrections, the sweep over τ, overlaps, roles
-by layer; and the same of heads that rest on the first token, with it left out."""
+"""From scores of heads on inputs to roles: τ, tests, corrections, other thresholds, overlaps.
+
+The same is done without the first token for heads whose attention mostly sinks there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,10 +29,8 @@ from headwise.stats.tests import (
 if TYPE_CHECKING:
     from headwise.analyses.roles.analysis import Roles
 
+# The paper's four roles, and the nine of its Fig 5.
 COARSE_ROLES = ("local", "syntactic", "block", "delimiter")
-THRESHOLD_ROLES = ("local", "syntactic", "block")  # what τ comes from: any tokenizer has these
-PAPER_RULE = "paper"
-CEILING_SHARE = 0.6  # of the way from uniform to the ceiling: a head that goes so far has the role, whatever random heads do
 FINE_ROLES = (
     "nsubj",
     "dobj",
@@ -42,19 +41,25 @@ FINE_ROLES = (
     "block",
     "local:prev",
     "local:next",
-)  # the nine of Fig 5
+)
+# τ is computed from the scores of these roles, which do not depend on the tokenizer.
+THRESHOLD_ROLES = ("local", "syntactic", "block")
+PAPER_RULE = "paper"  # value of `tau`: the bare rule of the paper
+# A head that goes this share of the way from uniform attention to the ceiling has the role, even if
+# random heads go further.
+CEILING_SHARE = 0.6
+SINK_SHARE = 0.5  # a head with more of its attention on the first token is tested without it
 THRESHOLDS = np.arange(1.0, 10.01, 0.5)
 EDGES = np.concatenate([[0.0], 2.0 ** (np.arange(-16, 33) / 4), [np.inf]])
-SINK_SHARE = 0.5  # of its attention on the first token
-ROUNDING = 1e-5  # scores that differ by less, relatively, differ by rounding only
+ROUNDING = 1e-5  # scores whose relative difference is smaller differ by rounding only
 DIMS = ("layer", "head", "role")
-PAIR = ("role", "role_b")
+ROLE_PAIR = ("role", "role_b")
 
 Variables = dict[str, xr.Variable]
 
 
 def coordinates(roles: Sequence[str]) -> dict[str, Any]:
-    """Labels of all dims but layer and head."""
+    """Return the labels of all dimensions but layer and head."""
     return {
         "role": np.array(roles),
         "role_b": np.array(roles),
@@ -64,153 +69,275 @@ def coordinates(roles: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def tested(
-    moments: Moments, records: Records, roles: Sequence[str], asked: Roles
+def named_variables(
+    dims: tuple[str, ...], values: Mapping[str, tuple[np.ndarray, str]]
+) -> Variables:
+    """Return variables of these dimensions from `{name: (values, long name)}`."""
+    variables = {}
+    for name, (array, long_name) in values.items():
+        variables[name] = xr.Variable(dims, array, {"long_name": long_name})
+    return variables
+
+
+# --- tests ----------------------------------------------------------------------------------------
+
+
+def tests_of_scores(
+    moments: Moments, records: Records, roles: Sequence[str], analysis: Roles
 ) -> tuple[Variables, dict[str, Any]]:
-    """All variables and attributes that come of the scores `[example, layer, head, role]` and their
-    moments."""
-    alpha, correction, scores = asked.alpha, asked.correction, records.values
+    """Test the scores of every head and role against τ.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the scores of all inputs, `[layer, head, role]`.
+    records : Records
+        The scores of a sample of inputs, `[example, layer, head, role]`, for bootstrap and
+        histogram.
+    roles : sequence of str
+    analysis : Roles
+        Its parameters.
+
+    Returns
+    -------
+    variables, attributes
+    """
+    alpha = analysis.alpha
+    correction = analysis.correction
+    released = analysis.reading == RELEASED
     count = moments.count.numpy()
     mean = np.where(count > 0, moments.mean.numpy(), np.nan)
-    tau, about_tau = threshold(mean, count, roles, asked)
-    released = asked.reading == RELEASED
-    ddof_0 = (
-        (count - 1) / np.maximum(count, 1) if released else 1.0
-    )  # the released code divides by the count
-    mean, variance = without_rounding(mean, moments.variance() * ddof_0, tau)
+    variance = moments.variance()
+    if released:
+        # The released code divides by the count (ddof 0).
+        variance = variance * ((count - 1) / np.maximum(count, 1))
+    tau, tau_attributes = choose_threshold(mean, count, roles, analysis)
+    mean, variance = remove_rounding(mean, variance, tau)
+    spread = np.sqrt(variance)
     p_value = z_test(mean, variance, count, tau, student=released).p_value
-    p_adjusted = correct(p_value, correction)
-    effect = share(mean - tau, np.sqrt(variance))
-    spread = f"standard deviation of the scores over inputs (ddof {0 if released else 1})"
-    test = "Student's t-test" if released else "z-test"
-    made = {
-        "spread": (np.sqrt(variance).astype(np.float32), spread),
-        "effect": (effect.astype(np.float32), "(bias − τ) / spread"),
-        "p_value": (p_value, f"one-tailed {test} of mean ≤ τ"),
-        "p_adjusted": (p_adjusted, f"p_value corrected over heads and roles ({correction})"),
+
+    test_name = "Student's t-test" if released else "z-test"
+    ddof = 0 if released else 1
+    tests = {
+        "spread": (
+            spread.astype(np.float32),
+            f"standard deviation of the scores over inputs (ddof {ddof})",
+        ),
+        "effect": (share(mean - tau, spread).astype(np.float32), "(bias − τ) / spread"),
+        "p_value": (p_value, f"one-tailed {test_name} of mean ≤ τ"),
+        "p_adjusted": (
+            correct(p_value, correction),
+            f"p_value corrected over heads and roles ({correction})",
+        ),
         "p_holm": (holm(p_value), "p_value corrected by Holm (family-wise error)"),
         "p_fdr": (
             benjamini_hochberg(p_value),
             "p_value corrected by Benjamini and Hochberg (false discoveries)",
         ),
     }
-    if asked.bootstrap:
-        # Scores whose spread is rounding only count as equal.
-        flat = (
-            np.where((variance == 0) & ~np.isnan(scores), mean, scores)
-            if (variance == 0).any()
-            else scores
-        )
-        p, family = bootstrap_family_test(
-            flat, tau, asked.bootstrap, asked.seed or 0, records.units
-        )
-        by_family = correction == "holm"
-        how = "largest t of each resample over heads and roles" if by_family else correction
-        made["bootstrap_p_value"] = (p, "studentized bootstrap of mean ≤ τ")
-        made["bootstrap_p_adjusted"] = (
-            family if by_family else correct(p, correction),
-            f"bootstrap_p_value corrected over heads and roles ({how})",
-        )
+    if analysis.bootstrap:
+        tests |= _bootstrap_tests(records, mean, variance, tau, analysis)
+
+    variables = named_variables(DIMS, tests)
     few = count.reshape(-1, len(roles)).max(0) < FEW
-    variables = (
-        labelled(DIMS, made)
-        | labelled(("role",), {"few": (few, f"fewer than {FEW} inputs")})
-        | roles_by_mean(mean, count, p_value, tau, alpha)
-        | labelled((*DIMS, "bin"), {"histogram": (histogram(scores), "inputs by score")})
+    variables |= named_variables(("role",), {"few": (few, f"fewer than {FEW} inputs")})
+    variables |= roles_by_mean(mean, count, p_value, tau, alpha)
+    histogram = score_histogram(records.values)
+    variables |= named_variables((*DIMS, "bin"), {"histogram": (histogram, "inputs by score")})
+
+    dataset = xr.Dataset(
+        variables | {"bias": xr.Variable(DIMS, mean), "bias_n": xr.Variable(DIMS, count)},
+        coords={"role": np.array(roles)},
+        attrs={"tau": tau},
     )
-    known = {"bias": xr.Variable(DIMS, mean), "bias_n": xr.Variable(DIMS, count)}
-    dataset = xr.Dataset(variables | known, coords={"role": np.array(roles)}, attrs={"tau": tau})
-    found, attrs = decided(dataset, asked, np.full(len(roles), np.nan))
-    attrs = {
+    no_bound = np.full(len(roles), np.nan)
+    role_variables, role_attributes = assign_roles(dataset, analysis, no_bound)
+    variables |= role_variables
+    attributes = {
         "tau": tau,
-        **about_tau,
+        **tau_attributes,
         "alpha": alpha,
         "undecided": undecided_share(p_value),
-        "inputs": len(scores),
+        "inputs": len(records.values),
         "random_models": 0,
-    } | attrs
-    variables |= found
+        **role_attributes,
+    }
     if {"local", "syntactic"} <= set(roles):
         ranks = variables["spearman"].values
-        attrs["spearman_local_syntactic"] = float(
+        attributes["spearman_local_syntactic"] = float(
             ranks[roles.index("local"), roles.index("syntactic")]
         )
-    return variables, attrs
+    return variables, attributes
 
 
-def threshold(
-    mean: np.ndarray, count: np.ndarray, roles: Sequence[str], asked: Roles
+def _bootstrap_tests(
+    records: Records, mean: np.ndarray, variance: np.ndarray, tau: float, analysis: Roles
+) -> dict[str, tuple[np.ndarray, str]]:
+    """Test the sampled scores by the studentized bootstrap."""
+    scores = records.values
+    constant = variance == 0
+    if constant.any():
+        # Scores that differ by rounding only count as equal.
+        scores = np.where(constant & ~np.isnan(scores), mean, scores)
+    p_value, p_family = bootstrap_family_test(
+        scores, tau, analysis.bootstrap, analysis.seed or 0, records.units
+    )
+    if analysis.correction == "holm":
+        # Family-wise as well, but not bounded by the number of resamples.
+        p_adjusted = p_family
+        method = "largest t of each resample over heads and roles"
+    else:
+        p_adjusted = correct(p_value, analysis.correction)
+        method = analysis.correction
+    return {
+        "bootstrap_p_value": (p_value, "studentized bootstrap of mean ≤ τ"),
+        "bootstrap_p_adjusted": (
+            p_adjusted,
+            f"bootstrap_p_value corrected over heads and roles ({method})",
+        ),
+    }
+
+
+def choose_threshold(
+    mean: np.ndarray, count: np.ndarray, roles: Sequence[str], analysis: Roles
 ) -> tuple[float, dict[str, Any]]:
-    """τ, and what a result says of it."""
-    of_paper, pooled = (
-        pooled_mean(mean, count, roles, COARSE_ROLES),
-        pooled_mean(mean, count, roles, THRESHOLD_ROLES),
-    )
-    rule = "floor(mean of all scores of {}) + 1"
-    about: dict[str, Any] = {
-        "tau_mean": pooled,
-        "tau_mean_paper": of_paper,
-        "tau_paper": float(np.floor(of_paper) + 1),
+    """Return τ, and the attributes that say how it was chosen."""
+    mean_of_four = pooled_mean(mean, count, roles, COARSE_ROLES)
+    mean_of_three = pooled_mean(mean, count, roles, THRESHOLD_ROLES)
+    tau_of_paper = float(np.floor(mean_of_four) + 1)
+    attributes: dict[str, Any] = {
+        "tau_mean": mean_of_three,
+        "tau_mean_paper": mean_of_four,
+        "tau_paper": tau_of_paper,
     }
-    if asked.tau == PAPER_RULE:
-        said = rule.format(", ".join(r for r in COARSE_ROLES if r in roles))
-        return about["tau_paper"], about | {"tau_rule": said}
-    if asked.tau is not None:
-        return float(asked.tau), about | {"tau_rule": "given"}
-    said = rule.format(", ".join(r for r in THRESHOLD_ROLES if r in roles))
-    return float(np.fmax(np.floor(pooled) + 1, asked.tau_floor)), about | {
-        "tau_rule": f"{said}, at least {asked.tau_floor:g}"
-    }
+    if analysis.tau == PAPER_RULE:
+        tau = tau_of_paper
+        rule = _rule_text(roles, COARSE_ROLES)
+    elif analysis.tau is not None:
+        tau = float(analysis.tau)
+        rule = "given"
+    else:
+        tau = float(np.fmax(np.floor(mean_of_three) + 1, analysis.tau_floor))
+        rule = f"{_rule_text(roles, THRESHOLD_ROLES)}, at least {analysis.tau_floor:g}"
+    return tau, attributes | {"tau_rule": rule}
 
 
-def decided(
-    dataset: xr.Dataset, asked: Roles, bound: np.ndarray
+def _rule_text(roles: Sequence[str], pooled: Sequence[str]) -> str:
+    names = ", ".join(role for role in pooled if role in roles)
+    return f"floor(mean of all scores of {names}) + 1"
+
+
+def pooled_mean(
+    mean: np.ndarray, count: np.ndarray, roles: Sequence[str], pooled: Sequence[str]
+) -> float:
+    """Return the mean of all scores of these roles, over inputs and heads; NaN if there are
+    none."""
+    places = _places(roles, pooled)
+    weight = count[..., places]
+    if not weight.sum():
+        return float("nan")
+    total = np.where(weight > 0, mean[..., places] * weight, 0.0).sum()
+    return float(total / weight.sum())
+
+
+def _places(roles: Sequence[str], chosen: Sequence[str]) -> list[int]:
+    return [place for place, role in enumerate(roles) if role in chosen]
+
+
+def remove_rounding(
+    mean: np.ndarray, variance: np.ndarray, tau: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and variances without differences that are rounding.
+
+    A uniform head has a bias of 1 on every input and must not be significantly above 1."""
+    tolerance = ROUNDING * np.maximum(np.abs(mean), 1.0)
+    variance = np.where(np.sqrt(variance) <= tolerance, 0.0, variance)
+    is_tau = (variance == 0) & (np.abs(mean - tau) <= tolerance)
+    return np.where(is_tau, tau, mean), np.where(np.isnan(mean), np.nan, variance)
+
+
+def score_histogram(scores: np.ndarray) -> np.ndarray:
+    """Return how many inputs have a score in each bin, `[layer, head, role, bin]`."""
+    shape = scores.shape[1:]
+    counts = np.zeros((int(np.prod(shape)), len(EDGES) - 1), dtype=np.int32)
+    for row in scores.reshape(len(scores), len(counts)):
+        scored = np.flatnonzero(~np.isnan(row))
+        bins = np.searchsorted(EDGES, row[scored], side="right") - 1
+        counts[scored, bins] += 1
+    return counts.reshape(*shape, -1)
+
+
+def undecided_share(p_value: np.ndarray) -> float:
+    """Return the share of p-values strictly between 0.05 and 0.95 (1.8 % in the paper)."""
+    known = p_value[~np.isnan(p_value)]
+    if not known.size:
+        return float("nan")
+    return float(((known > 0.05) & (known < 0.95)).mean())
+
+
+# --- who has which role ---------------------------------------------------------------------------
+
+
+def assign_roles(
+    dataset: xr.Dataset, analysis: Roles, random_bound: np.ndarray
 ) -> tuple[Variables, dict[str, Any]]:
-    """Who has which role, and what comes of that, from tests, effects, counts, and what random
-    heads reach.
+    """Decide which heads have which roles, and count and compare them.
 
-    `bound[role]` is NaN where that is not known."""
-    alpha, tau, roles = (
-        asked.alpha,
-        float(dataset.attrs["tau"]),
-        [str(role) for role in dataset["role"].values],
-    )
-    mean, count = (dataset[name].transpose(*DIMS).values for name in ("bias", "bias_n"))
+    Parameters
+    ----------
+    dataset : Dataset
+        Tests, effects and counts, with the attribute `tau`.
+    analysis : Roles
+        Its parameters.
+    random_bound : array
+        `[role]`, the largest bias of random heads; NaN where it is not known.
+    """
+    tau = float(dataset.attrs["tau"])
+    alpha = analysis.alpha
+    roles = [str(role) for role in dataset["role"].values]
+    mean = dataset["bias"].transpose(*DIMS).values
+    count = dataset["bias_n"].transpose(*DIMS).values
     variance = np.square(dataset["spread"].transpose(*DIMS).values.astype(float))
-    may = strong(tau, mean, variance, count, asked, bound)
-    has_role = may & (dataset["p_value"].values < alpha)
-    more = (
-        ""
-        if asked.tau == PAPER_RULE
-        else f", an effect of {asked.min_effect:g} or more, above random heads"
+    eligible = eligible_heads(tau, mean, variance, count, analysis, random_bound)
+    has_role = eligible & (dataset["p_value"].values < alpha)
+    has_role_adjusted = eligible & (dataset["p_adjusted"].values < alpha)
+
+    conditions = f"{FEW} inputs or more"
+    if analysis.tau != PAPER_RULE:
+        conditions += f", an effect of {analysis.min_effect:g} or more, above random heads"
+    variables = named_variables(
+        DIMS,
+        {
+            "has_role": (has_role, f"p_value < {alpha}, {conditions}"),
+            "has_role_adjusted": (has_role_adjusted, f"p_adjusted < {alpha}, {conditions}"),
+        },
     )
-    adjusted = may & (dataset["p_adjusted"].values < alpha)
-    made = {
-        "has_role": (has_role, f"p_value < {alpha}, {FEW} inputs or more{more}"),
-        "has_role_adjusted": (adjusted, f"p_adjusted < {alpha}, {FEW} inputs or more{more}"),
-    }
-    found = labelled(DIMS, made) | overlaps(has_role, mean) | by_layer(has_role, roles)
-    at = partial(
-        roles_at_threshold, mean=mean, variance=variance, count=count, asked=asked, bound=bound
-    )
-    found |= sweep(at, roles)
-    return found, {"unskilled": float((found["coarse_skills"].values == 0).mean())}
+    variables |= overlap_variables(has_role, mean)
+    variables |= layer_counts(has_role, roles)
+    variables |= sweep_thresholds(mean, variance, count, analysis, random_bound, roles)
+    unskilled = float((variables["coarse_skills"].values == 0).mean())
+    return variables, {"unskilled": unskilled}
 
 
-def strong(
+def eligible_heads(
     tau: float,
     mean: np.ndarray,
     variance: np.ndarray,
     count: np.ndarray,
-    asked: Roles,
-    bound: np.ndarray | float,
+    analysis: Roles,
+    random_bound: np.ndarray | float,
 ) -> np.ndarray:
-    """Which heads could have a role at this τ, but for the test: 30 inputs, and unless the bare
-    rule of the paper is asked for an effect of some size, above random heads."""
-    may = count >= FEW
-    if asked.tau == PAPER_RULE:
-        return may
-    return np.asarray(may & ~(mean <= bound) & (mean - tau >= asked.min_effect * np.sqrt(variance)))
+    """Return which heads can have a role at this τ, apart from the test.
+
+    They have 30 inputs or more and, unless the bare rule of the paper is used, a large enough
+    effect and a bias above that of random heads."""
+    enough_inputs = count >= FEW
+    if analysis.tau == PAPER_RULE:
+        return enough_inputs
+    large_effect = mean - tau >= analysis.min_effect * np.sqrt(variance)
+    # Negated, so that an unknown bound (NaN) excludes nobody.
+    above_random = ~(mean <= random_bound)
+    return np.asarray(enough_inputs & above_random & large_effect)
 
 
 def roles_at_threshold(
@@ -218,200 +345,184 @@ def roles_at_threshold(
     mean: np.ndarray,
     variance: np.ndarray,
     count: np.ndarray,
-    asked: Roles,
-    bound: np.ndarray | float = np.nan,
+    analysis: Roles,
+    random_bound: np.ndarray | float = np.nan,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """p-values at this τ, and who has which role by them."""
-    p = z_test(
-        *without_rounding(mean, variance, tau), count, tau, student=asked.reading == RELEASED
-    ).p_value
-    return p, strong(tau, mean, variance, count, asked, bound) & (p < asked.alpha)
+    """Return the p-values at this τ, and which heads have which role by them."""
+    tested_mean, tested_variance = remove_rounding(mean, variance, tau)
+    student = analysis.reading == RELEASED
+    p_value = z_test(tested_mean, tested_variance, count, tau, student=student).p_value
+    eligible = eligible_heads(tau, mean, variance, count, analysis, random_bound)
+    return p_value, eligible & (p_value < analysis.alpha)
 
 
-def tested_rest(moments: Moments, resting: Moments, tau: float, asked: Roles) -> Variables:
-    """Tests of `bias_rest[layer, head, role]` of the heads that rest; NaN for the others."""
-    count = moments.count.numpy()
-    mean = np.where(count > 0, moments.mean.numpy(), np.nan)
-    mean, variance = without_rounding(mean, moments.variance(), tau)
-    rests = (resting.mean.numpy() > SINK_SHARE)[..., None]
-    p_value = np.where(rests, z_test(mean, variance, count, tau).p_value, np.nan)
-    made = {
-        "bias_rest_spread": (
-            np.sqrt(variance).astype(np.float32),
-            "standard deviation of the scores behind bias_rest",
-        ),
-        "bias_rest_p": (
-            p_value,
-            "one-tailed z-test of mean ≤ τ, the first token left out; heads that rest",
-        ),
-        "bias_rest_p_adjusted": (
-            correct(p_value, asked.correction),
-            f"bias_rest_p corrected over heads that rest and roles ({asked.correction})",
-        ),
-    }
-    found = labelled(DIMS, made)
-    known = {"bias_rest": xr.Variable(DIMS, mean), "bias_rest_n": xr.Variable(DIMS, count)}
-    dataset = xr.Dataset(found | known, attrs={"tau": tau})
-    return found | {"has_role_rest": decided_rest(dataset, asked, np.full(mean.shape[-1], np.nan))}
-
-
-def decided_rest(dataset: xr.Dataset, asked: Roles, bound: np.ndarray) -> xr.Variable:
-    """Who has which role once the first token is left out, by the rule for all heads; `bound[role]`
-    is NaN where what random heads reach is not known."""
-    mean, count, spread, p = (
-        dataset[f"bias_rest{suffix}"].transpose(*DIMS).values
-        for suffix in ("", "_n", "_spread", "_p_adjusted")
-    )
-    able = strong(
-        float(dataset.attrs["tau"]), mean, np.square(spread.astype(float)), count, asked, bound
-    )
-    has = able & (p < asked.alpha)
-    about = f"as has_role_adjusted, of heads that rest, the first token left out: bias_rest_p_adjusted < {asked.alpha}"
-    return xr.Variable(DIMS, has, {"long_name": about})
-
-
-def roles_by_mean(
-    mean: np.ndarray, count: np.ndarray, p_value: np.ndarray, tau: float, alpha: float
+def sweep_thresholds(
+    mean: np.ndarray,
+    variance: np.ndarray,
+    count: np.ndarray,
+    analysis: Roles,
+    random_bound: np.ndarray,
+    roles: Sequence[str],
 ) -> Variables:
-    """Roles by a mean over τ alone, and the heads that have one by it but not by the test: the
-    averages that the paper warns of."""
-    enough = count >= FEW
-    called, tested = enough & (mean > tau), enough & (p_value < alpha)
-    heads = {
-        "role_by_mean": (called, f"mean bias over τ, {FEW} inputs or more"),
-        "role_by_test": (tested, f"p_value < {alpha}, {FEW} inputs or more, whatever the effect"),
-    }
-    only = (
-        (called & ~tested).sum((0, 1)),
-        "heads that have the role by their mean but not by the test",
-    )
-    return labelled(DIMS, heads) | labelled(("role",), {"mean_only": only})
-
-
-def labelled(dims: tuple[str, ...], made: Mapping[str, tuple[np.ndarray, str]]) -> Variables:
-    """Variables of these dims from values and what they are."""
-    return {
-        name: xr.Variable(dims, values, {"long_name": about})
-        for name, (values, about) in made.items()
-    }
-
-
-def _places(roles: Sequence[str], among: Sequence[str]) -> list[int]:
-    return [place for place, role in enumerate(roles) if role in among]
-
-
-def pooled_mean(
-    mean: np.ndarray, count: np.ndarray, roles: Sequence[str], among: Sequence[str]
-) -> float:
-    """The mean of all scores of these roles, over inputs and heads; NaN where there is none."""
-    chosen = _places(roles, among)
-    weight = count[..., chosen]
-    total = np.where(weight > 0, mean[..., chosen] * weight, 0.0).sum()
-    return float(total / weight.sum()) if weight.sum() else float("nan")
-
-
-def without_rounding(
-    mean: np.ndarray, variance: np.ndarray, tau: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances in which rounding plays no part: a uniform head has a bias of 1 on every
-    input, and must not be significantly above 1."""
-    scale = np.maximum(np.abs(mean), 1.0)
-    variance = np.where(np.sqrt(variance) <= ROUNDING * scale, 0.0, variance)
-    at_tau = (variance == 0) & (np.abs(mean - tau) <= ROUNDING * scale)
-    return np.where(at_tau, tau, mean), np.where(np.isnan(mean), np.nan, variance)
-
-
-def histogram(scores: np.ndarray) -> np.ndarray:
-    """How many inputs have a score in each bin, `[layer, head, role, bin]`."""
-    shape = scores.shape[1:]
-    out = np.zeros((int(np.prod(shape)), len(EDGES) - 1), dtype=np.int32)
-    for row in scores.reshape(len(scores), len(out)):
-        seen = np.flatnonzero(~np.isnan(row))
-        out[seen, np.searchsorted(EDGES, row[seen], side="right") - 1] += 1
-    return out.reshape(*shape, -1)
-
-
-def undecided_share(p_value: np.ndarray) -> float:
-    """The share of p-values strictly between 0.05 and 0.95 (the paper has 1.8 %)."""
-    known = p_value[~np.isnan(p_value)]
-    return float(((known > 0.05) & (known < 0.95)).mean()) if known.size else float("nan")
-
-
-def sweep(at: Callable[[float], tuple[np.ndarray, np.ndarray]], roles: Sequence[str]) -> Variables:
-    """What other values of τ would have given: `at(τ)` is p-values and who has which role."""
+    """Return how many heads would have each role at other values of τ."""
     coarse = _places(roles, COARSE_ROLES)
-    heads, unskilled, unclear = [], [], []
+    heads = []
+    unskilled = []
+    undecided = []
     for tau in THRESHOLDS:
-        p, has = at(float(tau))
-        heads.append(has.sum((0, 1)))
-        unskilled.append((~has[..., coarse].any(-1)).mean())
-        unclear.append(undecided_share(p))
+        p_value, has_role = roles_at_threshold(
+            float(tau), mean, variance, count, analysis, random_bound
+        )
+        heads.append(has_role.sum((0, 1)))
+        unskilled.append((~has_role[..., coarse].any(-1)).mean())
+        undecided.append(undecided_share(p_value))
+    by_role = {"sweep": (np.array(heads), "heads with the role at this τ")}
     shares = {
         "sweep_unskilled": (
             np.array(unskilled),
             "share of heads with none of the four roles at this τ",
         ),
-        "sweep_undecided": (np.array(unclear), "share of p-values in (0.05, 0.95) at this τ"),
+        "sweep_undecided": (np.array(undecided), "share of p-values in (0.05, 0.95) at this τ"),
     }
-    found = {"sweep": (np.array(heads), "heads with the role at this τ")}
-    return labelled(("threshold", "role"), found) | labelled(("threshold",), shares)
+    variables = named_variables(("threshold", "role"), by_role)
+    return variables | named_variables(("threshold",), shares)
 
 
-def overlaps(has_role: np.ndarray, mean: np.ndarray) -> Variables:
-    """How roles go together on the same heads."""
+def roles_by_mean(
+    mean: np.ndarray, count: np.ndarray, p_value: np.ndarray, tau: float, alpha: float
+) -> Variables:
+    """Return roles by a mean over τ alone, by the test alone, and how often they differ.
+
+    A head with a role by its mean but not by the test is what the paper warns of."""
+    enough_inputs = count >= FEW
+    by_mean = enough_inputs & (mean > tau)
+    by_test = enough_inputs & (p_value < alpha)
+    heads = {
+        "role_by_mean": (by_mean, f"mean bias over τ, {FEW} inputs or more"),
+        "role_by_test": (by_test, f"p_value < {alpha}, {FEW} inputs or more, whatever the effect"),
+    }
+    mean_only = (by_mean & ~by_test).sum((0, 1))
+    long_name = "heads that have the role by their mean but not by the test"
+    variables = named_variables(DIMS, heads)
+    return variables | named_variables(("role",), {"mean_only": (mean_only, long_name)})
+
+
+# --- heads whose attention sinks on the first token -----------------------------------------------
+
+
+def tests_without_sink(
+    moments: Moments, sink_moments: Moments, tau: float, analysis: Roles
+) -> Variables:
+    """Test the bias without the first token, of heads with most of their attention there.
+
+    `moments` are those of `bias_rest[layer, head, role]`, `sink_moments` those of the attention to
+    the first token, `[layer, head]`. p-values are NaN for all other heads.
+    """
+    count = moments.count.numpy()
+    mean = np.where(count > 0, moments.mean.numpy(), np.nan)
+    mean, variance = remove_rounding(mean, moments.variance(), tau)
+    is_sink_head = (sink_moments.mean.numpy() > SINK_SHARE)[..., None]
+    p_value = np.where(is_sink_head, z_test(mean, variance, count, tau).p_value, np.nan)
+    variables = named_variables(
+        DIMS,
+        {
+            "bias_rest_spread": (
+                np.sqrt(variance).astype(np.float32),
+                "standard deviation of the scores behind bias_rest",
+            ),
+            "bias_rest_p": (
+                p_value,
+                "one-tailed z-test of mean ≤ τ, excluding the first token; heads with a sink",
+            ),
+            "bias_rest_p_adjusted": (
+                correct(p_value, analysis.correction),
+                f"bias_rest_p corrected over heads with a sink and roles ({analysis.correction})",
+            ),
+        },
+    )
+    bias = {"bias_rest": xr.Variable(DIMS, mean), "bias_rest_n": xr.Variable(DIMS, count)}
+    dataset = xr.Dataset(variables | bias, attrs={"tau": tau})
+    no_bound = np.full(mean.shape[-1], np.nan)
+    variables["has_role_rest"] = assign_roles_without_sink(dataset, analysis, no_bound)
+    return variables
+
+
+def assign_roles_without_sink(
+    dataset: xr.Dataset, analysis: Roles, random_bound: np.ndarray
+) -> xr.Variable:
+    """Decide which heads have which role without the first token, by the rule for all heads.
+
+    `random_bound[role]` is the largest bias of random heads; NaN where it is not known."""
+    mean = dataset["bias_rest"].transpose(*DIMS).values
+    count = dataset["bias_rest_n"].transpose(*DIMS).values
+    spread = dataset["bias_rest_spread"].transpose(*DIMS).values
+    p_adjusted = dataset["bias_rest_p_adjusted"].transpose(*DIMS).values
+    tau = float(dataset.attrs["tau"])
+    variance = np.square(spread.astype(float))
+    eligible = eligible_heads(tau, mean, variance, count, analysis, random_bound)
+    long_name = (
+        "as has_role_adjusted, of heads with a sink, excluding the first token: "
+        f"bias_rest_p_adjusted < {analysis.alpha}"
+    )
+    return xr.Variable(DIMS, eligible & (p_adjusted < analysis.alpha), {"long_name": long_name})
+
+
+# --- overlaps and counts --------------------------------------------------------------------------
+
+
+def overlap_variables(has_role: np.ndarray, mean: np.ndarray) -> Variables:
+    """Return how often roles go together on the same heads, and how their scores correlate."""
     counts = overlap_counts(has_role)
-    size = np.diag(counts)
-    chance, in_layer = overlap_test(has_role), stratified_overlap_test(has_role)
-    columns = mean.reshape(-1, mean.shape[-1]).T
-    ranks = correlation(columns[:, None], columns[None], "spearman")
-    off = ~np.eye(len(size), dtype=bool)
-    rank_p = np.where(off, ranks.p_value, np.nan)
+    heads_of_role = np.diag(counts)
+    p_overlap = overlap_test(has_role)
+    p_in_layer = stratified_overlap_test(has_role)
+    scores = mean.reshape(-1, mean.shape[-1]).T  # [role, head of all layers]
+    ranks = correlation(scores[:, None], scores[None], "spearman")
+    is_pair = ~np.eye(len(heads_of_role), dtype=bool)
+    p_rank = np.where(is_pair, ranks.p_value, np.nan)
+    over_pairs = "corrected over pairs of roles (holm)"
     variables = {
         "overlap": (counts, "heads with both roles"),
         "jaccard": (jaccard(counts), "heads with both roles over heads with either"),
         "share": (
-            share(counts, size[:, None]),
+            share(counts, heads_of_role[:, None]),
             "share of the heads of `role` that also have `role_b`",
         ),
         "overlap_p_value": (
-            chance,
+            p_overlap,
             "P(overlap at least this large) for random sets of these sizes",
         ),
-        "overlap_p_adjusted": (_adjust_pairs(chance), "corrected over pairs of roles (holm)"),
+        "overlap_p_adjusted": (_adjust_pairs(p_overlap), over_pairs),
         "overlap_in_layer_p_value": (
-            in_layer,
+            p_in_layer,
             "the same with the number of heads of each role in each layer kept",
         ),
-        "overlap_in_layer_p_adjusted": (
-            _adjust_pairs(in_layer),
-            "corrected over pairs of roles (holm)",
-        ),
+        "overlap_in_layer_p_adjusted": (_adjust_pairs(p_in_layer), over_pairs),
         "spearman": (ranks.r, "rank correlation of the mean scores across heads"),
-        "spearman_p_value": (rank_p, "two-sided"),
-        "spearman_p_adjusted": (_adjust_pairs(rank_p), "corrected over pairs of roles (holm)"),
+        "spearman_p_value": (p_rank, "two-sided"),
+        "spearman_p_adjusted": (_adjust_pairs(p_rank), over_pairs),
     }
-    return labelled(PAIR, variables)
+    return named_variables(ROLE_PAIR, variables)
 
 
 def _adjust_pairs(p: np.ndarray) -> np.ndarray:
-    """Holm over pairs, each counted once."""
-    upper = np.where(np.triu(np.ones(p.shape, dtype=bool), 1), p, np.nan)
-    adjusted = holm(upper)
+    """Correct a symmetric table over its pairs by Holm, each pair counted once."""
+    above_diagonal = np.triu(np.ones(p.shape, dtype=bool), 1)
+    adjusted = holm(np.where(above_diagonal, p, np.nan))
     return np.where(np.isnan(adjusted), adjusted.T, adjusted)
 
 
-def by_layer(has_role: np.ndarray, roles: Sequence[str]) -> Variables:
-    """How many heads of each layer have which roles, and how many roles each head has."""
-    skills, coarse = (
-        has_role[..., _places(roles, among)].sum(-1) for among in (FINE_ROLES, COARSE_ROLES)
-    )
-    heads = {
-        "skills": (skills, "how many of the nine roles of Fig 5 the head has"),
-        "coarse_skills": (coarse, f"how many of {', '.join(COARSE_ROLES)} the head has"),
+def layer_counts(has_role: np.ndarray, roles: Sequence[str]) -> Variables:
+    """Return how many heads of each layer have each role, and how many roles each head has."""
+    fine_count = has_role[..., _places(roles, FINE_ROLES)].sum(-1)
+    coarse_count = has_role[..., _places(roles, COARSE_ROLES)].sum(-1)
+    per_layer = {"per_layer": (has_role.sum(1), "heads with the role")}
+    per_head = {
+        "skills": (fine_count, "how many of the nine roles of Fig 5 the head has"),
+        "coarse_skills": (coarse_count, f"how many of {', '.join(COARSE_ROLES)} the head has"),
     }
-    several = (skills > 1).sum(1), "heads with two or more of the nine roles"
-    return (
-        labelled(("layer", "role"), {"per_layer": (has_role.sum(1), "heads with the role")})
-        | labelled(("layer", "head"), heads)
-        | labelled(("layer",), {"multi_skilled": several})
-    )
+    multi_skilled = (fine_count > 1).sum(1)
+    several = {"multi_skilled": (multi_skilled, "heads with two or more of the nine roles")}
+    variables = named_variables(("layer", "role"), per_layer)
+    variables |= named_variables(("layer", "head"), per_head)
+    return variables | named_variables(("layer",), several)

@@ -42,25 +42,26 @@ class TokenPairAttention(RandomNull, ItemObserver):
 
     Over all pairs of pieces (i, j) of an input that are of the kind and that the head may see:
 
-    - `attention[layer, head, pair]`: the largest `A[i, j]`, then the mean over inputs; `pair_mean`: the mean of
-      `A[i, j]`, then the mean over inputs;
-    - `expected`: the mean, over the same pairs, of the mean weight of matched pairs: pairs of ordinary tokens of this
-      input at the same offset `j − i` that are not of the kind, with words of the same parts of
-      speech at both ends; where there are none, with the same part of speech at j; else (or without
-      parts of speech) any; where all pairs at this offset are of the kind, these. Where it is more,
-      uniform attention in its row plus what they have above uniform attention in theirs (a
-      decoder's early rows have few keys). `excess`: `pair_mean − expected`, input by input: what
-      the kind adds to distance and part of speech. Such words are often neighbours, so a head that
-      looks at the next token has a high `attention`, but no excess;
-    - `matched[pair]`: the share of pairs with such partners of the same parts of speech at both ends;
-    - `p_value`: one-tailed z-test of `excess > 0`; `p_adjusted` corrected over heads × pairs; `count[pair]`: pairs of
-      tokens; `inputs_left_out[pair]`: inputs without one;
-    - `random_excess`, `random_bound[pair]`: the mean excess of heads of random-weights models of the same shape, as
-      sharp as this one, on the same inputs (they keep words, places and distances; only the
-      training is missing), and what, at 0.05, none of their heads passes; `above_random`: `excess −
-      random_bound`;
-    - `stands_out`: `p_adjusted < 0.05`, 30 inputs or more, an excess of `margin` or more and above `random_bound`: what
-      a head must have to be called one for this kind.
+    - `attention[layer, head, pair]`: the largest `A[i, j]`, then the mean over inputs; `pair_mean`:
+      the mean of `A[i, j]`, then the mean over inputs;
+    - `expected`: the mean, over the same pairs, of the mean weight of matched pairs: pairs of
+      ordinary tokens of this input at the same offset `j − i` that are not of the kind, with words
+      of the same parts of speech at both ends; where there are none, with the same part of speech
+      at j; else (or without parts of speech) any; where all pairs at this offset are of the kind,
+      these. Where it is more, uniform attention in its row plus what they have above uniform
+      attention in theirs (a decoder's early rows have few keys). `excess`: `pair_mean − expected`,
+      input by input: what the kind adds to distance and part of speech. Such words are often
+      neighbours, so a head that looks at the next token has a high `attention`, but no excess;
+    - `matched[pair]`: the share of pairs with such partners of the same parts of speech at both
+      ends;
+    - `p_value`: one-tailed z-test of `excess > 0`; `p_adjusted` corrected over heads × pairs;
+      `count[pair]`: pairs of tokens; `inputs_left_out[pair]`: inputs without one;
+    - `random_excess`, `random_bound[pair]`: the mean excess of heads of random-weights models of
+      the same shape, as sharp as this one, on the same inputs (they keep words, places and
+      distances; only the training is missing), and what, at 0.05, none of their heads passes;
+      `above_random`: `excess − random_bound`;
+    - `stands_out`: `p_adjusted < 0.05`, 30 inputs or more, an excess of `margin` or more and above
+      `random_bound`: what a head must have to be called one for this kind.
 
     All means have `_n`, `_low`, `_high`. Attribute `matched_nothing`: kinds of which the corpus has
     no pair.

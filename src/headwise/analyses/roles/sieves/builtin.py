@@ -1,5 +1,5 @@
-"""The built-in sieves: those of Pande et al. 2021 (position, segment, kind, dependency), and some
-of other papers."""
+"""The built-in sieves: those of Pande et al. 2021 (position, segment, token type, dependency), and
+some of other papers."""
 
 from __future__ import annotations
 
@@ -9,42 +9,47 @@ from headwise.analyses.roles.sieves.forms import EqualLabels, KeySet, OffsetBand
 from headwise.analyses.roles.sieves.registry import TREE, sieve
 from headwise.analyses.roles.sieves.tokens import TokenAxis
 
-REACH = 2
+LOCAL_REACH = 2
 
 
-def token(side: TokenAxis) -> np.ndarray:
-    """Which token it is; special ones are equal to nothing."""
-    return np.where(side.special, -1, side.id)
+def token(axis: TokenAxis) -> np.ndarray:
+    """Label each token by its id; special tokens equal nothing."""
+    return np.where(axis.special, -1, axis.id)
 
 
-def segment(side: TokenAxis) -> np.ndarray:
-    """Special tokens have no segment, and an input of one segment has no block."""
-    return side.segment if side.row.example.has_pair else np.full_like(side.segment, -1)
+def segment(axis: TokenAxis) -> np.ndarray:
+    """Label each token by its segment; inputs of one segment have no blocks."""
+    if axis.row.example.has_pair:
+        return axis.segment
+    return np.full_like(axis.segment, -1)
 
 
-def rarest(side: TokenAxis) -> np.ndarray:
-    # Voita et al. 2019. WordPiece, BPE and unigram vocabularies stand in the order of frequency in
-    # the text they were made from, so the largest id is the rarest.
-    ordinary = token(side)
-    found: np.ndarray = (ordinary >= ordinary.max()) & ~side.special
-    return found
+def rarest(axis: TokenAxis) -> np.ndarray:
+    """Mark the rarest tokens of the input (Voita et al. 2019)."""
+    # WordPiece, BPE and unigram vocabularies are sorted by the frequency in their training text, so
+    # the largest id is the rarest.
+    ordinary = token(axis)
+    is_rarest: np.ndarray = (ordinary >= ordinary.max()) & ~axis.special
+    return is_rarest
 
 
-def of_segment(side: TokenAxis, other: bool) -> np.ndarray:
-    """Which token it is and in which of two segments, or in the other one."""
-    place = 1 - side.segment if other else side.segment
-    return np.where(side.special | (side.segment < 0), -1, 2 * side.id + place)
+def token_and_segment(axis: TokenAxis, other_segment: bool) -> np.ndarray:
+    """Label each token by its id and its segment, or by its id and the other segment."""
+    place = 1 - axis.segment if other_segment else axis.segment
+    return np.where(axis.special | (axis.segment < 0), -1, 2 * axis.id + place)
 
 
-def token_before(side: TokenAxis) -> np.ndarray:
-    before = np.concatenate([[-1], np.where(side.row.special, -1, side.row.ids)[:-1]])
-    found: np.ndarray = before[side.position]
-    return found
+def token_before(axis: TokenAxis) -> np.ndarray:
+    """Label each token by the id of the token before it."""
+    ids = np.where(axis.row.special, -1, axis.row.ids)
+    shifted = np.concatenate([[-1], ids[:-1]])
+    labels: np.ndarray = shifted[axis.position]
+    return labels
 
 
-sieve("local", "tokens within two places, itself included")(OffsetBand(-REACH, REACH))
-sieve("local:prev", "the two tokens before")(OffsetBand(-REACH, -1))
-sieve("local:next", "the two tokens after", ahead=True)(OffsetBand(1, REACH))
+sieve("local", "tokens within two places, itself included")(OffsetBand(-LOCAL_REACH, LOCAL_REACH))
+sieve("local:prev", "the two tokens before")(OffsetBand(-LOCAL_REACH, -1))
+sieve("local:next", "the two tokens after", ahead=True)(OffsetBand(1, LOCAL_REACH))
 sieve("block", "tokens of its own segment, in an input of two", requires=["segments"])(
     EqualLabels("segment", segment, segment, itself=True)
 )
@@ -52,7 +57,7 @@ sieve("first", "the first token of the input (the sink of many models)")(
     KeySet(lambda j: j.position == 0)
 )
 
-# Both schemes: Stanford's dobj is UD's obj.
+# Both annotation schemes: Stanford's dobj is UD's obj.
 for name, about, relations in (
     (
         "syntactic",
@@ -83,7 +88,9 @@ sieve(
     requires=["segments"],
 )(
     EqualLabels(
-        "token of the other segment", lambda i: of_segment(i, False), lambda j: of_segment(j, True)
+        "token of the other segment",
+        lambda i: token_and_segment(i, other_segment=False),
+        lambda j: token_and_segment(j, other_segment=True),
     )
 )
 sieve("siblings", "the other pieces of its word (Correia et al. 2019)", requires=["words"])(
@@ -91,8 +98,8 @@ sieve("siblings", "the other pieces of its word (Correia et al. 2019)", requires
 )
 sieve("question_mark", "question marks (Correia et al. 2019)")(KeySet(lambda j: j.piece == "?"))
 
-# What decoders do with text that repeats itself (Elhage et al. 2021, Olsson et al. 2022), and where
-# they rest.
+# Decoder-only sieves: what decoders do with text that repeats itself (Elhage et al. 2021, Olsson et
+# al. 2022), and their attention sink.
 sieve("previous", "the token before", behind=True)(OffsetBand(-1, -1))
 sieve("duplicate", "the same token earlier in the input", behind=True)(
     EqualLabels("token", token, token, behind=True)

@@ -1,6 +1,9 @@
-"""The forms a sieve can have that need no matrix: a band, a set of keys, equal labels, pairs. The
-matrix follows from the form, and so does what is asked of the attention kernel; a sieve of any
-other form is a function and stays a matrix."""
+"""The forms of sieves that need no matrix: an offset band, a key set, equal labels, arcs.
+
+From its form follows both the boolean matrix of a sieve and the statistics it requests from the
+attention kernel (`sieve_stats.py`). A sieve of any other form is a function, and is computed by its
+matrix (`sieve_matrices.py`).
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,21 @@ from headwise.analyses.roles.sieves.tokens import TokenAxis
 from headwise.text.encode import Encoded
 from headwise.text.example import ROOT
 
-Labels = Callable[[TokenAxis], np.ndarray]  # of one side: −1 is equal to nothing
+# Integer labels of the tokens along one axis; −1 equals nothing.
+TokenLabels = Callable[[TokenAxis], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetBand:
-    """Tokens from `low` to `high` places away."""
+    """All tokens at offsets from `low` to `high`."""
 
     low: int
     high: int
 
     def __call__(self, i: TokenAxis, j: TokenAxis) -> np.ndarray:
-        away = j.position - i.position
-        found: np.ndarray = (away >= self.low) & (away <= self.high)
-        return found
+        offset = j.position - i.position
+        inside: np.ndarray = (offset >= self.low) & (offset <= self.high)
+        return inside
 
     @property
     def offsets(self) -> range:
@@ -36,49 +40,51 @@ class OffsetBand:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """A set of tokens, the same for every looking token (or for those after the first alone)."""
+    """A set of keys, the same for every query; with `from_later` not for the first query."""
 
-    of: Callable[[TokenAxis], np.ndarray]
+    of: TokenLabels
     from_later: bool = False
 
     def __call__(self, i: TokenAxis, j: TokenAxis) -> np.ndarray:
-        return self.of(j) & (i.position > 0) if self.from_later else self.of(j)
+        keys = self.of(j)
+        return keys & (i.position > 0) if self.from_later else keys
 
 
 @dataclass(frozen=True, slots=True)
 class EqualLabels:
-    """Tokens whose label is the looking token's own.
+    """All keys whose label equals that of the query.
 
     Parameters
     ----------
     name : str
-        Of the labels: two sieves that name the same ones share them.
+        Name of the labels: two sieves that use the same name share them.
     own, theirs : callable
-        The labels of the looking tokens, and of those looked at; −1 for none.
+        Labels of the queries, and of the keys; −1 for none.
     itself : bool, default False
-        Whether a token may look at itself.
+        Whether a token may attend to itself.
     behind : bool, default False
-        Later tokens are left out.
+        Leave out later tokens.
     """
 
     name: str
-    own: Labels
-    theirs: Labels
+    own: TokenLabels
+    theirs: TokenLabels
     itself: bool = False
     behind: bool = False
 
     def __call__(self, i: TokenAxis, j: TokenAxis) -> np.ndarray:
-        own = self.own(i)
-        found: np.ndarray = (own == self.theirs(j)) & (own >= 0)
+        query_label = self.own(i)
+        inside: np.ndarray = (query_label == self.theirs(j)) & (query_label >= 0)
         if self.behind:
-            found = found & (j.position <= i.position)
-        return found if self.itself else found & (i.position != j.position)
+            inside = inside & (j.position <= i.position)
+        if not self.itself:
+            inside = inside & (i.position != j.position)
+        return inside
 
 
 @dataclass(frozen=True, slots=True)
 class RelationArcs:
-    """Tokens of words that are joined to the looking token's word by an arc of one of these
-    relations."""
+    """All tokens of words that an arc of one of these relations joins to the query's word."""
 
     relations: frozenset[str]
 
@@ -86,23 +92,24 @@ class RelationArcs:
         return i.linked(j, self.relations)
 
     def pairs(self, row: Encoded) -> np.ndarray:
-        """`[2, pair]`: the looking token and the one looked at, each pair once."""
+        """Return the pairs `[2, pair]` of query and key, each once."""
         example = row.example
         if not row.aligned or not example.heads:
             return np.empty((2, 0), dtype=np.int64)
-        pieces: dict[int, list[int]] = {}
-        for place, word in enumerate(row.word.tolist()):
+        tokens_of_word: dict[int, list[int]] = {}
+        for token, word in enumerate(row.word.tolist()):
             if word >= 0:
-                pieces.setdefault(word, []).append(place)
-        found = set()
-        for word, (head, relation) in enumerate(
-            zip(example.heads, example.relations or (), strict=False)
-        ):
-            if head not in (ROOT, word) and relation_matches(relation, self.relations):
-                for a in pieces.get(word, ()):
-                    for b in pieces.get(head, ()):
-                        found |= {(a, b), (b, a)}
-        return np.array(sorted(found), dtype=np.int64).reshape(-1, 2).T
+                tokens_of_word.setdefault(word, []).append(token)
+        pairs: set[tuple[int, int]] = set()
+        relations = example.relations or ()
+        for word, (head, relation) in enumerate(zip(example.heads, relations, strict=False)):
+            if head in (ROOT, word) or not relation_matches(relation, self.relations):
+                continue
+            for dependent_token in tokens_of_word.get(word, ()):
+                for head_token in tokens_of_word.get(head, ()):
+                    pairs.add((dependent_token, head_token))
+                    pairs.add((head_token, dependent_token))
+        return np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
 
 
 SieveForm = OffsetBand | KeySet | EqualLabels | RelationArcs

@@ -1,5 +1,5 @@
-"""The list of sieves: a decorated function is its own registration, found by name; and their
-boolean matrices on a batch, checked for shape and kind."""
+"""The list of sieves (a decorated function registers itself), and their boolean matrices on a
+batch, checked for shape and type."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from headwise.analyses.roles.sieves.tokens import TokenAxis, token_axes
 from headwise.core.errors import HeadwiseError, ParameterError, unknown
 from headwise.text.encode import Batch, Encoded
 
-Function = Callable[[TokenAxis, TokenAxis], np.ndarray]
-RELATION = "relation:"  # `relation:det`: a sieve for any relation, made when it is asked for
+SieveFunction = Callable[[TokenAxis, TokenAxis], np.ndarray]
+RELATION = "relation:"  # `relation:det` is a sieve for the relation `det`, created on request
 TREE = frozenset({"words", "dependencies"})
 
 
@@ -37,33 +37,34 @@ class Sieve:
 
     name: str
     about: str
-    function: Function
+    function: SieveFunction
     requires: frozenset[str] = frozenset()  # annotations
-    token_types: tuple[str, ...] = ()  # at least one of them the tokenizer must have
-    ahead: bool = False  # only looks at later tokens
-    behind: bool = False  # only looks at what came before, which is asked of causal models
+    token_types: tuple[str, ...] = ()  # the tokenizer must have at least one of these
+    ahead: bool = False  # holds later tokens only, which a causal model does not see
+    behind: bool = False  # holds earlier tokens only: for causal models
     module: str = __name__  # where it was registered
 
     @property
     def form(self) -> SieveForm | None:
-        """What it is made of, where that can be asked of the attention kernel; None: only the
-        function knows."""
+        """The form whose statistics the attention kernel can compute; None for other functions."""
         return self.function if isinstance(self.function, SieveForm) else None
 
     def missing_reason(self, shape: Shape) -> str | None:
-        """Why a corpus or model cannot give this sieve, or None."""
-        if reason := missing_annotation_reason(self.requires, shape):
+        """Return why a corpus or model cannot provide this sieve, or None if it can."""
+        reason = missing_annotation_reason(self.requires, shape)
+        if reason is not None:
             return reason
         if self.token_types and not set(self.token_types) & set(shape.token_types):
             return f"the tokenizer has no {' or '.join(self.token_types)} token"
         if self.ahead and shape.causal:
-            return "a causal model cannot look ahead"
+            return "a causal model cannot attend to later tokens"
         if self.behind and not shape.causal:
-            return "it is asked of decoders, which see only what came before"
+            return "decoder-only role"
         if self.name.startswith(RELATION):
-            wanted, known = self.name.removeprefix(RELATION), known_relations(shape)
-            if wanted not in known:
-                raise ParameterError(unknown("relation in this corpus", wanted, known))
+            relation = self.name.removeprefix(RELATION)
+            relations = known_relations(shape)
+            if relation not in relations:
+                raise ParameterError(unknown("relation in this corpus", relation, relations))
         return None
 
 
@@ -78,16 +79,16 @@ def sieve(
     token_types: Iterable[str] = (),
     ahead: bool = False,
     behind: bool = False,
-) -> Callable[[Function], Function]:
-    """Register a function of the two sides of a map as a sieve.
+) -> Callable[[SieveFunction], SieveFunction]:
+    """Register a function of the two axes of a map as a sieve.
 
     Parameters
     ----------
     name : str
-        What the role is called. It must be free; a function defined again (a cell run twice)
+        Name of the role. It must be free; a function defined again (a notebook cell run twice)
         replaces itself.
     about : str
-        In a few words, what a token of this role looks at.
+        In a few words, what a token of this role attends to.
     requires : iterable of str, optional
         Annotations without which the sieve is empty: `words`, `dependencies`, `pos`, `segments`,
         ...
@@ -96,7 +97,7 @@ def sieve(
     ahead : bool, default False
         The sieve holds later tokens only, so that a causal model cannot have it.
     behind : bool, default False
-        The sieve is about what came before, and asked of causal models only.
+        The sieve is about earlier tokens, and computed for causal models only.
 
     Examples
     --------
@@ -111,18 +112,18 @@ def sieve(
     """
     if not re.fullmatch(r"[A-Za-z][\w:.\-]*", name):
         raise ParameterError(
-            f"A sieve's name must be a letter followed by letters, digits and `_ : . -`; it is {name!r}."
+            "A sieve's name must be a letter followed by letters, digits and `_ : . -`; it is "
+            f"{name!r}."
         )
+    # Taken from the caller: a form, unlike a function, does not know its module.
+    module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
-    module = str(
-        sys._getframe(1).f_globals.get("__name__", "")
-    )  # a form does not know where it stands
-
-    def register(function: Function) -> Function:
-        before = _SIEVES.get(name)
-        if before is not None and not _again(before.function, function):
+    def register(function: SieveFunction) -> SieveFunction:
+        previous = _SIEVES.get(name)
+        if previous is not None and not _is_redefinition(previous.function, function):
             raise ParameterError(
-                f"Two sieves are called '{name}' (in {before.module} and in {module}): give one of them another name."
+                f"Two sieves are called '{name}' (in {previous.module} and in {module}): rename "
+                "one of them."
             )
         _SIEVES[name] = Sieve(
             name, about, function, frozenset(requires), tuple(token_types), ahead, behind, module
@@ -132,83 +133,89 @@ def sieve(
     return register
 
 
-def _again(before: Function, now: Function) -> bool:
-    """Whether a function is an earlier one defined again. A file's are forgotten before it is read
-    again, so in a file it is a second one; lambdas have no name to tell them by."""
-    names = [(one.__module__, getattr(one, "__qualname__", "<lambda>")) for one in (before, now)]
-    return (
-        names[0] == names[1]
-        and not names[1][0].endswith(".py")
-        and not names[1][1].endswith("<lambda>")
-    )
+def _is_redefinition(previous: SieveFunction, current: SieveFunction) -> bool:
+    """Return whether `current` is `previous` defined again, as in a notebook cell run twice."""
+    # The sieves of a plugin file are removed before the file is read again, so a second definition
+    # in a file is a clash. Lambdas have no name to recognise them by.
+    module = current.__module__
+    name = getattr(current, "__qualname__", "<lambda>")
+    if module.endswith(".py") or name.endswith("<lambda>"):
+        return False
+    return previous.__module__ == module and getattr(previous, "__qualname__", "") == name
 
 
 def known_sieves() -> dict[str, Sieve]:
-    """Every registered sieve by name, in the order of registration."""
-    _load_own()
+    """Return every registered sieve by name, in the order of registration."""
+    _load_builtin()
     return dict(_SIEVES)
 
 
 def find_sieve(name: str) -> Sieve:
-    """A sieve by name; `relation:NAME` is one for any relation of the corpus."""
-    known = known_sieves()
-    if name in known:
-        return known[name]
+    """Return a sieve by name; `relation:NAME` is one for any relation of the corpus."""
+    sieves = known_sieves()
+    if name in sieves:
+        return sieves[name]
     if name.startswith(RELATION) and len(name) > len(RELATION):
         return _relation_sieve(name.removeprefix(RELATION))
-    raise ParameterError(unknown("sieve", name, [*known, f"{RELATION}NAME"]))
+    raise ParameterError(unknown("sieve", name, [*sieves, f"{RELATION}NAME"]))
 
 
-@cache  # the same object each time: it is part of what a batch's matrices are remembered by
+# Cached so that it is the same object each time: batches remember matrices by their sieves.
+@cache
 def _relation_sieve(relation: str) -> Sieve:
     about = f"words linked to the token's word by {relation}"
     return Sieve(RELATION + relation, about, RelationArcs(frozenset({relation})), TREE)
 
 
 def forget_sieve(name: str) -> None:
-    """Take a sieve out of the list again (for tests and notebooks)."""
+    """Remove a sieve from the list (for tests and notebooks)."""
     _SIEVES.pop(name, None)
 
 
 def load_sieves(plugin: str) -> None:
-    """Import the user's own sieves: a Python file by its path (again when it has changed), or a
-    module by its name.
+    """Import sieves of the user: a Python file by its path, or a module by its name.
 
-    It is run as any module that is imported.
+    The code is executed like that of any imported module. A file is read again when it has changed.
     """
-    _load_own()  # first: a user's sieves stand after ours, and one that takes a name of ours is refused for it
+    # The built-in sieves come first: one of the user's that takes a built-in name is rejected.
+    _load_builtin()
     if plugin:
         file = Path(plugin)
-        _load_plugin(
-            plugin, file.stat().st_mtime_ns if plugin.endswith(".py") and file.is_file() else 0
-        )
+        is_file = plugin.endswith(".py") and file.is_file()
+        _load_plugin(plugin, file.stat().st_mtime_ns if is_file else 0)
 
 
 @cache
 def _load_plugin(plugin: str, changed: int) -> None:
+    """Load a plugin; `changed` makes a new version of a file a new entry of the cache."""
     try:
-        if not plugin.endswith(".py"):
+        if plugin.endswith(".py"):
+            _load_plugin_file(plugin)
+        else:
             importlib.import_module(plugin)
-            return
-        path = str(
-            Path(plugin).resolve()
-        )  # the module's name as well: two files of one name are two
-        found = importlib.util.spec_from_file_location(path, path) if Path(path).is_file() else None
-        if found is None or found.loader is None:
-            raise ParameterError(f"There is no file '{plugin}' with sieves; check `plugin`.")
-        for own in [own.name for own in _SIEVES.values() if own.module == path]:
-            forget_sieve(own)  # one that an edited file no longer has is no sieve any more
-        found.loader.exec_module(importlib.util.module_from_spec(found))
     except ParameterError:
         raise
-    except Exception as error:  # whatever the user's own code does
+    except Exception as error:  # code of the user can raise anything
         raise ParameterError(
-            f"The sieves of '{plugin}' cannot be loaded ({type(error).__name__}: {error}); check `plugin`."
+            f"The sieves of '{plugin}' cannot be loaded ({type(error).__name__}: {error}); check "
+            "`plugin`."
         ) from error
 
 
+def _load_plugin_file(plugin: str) -> None:
+    # The path is the module's name too: two files of the same name are two modules.
+    path = str(Path(plugin).resolve())
+    spec = importlib.util.spec_from_file_location(path, path) if Path(path).is_file() else None
+    if spec is None or spec.loader is None:
+        raise ParameterError(f"There is no file '{plugin}' with sieves; check `plugin`.")
+    # Remove the sieves of an earlier version: the edited file may no longer define them.
+    for name in [sieve.name for sieve in _SIEVES.values() if sieve.module == path]:
+        forget_sieve(name)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
 @cache
-def _load_own() -> None:
+def _load_builtin() -> None:
     importlib.import_module("headwise.analyses.roles.sieves.builtin")
 
 
@@ -216,48 +223,54 @@ def _load_own() -> None:
 
 
 def sieve_matrix(sieve: Sieve, row: Encoded, start: int = 0, stop: int | None = None) -> np.ndarray:
-    """The matrix of a sieve on one input: bool `[rows, tokens]`, for the looking tokens
-    `start..stop` (all if None)."""
-    return _checked(sieve, *token_axes(row, start, stop))
+    """Return the matrix of a sieve on one input: bool `[rows, tokens]`, for the queries
+    `start..stop` (default: all)."""
+    queries, keys = token_axes(row, start, stop)
+    return _checked_matrix(sieve, queries, keys)
 
 
-def _checked(sieve: Sieve, i: TokenAxis, j: TokenAxis) -> np.ndarray:
+def _checked_matrix(sieve: Sieve, queries: TokenAxis, keys: TokenAxis) -> np.ndarray:
     try:
-        found = np.asarray(sieve.function(i, j))
+        matrix = np.asarray(sieve.function(queries, keys))
     except HeadwiseError:
         raise
-    except Exception as error:  # a user's function may fail in any way
+    except Exception as error:  # code of the user can raise anything
         raise ParameterError(
-            f"The sieve '{sieve.name}' fails on {i.row.example.where} ({type(error).__name__}: {error}); "
-            "mend its function."
+            f"The sieve '{sieve.name}' fails on {queries.row.example.where} "
+            f"({type(error).__name__}: {error}); fix its function."
         ) from error
-    shape = (i.position.size, j.position.size)
-    if found.shape not in (
-        shape,
-        (1, shape[1]),
-        (shape[0], 1),
-    ):  # a single row or column stands for all
+    n_queries = queries.position.size
+    n_keys = keys.position.size
+    # A single row or column stands for all.
+    if matrix.shape not in ((n_queries, n_keys), (1, n_keys), (n_queries, 1)):
         raise ParameterError(
-            f"The sieve '{sieve.name}' gives a matrix of shape {found.shape} for {shape[0]} looking tokens and "
-            f"{shape[1]} tokens; it must be {shape}."
+            f"The sieve '{sieve.name}' gives a matrix of shape {matrix.shape} for {n_queries} "
+            f"queries and {n_keys} keys; it must be {(n_queries, n_keys)}."
         )
-    if found.dtype != bool:
+    if matrix.dtype != bool:
         raise ParameterError(
-            f"The sieve '{sieve.name}' gives {found.dtype}; it must give True or False for each pair of tokens."
+            f"The sieve '{sieve.name}' gives {matrix.dtype}; it must give True or False for each "
+            "pair of tokens."
         )
-    return np.broadcast_to(found, shape)
+    return np.broadcast_to(matrix, (n_queries, n_keys))
 
 
 def sieve_matrices(
     sieves: Sequence[Sieve], batch: Batch, start: int = 0, stop: int | None = None
 ) -> Tensor:
-    """All sieves on all inputs of a batch: bool `[example, sieve, row, token]` on its device; False
-    on padding."""
+    """Return the matrices of all sieves on all inputs of a batch.
+
+    Bool `[example, sieve, row, token]` on the batch's device; False on padding.
+    """
     width = batch.ids.shape[1]
     stop = width if stop is None else stop
-    out = np.zeros((len(batch), len(sieves), stop - start, width), dtype=bool)
+    matrices = np.zeros((len(batch), len(sieves), stop - start, width), dtype=bool)
     for number, row in enumerate(batch.rows):
-        i, j = token_axes(row, start, stop)
-        for place, sieve in enumerate(sieves if i.position.size else ()):
-            out[number, place, : i.position.size, : len(row)] = _checked(sieve, i, j)
-    return torch.from_numpy(out).to(batch.device)
+        queries, keys = token_axes(row, start, stop)
+        n_queries = queries.position.size
+        if not n_queries:
+            continue
+        for place, sieve in enumerate(sieves):
+            matrix = _checked_matrix(sieve, queries, keys)
+            matrices[number, place, :n_queries, : len(row)] = matrix
+    return torch.from_numpy(matrices).to(batch.device)

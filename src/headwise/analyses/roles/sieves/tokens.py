@@ -1,5 +1,4 @@
-"""What a sieve is written on: the looking tokens of an input as a column, the tokens looked at as a
-row."""
+"""What a sieve is written on: the queries of an input as a column, its keys as a row."""
 
 from __future__ import annotations
 
@@ -15,11 +14,10 @@ from headwise.text.example import ROLES, ROOT
 
 
 class TokenAxis:
-    """One side of an attention map: arrays over tokens that broadcast against the other side.
+    """One axis of an attention map: arrays over tokens that broadcast against the other axis.
 
-    A sieve `f(i, j)` gets the looking tokens `i`, whose arrays have the shape `[rows, 1]`, and the
-    tokens looked at `j`, `[1, tokens]`: an expression like `abs(i.position - j.position) <= 2` is
-    the whole matrix.
+    A sieve `f(i, j)` gets the queries `i`, whose arrays have the shape `[rows, 1]`, and the keys
+    `j`, `[1, tokens]`: an expression like `abs(i.position - j.position) <= 2` is the whole matrix.
 
     `position`, `id`, `segment` (−1 for special tokens) and `word` (−1: no word, or none known) are
     numbers; `special`, `cls`, `sep`, `punct` are true or false; `piece` (text of the token), `role`
@@ -28,22 +26,24 @@ class TokenAxis:
 
     def __init__(self, row: Encoded, start: int, stop: int, as_column: bool) -> None:
         self.row = row
-        self._here = slice(start, stop)
+        self._tokens = slice(start, stop)
         self._shape = (-1, 1) if as_column else (1, -1)
         self.position = self._array(np.arange(len(row)))
-        self.id, self.segment = self._array(row.ids), self._array(row.segment)
-        self.special, self.cls, self.sep, self.punct = map(
-            self._array, (row.special, row.cls, row.sep, row.punct)
-        )
-        # NO_WORD everywhere where pieces and words do not align
+        self.id = self._array(row.ids)
+        self.segment = self._array(row.segment)
+        self.special = self._array(row.special)
+        self.cls = self._array(row.cls)
+        self.sep = self._array(row.sep)
+        self.punct = self._array(row.punct)
+        # Where pieces and words do not align, no token has a word.
         self.word = self._array(row.word if row.aligned else np.full(len(row), NO_WORD))
 
     def _array(self, values: np.ndarray) -> np.ndarray:
-        return values[self._here].reshape(self._shape)
+        return values[self._tokens].reshape(self._shape)
 
     @property
     def count(self) -> int:
-        """How many tokens the whole input has."""
+        """Number of tokens of the whole input."""
         return len(self.row)
 
     @cached_property
@@ -52,9 +52,12 @@ class TokenAxis:
 
     @cached_property
     def role(self) -> np.ndarray:
-        table = np.array([*ROLES, ""], dtype=object)  # the last entry is what −1 finds
         roles = self.row.roles
-        return self._array(table[np.full(len(self.row), -1) if roles is None else roles])
+        if roles is None:
+            roles = np.full(len(self.row), -1)
+        # Index −1 (no role) reads the last entry, the empty string.
+        names = np.array([*ROLES, ""], dtype=object)
+        return self._array(names[roles])
 
     @cached_property
     def form(self) -> np.ndarray:
@@ -72,43 +75,44 @@ class TokenAxis:
     def relation(self) -> np.ndarray:
         return self._of_word([name.split(":", 1)[0] for name in self.row.example.relations or ()])
 
-    def _of_word(self, values: Iterable[str]) -> np.ndarray:
-        table = np.array([*values, ""], dtype=object)  # the last entry is what NO_WORD, −1, finds
-        return table[self.word] if len(table) > 1 else np.full(self.word.shape, "", dtype=object)
+    def _of_word(self, word_values: Iterable[str]) -> np.ndarray:
+        # Index NO_WORD (−1) reads the last entry, the empty string.
+        table = np.array([*word_values, ""], dtype=object)
+        if len(table) == 1:
+            return np.full(self.word.shape, "", dtype=object)
+        return np.asarray(table[self.word])
 
     def linked(self, other: TokenAxis, relations: Iterable[str]) -> np.ndarray:
-        """Bool `[rows, tokens]`: whether the two tokens' words are joined by an arc of one of these
-        relations.
+        """Return bool `[rows, tokens]`: whether an arc of these relations joins the two words.
 
         Whichever of them is the head. A name without a subtype stands for its subtypes too: `nsubj`
         for `nsubj:pass`."""
-        joined = linked_words(self.row, relations)
-        found: np.ndarray = joined[self.word, other.word]
-        return found
+        linked: np.ndarray = linked_words(self.row, relations)[self.word, other.word]
+        return linked
 
 
 def linked_words(row: Encoded, relations: Iterable[str], arcs: str = "by") -> np.ndarray:
-    """Bool `[word + 1, word + 1]`: words joined by an arc of one of these relations; the last row
-    and column belong to tokens without a word.
+    """Return bool `[word + 1, word + 1]`: words joined by an arc of one of these relations.
 
-    `arcs` says which way: `down` (the first word is the head), `up` (the second is) or `by`
-    (either)."""
-    example, wanted = row.example, frozenset(relations)
-    count = len(example.all_words)
-    joined = np.zeros((count + 1, count + 1), dtype=bool)
-    for word, (head, relation) in enumerate(
-        zip(example.heads or (), example.relations or (), strict=False)
-    ):
-        if head not in (ROOT, word) and relation_matches(relation, wanted):
-            joined[head, word] |= arcs != "up"
-            joined[word, head] |= arcs != "down"
-    return joined
+    The last row and column belong to tokens without a word. `arcs` says which way: `down` (the
+    first word is the head), `up` (the second is) or `by` (either)."""
+    example = row.example
+    wanted_relations = frozenset(relations)
+    n_words = len(example.all_words)
+    linked = np.zeros((n_words + 1, n_words + 1), dtype=bool)
+    annotated = zip(example.heads or (), example.relations or (), strict=False)
+    for word, (head, relation) in enumerate(annotated):
+        if head not in (ROOT, word) and relation_matches(relation, wanted_relations):
+            linked[head, word] |= arcs != "up"
+            linked[word, head] |= arcs != "down"
+    return linked
 
 
 def token_axes(
     row: Encoded, start: int = 0, stop: int | None = None
 ) -> tuple[TokenAxis, TokenAxis]:
-    """The looking tokens `start..stop` (all by default) and all tokens looked at."""
-    return TokenAxis(
-        row, start, len(row) if stop is None else min(stop, len(row)), True
-    ), TokenAxis(row, 0, len(row), False)
+    """Return the queries `start..stop` (default: all) and all keys of an input."""
+    stop = len(row) if stop is None else min(stop, len(row))
+    queries = TokenAxis(row, start, stop, as_column=True)
+    keys = TokenAxis(row, 0, len(row), as_column=False)
+    return queries, keys

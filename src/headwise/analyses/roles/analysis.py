@@ -397,7 +397,7 @@ class Roles(RandomNull, ItemObserver):
         attrs = dataset.attrs
         roles = [str(role) for role in dataset["role"].values]
         n_heads = dataset.sizes["layer"] * dataset.sizes["head"]
-        has_inputs = dataset["bias_n"].transpose("role", ...).values.reshape(len(roles), -1).any(1)
+        has_inputs = (dataset["bias_n"] > 0).any(("layer", "head")).values
 
         tau_origin = attrs["tau_rule"]
         if np.isfinite(attrs["tau_paper"]):

@@ -295,7 +295,8 @@ def _scaled(mass: Tensor, scale: Tensor | None) -> Tensor:
 
 def _row_sum(mass: Tensor, factor: Tensor) -> Tensor:
     """Return the sum over rows of `mass[example, head, row]` times `factor[example, 1, row]`."""
-    return torch.linalg.vecdot(mass, factor.expand_as(mass)).double()
+    total: Tensor = torch.linalg.vecdot(mass, factor.expand_as(mass)).double()
+    return total
 
 
 def _mass_without_first(sieve: Sieve, form: SieveForm, stats: StatsResult, batch: Batch) -> Tensor:

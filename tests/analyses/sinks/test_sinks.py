@@ -146,7 +146,7 @@ def slowly(module, tokenizer, corpus, threshold: float) -> dict[str, np.ndarray]
         maps = torch.stack(output.attentions)[:, 0].detach().double().numpy()
         first, rest = maps[:, :, 1:, 0], maps[:, :, 1:, 1:]
         total = rest.sum(-1)
-        some = np.where(total > 1e-6, 1, np.nan)  # rows that leave anything
+        some = np.where(total > 1e-4, 1, np.nan)  # rows that leave enough to other tokens
         rest = rest / np.maximum(total, 1e-6)[..., None]
         hidden = torch.stack(output.hidden_states[: len(maps)])[:, 0].detach()
         lengths = hidden.double().norm(dim=-1)

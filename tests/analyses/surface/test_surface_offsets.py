@@ -224,7 +224,7 @@ def test_a_type_the_tokenizer_lacks_is_nan_and_a_decoder_has_no_next_token() -> 
     surface, has = atlas["surface"], ("first", "cls", "punct", "other")
     assert "sep" in model.encoder.token_types
     why = atlas.provenance["left_out"]["surface"]["token_type=sep"]
-    assert why == "no text of the corpus has such a token"  # a decoder's closing token
+    assert why == "no tokens of this type in the corpus"  # a decoder's closing token
     for kind in TYPES:
         assert bool(surface["mass"].sel(token_type=kind).isnull().all()) == (kind not in has), kind
     assert surface["position"].sel(offset=1).isnull().all()

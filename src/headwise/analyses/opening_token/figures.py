@@ -1,4 +1,4 @@
-"""Figures of the opening token: how much rests on the first token with and without it."""
+"""Figures of the opening token: attention to the first token with and without it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ PAPER = "Xiao et al. 2023, Gu et al. 2024"
 @figure(
     "opening_token",
     name="heads",
-    title="How much rests on the first token with the opening token and without",
-    caption="Mean weight on the first token of the same inputs, from all later tokens: the opening token, or where it "
-    "is taken away the first token of the text. A head that is high in both rests on whatever comes first.",
+    title="Attention to the first token with the opening token and without",
+    caption="Mean weight on the first token of the same inputs, from all later tokens: the opening token, "
+    "or without it the first token of the text. The sink of a head that is high in both is whatever "
+    "comes first.",
     paper=PAPER,
     needs=("first_with",),
 )
@@ -35,8 +36,8 @@ def heads(dataset: xr.Dataset) -> Figure:
     "opening_token",
     name="change",
     title="Head by head: the first token with and without the opening token",
-    caption="A point for each head: weight on the first token without the opening token, against that with it. On the "
-    "line nothing changes; below it a head rests on the opening token itself.",
+    caption="A point for each head: weight on the first token without the opening token, against that "
+    "with it. On the line nothing changes; below it, a head's sink is the opening token itself.",
     paper=PAPER,
     needs=("change",),
 )

@@ -35,7 +35,7 @@ from headwise.models.statistics import MIN_MASS_WITHOUT_SINK, StatsRequest, Stat
 from headwise.text.encode import Batch, Encoded
 
 # The name under which `surface` requests the same set of keys: it is then computed once for both.
-FIRST_TOKEN = "kind first"
+FIRST_TOKEN = "type first"
 
 
 # --- 1. what is requested -------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Attention sinks: heads that rest on the first token (Xiao et al. 2023, Gu et al. 2024)."""
+"""Attention sinks: attention to the first token (Xiao et al. 2023, Gu et al. 2024)."""

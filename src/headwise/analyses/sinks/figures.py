@@ -1,4 +1,4 @@
-"""Figures of attention sinks: how much rests on the first token, by head and by layer."""
+"""Figures of attention sinks: attention to the first token, by head and by layer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ PAPER = "Gu et al. 2024, Xiao et al. 2023"
 @figure(
     "sinks",
     name="heads",
-    title="How much of each head rests on the first token",
-    caption="Mean weight on the first token of the input, from all later tokens; and the share of tokens that give it "
-    "more than the threshold. A head that rests has nothing to look for there; its other measures say little about it.",
+    title="How much each head attends to the first token",
+    caption="Mean weight on the first token of the input, from all later tokens; and the share of "
+    "tokens that give it more than the threshold. A head that attends to its sink has nothing to look "
+    "for there; its other measures say little about it.",
     paper=PAPER,
     needs=("first",),
 )
@@ -27,7 +28,7 @@ def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of `first` and `rate` on one scale, and of what else there is."""
     panels = {"weight on the first token": dataset["first"]}
     panels[f"rows above {dataset.attrs['threshold']:g}"] = dataset["rate"]
-    if "first_other" in dataset:  # atlases made before `opening_token` was a question of its own
+    if "first_other" in dataset:  # atlases made before `opening_token` was an analysis of its own
         panels[str(dataset.attrs["other"])] = dataset["first_other"]
     if "learned" in dataset:
         panels["on the learned sink"] = dataset["learned"]
@@ -40,9 +41,9 @@ def heads(dataset: xr.Dataset) -> Figure:
     "sinks",
     name="values",
     title="What the sink carries: value and hidden-state norms",
-    caption="Left: norm of the first token's value over the mean of the others', a point for each head against its "
-    "weight on the first token; heads that rest mostly have small ones, so that resting moves nothing. Right: norm of "
-    "the first token's hidden state over the median, by layer.",
+    caption="Left: norm of the first token's value over the mean of the others', a point for each head "
+    "against its weight on the first token; sinks mostly have small ones, so that attending to them "
+    "moves nothing. Right: norm of the first token's hidden state over the median, by layer.",
     paper=PAPER,
     needs=("value_norm_ratio",),
 )

@@ -1,10 +1,11 @@
-"""Surface patterns of heads: where they look by position and token type, and how broadly (Clark et
-al. 2019, §3)."""
+"""Surface patterns of heads: where they look by position and token type, and how broadly.
+
+Clark et al. 2019, §3."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,28 +24,38 @@ from headwise.analyses.contract import (
     one_of,
 )
 from headwise.analyses.summaries import top_heads
-from headwise.models.statistics import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
 from headwise.text.example import ROLES
 
 OFFSETS = (-1, 0, 1)
+OFFSET_NAMES = {-1: "previous", 0: "own", 1: "next"}
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
-KINDS = ("first", *TOKEN_TYPES)
-FIRST, LATER_CLS = "kind first", "kind cls, not the first token"
-LATER = (
-    LATER_CLS,
-    *(f"kind {name}" for name in TOKEN_TYPES[1:]),
-)  # kinds of tokens after the first
-ORIGINS = ("mass", "mass_from_sep", "mass_from_other")
+TYPES_WITH_FIRST = ("first", *TOKEN_TYPES)
 
+# Names of requested sets of keys. Analyses that request the same set share its name.
+FIRST = "type first"
+LATER_CLS = "type cls, not the first token"
+# The types of tokens but the first, in the order of TOKEN_TYPES.
+LATER_TYPES = (LATER_CLS, "type sep", "type punct", "type other")
+
+# Variables by their last dim. Those that end in `_uniform` are the same for all heads.
+ORIGINS = ("mass", "mass_from_sep", "mass_from_other")
 MASSES = (*ORIGINS, "mass_rest", "mass_uniform")
 ROLE_MASSES = ("role_mass", "role_mass_rest", "role_mass_uniform")
 POSITIONS = ("position", "position_rest", "position_uniform")
 SCALARS = (
-    *("entropy", "entropy_from_cls", "entropy_rest", "entropy_uniform", "entropy_rest_uniform"),
-    *("max_weight", "max_weight_rest", "sink"),
+    "entropy",
+    "entropy_from_cls",
+    "entropy_rest",
+    "entropy_uniform",
+    "entropy_rest_uniform",
+    "max_weight",
+    "max_weight_rest",
+    "sink",
 )
+SHARE = "share of attention"
 
 
 @dataclass(frozen=True)
@@ -52,45 +63,48 @@ class Surface(Observer):
     """Mean attention by relative position and token type, entropy and largest weight of each head.
 
     For a row i with weights `A[i, :]` over its visible keys V(i), averaged over the rows of an
-    example, then over examples (or, with `weighting="tokens"`, over all rows alike):
+    example, then over examples (or, with `weighting="tokens"`, over all rows):
 
-    - `position[layer, head, offset]`: `A[i, i+o]` for o in −1, 0, 1, over the rows for which `i+o` is visible (so NaN
-      for o = 1 in a causal model);
-    - `mass[layer, head, token_type]`: `Σ_j A[i, j]` over keys of a type, from all rows; `mass_from_sep`, from `sep`
-      rows; `mass_from_other`, from all but `sep`. The first token, on which many heads rest, is a
-      kind of its own, `first`, whatever it is: it counts as `cls` too where the tokenizer opens
-      inputs with one, and as nothing else;
-    - `mass_uniform[layer, token_type]`, `position_uniform[layer, offset]`: the same of a head that attends to
-      everything it may see alike, which gives a short input's few tokens much;
-    - `entropy[layer, head]`: `−Σ_j A ln A` in nats; `entropy_from_cls`: of row 0 alone (NaN for causal models and
-      without a cls token); `entropy_uniform[layer]`: `ln |V(i)|`, what a uniform head would have;
+    - `position[layer, head, offset]`: `A[i, i+o]` for o in −1, 0, 1, over the rows for which `i+o`
+      is visible (so NaN for o = 1 in a causal model);
+    - `mass[layer, head, token_type]`: `Σ_j A[i, j]` over keys of a type, from all rows;
+      `mass_from_sep`, from `sep` rows; `mass_from_other`, from all but `sep`. The first token, the
+      attention sink of many heads, has a type of its own, `first`, whatever it is: it also counts
+      as `cls` where the tokenizer opens inputs with one, and as nothing else;
+    - `mass_uniform[layer, token_type]`, `position_uniform[layer, offset]`: the same for uniform
+      attention, which gives each of a short input's few tokens much;
+    - `entropy[layer, head]`: `−Σ_j A ln A` in nats; `entropy_from_cls`: of row 0 alone (NaN for
+      causal models and without a cls token); `entropy_uniform[layer]`: `ln |V(i)|`, that of uniform
+      attention;
     - `max_weight[layer, head]`: `max_j A[i, j]`;
-    - `mass_rest`, `position_rest`, `entropy_rest`, `max_weight_rest`: the same with the first token left out and rows
-      made to sum to one (Xiao et al. 2023 call it a sink), over the rows after the first that leave
-      anything; and `entropy_rest_uniform[layer]`;
-    - `role_mass`, `role_mass_rest[layer, head, role]`, `role_mass_uniform[layer, role]` (conversations): the same of
-      tokens of each role, `system`, `user`, `assistant`, `tool` (what is said) and `template` (all
-      that the tokenizer's template adds), but for the first token, over the examples that are
-      conversations;
-    - `sink[layer, head]` (models with learned sinks): mass on the sink. Entropy is then that of the rest, made to sum
-      to one.
+    - `mass_rest`, `position_rest`, `entropy_rest`, `max_weight_rest`: the same excluding the first
+      token (the sink of Xiao et al. 2023), rows scaled to sum to one, over the rows after the first
+      that leave more than 0.0001 of their attention to other tokens; and
+      `entropy_rest_uniform[layer]`;
+    - `role_mass`, `role_mass_rest[layer, head, role]`, `role_mass_uniform[layer, role]`
+      (conversations): the same for tokens of each role, `system`, `user`, `assistant`, `tool` (what
+      is said) and `template` (all that the tokenizer's template adds), excluding the first token,
+      over the examples that are conversations;
+    - `sink[layer, head]` (models with learned sinks): mass on the sink. Entropy is then that of the
+      remaining weights, scaled to sum to one.
 
     Parameters
     ----------
     weighting : str, default "examples"
-        `examples` (each example weighs alike) or `tokens` (each row alike).
+        `examples` (each example has the same weight) or `tokens` (each row has).
 
     Notes
     -----
-    Question: Where does each head look: which positions, which kinds of token, how broadly?
+    Question: Where does each head look: which positions, which token types, how broadly?
 
-    Assumes: A row of weights is a distribution over the tokens it may see, and every example weighs
-    alike (`weighting`).
+    Assumes: A row of weights is a distribution over the tokens it may see, and every example has
+    the same weight (`weighting`).
 
-    Traps: A mean hides rows that differ: a head can be sharp on a few tokens and rest on all
-    others. Short inputs give every token much, so read shares beside `mass_uniform` and entropies
-    beside `entropy_uniform`. Positions and kinds overlap, since the previous token may be a full
-    stop. A weight is not what is moved: the value behind it may be short (`attribution`).
+    Traps: A mean hides rows that differ: a head can be sharp on a few tokens and attend to its sink
+    on all others. Short inputs give every token much, so read shares beside `mass_uniform` and
+    entropies beside `entropy_uniform`. Positions and token types overlap, since the previous token
+    may be a full stop. A weight is not what is moved: the value behind it may be short
+    (`attribution`).
 
     Cost: The pass of the model itself; on a GPU no map is formed (`benchmarks/bench_pass.py`,
     `benchmarks/bench_fused.py`).
@@ -114,270 +128,313 @@ class Surface(Observer):
         return reasons
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
-        given = dataset["mass"].notnull().any(("layer", "head"))
-        had = json.loads(str(dataset.attrs.get("token_types", "[]")))
-        lacking = [
-            kind
-            for kind in had
-            if kind in dataset["token_type"] and not bool(given.sel(token_type=kind))
-        ]
-        return {f"token_type={kind}": "no text of the corpus has such a token" for kind in lacking}
+        tokenizer_types = json.loads(str(dataset.attrs.get("token_types", "[]")))
+        has_values = dataset["mass"].notnull().any(("layer", "head"))
+        reasons = {}
+        for token_type in tokenizer_types:
+            in_dataset = token_type in dataset["token_type"]
+            if in_dataset and not bool(has_values.sel(token_type=token_type)):
+                reasons[f"token_type={token_type}"] = "no tokens of this type in the corpus"
+        return reasons
+
+    # --- the pass -------------------------------------------------------------------------------
 
     def start(self, shape: Shape) -> State:
-        heads = (shape.layers, shape.heads)
         state = State()
-        roles = ROLE_MASSES if "roles" in shape.annotations else ()
-        sizes = (
-            (MASSES, (len(KINDS),)),
-            (roles, (len(ROLES),)),
-            (POSITIONS, (len(OFFSETS),)),
-            (SCALARS, ()),
-        )
-        for names, size in sizes:
+
+        def add(names: Sequence[str], *size: int) -> None:
             for name in names:
-                where = heads if not name.endswith("_uniform") else heads[:1]
-                state[name] = means(self.weighting, *where, *size)
+                if name.endswith("_uniform"):
+                    state[name] = means(self.weighting, shape.layers, *size)
+                else:
+                    state[name] = means(self.weighting, shape.layers, shape.heads, *size)
+
+        add(MASSES, len(TYPES_WITH_FIRST))
+        if "roles" in shape.annotations:
+            add(ROLE_MASSES, len(ROLES))
+        add(POSITIONS, len(OFFSETS))
+        add(SCALARS)
         return state
 
     def request(self, batch: Batch) -> StatsRequest:
+        is_cross = batch.keys is not batch  # two texts have no offsets between them
         return StatsRequest(
             token_type_columns(batch.keys) | _role_columns(batch.keys),
-            offsets=frozenset(OFFSETS)
-            if batch.keys is batch
-            else frozenset(),  # between two texts there are none
+            offsets=frozenset() if is_cross else frozenset(OFFSETS),
             entropy=True,
             max_weight=True,
             without_sink=True,
             uniform=True,
         )
 
-    def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
-        even, entropy, largest, real = (
-            answers.uniform,
-            answers.entropy,
-            answers.max_weight,
-            batch.attention_mask[:, None],
-        )
-        assert even is not None
-        assert entropy is not None
-        assert largest is not None
-        masses = torch.stack(
-            [answers.columns[f"kind {name}"] for name in KINDS], dim=1
-        )  # example, kind, head, row
+    def reduce(self, result: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
+        uniform = result.uniform
+        assert uniform is not None
+        assert result.entropy is not None
+        assert result.max_weight is not None
+        masses = _stack_masses(result, TYPES_WITH_FIRST)
+        uniform_masses = _stack_masses(uniform, TYPES_WITH_FIRST)
+        # Sets of queries, in the order of ORIGINS.
         queries = torch.stack(
             [batch.attention_mask, batch.sep, batch.attention_mask & ~batch.sep], dim=1
         ).to(masses.dtype)
-        evenly = torch.stack([even.columns[f"kind {name}"] for name in KINDS], dim=-1)
         sums = {
-            "mass": _from(queries, masses),
-            "mass_uniform": evenly.sum(2),
+            "mass": _sum_over_queries(queries, masses),
+            "mass_uniform": uniform_masses.sum(-1).transpose(1, 2),
             "queries": queries.sum(-1)[:, None],
-            "entropy": entropy.sum(-1),
-            "max_weight": largest.sum(-1),
-            "entropy_uniform": answers.n_visible.clamp(min=1).log().sum(-1)[:, None],
-            "entropy_from_cls": entropy[..., 0],
+            "entropy": result.entropy.sum(-1),
+            "entropy_from_cls": result.entropy[..., 0],
+            "entropy_uniform": result.n_visible.clamp(min=1).log().sum(-1)[:, None],
+            "max_weight": result.max_weight.sum(-1),
         }
-        if answers.sink is not None:
-            sums["sink"] = (answers.sink * real).sum(-1)
-        if answers.at_offset:
-            can = [even.at_offset[offset] > 0 for offset in OFFSETS]
-            sums["position"] = torch.stack(
-                [answers.at_offset[offset].sum(-1) for offset in OFFSETS], dim=-1
-            )
-            sums["position_uniform"] = torch.stack(
-                [even.at_offset[offset].sum(-1) for offset in OFFSETS], dim=-1
-            )
-            sums["position_count"] = torch.stack([one.sum(-1) for one in can], dim=-1)
-        if f"kind {ROLES[0]}" in answers.columns:
-            said, as_even = (
-                torch.stack([of.columns[f"kind {role}"] for role in ROLES], dim=1)
-                for of in (answers, even)
-            )
-            sums["role_mass"] = _from(queries[:, :1], said)[:, :, 0]
-            sums["role_mass_uniform"] = as_even.sum(-1).transpose(1, 2)
-            return sums | _rest(answers, masses, real, said)
-        return sums | _rest(answers, masses, real)
+        if result.sink is not None:
+            sums["sink"] = (result.sink * batch.attention_mask[:, None]).sum(-1)
+        if result.at_offset:
+            sums |= _position_sums(result, uniform)
+        role_masses = None
+        if f"type {ROLES[0]}" in result.columns:
+            role_masses = _stack_masses(result, ROLES)
+            uniform_role_masses = _stack_masses(uniform, ROLES)
+            sums["role_mass"] = _sum_over_queries(queries[:, :1], role_masses)[:, :, 0]
+            sums["role_mass_uniform"] = uniform_role_masses.sum(-1).transpose(1, 2)
+        return sums | _sums_without_sink(result, batch, role_masses)
 
     def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         here = (layers,)
-        count = batch.lengths[:, None, None].double()
-        for i, name in enumerate(ORIGINS):
-            state.means(name).add_sums(
-                sums["mass"][..., i, :], sums["queries"][..., i, None].double(), here
-            )
-        counts = dict.fromkeys(("entropy", "max_weight", "sink"), count)
-        counts |= {"entropy_from_cls": batch.cls[:, :1, None].double()}
-        left = sums["rest_count"].double()
-        counts |= {"mass_rest": left[..., None], "entropy_rest": left, "max_weight_rest": left}
-        counts |= {
-            name: sums[f"{name}_count"].double()
-            for name in ("position", "position_rest")
-            if name in sums
+        n_rows = batch.lengths[:, None, None].double()
+        n_without_sink = sums["rest_count"].double()
+        for number, name in enumerate(ORIGINS):
+            n_queries = sums["queries"][..., number, None].double()
+            state.means(name).add_sums(sums["mass"][..., number, :], n_queries, here)
+
+        counts = {
+            "entropy": n_rows,
+            "max_weight": n_rows,
+            "sink": n_rows,
+            "entropy_from_cls": batch.cls[:, :1, None].double(),
+            "mass_rest": n_without_sink[..., None],
+            "entropy_rest": n_without_sink,
+            "max_weight_rest": n_without_sink,
         }
-        for name, of in counts.items():
+        for name in ("position", "position_rest"):
             if name in sums:
-                state.means(name).add_sums(sums[name], of, here)
-        uniform = {"entropy_uniform": count[..., 0], "mass_uniform": count}
-        uniform |= {"entropy_rest_uniform": sums["entropy_rest_uniform_count"][..., 0].double()}
+                counts[name] = sums[f"{name}_count"].double()
+        uniform_counts = {
+            "entropy_uniform": n_rows[..., 0],
+            "mass_uniform": n_rows,
+            "entropy_rest_uniform": sums["entropy_rest_uniform_count"][..., 0].double(),
+        }
         if "position_uniform" in sums:
-            uniform["position_uniform"] = sums["position_count"][:, :, 0].double()
+            uniform_counts["position_uniform"] = sums["position_count"][:, :, 0].double()
         if "role_mass" in state and "role_mass" in sums:
-            talks = torch.tensor(
-                [row.roles is not None for row in batch.keys.rows], device=left.device
-            )[:, None, None]
-            state.means("role_mass").add_sums(sums["role_mass"], (count * talks)[..., None], here)
-            state.means("role_mass_rest").add_sums(
-                sums["role_mass_rest"], (left * talks)[..., None], here
-            )
-            uniform["role_mass_uniform"] = count * talks
-        many = layers.stop - layers.start
-        for name, of in uniform.items():  # of every layer the same
-            own = sums[name][:, :, 0].expand(-1, many, *sums[name].shape[3:])
-            state.means(name).add_sums(own, of, here)
+            is_conversation = _conversations(batch.keys, n_rows.device)
+            counts["role_mass"] = (n_rows * is_conversation)[..., None]
+            counts["role_mass_rest"] = (n_without_sink * is_conversation)[..., None]
+            uniform_counts["role_mass_uniform"] = n_rows * is_conversation
+
+        for name, count in counts.items():
+            if name in sums:
+                state.means(name).add_sums(sums[name], count, here)
+        n_layers = layers.stop - layers.start
+        for name, count in uniform_counts.items():  # the same for every layer and head
+            value = sums[name][:, :, 0].expand(-1, n_layers, *sums[name].shape[3:])
+            state.means(name).add_sums(value, count, here)
+
+    # --- the result -----------------------------------------------------------------------------
+
+    def result(self, state: State, shape: Shape) -> xr.Dataset:
+        last_dim = dict.fromkeys(MASSES, ("token_type",))
+        last_dim |= dict.fromkeys(ROLE_MASSES, ("role",))
+        last_dim |= dict.fromkeys(POSITIONS, ("offset",))
+        names = [*MASSES, *POSITIONS, *SCALARS]
+        if "role_mass" in state:
+            names += ROLE_MASSES
+        variables: dict[str, xr.Variable] = {}
+        for name in names:
+            dims: tuple[str, ...] = ("layer",)
+            if not name.endswith("_uniform"):
+                dims += ("head",)
+            dims += last_dim.get(name, ())
+            units = "nats" if name.startswith("entropy") else SHARE
+            mean = mean_variables(name, dims, state.means(name), units=units)
+            if name == "sink" and not (mean["sink_n"].values > 0).any():
+                continue  # the model has no learned sink
+            variables |= mean
+
+        _blank(variables, MASSES, _absent_types(variables, shape))
+        if "role_mass" in state:
+            is_silent = ~(variables["role_mass_uniform"].values > 0).any(0)
+            _blank(variables, ROLE_MASSES, is_silent)
+        if shape.causal:
+            _blank(variables, ["entropy_from_cls"], np.array(True))
+        coords = layer_head_coords(shape)
+        coords |= {"offset": np.array(OFFSETS), "token_type": list(TYPES_WITH_FIRST)}
+        if "role_mass" in state:
+            coords["role"] = list(ROLES)
+        attrs = {"token_types": json.dumps(list(shape.token_types))}
+        return xr.Dataset(variables, coords=coords, attrs=attrs)
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
         lines = []
-        for offset, name in ((-1, "previous"), (0, "own"), (1, "next")):
-            lines.append(
-                f"Most attention to the {name} token: {top_heads(dataset.sel(offset=offset), 'position')}"
-            )
-        for kind in map(str, dataset["token_type"].values):
-            one = dataset.sel(token_type=kind)
-            if one["mass"].notnull().any() and kind != "other":
-                over = int((one["mass"] > 0.5).sum())
+        for offset, name in OFFSET_NAMES.items():
+            top = top_heads(dataset.sel(offset=offset), "position")
+            lines.append(f"Most attention to the {name} token: {top}")
+        for token_type in map(str, dataset["token_type"].values):
+            of_type = dataset.sel(token_type=token_type)
+            if of_type["mass"].notnull().any() and token_type != "other":
+                n_over_half = int((of_type["mass"] > 0.5).sum())
+                top = top_heads(of_type, "mass")
                 lines.append(
-                    f"Most attention to {kind}: {top_heads(one, 'mass')}; over half: {over} heads"
+                    f"Most attention to {token_type}: {top}; over half: {n_over_half} heads"
                 )
-        for role in map(str, dataset["role"].values) if "role" in dataset.dims else ():
-            one = dataset.sel(role=role)
-            if one["role_mass"].notnull().any():
-                even = float(one["role_mass_uniform"].mean())
-                lines.append(
-                    f"Most attention to {role}: {top_heads(one, 'role_mass')} (even attention {even:.2f})"
-                )
-        uniform = float(dataset["entropy_uniform"].mean())
+        if "role" in dataset.dims:
+            for role in map(str, dataset["role"].values):
+                of_role = dataset.sel(role=role)
+                if of_role["role_mass"].notnull().any():
+                    uniform = float(of_role["role_mass_uniform"].mean())
+                    top = top_heads(of_role, "role_mass")
+                    lines.append(
+                        f"Most attention to {role}: {top} (uniform attention {uniform:.2f})"
+                    )
+        uniform_entropy = float(dataset["entropy_uniform"].mean())
         lines.append(
-            f"Broadest: {top_heads(dataset, 'entropy')} nats of entropy (even attention {uniform:.2f})"
+            f"Broadest: {top_heads(dataset, 'entropy')} nats of entropy "
+            f"(uniform attention {uniform_entropy:.2f})"
         )
         return lines
 
-    def result(self, state: State, shape: Shape) -> xr.Dataset:
-        heads, share = ("layer", "head"), "share of attention"
-        last = dict.fromkeys(MASSES, ("token_type",)) | dict.fromkeys(POSITIONS, ("offset",))
-        last |= dict.fromkeys(ROLE_MASSES, ("role",))
-        variables: dict[str, xr.Variable] = {}
-        for name in (
-            *MASSES,
-            *POSITIONS,
-            *SCALARS,
-            *(name for name in ROLE_MASSES if name in state),
-        ):
-            dims = (*(heads if not name.endswith("_uniform") else heads[:1]), *last.get(name, ()))
-            units = "nats" if name.startswith("entropy") else share
-            made = mean_variables(name, dims, state.means(name), units=units)
-            if name != "sink" or (made["sink_n"].values > 0).any():
-                variables |= made
-        coords = layer_head_coords(shape) | {"offset": np.array(OFFSETS), "token_type": list(KINDS)}
-        # Special tokens that no text of the corpus has: a decoder's closing token, say.
-        never = np.isin(KINDS, ("cls", "sep")) & ~(variables["mass_uniform"].values > 0).any(0)
-        absent = never | ~np.isin(KINDS, ("first", *shape.token_types))
-        for name in MASSES:
-            _blank(variables, name, np.broadcast_to(absent, variables[name].shape))
-        if "role_mass" in state:
-            coords["role"] = list(ROLES)
-            silent = ~(variables["role_mass_uniform"].values > 0).any(0)
-            for name in ROLE_MASSES:
-                _blank(variables, name, np.broadcast_to(silent, variables[name].shape))
-        if shape.causal:
-            _blank(
-                variables, "entropy_from_cls", np.ones(variables["entropy_from_cls"].shape, bool)
-            )
-        return xr.Dataset(
-            variables, coords=coords, attrs={"token_types": json.dumps(list(shape.token_types))}
-        )
+
+# --- token types --------------------------------------------------------------------------------
 
 
 def token_type_columns(batch: Batch) -> dict[str, Tensor]:
-    """Which tokens are of a kind, bool `[example, token]`: the first is `first`, and `cls` where it
-    is one."""
-    first, cls = batch.token_mask("first"), batch.token_mask("cls")
-    others = {f"kind {name}": batch.token_mask(name) & ~first for name in TOKEN_TYPES[1:]}
-    return {FIRST: first, "kind cls": cls, **others, LATER_CLS: cls & ~first}
+    """Return the sets of keys by token type, bool `[example, token]`, under the names to request.
 
-
-def _role_columns(batch: Batch) -> dict[str, Tensor]:
-    """Which tokens but the first are of a role, where the batch holds a conversation."""
-    if all(row.roles is None for row in batch.rows):
-        return {}
-    return {f"kind {role}": batch.token_mask(role) & ~batch.token_mask("first") for role in ROLES}
-
-
-def _from(queries: Tensor, masses: Tensor) -> Tensor:
-    """`masses[example, kind, head, row]` summed over the rows of sets of queries, `[example, set,
-    row]`, as `[example, head, set, kind]`."""
-    of = torch.bmm(masses.flatten(1, 2), queries.transpose(1, 2))
-    return of.view(*masses.shape[:3], -1).permute(0, 2, 3, 1)
-
-
-def _rest(
-    answers: StatsResult, masses: Tensor, real: Tensor, said: Tensor | None = None
-) -> dict[str, Tensor]:
-    """Sums over the rows after the first of what is left without the first token, each row made to
-    sum to one."""
-    rest, even = answers.without_sink, answers.uniform
-    assert rest is not None
-    assert even is not None
-    place = torch.arange(masses.shape[3], device=masses.device)
-    later = real & (place > 0)
-    tokens = (
-        1.0
-        if answers.sink is None
-        else (1 - answers.sink).clamp(min=torch.finfo(masses.dtype).tiny)
-    )
-    used = later & (rest.mass / tokens > MIN_MASS_WITHOUT_SINK)
-    scale = torch.where(used, 1 / rest.mass.clamp(min=torch.finfo(masses.dtype).tiny), 0.0)
-    others = torch.stack(
-        [answers.columns[LATER_CLS], *masses[:, 2:].unbind(1)], dim=1
-    )  # the first token is of no kind
-    without = torch.nn.functional.pad(
-        torch.linalg.vecdot(others, scale[:, None].expand_as(others)), (0, 0, 1, 0)
-    )
-    assert even.without_sink is not None
-    seen = (even.without_sink.mass * answers.n_visible[:, None]).round()  # keys but the first
-    sums = {
-        "rest_count": used.sum(-1),
-        "mass_rest": without.transpose(1, 2),
-        "entropy_rest": (rest.entropy * used).sum(-1),
-        "max_weight_rest": (rest.max_weight * used).sum(-1),
-        "entropy_rest_uniform": (seen.clamp(min=1).log() * later).sum(-1),
-        "entropy_rest_uniform_count": later.sum(-1),
-    }
-    if said is not None:
-        sums["role_mass_rest"] = torch.linalg.vecdot(
-            said, scale[:, None].expand_as(said)
-        ).transpose(1, 2)
-    if answers.at_offset:
-        there = {o: used & (even.at_offset[o] > 0) & (place + o > 0) for o in OFFSETS}
-        sums["position_rest"] = torch.stack(
-            [(answers.at_offset[o] * scale * there[o]).sum(-1) for o in OFFSETS], dim=-1
-        )
-        sums["position_rest_count"] = torch.stack([there[o].sum(-1) for o in OFFSETS], dim=-1)
-    return sums
-
-
-def _blank(variables: Mapping[str, xr.Variable], name: str, where: np.ndarray) -> None:
-    """Take a mean back where the model has no such thing."""
-    for suffix in ("", "_low", "_high"):
-        variables[name + suffix].values[where] = np.nan
-    variables[f"{name}_n"].values[where] = 0
-
-
-def missing_token_types(shape: Shape) -> dict[str, str]:
-    """The token types that the tokenizer lacks, with the reason."""
-    absent = [kind for kind in TOKEN_TYPES if kind not in shape.token_types]
-    return {f"token_type={kind}": "the tokenizer has no such token" for kind in absent}
+    The first token is `first`, also `cls` if it is one, and of no other type."""
+    first = batch.token_mask("first")
+    cls = batch.token_mask("cls")
+    columns = {FIRST: first, "type cls": cls}
+    for name in TOKEN_TYPES[1:]:
+        columns[f"type {name}"] = batch.token_mask(name) & ~first
+    columns[LATER_CLS] = cls & ~first
+    return columns
 
 
 def token_type_masks(batch: Batch) -> Tensor:
-    """Which type each token is of, `[example, token, type]`."""
-    return torch.stack([batch.token_mask(kind) for kind in TOKEN_TYPES], dim=-1)
+    """Return which type each token has, `[example, token, type]`."""
+    return torch.stack([batch.token_mask(name) for name in TOKEN_TYPES], dim=-1)
+
+
+def missing_token_types(shape: Shape) -> dict[str, str]:
+    """Return the token types that the tokenizer lacks, with the reason."""
+    reasons = {}
+    for name in TOKEN_TYPES:
+        if name not in shape.token_types:
+            reasons[f"token_type={name}"] = "the tokenizer has no such token"
+    return reasons
+
+
+def _absent_types(variables: Mapping[str, xr.Variable], shape: Shape) -> np.ndarray:
+    """Return which of TYPES_WITH_FIRST the tokenizer or the corpus lacks, bool `[type]`."""
+    # The corpus may lack special tokens that the tokenizer has: a decoder's closing token, say.
+    is_special = np.isin(TYPES_WITH_FIRST, ("cls", "sep"))
+    never_seen = ~(variables["mass_uniform"].values > 0).any(0)
+    is_known = np.isin(TYPES_WITH_FIRST, ("first", *shape.token_types))
+    return (is_special & never_seen) | ~is_known
+
+
+def _role_columns(batch: Batch) -> dict[str, Tensor]:
+    """Return the sets of keys by role, excluding the first token, if there are conversations."""
+    if all(row.roles is None for row in batch.rows):
+        return {}
+    later = ~batch.token_mask("first")
+    return {f"type {role}": batch.token_mask(role) & later for role in ROLES}
+
+
+def _conversations(batch: Batch, device: torch.device) -> Tensor:
+    """Return which examples are conversations, bool `[example, 1, 1]`."""
+    has_roles = [row.roles is not None for row in batch.rows]
+    return torch.tensor(has_roles, device=device)[:, None, None]
+
+
+# --- sums over rows -----------------------------------------------------------------------------
+
+
+def _stack_masses(result: StatsResult, types: Sequence[str]) -> Tensor:
+    """Return the mass of each row on keys of each type, `[example, type, head, row]`."""
+    return torch.stack([result.columns[f"type {name}"] for name in types], dim=1)
+
+
+def _sum_over_queries(queries: Tensor, masses: Tensor) -> Tensor:
+    """Return `masses[example, type, head, row]` summed over sets of queries, `[example, set, row]`,
+    as `[example, head, set, type]`."""
+    totals = torch.bmm(masses.flatten(1, 2), queries.transpose(1, 2))
+    return totals.view(*masses.shape[:3], -1).permute(0, 2, 3, 1)
+
+
+def _position_sums(result: StatsResult, uniform: StatsResult) -> dict[str, Tensor]:
+    """Return the sums of weights at each offset, for the heads and for uniform attention, and how
+    many rows see such a token."""
+    weights = [result.at_offset[offset].sum(-1) for offset in OFFSETS]
+    uniform_weights = [uniform.at_offset[offset].sum(-1) for offset in OFFSETS]
+    counts = [(uniform.at_offset[offset] > 0).sum(-1) for offset in OFFSETS]
+    return {
+        "position": torch.stack(weights, dim=-1),
+        "position_uniform": torch.stack(uniform_weights, dim=-1),
+        "position_count": torch.stack(counts, dim=-1),
+    }
+
+
+def _sums_without_sink(
+    result: StatsResult, batch: Batch, role_masses: Tensor | None
+) -> dict[str, Tensor]:
+    """Return sums over the rows after the first, excluding the first token, each row scaled to sum
+    to one."""
+    uniform = result.uniform
+    assert uniform is not None
+    assert uniform.without_sink is not None
+    assert result.without_sink is not None
+    row_number = torch.arange(batch.attention_mask.shape[1], device=batch.attention_mask.device)
+    later = (batch.attention_mask & (row_number > 0))[:, None]
+    usable, scale = result.rows_without_sink(later)
+    n_other_keys = (uniform.without_sink.mass * result.n_visible[:, None]).round()
+    sums = {
+        "rest_count": usable.sum(-1),
+        "mass_rest": later_masses_without_sink(result, scale),
+        "entropy_rest": (result.without_sink.entropy * usable).sum(-1),
+        "max_weight_rest": (result.without_sink.max_weight * usable).sum(-1),
+        "entropy_rest_uniform": (n_other_keys.clamp(min=1).log() * later).sum(-1),
+        "entropy_rest_uniform_count": later.sum(-1),
+    }
+    # The first token has no mass: a column of zeros stands for it.
+    sums["mass_rest"] = torch.nn.functional.pad(sums["mass_rest"], (1, 0))
+    if role_masses is not None:
+        scaled = torch.linalg.vecdot(role_masses, scale[:, None].expand_as(role_masses))
+        sums["role_mass_rest"] = scaled.transpose(1, 2)
+    if result.at_offset:
+        weights = []
+        counts = []
+        for offset in OFFSETS:
+            sees_offset = usable & (uniform.at_offset[offset] > 0) & (row_number + offset > 0)
+            weights.append((result.at_offset[offset] * scale * sees_offset).sum(-1))
+            counts.append(sees_offset.sum(-1))
+        sums["position_rest"] = torch.stack(weights, dim=-1)
+        sums["position_rest_count"] = torch.stack(counts, dim=-1)
+    return sums
+
+
+def later_masses_without_sink(result: StatsResult, scale: Tensor) -> Tensor:
+    """Return the mass on tokens of TOKEN_TYPES excluding the first token, `[example, head, type]`.
+
+    Each row is multiplied by its `scale[example, head, row]`, then rows are added up."""
+    masses = torch.stack([result.columns[name] for name in LATER_TYPES], dim=1)
+    return torch.linalg.vecdot(masses, scale[:, None].expand_as(masses)).transpose(1, 2)
+
+
+def _blank(variables: Mapping[str, xr.Variable], names: Sequence[str], where: np.ndarray) -> None:
+    """Set means to NaN, and their counts to 0, where the model or the corpus has no such thing."""
+    for name in names:
+        mask = np.broadcast_to(where, variables[name].shape)
+        for suffix in ("", "_low", "_high"):
+            variables[name + suffix].values[mask] = np.nan
+        variables[f"{name}_n"].values[mask] = 0

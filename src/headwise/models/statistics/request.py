@@ -180,6 +180,34 @@ class StatsResult:
             n_tensors += 3
         return self.diagonals.nbytes + n_tensors * self.n_visible.numel() * self.heads * 4
 
+    def rows_without_sink(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which of these rows leave enough to tokens but the first, and their scales.
+
+        Every variable that describes rows without the first token uses these rows and scales.
+
+        Parameters
+        ----------
+        rows : Tensor
+            Candidate rows, bool `[example, 1 or head, row]`.
+
+        Returns
+        -------
+        usable : Tensor
+            Bool `[example, head, row]`: rows whose tokens but the first have more than
+            `MIN_MASS_WITHOUT_SINK` of what all tokens have.
+        scale : Tensor
+            `[example, head, row]`: what makes the remaining weights sum to one; 0 for other rows.
+        """
+        assert self.without_sink is not None
+        mass = self.without_sink.mass
+        tiny = torch.finfo(mass.dtype).tiny
+        share = mass
+        if self.sink is not None:  # a learned sink takes its mass from all tokens
+            share = mass / (1 - self.sink).clamp(min=tiny)
+        usable = rows & (share > MIN_MASS_WITHOUT_SINK)
+        scale = torch.where(usable, 1 / mass.clamp(min=tiny), 0.0)
+        return usable, scale
+
     def diagonals_within(self, max_offset: int) -> tuple[Tensor, Tensor]:
         """Return the sums along diagonals from −max_offset to max_offset, and their numbers of
         pairs."""

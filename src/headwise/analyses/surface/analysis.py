@@ -264,7 +264,7 @@ class Surface(Observer):
         _blank(variables, MASSES, _absent_types(variables, shape))
         if "role_mass" in state:
             is_silent = ~(variables["role_mass_uniform"].values > 0).any(0)
-            _blank(variables, ROLE_MASSES, is_silent)
+            _blank(variables, ROLE_MASSES, np.asarray(is_silent))
         if shape.causal:
             _blank(variables, ["entropy_from_cls"], np.array(True))
         coords = layer_head_coords(shape)
@@ -428,7 +428,8 @@ def later_masses_without_sink(result: StatsResult, scale: Tensor) -> Tensor:
 
     Each row is multiplied by its `scale[example, head, row]`, then rows are added up."""
     masses = torch.stack([result.columns[name] for name in LATER_TYPES], dim=1)
-    return torch.linalg.vecdot(masses, scale[:, None].expand_as(masses)).transpose(1, 2)
+    totals: Tensor = torch.linalg.vecdot(masses, scale[:, None].expand_as(masses))
+    return totals.transpose(1, 2)
 
 
 def _blank(variables: Mapping[str, xr.Variable], names: Sequence[str], where: np.ndarray) -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from headwise.experiments.reproduction import Bench, Entry, Outcome, Reproduction, run
+from headwise.experiments.reproduction import (
+    Entry,
+    EntryResult,
+    Reproduction,
+    ReproductionContext,
+    run,
+)
 
 
 @pytest.mark.usefixtures("not_laid_out")
@@ -48,15 +54,15 @@ def test_an_entry_that_failed_is_tried_again_and_the_others_are_kept(
 ) -> None:
     calls: list[str] = []
 
-    def kept(bench: Bench) -> Outcome:
+    def kept(context: ReproductionContext) -> EntryResult:
         calls.append("kept")
-        return Outcome()
+        return EntryResult()
 
-    def broken(bench: Bench) -> Outcome:
+    def broken(context: ReproductionContext) -> EntryResult:
         calls.append("broken")
         if calls.count("broken") == 1:
             raise ZeroDivisionError("no rows")
-        return Outcome()
+        return EntryResult()
 
     entries = (Entry("fig2", "types", kept), Entry("fig4", "entropy", broken))
     monkeypatch.setattr(run, "reproduction_of", lambda key: Reproduction(key, [], entries))

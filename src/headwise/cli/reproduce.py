@@ -83,7 +83,7 @@ def reproduce_command(
     from headwise.core.folders import written_before
     from headwise.core.output import OutputTarget
     from headwise.experiments.reproduction import ReproductionOptions, reproduce, reproduction_of
-    from headwise.experiments.reproduction.printed import printed
+    from headwise.experiments.reproduction.printed import printed_paper
     from headwise.page.files import ReportFiles
     from headwise.page.reproduction import render_reproduction
 
@@ -93,7 +93,7 @@ def reproduce_command(
         for entry in asked.entries:
             shown.add_row(
                 entry.key,
-                printed(paper).entries[entry.key].where,
+                printed_paper(paper).entries[entry.key].where,
                 entry.title,
                 ", ".join(entry.needs) or "–",
             )

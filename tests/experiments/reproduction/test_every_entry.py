@@ -8,10 +8,8 @@ import pytest
 import tiny_data
 
 from headwise.experiments.reproduction import (
-    Reproduced as ReproductionReport,
-)
-from headwise.experiments.reproduction import (
     ReproductionOptions,
+    ReproductionReport,
     papers,
     reproduce,
     reproduction_of,

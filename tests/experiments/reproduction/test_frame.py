@@ -14,23 +14,23 @@ from matplotlib.figure import Figure
 
 from headwise.core.errors import InputError, OutputError, ParameterError
 from headwise.experiments.reproduction import (
-    Bench,
     Entry,
+    EntryResult,
     NotRunError,
-    Outcome,
-    Picture,
+    ReportFigure,
+    ReportRow,
+    ReportTable,
     Reproduction,
+    ReproductionContext,
     ReproductionOptions,
-    Row,
-    Table,
     Verdict,
     papers,
     reproduce,
     reproduction_of,
     run,
 )
-from headwise.experiments.reproduction.data import DataSets
-from headwise.experiments.reproduction.printed import printed
+from headwise.experiments.reproduction.data import DataFolder
+from headwise.experiments.reproduction.printed import printed_paper
 from headwise.models import HeadModel
 from headwise.page.reproduction import render_reproduction
 from headwise.testing import planted_model
@@ -65,13 +65,16 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> Paper:
     return put
 
 
-def drawn(bench: Bench) -> Outcome:
+def drawn(context: ReproductionContext) -> EntryResult:
     figure = Figure()
     figure.subplots().plot([0, 1])
-    return Outcome(
-        [Row("cls-entropy", 3.5, 3.4, 3.6, note="L1"), Row("more", 0.25, label="one of ours")],
-        [Table("Layers", ["layer", "<b>"], [["L0", 0.5]])],
-        [Picture("line", "A line", "It rises.", figure)],
+    return EntryResult(
+        [
+            ReportRow("cls-entropy", 3.5, 3.4, 3.6, note="L1"),
+            ReportRow("more", 0.25, label="one of ours"),
+        ],
+        [ReportTable("Layers", ["layer", "<b>"], [["L0", 0.5]])],
+        [ReportFigure("line", "A line", "It rises.", figure)],
         {"cls-last": Verdict("3.5 nats", True)},
         ["Another | corpus."],
         {"text": "two sentences"},
@@ -112,12 +115,12 @@ def test_a_missing_data_set_is_said_with_where_to_get_it(model: HeadModel, paper
     assert "**Not run**: needs UD English EWT" in found.markdown()
 
 
-def refused(bench: Bench) -> Outcome:
+def refused(context: ReproductionContext) -> EntryResult:
     raise NotRunError("the model has no such thing")
 
 
 def test_what_fails_is_named_and_the_others_go_on(model: HeadModel, paper: Paper) -> None:
-    def broken(bench: Bench) -> Outcome:
+    def broken(context: ReproductionContext) -> EntryResult:
         raise ZeroDivisionError("no rows")
 
     paper(Entry("fig2", "types", broken), Entry("fig4", "entropy", drawn))
@@ -131,15 +134,15 @@ def test_a_killed_call_goes_on_where_it_stopped(
 ) -> None:
     calls: Counter[str] = Counter()
 
-    def first(bench: Bench) -> Outcome:
+    def first(context: ReproductionContext) -> EntryResult:
         calls["first"] += 1
-        return drawn(bench)
+        return drawn(context)
 
-    def second(bench: Bench) -> Outcome:
+    def second(context: ReproductionContext) -> EntryResult:
         calls["second"] += 1
         if calls["second"] == 1:
             raise KeyboardInterrupt
-        return Outcome()
+        return EntryResult()
 
     paper(Entry("fig4", "entropy", first), Entry("fig2", "types", second))
     with pytest.raises(KeyboardInterrupt):
@@ -155,8 +158,10 @@ def test_runs_are_kept_and_not_done_twice(
     model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = []
-    plain = Bench._run
-    monkeypatch.setattr(Bench, "_run", lambda *given: runs.append(given[3].name) or plain(*given))
+    plain = ReproductionContext._run
+    monkeypatch.setattr(
+        ReproductionContext, "_run", lambda *given: runs.append(given[3].name) or plain(*given)
+    )
     options = ReproductionOptions(data=_data(tmp_path), only=("text3.1", "fig2", "fig4"))
     found = reproduce("clark2019", model, options)
     assert runs == ["surface"]  # three entries, one pass
@@ -192,12 +197,12 @@ def test_data_sets_are_found_as_their_owners_ship_them(tmp_path: Path) -> None:
     (tmp_path / "SentEval/data/probing/tree_depth.txt").write_text("")
     (tmp_path / "glue_data/QNLI").mkdir()
     (tmp_path / "glue_data/QNLI/dev.tsv").write_text("")
-    found = DataSets(tmp_path)
+    found = DataFolder(tmp_path)
     assert found.path("ewt-dev").name == "en_ewt-ud-dev.conllu"
     assert found.path("senteval-tree_depth").parent.name == "probing"
     assert found.find("glue-MRPC") is None  # without its test part it cannot be scored
     (tmp_path / "glue_data/MRPC/msr_paraphrase_test.txt").write_text("")
-    assert DataSets(tmp_path).path("glue-MRPC").name == "MRPC"
+    assert DataFolder(tmp_path).path("glue-MRPC").name == "MRPC"
     assert found.find("glue-QNLI") is None
     assert found.path("glue-QNLI-dev").name == "QNLI"
     with pytest.raises(
@@ -205,12 +210,12 @@ def test_data_sets_are_found_as_their_owners_ship_them(tmp_path: Path) -> None:
     ):
         found.path("glue-RTE")
     with pytest.raises(InputError, match="There is no folder"):
-        DataSets(tmp_path / "nowhere")
+        DataFolder(tmp_path / "nowhere")
 
 
 @pytest.mark.real
 def test_the_shared_data_are_found(shared: Path) -> None:
-    found = DataSets(shared / "data")
+    found = DataFolder(shared / "data")
     names = (
         "wikipedia",
         "ewt-dev",
@@ -227,20 +232,18 @@ def test_the_shared_data_are_found(shared: Path) -> None:
 
 
 def test_a_fine_tuned_model_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"There is no folder .* with a model of MRPC; check --finetuned"
-    ):
+    with pytest.raises(InputError, match=r"There is no folder .* with a model of MRPC"):
         ReproductionOptions(finetuned={"MRPC": tmp_path / "nowhere"})
 
 
 def test_an_open_model_is_not_fine_tuned_nor_another_in_its_place(
     model: HeadModel, tmp_path: Path
 ) -> None:
-    bench = Bench(model, model, ReproductionOptions(), None, tmp_path)  # type: ignore[arg-type]
+    context = ReproductionContext(model, model, ReproductionOptions(), None, tmp_path)  # type: ignore[arg-type]
     with pytest.raises(
-        NotRunError, match="an open model cannot be fine-tuned; give its folder or name"
+        NotRunError, match="an open model cannot be fine-tuned; pass its folder or name"
     ):
-        bench.train(toy_task(8), "jo")
+        context.train(toy_task(8), "jo")
 
 
 def test_names_that_are_none_are_refused(model: HeadModel) -> None:
@@ -254,7 +257,7 @@ def test_names_that_are_none_are_refused(model: HeadModel) -> None:
 
 @pytest.mark.parametrize("key", papers())
 def test_entries_and_printed_numbers_fit(key: str) -> None:
-    kept = printed(key)
+    kept = printed_paper(key)
     entries = [entry.key for entry in reproduction_of(key).entries]
     assert entries == [name for name in kept.entries if name in entries]  # the paper's order
     assert {claim.entry for claim in kept.claims} <= set(kept.entries)
@@ -285,7 +288,7 @@ NUMBERED = {  # as the papers have them
 def test_every_numbered_table_and_figure_has_an_entry(key: str) -> None:
     entries = [entry.key for entry in reproduction_of(key).entries]
     assert [name for name in entries if re.fullmatch(r"(fig|table)\d+", name)] == NUMBERED[key]
-    assert set(entries) == set(printed(key).entries)
+    assert set(entries) == set(printed_paper(key).entries)
 
 
 @pytest.mark.real
@@ -303,7 +306,7 @@ def test_the_numbers_are_those_of_the_paper(key: str, shared: Path) -> None:
 def test_printed_numbers_and_claims_stand_in_the_paper(key: str, shared: Path) -> None:
     (file,) = (shared / "seeds").glob(f"{SEEDS[key]}_*.txt")
     text = plain(file.read_text(encoding="utf-8"))
-    kept = printed(key)
+    kept = printed_paper(key)
     for where, caption in kept.entries.items():
         for quote in (caption.quote, *(value.quote for value in caption.values)):
             assert plain(quote) in text, (where, quote)

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from headwise.experiments.reproduction import (
-    Bench,
-    Reproduced,
+    ReproductionContext,
     ReproductionOptions,
+    ReproductionReport,
     Verdict,
     reproduce,
 )
 from headwise.experiments.reproduction.clark2019.corpora import treebank
-from headwise.experiments.reproduction.shared import judged
+from headwise.experiments.reproduction.shared import only_if_trained
 from headwise.models import HeadModel
 from headwise.testing import planted_annotations, random_model
 from headwise.text import Example
@@ -28,7 +28,7 @@ from headwise.text.example import ROOT
 pytestmark = pytest.mark.usefixtures("only_svg")  # all formats: test_frame.py
 
 
-def entry(found: Reproduced, key: str) -> dict:
+def entry(found: ReproductionReport, key: str) -> dict:
     return next(one for one in found.facts["entries"] if one["key"] == key)
 
 
@@ -84,20 +84,20 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bench(model_folder: Path, tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+def context(model_folder: Path, tmp_path: Path) -> Iterator[Callable[..., ReproductionContext]]:
     """Makes what entries work with, on some data."""
     with HeadModel.open(model_folder) as model:
 
-        def make(**options: Any) -> Bench:
-            return Bench(model, None, ReproductionOptions(**options), None, tmp_path)  # type: ignore[arg-type]
+        def make(**options: Any) -> ReproductionContext:
+            return ReproductionContext(model, None, ReproductionOptions(**options), None, tmp_path)  # type: ignore[arg-type]
 
         yield make
 
 
 def test_the_built_in_trees_say_that_they_stand_in_and_whose_relations_they_have(
-    bench: Callable[..., Bench],
+    context: Callable[..., ReproductionContext],
 ) -> None:
-    _, seen, differs = treebank(bench(), 5)
+    _, seen, differs = treebank(context(), 5)
     assert seen["trees"].endswith("5 sentences")
     assert [text.split(":")[0] for text in differs] == [
         "The Penn Treebank is not free",
@@ -106,27 +106,27 @@ def test_the_built_in_trees_say_that_they_stand_in_and_whose_relations_they_have
 
 
 def test_a_task_read_for_its_dev_part_is_read_again_to_train(
-    bench: Callable[..., Bench], glue: Path
+    context: Callable[..., ReproductionContext], glue: Path
 ) -> None:
     data = glue.parent / "both"
     (data / "a").mkdir(parents=True)
     shutil.copytree(glue / "RTE", data / "b" / "RTE")
     shutil.copytree(glue / "RTE", data / "a" / "RTE")
     (data / "a" / "RTE" / "train.tsv").unlink()
-    own = bench(data=data)
+    own = context(data=data)
     assert not own.task("RTE", train=False).train
     assert len(own.task("RTE").train) == 12
 
 
 def test_a_quick_run_judges_models_only_where_all_were_given(
-    bench: Callable[..., Bench], model_folder: Path
+    context: Callable[..., ReproductionContext], model_folder: Path
 ) -> None:
-    own = bench(quick=True, finetuned={"rte": model_folder})
+    own = context(quick=True, finetuned={"rte": model_folder})
     claims = {"one": Verdict("so", True)}
-    assert judged(own, claims, ["RTE"])["one"].holds is True
-    assert judged(own, claims, ["RTE", "MRPC"])["one"].holds is None
-    assert judged(own, claims)["one"].holds is None  # all are trained here
-    assert judged(bench(), claims)["one"].holds is True
+    assert only_if_trained(own, claims, ["RTE"])["one"].holds is True
+    assert only_if_trained(own, claims, ["RTE", "MRPC"])["one"].holds is None
+    assert only_if_trained(own, claims)["one"].holds is None  # all are trained here
+    assert only_if_trained(context(), claims)["one"].holds is True
 
 
 @pytest.fixture(scope="module")

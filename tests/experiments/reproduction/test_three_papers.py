@@ -11,11 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwise.experiments.reproduction import Bench, ReproductionOptions, reproduce, reproduction_of
-from headwise.experiments.reproduction.jo2020 import probed
-from headwise.experiments.reproduction.jo2020.reference import released
-from headwise.experiments.reproduction.pande2021.labels import share
-from headwise.experiments.reproduction.shared import between
+from headwise.experiments.reproduction import (
+    ReproductionContext,
+    ReproductionOptions,
+    reproduce,
+    reproduction_of,
+)
+from headwise.experiments.reproduction.jo2020 import probing
+from headwise.experiments.reproduction.jo2020.reference import released_accuracies
+from headwise.experiments.reproduction.pande2021.labels import overlap_share
+from headwise.experiments.reproduction.shared import sample_by_length
 from headwise.models import HeadModel
 from headwise.testing import planted_model
 from headwise.testing.models import random_model
@@ -50,10 +55,10 @@ def pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
 
 def test_inputs_are_drawn_between_two_lengths(model: HeadModel) -> None:
     examples = [Example(text=" ".join(["cat"] * n)) for n in range(1, 20)]
-    corpus, lengths = between(examples, "cats", 5, (6, 9), model, 0)
+    corpus, lengths = sample_by_length(examples, "cats", 5, (6, 9), model, 0)
     assert lengths == [6, 7, 8, 9]
     assert [len(example.text.split()) for example in corpus] == [4, 5, 6, 7]
-    assert len(between(examples, "cats", 2, (6, 9), model, 0)[1]) == 2
+    assert len(sample_by_length(examples, "cats", 2, (6, 9), model, 0)[1]) == 2
 
 
 def test_pascual_on_planted_heads(model: HeadModel, tmp_path: Path) -> None:
@@ -111,8 +116,8 @@ def test_pande_shows_block_heads_as_printed_and_as_released(
 
 def test_shares_of_sets_of_heads() -> None:
     some, more = np.array([[True, False, True]]), np.array([[True, True, False]])
-    assert share(some, more) == 0.5
-    assert np.isnan(share(some, np.zeros((1, 3), dtype=bool)))
+    assert overlap_share(some, more) == 0.5
+    assert np.isnan(overlap_share(some, np.zeros((1, 3), dtype=bool)))
 
 
 REFERENCE = """model,task,layer,head,validation,test
@@ -130,13 +135,13 @@ def test_released_accuracies_are_read_and_picked_by_validation(
     model: HeadModel, tmp_path: Path
 ) -> None:
     (tmp_path / "jo2020_head_accuracy.csv.gz").write_bytes(gzip.compress(REFERENCE.encode()))
-    bench = Bench(model, None, ReproductionOptions(data=tmp_path), None, tmp_path)  # type: ignore[arg-type]
-    found = released(bench)
+    context = ReproductionContext(model, None, ReproductionOptions(data=tmp_path), None, tmp_path)  # type: ignore[arg-type]
+    found = released_accuracies(context)
     one = found["bert-base-uncased", "sentence_length"]
     assert one.best_head == (0, 1)  # the first of equals, though another is better on the test part
-    assert one.top(3) == [(0, 1), (1, 1), (1, 0)]
+    assert one.top_heads(3) == [(0, 1), (1, 1), (1, 0)]
     assert found["bert-base-uncased", "tree_depth"].layer_test.tolist() == [34]
-    table = probed._selection_check(bench)
+    table = probing.selection_table(found)
     assert table.rows[0][:3] == ["Length", "L0H1 69.0", 75.0]
     assert table.rows[0][3] == pytest.approx((69 + 75 + 72 + 61) / 4)
 
@@ -148,9 +153,11 @@ def test_layer_claims_are_judged_by_their_rules() -> None:
     )
     middle = np.array([[50.0, 51, 50], [50, 90, 90], [50, 80, 80], [50, 51, 50]])
     planes = {"sentence_length": low, "tree_depth": low, "bigram_shift": high, "odd_man_out": high}
-    found = probed._layer_claims(planes | {"subj_number": middle, "coordination_inversion": middle})
+    found = probing.layer_verdicts(
+        planes | {"subj_number": middle, "coordination_inversion": middle}
+    )
     assert [found[key].holds for key in ("lower", "middle", "upper")] == [True, True, True]
-    turned = probed._layer_claims(planes | {"bigram_shift": low})
+    turned = probing.layer_verdicts(planes | {"bigram_shift": low})
     assert (turned["upper"].holds, turned["middle"].holds) == (False, None)
 
 
@@ -214,7 +221,7 @@ def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(
     ]
     claims = {claim["key"]: claim for claim in found.facts["claims"]}
     assert claims["amplified"]["ours"].startswith("mean change")
-    assert claims["amplified"]["why"] == "fine-tuned on a few rows only, with --quick"
+    assert claims["amplified"]["why"] == "fine-tuned on a few rows only (quick run)"
     assert claims["sst-upper"]["verdict"] == "not tried"
     again = reproduce(
         "pande2021", folder, replace(options, only=("fig6",)), folder=tmp_path / "again"

@@ -1,30 +1,35 @@
 """The papers reproduced: every table and figure in its order, the printed numbers beside ours,
 claims as a checklist."""
 
-from headwise.experiments.reproduction.bench import Bench, ReproductionOptions
-from headwise.experiments.reproduction.run import Reproduced, papers, reproduce, reproduction_of
+from headwise.experiments.reproduction.context import ReproductionContext, ReproductionOptions
+from headwise.experiments.reproduction.run import (
+    ReproductionReport,
+    papers,
+    reproduce,
+    reproduction_of,
+)
 from headwise.experiments.reproduction.schema import (
     Entry,
+    EntryResult,
     NotRunError,
-    Outcome,
-    Picture,
+    ReportFigure,
+    ReportRow,
+    ReportTable,
     Reproduction,
-    Row,
-    Table,
     Verdict,
 )
 
 __all__ = [
-    "Bench",
     "Entry",
+    "EntryResult",
     "NotRunError",
-    "Outcome",
-    "Picture",
-    "Reproduced",
+    "ReportFigure",
+    "ReportRow",
+    "ReportTable",
     "Reproduction",
+    "ReproductionContext",
     "ReproductionOptions",
-    "Row",
-    "Table",
+    "ReproductionReport",
     "Verdict",
     "papers",
     "reproduce",

@@ -1,5 +1,4 @@
-"""Data sets by name, found in one folder: as their owners ship them, or packed as headwise's own
-tests have them."""
+"""Find data sets by name in one folder, as their owners ship them or compressed."""
 
 from __future__ import annotations
 
@@ -11,17 +10,27 @@ from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.experiments.reproduction.schema import NotRunError
 from headwise.text.known_tasks import GLUE, SENTEVAL, known_task
 
-_PACKED = ("", ".gz", ".xz", ".bz2", ".zst")
+_COMPRESSED_ENDINGS = ("", ".gz", ".xz", ".bz2", ".zst")
 _UD = "https://universaldependencies.org"
 _GLUE = "https://gluebenchmark.com/tasks"
-_DEEPEST = 4  # folders below the one that is given
+_MAX_DEPTH = 4  # levels of folders that are searched
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """A data set: what it is, where to get it, the names its file or folder may have (the first
-    that is there is taken; `*` stands for anything), and the format to read it by where the ending
-    does not tell."""
+    """A data set that a paper uses.
+
+    Parameters
+    ----------
+    title : str
+        What it is.
+    origin : str
+        Where to get it.
+    names : tuple of str
+        Names that its file or folder may have; the first that exists is used, `*` matches anything.
+    format : str, default ""
+        The format to read it by, where the file's ending does not tell.
+    """
 
     title: str
     origin: str
@@ -110,79 +119,89 @@ DATA_SETS: dict[str, DataSet] = {
 }
 
 
-class DataSets:
+class DataFolder:
     """The data sets in a folder.
 
     Parameters
     ----------
     folder : str or Path, optional
-        Where they lie, up to four folders deep; None where none were given.
+        Searched up to four levels deep; None for no data sets.
 
     Examples
     --------
-    >>> DataSets(None).find("ewt-dev") is None
+    >>> DataFolder(None).find("ewt-dev") is None
     True
-    >>> DataSets(None).missing("ewt-dev")
-    'needs UD English EWT, dev, from https://universaldependencies.org; name its folder with --data'
+    >>> DataFolder(None).missing("ewt-dev")
+    'needs UD English EWT, dev, from https://universaldependencies.org'
     """
 
     def __init__(self, folder: str | Path | None) -> None:
         self.folder = None if folder is None else Path(folder)
-        if self.folder is not None and not self.folder.is_dir():
-            raise InputError(f"There is no folder '{self.folder}'; check --data.")
-        self._paths = [] if self.folder is None else sorted(_below(self.folder, _DEEPEST))
+        self._paths: list[Path] = []
+        if self.folder is not None:
+            if not self.folder.is_dir():
+                raise InputError(f"There is no folder '{self.folder}'.", option="data")
+            self._paths = sorted(_paths_below(self.folder, _MAX_DEPTH))
 
     def find(self, name: str) -> Path | None:
-        """The file or folder of a data set, or None."""
+        """Return the file or folder of a data set, or None."""
         if name not in DATA_SETS:
             raise ParameterError(unknown("data set", name, DATA_SETS))
         if name.startswith("glue-"):
-            return self._glue(name.removeprefix("glue-"))
-        for wanted in DATA_SETS[name].names:
+            return self._find_glue(name.removeprefix("glue-"))
+        for pattern in DATA_SETS[name].names:
             for path in self._paths:
-                if any(path.match(f"{wanted}{packing}") for packing in _PACKED):
+                if any(path.match(f"{pattern}{ending}") for ending in _COMPRESSED_ENDINGS):
                     return path
         return None
 
-    def _glue(self, name: str) -> Path | None:
-        """A task's folder: with a training file in it, but for the dev part alone."""
-        known = GLUE[name.removesuffix("-dev")]
-        wanted = (known.dev,) if name.endswith("-dev") else (known.train, known.dev)
-        own = (path for path in self._paths if path.is_dir() and known_task(path.name) is known)
-        return next(
-            (
-                path
-                for path in own
-                if all(any((path / one).is_file() for one in part) for part in wanted)
-            ),
-            None,
-        )
+    def _find_glue(self, name: str) -> Path | None:
+        """Return a task's folder: with a training and a dev file, or for `NAME-dev` a dev file."""
+        task = GLUE[name.removesuffix("-dev")]
+        required_parts = [task.dev]
+        if not name.endswith("-dev"):
+            required_parts.append(task.train)
+        for path in self._paths:
+            if not path.is_dir() or known_task(path.name) is not task:
+                continue
+            if all(_has_any(path, file_names) for file_names in required_parts):
+                return path
+        return None
 
     def path(self, name: str) -> Path:
-        """The same; a data set that is not there is a reason not to run."""
-        found = self.find(name)
-        if found is None:
-            raise NotRunError(self.missing(name))
-        return found
+        """Return the file or folder of a data set; raise `NotRunError` where it is missing."""
+        path = self.find(name)
+        if path is None:
+            raise NotRunError(self.missing(name), option="data")
+        return path
 
     def spec(self, name: str) -> str:
-        """The data set as `open_corpus` takes it."""
-        path, format_name = self.path(name), DATA_SETS[name].format
+        """Return the data set as `open_corpus` takes it."""
+        path = self.path(name)
+        format_name = DATA_SETS[name].format
         return f"{format_name}:{path}" if format_name else str(path)
 
     def first(self, *names: str) -> str:
-        """The first of several data sets that is there; where none is, the first is missed."""
-        return next((name for name in names if self.find(name) is not None), names[0])
+        """Return the first of several data sets that exists, or the first of all."""
+        for name in names:
+            if self.find(name) is not None:
+                return name
+        return names[0]
 
     def missing(self, name: str) -> str:
-        """What to say of a data set that is not there."""
-        about = DATA_SETS[name]
-        return f"needs {about.title}, from {about.origin}; name its folder with --data"
+        """Return what a report says about a data set that is missing."""
+        data_set = DATA_SETS[name]
+        return f"needs {data_set.title}, from {data_set.origin}"
 
 
-def _below(folder: Path, depth: int) -> Iterator[Path]:
+def _has_any(folder: Path, file_names: tuple[str, ...]) -> bool:
+    return any((folder / name).is_file() for name in file_names)
+
+
+def _paths_below(folder: Path, depth: int) -> Iterator[Path]:
     for path in folder.iterdir():
-        if not path.name.startswith("."):
-            yield path
-            if path.is_dir() and depth > 1:
-                yield from _below(path, depth - 1)
+        if path.name.startswith("."):
+            continue
+        yield path
+        if path.is_dir() and depth > 1:
+            yield from _paths_below(path, depth - 1)

@@ -1,5 +1,5 @@
-"""A report as Markdown: the printed numbers beside ours, what differs, what was not run, the claims
-as a checklist."""
+"""Write a report as Markdown: printed numbers beside ours, deviations from the paper, entries that
+were not run, claims as a checklist."""
 
 from __future__ import annotations
 
@@ -9,79 +9,95 @@ from functools import partial
 from typing import Any
 
 DASH = "–"
-HUNDREDTHS = ("%", "points")  # written with one digit behind the point
+ONE_DIGIT_UNITS = ("%", "points")  # one digit after the decimal point
+ROW_COLUMNS = ("", "printed", "ours (95 % interval)", "difference", "note")
+CLAIM_COLUMNS = ("claim", "printed", "ours", "holds if", "verdict")
 
 
 def as_markdown(facts: Mapping[str, Any], figures: bool = True) -> str:
-    """The whole report; without `figures` no pictures are linked."""
-    lines = [
-        f"# {facts['paper']['short']}, on {facts['model']['name']}",
-        "",
-        facts["paper"]["citation"],
-        "",
-    ]
+    """Return the whole report; without `figures` no images are linked."""
+    paper = facts["paper"]
+    lines = [f"# {paper['short']}, on {facts['model']['name']}", "", paper["citation"], ""]
     lines += [facts["summary"], ""]
-    lines += ["The paper's setting:", "", *(f"- {text}" for text in facts["settings"]), ""]
-    lines += _claims(facts["claims"])
+    lines += ["The paper's setting:", ""]
+    lines += _bullets(facts["settings"])
+    lines.append("")
+    lines += _claim_lines(facts["claims"])
     for entry in facts["entries"]:
-        lines += _entry(entry, figures)
+        lines += _entry_lines(entry, figures)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def summary(facts: Mapping[str, Any]) -> str:
-    """What was run and what came of it, in a few sentences."""
-    options, entries, claims = (
-        facts["options"],
-        facts["counts"]["entries"],
-        facts["counts"]["claims"],
-    )
+    """Say in a few sentences what was run and with which result."""
+    options = facts["options"]
+    entries = facts["counts"]["entries"]
+    claims = facts["counts"]["claims"]
     model = facts["model"]
-    size = "a quick run on small samples" if options["quick"] else "the paper's sample sizes"
-    if not options["quick"] and options["scale"] != 1:
+    if options["quick"]:
+        size = "a quick run on small samples"
+    elif options["scale"] != 1:
         size = f"sample sizes {options['scale']:g} times the paper's"
-    text = (
-        f"Model: {model['name']} ({model['architecture']}, {model['layers']} layers × {model['heads']} heads). "
-        f"Made by headwise {facts['headwise']}, {size}, seed {options['seed']}. "
+    else:
+        size = "the paper's sample sizes"
+    sentences = [
+        f"Model: {model['name']} ({model['architecture']}, {model['layers']} layers × "
+        f"{model['heads']} heads).",
+        f"Made by headwise {facts['headwise']}, {size}, seed {options['seed']}.",
         f"Of {sum(entries.values())} tables, figures and sections {entries['done']} were computed, "
-        f"{entries['not run']} not run, {entries['failed']} failed; of {sum(claims.values())} claims "
-        f"{claims['holds']} hold, {claims['does not hold']} do not, {claims['not tried']} could not be tried. "
-        "Heads count from 0 (`L7H9` is the paper's 8-10)."
-    )
-    return text + (
-        " Computed as the released code does." if options["reading"] == "released" else ""
-    )
+        f"{entries['not run']} not run, {entries['failed']} failed; of {sum(claims.values())} "
+        f"claims {claims['holds']} hold, {claims['does not hold']} do not, "
+        f"{claims['not tried']} could not be tried.",
+        "Heads count from 0 (`L7H9` is the paper's 8-10).",
+    ]
+    if options["reading"] == "released":
+        sentences.append("Computed as the released code does.")
+    return " ".join(sentences)
 
 
 def row_cells(row: Mapping[str, Any]) -> list[str]:
-    """One number: its name, printed, ours with its interval, the difference with its own, notes."""
-    ours, low, high, unit = (
-        row["ours"],
-        row["low"],
-        row["high"],
-        f" {row['unit']}" if row["unit"] else "",
-    )
-    own = partial(number, digits=1 if row["unit"] in HUNDREDTHS else None)
-    shown = DASH if ours is None else f"{own(ours)}{unit}"
-    difference = DASH
-    if ours is not None and row["printed"] is not None:
-        difference = own(ours - row["printed"], signed=True)
-    if ours is not None and low is not None and high is not None:
-        shown += f" ({own(low)} to {own(high)})"
-        if row["printed"] is not None:
-            ends = (own(end - row["printed"], signed=True) for end in (low, high))
-            difference += " ({} to {})".format(*ends)
-    printed = DASH if row["printed"] is None else f"{own(row['printed'])}{unit}"
-    printed += f" ({row['printed_note']})" if row["printed_note"] else ""
-    return [row["label"], printed, shown, difference, row["note"]]
+    """Return the cells of one number: name, printed, ours with interval, difference, note."""
+    ours = row["ours"]
+    printed = row["printed"]
+    unit = f" {row['unit']}" if row["unit"] else ""
+    digits = 1 if row["unit"] in ONE_DIGIT_UNITS else None
+    format_value = partial(number, digits=digits)
+    has_interval = ours is not None and row["low"] is not None and row["high"] is not None
 
+    ours_cell = DASH
+    if ours is not None:
+        ours_cell = f"{format_value(ours)}{unit}"
+    if has_interval:
+        ours_cell += f" ({format_value(row['low'])} to {format_value(row['high'])})"
 
-ROW_COLUMNS = ("", "printed", "ours (95 % interval)", "difference", "note")
+    difference_cell = DASH
+    if ours is not None and printed is not None:
+        difference_cell = format_value(ours - printed, signed=True)
+        if has_interval:
+            low = format_value(row["low"] - printed, signed=True)
+            high = format_value(row["high"] - printed, signed=True)
+            difference_cell += f" ({low} to {high})"
+
+    printed_cell = DASH if printed is None else f"{format_value(printed)}{unit}"
+    if row["printed_note"]:
+        printed_cell += f" ({row['printed_note']})"
+    return [row["label"], printed_cell, ours_cell, difference_cell, row["note"]]
 
 
 def number(value: Any, signed: bool = False, digits: int | None = None) -> str:
-    """A number as people read it; with its sign, or with so many digits behind the point, where
-    that is asked for.
+    """Format a number for a table.
 
+    Parameters
+    ----------
+    value : Any
+        A number; None and NaN become a dash, other values their text.
+    signed : bool, default False
+        Show the sign of positive numbers too.
+    digits : int, optional
+        Digits after the decimal point of a float; by default about three significant digits.
+
+    Examples
+    --------
     >>> number(94.31234), number(0.012345), number(-2), number(True)
     ('94.3', '0.012', '−2', 'yes')
     """
@@ -99,64 +115,67 @@ def number(value: Any, signed: bool = False, digits: int | None = None) -> str:
         text = f"{value:,.1f}"
     elif abs(value) >= 1:
         text = f"{value:.2f}"
+    elif abs(value) >= 5e-4:
+        text = f"{value:.3f}"
     else:
-        text = f"{value:.3f}" if abs(value) >= 5e-4 else f"{value:.1e}"
-    text = f"+{text}" if signed and value > 0 else text
-    return text.replace("-", "−", 1) if text.startswith("-") else text
+        text = f"{value:.1e}"
+    if text.startswith("-"):
+        return text.replace("-", "−", 1)
+    if signed and value > 0:
+        return f"+{text}"
+    return text
 
 
-def _claims(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+def _claim_lines(claims: Sequence[Mapping[str, Any]]) -> list[str]:
     if not claims:
         return []
-    rows = [
-        [f"“{c['quote']}” ({c['where']})", c["printed"], c["ours"] or DASH, c["rule"], _verdict(c)]
-        for c in claims
-    ]
-    return ["## Claims", "", *_table(("claim", "printed", "ours", "holds if", "verdict"), rows), ""]
+    rows = []
+    for claim in claims:
+        verdict = f"**{claim['verdict']}**"
+        if claim["why"]:
+            verdict += f": {claim['why']}"
+        quote = f"“{claim['quote']}” ({claim['where']})"
+        rows.append([quote, claim["printed"], claim["ours"] or DASH, claim["rule"], verdict])
+    return ["## Claims", "", *_table_lines(CLAIM_COLUMNS, rows), ""]
 
 
-def _verdict(claim: Mapping[str, Any]) -> str:
-    return f"**{claim['verdict']}**" + (f": {claim['why']}" if claim["why"] else "")
-
-
-def _entry(entry: Mapping[str, Any], figures: bool) -> list[str]:
+def _entry_lines(entry: Mapping[str, Any], figures: bool) -> list[str]:
     lines = [f"## {entry['where']}: {entry['title']}", ""]
     if entry["quote"]:
         lines += [f"> {entry['quote']}", ""]
     if entry["status"] != "done":
         lines += [f"**{entry['status'].capitalize()}**: {entry['reason']}.", ""]
     if entry["seen"]:
-        lines += [
-            "Computed on: "
-            + "; ".join(f"{key}: {value}" for key, value in entry["seen"].items())
-            + ".",
-            "",
-        ]
+        inputs = "; ".join(f"{key}: {value}" for key, value in entry["seen"].items())
+        lines += [f"Computed on: {inputs}.", ""]
     if entry["rows"]:
-        lines += [*_table(**entry["shown"]), ""]
+        lines += [*_table_lines(**entry["shown"]), ""]
     for table in entry["tables"]:
-        lines += [
-            f"**{table['title']}.** {table['note']}".rstrip(),
-            "",
-            *_table(table["columns"], table["rows"]),
-            "",
-        ]
-    for figure in entry["figures"] if figures else ():
-        lines += [f"![{figure['title']}]({figure['files'][0]})", "", f"*{figure['caption']}*", ""]
+        lines += [f"**{table['title']}.** {table['note']}".rstrip(), ""]
+        lines += [*_table_lines(table["columns"], table["rows"]), ""]
+    if figures:
+        for figure in entry["figures"]:
+            lines += [f"![{figure['title']}]({figure['files'][0]})", ""]
+            lines += [f"*{figure['caption']}*", ""]
     if entry["differs"]:
-        lines += [
-            "What differs from the paper:",
-            "",
-            *(f"- {text}" for text in entry["differs"]),
-            "",
-        ]
+        lines += ["What differs from the paper:", "", *_bullets(entry["differs"]), ""]
     return lines
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    lines = ["| " + " | ".join(map(_cell, columns)) + " |", "|" + "---|" * len(columns)]
-    return lines + ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
+def _bullets(texts: Sequence[str]) -> list[str]:
+    return [f"- {text}" for text in texts]
 
 
-def _cell(value: Any) -> str:
-    return number(value).replace("|", "\\|").replace("\n", " ")
+def _table_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    lines = [_table_line(columns), "|" + "---|" * len(columns)]
+    for row in rows:
+        lines.append(_table_line(row))
+    return lines
+
+
+def _table_line(values: Sequence[Any]) -> str:
+    cells = []
+    for value in values:
+        # A bar or a line break in a cell would end it.
+        cells.append(number(value).replace("|", "\\|").replace("\n", " "))
+    return f"| {' | '.join(cells)} |"

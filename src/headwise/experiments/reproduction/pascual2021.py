@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
@@ -12,350 +13,487 @@ from scipy import stats as scipy_stats
 from headwise.analyses.attribution.map_figures import map_pairs
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.offsets.figures import PRINTED, centre_lines, histogram_grid
-from headwise.experiments.reproduction.bench import Bench
+from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.schema import (
     Entry,
+    EntryResult,
     NotRunError,
-    Outcome,
-    Picture,
+    ReportFigure,
+    ReportRow,
+    ReportTable,
     Reproduction,
-    Row,
-    Table,
     Verdict,
 )
 from headwise.experiments.reproduction.shared import (
-    between,
-    by_head,
-    depth,
+    head_values,
     layer_table,
-    pictures,
-    sizes_differ,
-    untried,
-    words,
+    layers_at_depth,
+    layers_text,
+    not_tried,
+    registered_figures,
+    sample_by_length,
+    size_deviation,
 )
 from headwise.models import HeadModel
 from headwise.plots import data, style
-from headwise.text import Corpus, open_corpus
+from headwise.text import Corpus, Example, open_corpus
 
-INPUTS, QUICK, SHORTEST, LONGEST = 1800, 10, 6, 64
+N_INPUTS = 1800
+N_INPUTS_QUICK = 10
+N_OFFSETS_QUICK = 60  # inputs of each language in Figure 4
+MIN_TOKENS = 6
+MAX_TOKENS = 64
+N_PATTERN_INPUTS = 100  # inputs whose maps are classified; the paper looked at some
 LANGUAGES = {"en": "English", "de": "German", "ar": "Arabic"}
-PATTERNED = 100  # inputs whose maps are sorted into patterns; the paper looked at some
+SHOWN_LAYERS = (2, 5, 10)  # of Figures 2 and 3
+NEARLY_ALL_HEADS = 0.95
+SOURCES = ("attention", "input")
+FADING_PATTERNS = ("vertical", "diagonal", "vertical+diagonal")
+SAMPLE_DIMS = ("layer", "head", "token", "source_token")
 
 
-def _inputs(bench: Bench) -> tuple[Corpus, list[int], list[str]]:
-    """The inputs, their lengths, and what differs from the paper's; drawn once for all entries."""
-    return bench.remember("inputs", lambda: _drawn_inputs(bench))
+# --- §5: inputs -----------------------------------------------------------------------------------
 
 
-def _drawn_inputs(bench: Bench) -> tuple[Corpus, list[int], list[str]]:
-    longest = min(LONGEST, bench.model.d_head)
-    name = bench.data.first("glue-MNLI-dev", "xnli-en")
-    differs = []
-    if bench.data.find(name) is None:
-        examples = list(bench.built_in())
-        differs.append(
-            "Neither MNLI nor XNLI was given: sentences of the built-in corpus (UD English EWT) stand in."
+def _inputs(context: ReproductionContext) -> tuple[Corpus, list[int], list[str]]:
+    """Return the inputs, their lengths, and the deviations; drawn once for all entries."""
+    return context.compute_once("inputs", partial(_draw_inputs, context))
+
+
+def _draw_inputs(context: ReproductionContext) -> tuple[Corpus, list[int], list[str]]:
+    # Attention is identifiable up to as many tokens as a head has dimensions.
+    longest = min(MAX_TOKENS, context.model.d_head)
+    name = context.data.first("glue-MNLI-dev", "xnli-en")
+    deviations = []
+    examples: list[Example]
+    if context.data.find(name) is None:
+        examples = list(context.built_in_corpus())
+        deviations.append(
+            "Neither MNLI nor XNLI was given: sentences of the built-in corpus (UD English EWT) "
+            "stand in."
         )
     elif name == "xnli-en":
-        examples = list(bench.corpus(name))
-        differs.append("XNLI's English dev part in place of MNLI-m's: the same kind of pairs.")
+        examples = list(context.corpus(name))
+        deviations.append("XNLI's English dev part in place of MNLI-m's: the same kind of pairs.")
     else:
-        examples = list(bench.task("MNLI", train=False).dev)
-    count = bench.count(INPUTS, QUICK)
-    corpus, lengths = between(examples, name, count, (SHORTEST, longest), bench.model, bench.seed)
+        examples = list(context.task("MNLI", train=False).dev)
+    count = context.sample_size(N_INPUTS, N_INPUTS_QUICK)
+    corpus, lengths = sample_by_length(
+        examples, name, count, (MIN_TOKENS, longest), context.model, context.seed
+    )
     if not lengths:
-        raise NotRunError(f"no input has {SHORTEST} to {longest} tokens")
-    if longest != LONGEST:
-        differs.append(
-            f"At most {longest} tokens in place of 64: this model's heads have {longest} dimensions."
+        raise NotRunError(f"no input has {MIN_TOKENS} to {longest} tokens")
+    if longest != MAX_TOKENS:
+        deviations.append(
+            f"At most {longest} tokens in place of 64: this model's heads have {longest} "
+            "dimensions."
         )
-    return corpus, lengths, [*differs, *sizes_differ(bench, len(lengths), INPUTS)]
+    deviations += size_deviation(context, len(lengths), N_INPUTS)
+    return corpus, lengths, deviations
 
 
-def _found(bench: Bench) -> tuple[xr.Dataset, dict[str, str], list[str]]:
-    """Attention and contributions on the same inputs."""
-    corpus, lengths, differs = _inputs(bench)
+def setup(context: ReproductionContext) -> EntryResult:
+    """§5: the inputs."""
+    _, lengths, deviations = _inputs(context)
+    rows = [
+        ReportRow("examples", len(lengths), note=f"{sum(lengths):,} tokens (printed: 63,456)"),
+        ReportRow("longest", max(lengths)),
+        ReportRow("median", float(np.median(lengths))),
+    ]
+    return EntryResult(rows, deviations=deviations)
+
+
+def _attribution(
+    context: ReproductionContext,
+) -> tuple[xr.Dataset, dict[str, str], list[str]]:
+    """Return attention and contributions on the same inputs."""
+    corpus, lengths, deviations = _inputs(context)
+    deviations = list(deviations)
     parameters = {
         "weighting": "tokens",
         "length": "all",
         "readings": (),
-        "patterns": min(len(lengths), PATTERNED),
+        "patterns": min(len(lengths), N_PATTERN_INPUTS),
     }
-    found = bench.watch(corpus, make_analysis("attribution", parameters))
-    error = found.attrs.get("total_variation")
-    told = (
-        [f"Contributions by random tangents, median error of a row {100 * error:.1f} %."]
-        if error
-        else []
-    )
-    seen = {
+    attribution = context.run_analysis(corpus, make_analysis("attribution", parameters))
+    error = attribution.attrs.get("total_variation")
+    if error:
+        deviations.append(
+            f"Contributions by random tangents, median error of a row {100 * error:.1f} %."
+        )
+    inputs = {
         "text": f"{corpus.name}, {len(lengths):,} inputs of {min(lengths)} to {max(lengths)} tokens"
     }
-    return found, seen, [*differs, *told]
+    return attribution, inputs, deviations
 
 
-def setup(bench: Bench) -> Outcome:
-    """§5: the inputs."""
-    _, lengths, differs = _inputs(bench)
-    rows = [
-        Row("examples", len(lengths), note=f"{sum(lengths):,} tokens (printed: 63,456)"),
-        Row("longest", max(lengths)),
-        Row("median", float(np.median(lengths))),
-    ]
-    return Outcome(rows, differs=differs)
+# --- Figures 1 and 6: correlations ----------------------------------------------------------------
 
 
-def _correlations(found: xr.Dataset, source: str) -> tuple[np.ndarray, np.ndarray]:
-    one = found.sel(source=source)
-    return by_head(one["pearson"]).astype(float), by_head(one["spearman"]).astype(float)
+def _correlations(attribution: xr.Dataset, source: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return Pearson's and Spearman's correlations of attention with a source, `[layer, head]`."""
+    of_source = attribution.sel(source=source)
+    pearson = head_values(of_source["pearson"]).astype(float)
+    spearman = head_values(of_source["spearman"]).astype(float)
+    return pearson, spearman
 
 
-def _layers_table(found: xr.Dataset, source: str) -> Table:
-    pearson, spearman = _correlations(found, source)
-    rows = [
-        [f"L{i}", *(float(f(p[i])) for p in (pearson, spearman) for f in (np.nanmedian, np.nanmin))]
-        for i in range(len(pearson))
-    ]
-    columns = ["layer", "Pearson, median head", "lowest", "Spearman, median head", "lowest"]
-    return Table("Means over tokens, by layer", columns, rows)
+def _correlation_table(pearson: np.ndarray, spearman: np.ndarray) -> ReportTable:
+    columns = {
+        "Pearson, median head": np.nanmedian(pearson, 1),
+        "Pearson, lowest head": np.nanmin(pearson, 1),
+        "Spearman, median head": np.nanmedian(spearman, 1),
+        "Spearman, lowest head": np.nanmin(spearman, 1),
+    }
+    return layer_table("Means over tokens, by layer", columns)
 
 
-def local(bench: Bench) -> Outcome:
+def local(context: ReproductionContext) -> EntryResult:
     """Figure 1: attention and what the previous layer contributes."""
-    found, seen, differs = _found(bench)
-    pearson, spearman = _correlations(found, "previous_layer")
-    known = int(np.isfinite(pearson).sum())
-    low, high = int((pearson <= 0.7).sum()), int((spearman < 0.9).sum())
-    of = f"of {known} heads"
+    attribution, inputs, deviations = _attribution(context)
+    pearson, spearman = _correlations(attribution, "previous_layer")
+    n_heads = int(np.isfinite(pearson).sum())
+    of_heads = f"of {n_heads} heads"
     rows = [
-        Row("pearson-low", low, note=f"{of}; lowest {np.nanmin(pearson):.2f}"),
-        Row("pearson-share", 100 * float((pearson > 0.85).sum() / known), note=of),
-        Row("spearman-low", high, note=f"{of}; lowest {np.nanmin(spearman):.2f}"),
-        Row("spearman-share", 100 * float((spearman > 0.95).sum() / known), note=of),
+        ReportRow(
+            "pearson-low",
+            int((pearson <= 0.7).sum()),
+            note=f"{of_heads}; lowest {np.nanmin(pearson):.2f}",
+        ),
+        ReportRow("pearson-share", 100 * float((pearson > 0.85).sum() / n_heads), note=of_heads),
+        ReportRow(
+            "spearman-low",
+            int((spearman < 0.9).sum()),
+            note=f"{of_heads}; lowest {np.nanmin(spearman):.2f}",
+        ),
+        ReportRow("spearman-share", 100 * float((spearman > 0.95).sum() / n_heads), note=of_heads),
     ]
-    claims = {
-        "local-pearson": Verdict(f"{known - low} of {known} heads", (known - low) / known >= 0.95),
+    previous_layer = attribution.sel(source=["previous_layer"])
+    figures = registered_figures("attribution", previous_layer, "correlation")
+    figures += registered_figures("attribution", attribution, "head")
+    table = _correlation_table(pearson, spearman)
+    verdicts = local_verdicts(pearson, spearman)
+    return EntryResult(rows, [table], figures, verdicts, deviations, inputs)
+
+
+def local_verdicts(pearson: np.ndarray, spearman: np.ndarray) -> dict[str, Verdict]:
+    """Judge whether nearly all heads correlate with the contributions of the previous layer."""
+    n_heads = int(np.isfinite(pearson).sum())
+    n_pearson = n_heads - int((pearson <= 0.7).sum())
+    n_spearman = n_heads - int((spearman < 0.9).sum())
+    return {
+        "local-pearson": Verdict(
+            f"{n_pearson} of {n_heads} heads", n_pearson / n_heads >= NEARLY_ALL_HEADS
+        ),
         "local-spearman": Verdict(
-            f"{known - high} of {known} heads", (known - high) / known >= 0.95
+            f"{n_spearman} of {n_heads} heads", n_spearman / n_heads >= NEARLY_ALL_HEADS
         ),
     }
-    drawn = pictures("attribution", found.sel(source=["previous_layer"]), "correlation")
-    drawn += pictures("attribution", found, "head")
-    return Outcome(rows, [_layers_table(found, "previous_layer")], drawn, claims, differs, seen)
 
 
-def far(bench: Bench) -> Outcome:
+def far(context: ReproductionContext) -> EntryResult:
     """Figure 6: attention and what the input contributes."""
-    found, seen, differs = _found(bench)
-    pearson, spearman = _correlations(found, "input")
-    layers = len(pearson)
-    late, last = depth(5, 12, layers), depth(9, 12, layers)
-    middle, ranks = np.nanmedian(pearson, 1), np.nanmedian(spearman, 1)
-    most = float(middle[list(last)].max())
+    attribution, inputs, deviations = _attribution(context)
+    pearson, spearman = _correlations(attribution, "input")
+    n_layers = len(pearson)
+    late = layers_at_depth(5, 12, n_layers)
+    last = layers_at_depth(9, 12, n_layers)
+    median_pearson = np.nanmedian(pearson, 1)
+    median_spearman = np.nanmedian(spearman, 1)
     rows = [
-        Row("pearson-after4", float(middle[list(late)].max()), note=words(late)),
-        Row("pearson-last4", most, note=words(last)),
-        Row("spearman-last", float(ranks[-1])),
+        ReportRow(
+            "pearson-after4", float(median_pearson[list(late)].max()), note=layers_text(late)
+        ),
+        ReportRow("pearson-last4", float(median_pearson[list(last)].max()), note=layers_text(last)),
+        ReportRow("spearman-last", float(median_spearman[-1])),
     ]
-    third = depth(3, 3, layers)[0]
-    told = f"{ranks[third]:.2f} in layer {third}, {ranks[-1]:.2f} in the last"
-    falls = (
-        float(scipy_stats.spearmanr(np.arange(layers), middle).statistic) if layers > 2 else np.nan
-    )
-    under = float((pearson[list(late)] < 0.5).mean())
-    claims = {
-        "decreases": Verdict(f"Spearman {falls:.2f}", falls < -0.7)
-        if layers > 2
-        else untried("two layers"),
-        "after-four": Verdict(f"{100 * under:.0f} % of the heads in {words(late)}", under > 0.5),
-        "last-four": Verdict(f"largest {most:.2f} in {words(last)}", bool(most < 0.25)),
-        "spearman-three": Verdict(told, bool(ranks[third] < 0.7 and ranks[-1] < 0.25)),
+    of_input = attribution.sel(source=["input"])
+    figures = registered_figures("attribution", of_input, "correlation")
+    table = _correlation_table(pearson, spearman)
+    verdicts = far_verdicts(pearson, spearman)
+    return EntryResult(rows, [table], figures, verdicts, deviations, inputs)
+
+
+def far_verdicts(pearson: np.ndarray, spearman: np.ndarray) -> dict[str, Verdict]:
+    """Judge the claims on the contributions of the input from correlations `[layer, head]`."""
+    n_layers = len(pearson)
+    late = layers_at_depth(5, 12, n_layers)
+    last = layers_at_depth(9, 12, n_layers)
+    third = layers_at_depth(3, 3, n_layers)[0]
+    median_pearson = np.nanmedian(pearson, 1)
+    median_spearman = np.nanmedian(spearman, 1)
+    share_below_half = float((pearson[list(late)] < 0.5).mean())
+    highest_last = float(median_pearson[list(last)].max())
+    verdicts = {
+        "decreases": not_tried("two layers"),
+        "after-four": Verdict(
+            f"{100 * share_below_half:.0f} % of the heads in {layers_text(late)}",
+            share_below_half > 0.5,
+        ),
+        "last-four": Verdict(
+            f"largest {highest_last:.2f} in {layers_text(last)}", highest_last < 0.25
+        ),
+        "spearman-three": Verdict(
+            f"{median_spearman[third]:.2f} in layer {third}, {median_spearman[-1]:.2f} in the last",
+            bool(median_spearman[third] < 0.7 and median_spearman[-1] < 0.25),
+        ),
     }
-    drawn = pictures("attribution", found.sel(source=["input"]), "correlation")
-    return Outcome(rows, [_layers_table(found, "input")], drawn, claims, differs, seen)
+    if n_layers > 2:
+        trend = float(scipy_stats.spearmanr(np.arange(n_layers), median_pearson).statistic)
+        verdicts["decreases"] = Verdict(f"Spearman {trend:.2f}", trend < -0.7)
+    return verdicts
 
 
-def _histograms(found: xr.Dataset, source: str, layers: list[int], name: str) -> list[Picture]:
+# --- Figures 2, 3, 8 to 11: relative positions ----------------------------------------------------
+
+
+def _histogram_figure(attribution: xr.Dataset, source: str, layers: list[int]) -> ReportFigure:
     if not layers:
         raise NotRunError("the model has no layers at that depth")
-    caption = f"Offsets up to {PRINTED} tokens; each head scaled to its own peak, whose height is printed."
-    with style.context():
-        drawn = histogram_grid(found, source=source, window=PRINTED, layers=layers)
-    return [
-        Picture(name, f"Relative positions, layers {', '.join(map(str, layers))}", caption, drawn)
-    ]
-
-
-def chosen(bench: Bench, source: str) -> Outcome:
-    """Figures 2 and 3: histograms of the paper's layers 2, 5 and 10."""
-    found, seen, differs = _found(bench)
-    layers = found.sizes["layer"]
-    places = sorted({depth(number, number, layers)[0] for number in (2, 5, 10)})
-    drawn = _histograms(found, source, places, source)
-    claims: dict[str, Verdict] = {}
-    if source == "attention":
-        centre = found["centre"].sel(source=source).values
-        first, last = depth(1, 3, layers), depth(9, 12, layers)
-        early, ahead = (
-            float(np.nanmean(centre[list(first)])),
-            float((centre[list(last)] > 0).mean()),
-        )
-        second = depth(2, 2, layers)[0]
-        mass = found["histogram"].sel(source=source).isel(layer=second)
-        later = mass.sel(offset=mass["offset"] > 0).sum("offset") / mass.sum("offset")
-        claims = {
-            "past-first": Verdict(f"{early:+.1f} tokens in {words(first)}", early < 0),
-            "future-later": Verdict(
-                f"{100 * ahead:.0f} % of the heads in {words(last)}", ahead > 0.5
-            ),
-            "negligible": Verdict(
-                f"least {float(later.min()):.3f} in layer {second}", bool(later.min() < 0.05)
-            ),
-        }
-    return Outcome(pictures=drawn, claims=claims, differs=differs, seen=seen)
-
-
-def half(bench: Bench, source: str, which: int) -> Outcome:
-    """Figures 8 to 11: histograms of the first (0) or second (1) half of the layers."""
-    found, seen, differs = _found(bench)
-    count = found.sizes["layer"]
-    layers = [list(range(count // 2)), list(range(count // 2, count))][which]
-    return Outcome(pictures=_histograms(found, source, layers, source), differs=differs, seen=seen)
-
-
-def languages(bench: Bench) -> Outcome:
-    """Figure 4: centres of mass of attention in three languages."""
-    found: dict[str, xr.Dataset] = {}
-    differs: list[str] = []
-    own = []
-    count = bench.count(INPUTS, 60)
-    with ExitStack() as stack:
-        for key, name in LANGUAGES.items():
-            data_set = f"xnli-{key}"
-            if bench.data.find(data_set) is None:
-                differs.append(f"{name}: {bench.data.missing(data_set)}.")
-                continue
-            given = bench.options.finetuned.get(key)
-            model = bench.model
-            if given is not None:
-                model = stack.enter_context(HeadModel.open(given, device=bench.options.device))
-            if given is not None or key == "en":
-                own.append(key)
-            examples = list(open_corpus(bench.data.spec(data_set), tokenizer=model.tokenizer))
-            corpus, lengths = between(
-                examples, data_set, count, (SHORTEST, LONGEST), model, bench.seed
-            )
-            found[f"{name} ({model.name})"] = bench.watch(
-                corpus, make_analysis("offsets"), model=model
-            )
-            differs += sizes_differ(bench, len(lengths), INPUTS, f"inputs ({name})")
-    if not found:
-        raise NotRunError(bench.data.missing("xnli-en"))
-    lacking = [name for key, name in LANGUAGES.items() if key not in own]
-    if lacking:
-        differs.append(
-            f"The paper has a model for each language; {' and '.join(lacking)} text was read by {bench.model.name}, "
-            "which shows what that model does with it and reproduces nothing. Give models with --finetuned de=FOLDER "
-            "and --finetuned ar=FOLDER."
-        )
-    centres = {
-        name: one["centre"].sel(source="attention").mean("head").values
-        for name, one in found.items()
-    }
-    table = layer_table("Mean centre of mass of attention (tokens)", centres)
-    third = max(1, bench.model.layers // 3)
-    moves = {
-        name: (float(v[:third].mean()), float(v[-third:].mean())) for name, v in centres.items()
-    }
-    told = "; ".join(
-        f"{name}: {first:+.1f}, then {last:+.1f}" for name, (first, last) in moves.items()
+    caption = (
+        f"Offsets up to {PRINTED} tokens; each head scaled to its own peak, whose height is "
+        "printed."
     )
-    holds = all(first < last for first, last in moves.values()) if not lacking else None
-    why = "" if not lacking else f"no model of its own for {' and '.join(lacking)}"
+    title = f"Relative positions, layers {', '.join(map(str, layers))}"
     with style.context():
-        drawn = Picture(
+        drawing = histogram_grid(attribution, source=source, window=PRINTED, layers=layers)
+    return ReportFigure(source, title, caption, drawing)
+
+
+def chosen(context: ReproductionContext, source: str) -> EntryResult:
+    """Figures 2 and 3: histograms of the paper's layers 2, 5 and 10."""
+    attribution, inputs, deviations = _attribution(context)
+    n_layers = attribution.sizes["layer"]
+    layers = sorted({layers_at_depth(number, number, n_layers)[0] for number in SHOWN_LAYERS})
+    figure = _histogram_figure(attribution, source, layers)
+    verdicts: dict[str, Verdict] = {}
+    if source == "attention":
+        of_attention = attribution.sel(source=source)
+        verdicts = position_verdicts(of_attention["centre"], of_attention["histogram"])
+    return EntryResult(figures=[figure], verdicts=verdicts, deviations=deviations, inputs=inputs)
+
+
+def position_verdicts(centre: xr.DataArray, histogram: xr.DataArray) -> dict[str, Verdict]:
+    """Judge the claims on past and future.
+
+    Parameters
+    ----------
+    centre : xr.DataArray
+        The centre of mass `[layer, head]`, in tokens.
+    histogram : xr.DataArray
+        The mean weight `[layer, head, offset]`.
+    """
+    n_layers = centre.sizes["layer"]
+    first = layers_at_depth(1, 3, n_layers)
+    last = layers_at_depth(9, 12, n_layers)
+    second = layers_at_depth(2, 2, n_layers)[0]
+    centre_values = head_values(centre)
+    mean_first = float(np.nanmean(centre_values[list(first)]))
+    share_ahead = float((centre_values[list(last)] > 0).mean())
+    weight = histogram.isel(layer=second)
+    ahead = weight.sel(offset=weight["offset"] > 0)
+    least_ahead = float((ahead.sum("offset") / weight.sum("offset")).min())
+    return {
+        "past-first": Verdict(f"{mean_first:+.1f} tokens in {layers_text(first)}", mean_first < 0),
+        "future-later": Verdict(
+            f"{100 * share_ahead:.0f} % of the heads in {layers_text(last)}", share_ahead > 0.5
+        ),
+        "negligible": Verdict(f"least {least_ahead:.3f} in layer {second}", least_ahead < 0.05),
+    }
+
+
+def half(context: ReproductionContext, source: str, which: int) -> EntryResult:
+    """Figures 8 to 11: histograms of the first (0) or second (1) half of the layers."""
+    attribution, inputs, deviations = _attribution(context)
+    n_layers = attribution.sizes["layer"]
+    middle = n_layers // 2
+    layers = list(range(middle)) if which == 0 else list(range(middle, n_layers))
+    figure = _histogram_figure(attribution, source, layers)
+    return EntryResult(figures=[figure], deviations=deviations, inputs=inputs)
+
+
+# --- Figures 4 and 5: centres of mass -------------------------------------------------------------
+
+
+def languages(context: ReproductionContext) -> EntryResult:
+    """Figure 4: centres of mass of attention in three languages."""
+    offsets: dict[str, xr.Dataset] = {}
+    deviations: list[str] = []
+    without_model = []
+    count = context.sample_size(N_INPUTS, N_OFFSETS_QUICK)
+    with ExitStack() as stack:
+        for key, language in LANGUAGES.items():
+            data_set = f"xnli-{key}"
+            provided = context.options.finetuned.get(key)
+            if context.data.find(data_set) is None:
+                deviations.append(f"{language}: {context.data.missing(data_set)}.")
+                without_model.append(language)
+                continue
+            if provided is None and key != "en":
+                without_model.append(language)
+            model = context.model
+            if provided is not None:
+                model = stack.enter_context(HeadModel.open(provided, device=context.options.device))
+            examples = list(open_corpus(context.data.spec(data_set), tokenizer=model.tokenizer))
+            corpus, lengths = sample_by_length(
+                examples, data_set, count, (MIN_TOKENS, MAX_TOKENS), model, context.seed
+            )
+            name = f"{language} ({model.name})"
+            offsets[name] = context.run_analysis(corpus, make_analysis("offsets"), model=model)
+            deviations += size_deviation(context, len(lengths), N_INPUTS, f"inputs ({language})")
+    if not offsets:
+        raise NotRunError(context.data.missing("xnli-en"))
+    if without_model:
+        deviations.append(
+            f"The paper has a model for each language; {' and '.join(without_model)} text was read "
+            f"by {context.model.name}, which shows what that model does with it and reproduces "
+            'nothing. Give the models as finetuned={"de": FOLDER, "ar": FOLDER}.'
+        )
+    centres_by_name = {}
+    for name, result in offsets.items():
+        centre = result["centre"].sel(source="attention").mean("head")
+        centres_by_name[name] = centre.values
+    table = layer_table("Mean centre of mass of attention (tokens)", centres_by_name)
+    with style.context():
+        figure = ReportFigure(
             "languages",
             "Mean centre of mass by layer",
             "A line for each language.",
-            centre_lines(found),
+            centre_lines(offsets),
         )
-    return Outcome(
+    return EntryResult(
         tables=[table],
-        pictures=[drawn],
-        claims={"languages": Verdict(told, holds, why)},
-        differs=differs,
+        figures=[figure],
+        verdicts={"languages": language_verdict(centres_by_name, without_model)},
+        deviations=deviations,
     )
 
 
-def centres(bench: Bench) -> Outcome:
+def language_verdict(
+    centres_by_name: Mapping[str, np.ndarray], without_model: list[str]
+) -> Verdict:
+    """Judge whether the centre of mass `[layer]` moves ahead from the first to the last third in
+    every language that has a model."""
+    parts = []
+    moves_ahead = []
+    for name, centre in centres_by_name.items():
+        n_third = max(1, len(centre) // 3)
+        first = float(centre[:n_third].mean())
+        last = float(centre[-n_third:].mean())
+        parts.append(f"{name}: {first:+.1f}, then {last:+.1f}")
+        moves_ahead.append(first < last)
+    ours = "; ".join(parts)
+    if without_model:
+        return Verdict(ours, None, f"no model of its own for {' and '.join(without_model)}")
+    return Verdict(ours, all(moves_ahead))
+
+
+def centres(context: ReproductionContext) -> EntryResult:
     """Figure 5: centres of mass of attention and of contributions."""
-    found, seen, differs = _found(bench)
-    centre = {
-        source: found["centre"].sel(source=source).mean("head").values
-        for source in ("attention", "input")
-    }
-    late = depth(5, 12, found.sizes["layer"])
-    local, deep = (float(np.abs(values[list(late)]).mean()) for values in centre.values())
-    told = f"attention {local:.1f}, input {deep:.1f} tokens in {words(late)}"
-    columns = {"attention": centre["attention"], "input contribution": centre["input"]}
+    attribution, inputs, deviations = _attribution(context)
+    mean_centre = attribution["centre"].mean("head")
+    of_attention = mean_centre.sel(source="attention").values
+    of_input = mean_centre.sel(source="input").values
+    columns = {"attention": of_attention, "input contribution": of_input}
     table = layer_table("Mean centre of mass (tokens)", columns)
-    drawn = pictures("attribution", found, "centre")
-    return Outcome((), [table], drawn, {"uniform": Verdict(told, deep < local / 2)}, differs, seen)
+    figures = registered_figures("attribution", attribution, "centre")
+    verdicts = {"uniform": uniform_verdict(of_attention, of_input)}
+    return EntryResult((), [table], figures, verdicts, deviations, inputs)
 
 
-def patterns(bench: Bench) -> Outcome:
+def uniform_verdict(of_attention: np.ndarray, of_input: np.ndarray) -> Verdict:
+    """Judge whether input contributions lie less than half as far off centre as attention, from
+    the mean centre `[layer]`."""
+    late = layers_at_depth(5, 12, len(of_attention))
+    attention_offset = float(np.abs(of_attention[list(late)]).mean())
+    input_offset = float(np.abs(of_input[list(late)]).mean())
+    ours = (
+        f"attention {attention_offset:.1f}, input {input_offset:.1f} tokens in {layers_text(late)}"
+    )
+    return Verdict(ours, input_offset < attention_offset / 2)
+
+
+# --- Figure 7: patterns ---------------------------------------------------------------------------
+
+
+def patterns(context: ReproductionContext) -> EntryResult:
     """Figure 7: one head of each pattern, and which patterns persist."""
-    found, seen, differs = _found(bench)
-    share = found["pattern_share"].sel(source=["attention", "input"])
-    mean = share.mean("layer").to_series().unstack("pattern")
-    late = list(depth(5, 12, found.sizes["layer"]))
-    deep = float(share.sel(source="input", pattern="block").isel(layer=late).max())
-    kept = {name: own["input"] / max(own["attention"], 1e-9) for name, own in mean.items()}
-    fading = [kept[name] for name in ("vertical", "diagonal", "vertical+diagonal")]
-    told = ", ".join(
-        f"{name} {own['attention']:.2f} → {own['input']:.2f}" for name, own in mean.items()
-    )
-    claims = {
-        "block-stays": Verdict(told, bool(max(fading) < 1 and kept["block"] > max(fading))),
-        "no-deep-block": Verdict(f"largest share of a layer {deep:.3f}", deep <= 0.02),
-    }
-    columns = {
-        f"{source}: {name}": share.sel(source=source, pattern=name).values
-        for source in ("attention", "input")
-        for name in mean.columns
-    }
+    attribution, inputs, deviations = _attribution(context)
+    pattern_share = attribution["pattern_share"].sel(source=list(SOURCES))
+    columns = {}
+    for source in SOURCES:
+        for name in map(str, pattern_share["pattern"].values):
+            share = pattern_share.sel(source=source, pattern=name)
+            columns[f"{source}: {name}"] = share.values
     table = layer_table("Share of maps of each pattern", columns)
-    own = "Patterns by headwise's classifier of maps, whose mistakes are not taken out (§9.1 looks at maps)."
-    drawn = pictures("attribution", found, "five", "patterns")
-    return Outcome((), [table], drawn, claims, [*differs, own], seen)
-
-
-def maps(bench: Bench, layer: int) -> Outcome:
-    """Figures 12 to 23: attention over contribution for every head of a layer."""
-    found, seen, differs = _found(bench)
-    if layer >= found.sizes["layer"]:
-        raise NotRunError(f"the model has {found.sizes['layer']} layers")
-    if "sample_input" not in found:
-        raise NotRunError("no input is short enough to be drawn whole")
-    dims = ("layer", "head", "token", "source_token")
-    above, below = (data.values(found, f"sample_{name}", dims) for name in ("attention", "input"))
-    with style.context():
-        drawn = map_pairs(above, below, data.texts(found, "token_text"), layers=[layer])
-    caption = "Above attention, below what of the input is in the head's output."
-    return Outcome(
-        pictures=[Picture("maps", f"Layer {layer}, all heads", caption, drawn)],
-        differs=differs,
-        seen=seen,
+    deviations.append(
+        "Patterns by headwise's classifier of maps, whose mistakes are not taken out (§9.1 looks "
+        "at maps)."
     )
+    figures = registered_figures("attribution", attribution, "five", "patterns")
+    verdicts = pattern_verdicts(pattern_share)
+    return EntryResult((), [table], figures, verdicts, deviations, inputs)
+
+
+def pattern_verdicts(pattern_share: xr.DataArray) -> dict[str, Verdict]:
+    """Judge the claims on patterns from the share of maps `[source, layer, pattern]`."""
+    mean = pattern_share.mean("layer")
+    parts = []
+    kept_share = {}  # of a pattern's share in attention, what is left in contributions
+    for name in map(str, pattern_share["pattern"].values):
+        in_attention = float(mean.sel(source="attention", pattern=name))
+        in_input = float(mean.sel(source="input", pattern=name))
+        parts.append(f"{name} {in_attention:.2f} → {in_input:.2f}")
+        kept_share[name] = in_input / max(in_attention, 1e-9)
+    most_kept = max(kept_share[name] for name in FADING_PATTERNS)
+    late = list(layers_at_depth(5, 12, pattern_share.sizes["layer"]))
+    late_block = pattern_share.sel(source="input", pattern="block").isel(layer=late)
+    highest_block = float(late_block.max())
+    return {
+        "block-stays": Verdict(", ".join(parts), most_kept < 1 and kept_share["block"] > most_kept),
+        "no-deep-block": Verdict(
+            f"largest share of a layer {highest_block:.3f}", highest_block <= 0.02
+        ),
+    }
+
+
+# --- Figures 12 to 23: maps -----------------------------------------------------------------------
+
+
+def maps(context: ReproductionContext, layer: int) -> EntryResult:
+    """Figures 12 to 23: attention over contribution for every head of a layer."""
+    attribution, inputs, deviations = _attribution(context)
+    if layer >= attribution.sizes["layer"]:
+        raise NotRunError(f"the model has {attribution.sizes['layer']} layers")
+    if "sample_input" not in attribution:
+        raise NotRunError("no input is short enough to be drawn whole")
+    attention_maps = data.values(attribution, "sample_attention", SAMPLE_DIMS)
+    input_maps = data.values(attribution, "sample_input", SAMPLE_DIMS)
+    tokens = data.texts(attribution, "token_text")
+    with style.context():
+        drawing = map_pairs(attention_maps, input_maps, tokens, layers=[layer])
+    caption = "Above attention, below what of the input is in the head's output."
+    figure = ReportFigure("maps", f"Layer {layer}, all heads", caption, drawing)
+    return EntryResult(figures=[figure], deviations=deviations, inputs=inputs)
+
+
+def _map_entries() -> list[Entry]:
+    """Figures 12 to 23, one for each layer of BERT-base."""
+    entries = []
+    for layer in range(12):
+        title = f"attention over input contribution, layer {layer}"
+        entries.append(Entry(f"fig{12 + layer}", title, partial(maps, layer=layer)))
+    return entries
 
 
 REPRODUCTION = Reproduction(
     "pascual2021",
     (
         "BERT-base uncased, not fine-tuned; German and Arabic BERT for Figure 4.",
-        "1800 examples of MNLI-m's dev part of 6 to 64 tokens (as many as a head has dimensions, where attention is "
-        "identifiable); XNLI for Figure 4.",
-        "Contributions by Hidden Token Attribution, from the layer below and from the input; means over all tokens.",
+        "1800 examples of MNLI-m's dev part of 6 to 64 tokens (as many as a head has dimensions, "
+        "where attention is identifiable); XNLI for Figure 4.",
+        "Contributions by Hidden Token Attribution, from the layer below and from the input; means "
+        "over all tokens.",
     ),
     (
         Entry("text5", "the inputs", setup),
@@ -394,13 +532,6 @@ REPRODUCTION = Reproduction(
             "input contribution by relative position, second half",
             partial(half, source="input", which=1),
         ),
-        *(
-            Entry(
-                f"fig{12 + layer}",
-                f"attention over input contribution, layer {layer}",
-                partial(maps, layer=layer),
-            )
-            for layer in range(12)
-        ),
+        *_map_entries(),
     ),
 )

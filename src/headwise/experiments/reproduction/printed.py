@@ -1,5 +1,5 @@
-"""What the papers print: numbers and claims as data, each with its table or section and a quotation
-of one line."""
+"""The numbers and claims that the papers print, each with its table or section and a one-line
+quotation."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from importlib import resources
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """One printed number."""
+class PrintedValue:
+    """One printed number; `value` is None for a number of ours that the paper does not print."""
 
     key: str
     label: str
-    value: float | None  # None for a number of ours that the paper does not print
+    value: float | None
     quote: str
     unit: str = ""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Caption:
-    """A table or figure as the paper has it: where, the first words of its caption, its numbers."""
+class PrintedEntry:
+    """A printed table or figure: where it stands, the first words of its caption, its numbers."""
 
     where: str
     quote: str
-    values: tuple[Value, ...] = ()
+    values: tuple[PrintedValue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence of the paper, what it says in short, and the rule by which it holds here."""
+    """A sentence of the paper, a short form of it, and the rule by which it holds here."""
 
     key: str
     entry: str
@@ -44,24 +44,22 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
-    """All that is kept of one paper."""
+class PrintedPaper:
+    """All printed entries and claims of one paper."""
 
-    entries: Mapping[str, Caption]
+    entries: Mapping[str, PrintedEntry]
     claims: tuple[Claim, ...]
 
 
 @cache
-def printed(paper: str) -> Printed:
-    """What a paper prints, from `printed/PAPER.json`."""
-    file = resources.files("headwise.experiments.reproduction").joinpath("printed", f"{paper}.json")
-    found = json.loads(file.read_text(encoding="utf-8"))
-    entries = {
-        key: Caption(
-            entry["where"],
-            entry["quote"],
-            tuple(Value(**value) for value in entry.get("values", ())),
-        )
-        for key, entry in found["entries"].items()
-    }
-    return Printed(entries, tuple(Claim(**claim) for claim in found["claims"]))
+def printed_paper(paper: str) -> PrintedPaper:
+    """Read what a paper prints from `printed/PAPER.json`."""
+    package = resources.files("headwise.experiments.reproduction")
+    file = package.joinpath("printed", f"{paper}.json")
+    content = json.loads(file.read_text(encoding="utf-8"))
+    entries = {}
+    for key, entry in content["entries"].items():
+        values = tuple(PrintedValue(**value) for value in entry.get("values", ()))
+        entries[key] = PrintedEntry(entry["where"], entry["quote"], values)
+    claims = tuple(Claim(**claim) for claim in content["claims"])
+    return PrintedPaper(entries, claims)

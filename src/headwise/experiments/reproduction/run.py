@@ -1,5 +1,5 @@
-"""A paper reproduced: its entries computed one after the other, each kept when it is done, and the
-report of all."""
+"""Reproduce a paper: compute its entries one after the other, store each when it is finished, and
+put the report together."""
 
 from __future__ import annotations
 
@@ -20,48 +20,64 @@ from headwise.core.errors import HeadwiseError, OutputError, ParameterError, unk
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.store import CheckpointStore
 from headwise.core.version import __version__
-from headwise.experiments.reproduction.bench import Bench, ReproductionOptions
+from headwise.experiments.reproduction.context import ReproductionContext, ReproductionOptions
 from headwise.experiments.reproduction.markdown import ROW_COLUMNS, as_markdown, row_cells, summary
-from headwise.experiments.reproduction.printed import Claim, Value, printed
-from headwise.experiments.reproduction.schema import Entry, Outcome, Reproduction, Row
+from headwise.experiments.reproduction.printed import Claim, PrintedValue, printed_paper
+from headwise.experiments.reproduction.schema import (
+    Entry,
+    EntryResult,
+    ReportFigure,
+    ReportRow,
+    Reproduction,
+)
 from headwise.experiments.work import Report, kept_work, silent
 from headwise.models import HeadModel
 from headwise.plots import figure_bytes
 
 FORMATS = ("svg", "pdf", "png")
-DONE, NOT_RUN, FAILED = "done", "not run", "failed"
-WORK, TRAINED = ".reproduction", "finetuned"  # folders beside the report
-HOLDS, FAILS, UNTRIED = "holds", "does not hold", "not tried"
+# What became of an entry.
+DONE = "done"
+NOT_RUN = "not run"
+FAILED = "failed"
+# What became of a claim.
+HOLDS = "holds"
+DOES_NOT_HOLD = "does not hold"
+NOT_TRIED = "not tried"
+VERDICT_NAMES = {True: HOLDS, False: DOES_NOT_HOLD, None: NOT_TRIED}
+# Folders beside the report.
+WORK_FOLDER = ".reproduction"
+FINETUNED_FOLDER = "finetuned"
 
 
 def papers() -> tuple[str, ...]:
-    """The papers that can be reproduced, by key."""
-    home = import_module("headwise.experiments.reproduction").__path__
-    return tuple(
-        sorted(module.name for module in pkgutil.iter_modules(home) if module.name in REFERENCES)
-    )
+    """Return the keys of the papers that can be reproduced."""
+    package_path = import_module("headwise.experiments.reproduction").__path__
+    modules = [module.name for module in pkgutil.iter_modules(package_path)]
+    return tuple(sorted(name for name in modules if name in REFERENCES))
 
 
 def reproduction_of(paper: str) -> Reproduction:
-    """A paper's reproduction by its key."""
+    """Return a paper's reproduction by its key."""
     if paper not in papers():
         raise ParameterError(unknown("paper to reproduce", paper, papers()))
-    found: Reproduction = import_module(f"headwise.experiments.reproduction.{paper}").REPRODUCTION
-    return found
+    module = import_module(f"headwise.experiments.reproduction.{paper}")
+    reproduction: Reproduction = module.REPRODUCTION
+    return reproduction
 
 
 @dataclass(frozen=True, eq=False)
-class Reproduced:
-    """A report: plain data, and the files of its figures by their path beside it.
+class ReproductionReport:
+    """The report of a reproduced paper.
 
     Attributes
     ----------
     facts : dict
-        As JSON can hold it: the paper, the model, every entry, every claim, and counts.
+        The report as data that JSON can hold: the paper, the model, every entry, every claim, and
+        counts.
     files : dict of str to bytes
-        Figures, as SVG, PDF and PNG.
+        The figures as SVG, PDF and PNG, by their path beside the report.
     failures : list of Failure
-        Entries that failed unexpectedly; the others are there.
+        Entries that failed unexpectedly; all others are in the report.
     """
 
     facts: dict[str, Any]
@@ -69,11 +85,12 @@ class Reproduced:
     failures: Sequence[Failure] = ()
 
     def to_json(self) -> bytes:
-        """The report as data."""
-        return (json.dumps(self.facts, indent=1, ensure_ascii=False) + "\n").encode()
+        """Return the report as JSON."""
+        text = json.dumps(self.facts, indent=1, ensure_ascii=False)
+        return (text + "\n").encode()
 
     def markdown(self, figures: bool = True) -> str:
-        """The report as Markdown."""
+        """Return the report as Markdown."""
         return as_markdown(self.facts, figures)
 
 
@@ -85,221 +102,269 @@ def reproduce(
     folder: str | Path | None = None,
     overwrite: bool = False,
     report: Report = silent,
-) -> Reproduced:
+) -> ReproductionReport:
     """Reproduce a paper on a model: every numbered table and figure in its order, the printed
     numbers beside ours.
 
     Parameters
     ----------
     paper : str
-        `clark2019`, say; `papers()` has them all.
+        The key of a paper, for instance `clark2019`; `papers()` lists them.
     model : HeadModel, str, Path or None, default None
         A hub name or folder, an open model, or None for the built-in one. An open model cannot be
         fine-tuned.
     options : ReproductionOptions, optional
         Data sets, entries, sample sizes.
     folder : str or Path, optional
-        Where finished work is kept, in `.reproduction`, and fine-tuned models, in `finetuned`: the
-        same call goes on where a killed one stopped. A temporary one by default.
+        Where finished work is stored, in `.reproduction`, and fine-tuned models, in `finetuned`. An
+        interrupted call resumes: repeat it with the same folder. A temporary folder by default.
     overwrite : bool, default False
-        Start anew where other work lies there.
+        Start again where the folder holds other unfinished work.
     report : callable, optional
-        Told how far it is.
+        Called with the progress.
     """
-    asked = reproduction_of(paper)
-    entries = _chosen(asked, options.only)
+    reproduction = reproduction_of(paper)
+    entries = _selected_entries(reproduction, options.only)
     with tempfile.TemporaryDirectory(prefix="headwise-") as temporary:
-        place = Path(folder or temporary)
-        opened = (
-            model if isinstance(model, HeadModel) else HeadModel.open(model, device=options.device)
-        )
+        base = Path(folder or temporary)
+        if isinstance(model, HeadModel):
+            open_model = model
+        else:
+            open_model = HeadModel.open(model, device=options.device)
         try:
-            identity = _identity(paper, opened, options)
-            with kept_work(place / WORK, identity, overwrite=overwrite) as store:
-                bench = Bench(opened, model, options, store, place / TRAINED, report)
-                return _Reproducing(asked, bench, store).all(entries, report)
+            identity = _identity(paper, open_model, options)
+            with kept_work(base / WORK_FOLDER, identity, overwrite=overwrite) as store:
+                finetuned_models = base / FINETUNED_FOLDER
+                context = ReproductionContext(
+                    open_model, model, options, store, finetuned_models, report
+                )
+                return ReportBuilder(reproduction, context, store).build(entries)
         finally:
-            if opened is not model:
-                opened.close()
+            if open_model is not model:
+                open_model.close()
 
 
-def _chosen(asked: Reproduction, only: Sequence[str]) -> list[Entry]:
-    known = [entry.key for entry in asked.entries]
-    for name in only:
-        if name not in known:
-            raise ParameterError(unknown(f"table or figure of {asked.key}", name, known))
-    return [entry for entry in asked.entries if not only or entry.key in only]
+def _selected_entries(reproduction: Reproduction, only: Sequence[str]) -> list[Entry]:
+    keys = [entry.key for entry in reproduction.entries]
+    for key in only:
+        if key not in keys:
+            raise ParameterError(unknown(f"table or figure of {reproduction.key}", key, keys))
+    if not only:
+        return list(reproduction.entries)
+    return [entry for entry in reproduction.entries if entry.key in only]
 
 
 def _identity(paper: str, model: HeadModel, options: ReproductionOptions) -> dict[str, Any]:
-    """What tells this work from other work. Which entries are asked for does not: a later call may
-    ask for more."""
-    given = {
-        name: value for name, value in asdict(options).items() if name not in ("only", "device")
-    }
-    return {"paper": paper, "model": model.identity(), "device": model.device.type, **given}
+    """Return what distinguishes this work from other work in the same folder.
+
+    The selected entries do not: a later call may compute more.
+    """
+    identity = {"paper": paper, "model": model.identity(), "device": model.device.type}
+    for name, value in asdict(options).items():
+        if name not in ("only", "device"):
+            identity[name] = value
+    return identity
 
 
-class _Reproducing:
-    """One paper under way."""
+class ReportBuilder:
+    """Computes the entries of one paper and builds the report."""
 
-    def __init__(self, asked: Reproduction, bench: Bench, store: CheckpointStore) -> None:
-        self.asked, self.bench, self.store = asked, bench, store
-        self.printed = printed(asked.key)
+    def __init__(
+        self, reproduction: Reproduction, context: ReproductionContext, store: CheckpointStore
+    ) -> None:
+        self.reproduction = reproduction
+        self.context = context
+        self.store = store
+        self.printed = printed_paper(reproduction.key)
         self.files: dict[str, bytes] = {}
         self.failures: list[Failure] = []
 
-    def all(self, entries: Sequence[Entry], report: Report) -> Reproduced:
-        told = []
-        for done, entry in enumerate(entries):
-            report(self.asked.key, done, len(entries))
-            told.append(self._entry(entry))
-        report(self.asked.key, len(entries), len(entries))
-        chosen = {entry.key for entry in entries}
-        claims = [
-            self._claim(claim, told) for claim in self.printed.claims if claim.entry in chosen
-        ]
-        for one in told:
-            one.pop("claims")
-            one["shown"] = {
-                "columns": list(ROW_COLUMNS),
-                "rows": [row_cells(row) for row in one["rows"]],
-            }
-        paper, options = reference(self.asked.key), asdict(self.bench.options)
-        facts: dict[str, Any] = {
+    def build(self, entries: Sequence[Entry]) -> ReproductionReport:
+        """Compute the entries and return the report."""
+        report_progress = self.context.report_progress
+        entry_facts = []
+        for n_done, entry in enumerate(entries):
+            report_progress(self.reproduction.key, n_done, len(entries))
+            entry_facts.append(self._entry_facts(entry))
+        report_progress(self.reproduction.key, len(entries), len(entries))
+
+        facts_by_key = {facts["key"]: facts for facts in entry_facts}
+        claims = []
+        for claim in self.printed.claims:
+            if claim.entry in facts_by_key:
+                claims.append(_claim_facts(claim, facts_by_key[claim.entry]))
+        for facts in entry_facts:
+            del facts["claims"]  # in the report they stand together, with their verdicts
+            cells = [row_cells(row) for row in facts["rows"]]
+            facts["shown"] = {"columns": list(ROW_COLUMNS), "rows": cells}
+
+        report = self._header()
+        report["entries"] = entry_facts
+        report["claims"] = claims
+        report["counts"] = {
+            "entries": _count(entry_facts, "status", (DONE, NOT_RUN, FAILED)),
+            "claims": _count(claims, "verdict", (HOLDS, DOES_NOT_HOLD, NOT_TRIED)),
+        }
+        report["summary"] = summary(report)
+        return ReproductionReport(report, self.files, self.failures)
+
+    def _header(self) -> dict[str, Any]:
+        paper = reference(self.reproduction.key)
+        options = self.context.options
+        finetuned = {task: Path(path).name for task, path in options.finetuned.items()}
+        return {
             "headwise": __version__,
             "paper": {"key": paper.key, "short": paper.short, "citation": paper.citation},
-            "settings": list(self.asked.settings),
-            "model": self.bench.model.identity(),
-            "options": {name: options[name] for name in ("quick", "reading", "scale", "seed")},
-            "finetuned": {
-                task: Path(where).name for task, where in self.bench.options.finetuned.items()
+            "settings": list(self.reproduction.settings),
+            "model": self.context.model.identity(),
+            "options": {
+                "quick": options.quick,
+                "reading": options.reading,
+                "scale": options.scale,
+                "seed": options.seed,
             },
-            "entries": told,
-            "claims": claims,
-            "counts": {
-                "entries": {
-                    one: sum(e["status"] == one for e in told) for one in (DONE, NOT_RUN, FAILED)
-                },
-                "claims": {
-                    one: sum(c["verdict"] == one for c in claims) for one in (HOLDS, FAILS, UNTRIED)
-                },
-            },
+            "finetuned": finetuned,
         }
-        return Reproduced({**facts, "summary": summary(facts)}, self.files, self.failures)
 
-    def _entry(self, entry: Entry) -> dict[str, Any]:
-        """What an entry comes to, with what is printed; a finished one is not computed again."""
-        caption = self.printed.entries[entry.key]
+    def _entry_facts(self, entry: Entry) -> dict[str, Any]:
+        """Return an entry as data; a finished one comes from the store."""
+        printed = self.printed.entries[entry.key]
         facts: dict[str, Any] = {
             "key": entry.key,
             "title": entry.title,
-            "where": caption.where,
-            "quote": caption.quote,
+            "where": printed.where,
+            "quote": printed.quote,
         }
-        missing = [
-            self.bench.data.missing(name)
-            for name in entry.needs
-            if self.bench.data.find(name) is None
-        ]
+        data = self.context.data
+        missing = [data.missing(name) for name in entry.needs if data.find(name) is None]
         if missing:
-            return facts | self._nothing(entry, NOT_RUN, "; ".join(missing))
-        kept = self.store.load(f"entry-{entry.key}")
-        if kept is None:
+            return facts | self._empty_facts(entry, NOT_RUN, "; ".join(missing))
+        checkpoint_name = f"entry-{entry.key}"
+        checkpoint = self.store.load(checkpoint_name)
+        if checkpoint is None:
             try:
-                made = self._packed(entry, entry.compute(self.bench))
+                packed = self._pack(entry, entry.compute(self.context))
             except OutputError:
-                raise
+                raise  # the disk is at fault, not the entry
             except UnexpectedError as error:
                 self.failures += error.failures
-                return facts | self._nothing(
-                    entry, FAILED, "; ".join(one.error for one in error.failures)
-                )
+                reason = "; ".join(failure.error for failure in error.failures)
+                return facts | self._empty_facts(entry, FAILED, reason)
             except HeadwiseError as error:
-                return facts | self._nothing(entry, NOT_RUN, str(error).rstrip("."))
+                return facts | self._empty_facts(entry, NOT_RUN, str(error).rstrip("."))
             except Exception as error:
-                failure = Failure.of(f"{entry.key} of {self.asked.key}", error)
+                failure = Failure.of(f"{entry.key} of {self.reproduction.key}", error)
                 self.failures.append(failure)
-                return facts | self._nothing(entry, FAILED, failure.error)
-            kept = self.store.checkpoint(f"entry-{entry.key}", lambda: made)
-        self.files |= {name: array.tobytes() for name, array in kept.arrays.items()}
-        return facts | {"status": DONE, "reason": "", **kept.facts}
+                return facts | self._empty_facts(entry, FAILED, failure.error)
+            checkpoint = self.store.checkpoint(checkpoint_name, lambda: packed)
+        for name, array in checkpoint.arrays.items():
+            self.files[name] = array.tobytes()
+        return facts | {"status": DONE, "reason": "", **checkpoint.facts}
 
-    def _nothing(self, entry: Entry, status: str, reason: str) -> dict[str, Any]:
-        empty: dict[str, Any] = {name: [] for name in ("tables", "figures", "differs")}
+    def _empty_facts(self, entry: Entry, status: str, reason: str) -> dict[str, Any]:
+        """Return the facts of an entry without results: the printed numbers alone."""
         return {
             "status": status,
             "reason": reason,
-            **empty,
-            "rows": self._rows(entry, ()),
+            "tables": [],
+            "figures": [],
+            "differs": [],
+            "rows": self._row_facts(entry, ()),
             "seen": {},
             "claims": {},
         }
 
-    def _packed(
-        self, entry: Entry, outcome: Outcome
+    def _pack(
+        self, entry: Entry, result: EntryResult
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """An outcome as the store holds it: figures as bytes, the rest as JSON."""
+        """Convert a result to what the store holds: figures as bytes, the rest as JSON."""
+        known_claims = {claim.key for claim in self.printed.claims if claim.entry == entry.key}
+        unknown_claims = sorted(set(result.verdicts) - known_claims)
+        if unknown_claims:
+            raise ValueError(f"claims that are not printed: {', '.join(unknown_claims)}")
         arrays: dict[str, np.ndarray] = {}
         figures = []
-        for picture in outcome.pictures:
-            names = [
-                f"figures/{self.asked.key}-{entry.key}-{picture.name}.{format}"
-                for format in FORMATS
-            ]
-            for name, format in zip(names, FORMATS, strict=True):
-                arrays[name] = np.frombuffer(figure_bytes(picture.figure, format), dtype=np.uint8)
-            figures.append({"title": picture.title, "caption": picture.caption, "files": names})
-        stray = set(outcome.claims) - {
-            claim.key for claim in self.printed.claims if claim.entry == entry.key
-        }
-        if stray:
-            raise ValueError(f"claims that are not printed: {', '.join(sorted(stray))}")
+        for figure in result.figures:
+            figure_files = self._draw(entry, figure)
+            arrays |= figure_files
+            figures.append(
+                {"title": figure.title, "caption": figure.caption, "files": list(figure_files)}
+            )
         facts = {
-            "rows": self._rows(entry, outcome.rows),
-            "tables": [asdict(table) for table in outcome.tables],
+            "rows": self._row_facts(entry, result.rows),
+            "tables": [asdict(table) for table in result.tables],
             "figures": figures,
-            "claims": {key: asdict(verdict) for key, verdict in outcome.claims.items()},
-            "differs": list(outcome.differs),
-            "seen": dict(outcome.seen),
+            "claims": {key: asdict(verdict) for key, verdict in result.verdicts.items()},
+            "differs": list(result.deviations),
+            "seen": dict(result.inputs),
         }
-        return arrays, _plain(facts)
+        return arrays, _to_json_values(facts)
 
-    def _rows(self, entry: Entry, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """The printed numbers in their order with ours beside them, then those of ours that have
-        none."""
+    def _draw(self, entry: Entry, figure: ReportFigure) -> dict[str, np.ndarray]:
+        """Return a figure in all formats, as arrays of bytes by file name."""
+        files = {}
+        for file_format in FORMATS:
+            name = f"figures/{self.reproduction.key}-{entry.key}-{figure.name}.{file_format}"
+            content = figure_bytes(figure.figure, file_format)
+            files[name] = np.frombuffer(content, dtype=np.uint8)
+        return files
+
+    def _row_facts(self, entry: Entry, rows: Sequence[ReportRow]) -> list[dict[str, Any]]:
+        """Return the printed numbers in their order with ours beside them, then the numbers that
+        only we have."""
         ours = {row.key: row for row in rows}
-        printed = self.printed.entries[entry.key].values
-        found = [_row(value, ours.pop(value.key, Row(value.key, None))) for value in printed]
-        return found + [
-            _row(Value(row.key, row.label or row.key, None, "", row.unit), row)
-            for row in ours.values()
-        ]
-
-    def _claim(self, claim: Claim, told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        entry = next(entry for entry in told if entry["key"] == claim.entry)
-        untried = {
-            "ours": "",
-            "holds": None,
-            "why": entry["reason"] or "nothing was computed for it",
-        }
-        found = entry["claims"].get(claim.key, untried)
-        verdict = {True: HOLDS, False: FAILS, None: UNTRIED}[found["holds"]]
-        return {**asdict(claim), "ours": found["ours"], "verdict": verdict, "why": found["why"]}
+        facts = []
+        for value in self.printed.entries[entry.key].values:
+            row = ours.pop(value.key, ReportRow(value.key, None))
+            facts.append(_row_facts(value, row))
+        for row in ours.values():
+            value = PrintedValue(row.key, row.label or row.key, None, "", row.unit)
+            facts.append(_row_facts(value, row))
+        return facts
 
 
-def _row(printed: Value, own: Row) -> dict[str, Any]:
-    told = {name: getattr(printed, name) for name in ("key", "label", "unit", "quote")}
-    numbers = {name: getattr(own, name) for name in ("ours", "low", "high", "note")}
-    return {**told, "printed": printed.value, "printed_note": printed.note, **numbers}
+def _row_facts(printed: PrintedValue, row: ReportRow) -> dict[str, Any]:
+    return {
+        "key": printed.key,
+        "label": printed.label,
+        "unit": printed.unit,
+        "quote": printed.quote,
+        "printed": printed.value,
+        "printed_note": printed.note,
+        "ours": row.ours,
+        "low": row.low,
+        "high": row.high,
+        "note": row.note,
+    }
 
 
-def _plain(value: Any) -> Any:
-    """Numbers of numpy as plain ones, NaN as nothing: what JSON can hold."""
+def _claim_facts(claim: Claim, entry_facts: Mapping[str, Any]) -> dict[str, Any]:
+    verdict = entry_facts["claims"].get(claim.key)
+    if verdict is None:
+        why = entry_facts["reason"] or "nothing was computed for it"
+        verdict = {"ours": "", "holds": None, "why": why}
+    name = VERDICT_NAMES[verdict["holds"]]
+    return {**asdict(claim), "ours": verdict["ours"], "verdict": name, "why": verdict["why"]}
+
+
+def _count(
+    facts: Sequence[Mapping[str, Any]], field_name: str, values: Sequence[str]
+) -> dict[str, int]:
+    """Count how often each value occurs in a field."""
+    counts = dict.fromkeys(values, 0)
+    for item in facts:
+        counts[item[field_name]] += 1
+    return counts
+
+
+def _to_json_values(value: Any) -> Any:
+    """Convert numbers of numpy and torch to plain ones, and NaN to None, which JSON can hold."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_json_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json_values(item) for item in value]
     if isinstance(value, np.generic | torch.Tensor):
         value = value.item()
-    return None if isinstance(value, float) and value != value else value
+    if isinstance(value, float) and np.isnan(value):
+        return None
+    return value

@@ -1,5 +1,5 @@
-"""What a paper's reproduction is: entries in the paper's order, each computed from a bench, and the
-claims of the text."""
+"""The parts of a paper's reproduction: its entries in the paper's order, and what each entry
+returns."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
-    from headwise.experiments.reproduction.bench import Bench
+    from headwise.experiments.reproduction.context import ReproductionContext
 
 
 class NotRunError(HeadwiseError):
-    """An entry cannot be computed here; its sentence says why, and the report shows it."""
+    """An entry cannot be computed here; the report shows the message as the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One number of ours, beside the printed one of the same key where there is one.
+class ReportRow:
+    """One of our numbers, shown beside the printed number of the same key.
 
     Parameters
     ----------
     key : str
         The key of the printed value (see `printed/`), or a new one.
     ours : float, optional
-        In the unit of the printed value; None where it cannot be had, with the reason in `note`.
+        In the unit of the printed value; None where there is no value, with the reason in `note`.
     low, high : float, optional
-        The ends of its 95 % interval.
+        The ends of the 95 % interval.
     note : str, default ""
-        What a reader must know of it: which head, over how many.
+        What a reader must know about the number: which head, how many pairs.
     label, unit : str, default ""
-        What it is called and counted in where nothing is printed.
+        Name and unit of a number that the paper does not print.
     """
 
     key: str
@@ -47,23 +47,39 @@ class Row:
     unit: str = ""
 
     @classmethod
-    def of(
+    def from_variable(
         cls,
         key: str,
-        found: xr.Dataset,
+        cell: xr.Dataset,
         name: str,
         note: str = "",
         scale: float = 100.0,
         label: str = "",
-    ) -> Row:
-        """From one cell of a result: its variable `name` with `name_low` and `name_high`, in per
-        cent unless told."""
-        value, low, high = (scale * float(found[f"{name}{end}"]) for end in ("", "_low", "_high"))
-        return cls(key, value, low, high, note, label, "%" if scale == 100 else "")
+    ) -> ReportRow:
+        """Make a row from the variable `name` of one cell of a result, with its interval.
+
+        Parameters
+        ----------
+        key : str
+            The key of the row.
+        cell : xr.Dataset
+            A result selected down to single values, with `name`, `name_low` and `name_high`.
+        name : str
+            The variable.
+        note, label : str, default ""
+            As for the row.
+        scale : float, default 100
+            A factor; 100 makes per cent of a share.
+        """
+        value = scale * float(cell[name])
+        low = scale * float(cell[f"{name}_low"])
+        high = scale * float(cell[f"{name}_high"])
+        unit = "%" if scale == 100 else ""
+        return cls(key, value, low, high, note, label, unit)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A table of ours that has no printed counterpart cell by cell."""
 
     title: str
@@ -73,8 +89,8 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picture:
-    """A drawn figure and the words that belong to it; `name` is unique within its entry."""
+class ReportFigure:
+    """A drawn figure with title and caption; `name` is unique within its entry."""
 
     name: str
     title: str
@@ -84,8 +100,17 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a claim: what was found here, and whether the claim holds by its rule (None:
-    could not be tried, and why)."""
+    """The result of testing a claim.
+
+    Parameters
+    ----------
+    ours : str
+        What was measured here.
+    holds : bool, optional
+        Whether the claim holds by its rule; None where it could not be tried.
+    why : str, default ""
+        Why it could not be tried.
+    """
 
     ours: str
     holds: bool | None
@@ -93,59 +118,58 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What an entry comes to.
+class EntryResult:
+    """Everything that an entry computes.
 
     Parameters
     ----------
-    rows : sequence of Row
+    rows : sequence of ReportRow
         Our numbers, in the order of the printed ones.
-    tables : sequence of Table
-        What else there is to say in numbers.
-    pictures : sequence of Picture
+    tables : sequence of ReportTable
+        Further numbers.
+    figures : sequence of ReportFigure
         The figures.
-    claims : mapping of str to Verdict
+    verdicts : mapping of str to Verdict
         By the claim's key in `printed/`.
-    differs : sequence of str
-        What differs from the paper's set-up and why, a sentence each.
-    seen : mapping of str to str
+    deviations : sequence of str
+        What differs from the paper's set-up and why, one sentence each.
+    inputs : mapping of str to str
         What it was computed on: corpus, sizes, model.
     """
 
-    rows: Sequence[Row] = ()
-    tables: Sequence[Table] = ()
-    pictures: Sequence[Picture] = ()
-    claims: Mapping[str, Verdict] = field(default_factory=dict)
-    differs: Sequence[str] = ()
-    seen: Mapping[str, str] = field(default_factory=dict)
+    rows: Sequence[ReportRow] = ()
+    tables: Sequence[ReportTable] = ()
+    figures: Sequence[ReportFigure] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    deviations: Sequence[str] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One numbered table or figure of a paper (`table1`, `fig2`), or one section's numbers
-    (`text3.1`).
+    """One numbered table or figure of a paper, or the numbers of one section.
 
     Parameters
     ----------
     key : str
-        What `--only` calls it.
+        The name by which `ReproductionOptions.only` selects it: `table1`, `fig2`, `text3.1`.
     title : str
         What it shows, in our words.
     compute : callable
-        From a bench to an outcome; it raises `NotRunError` where it cannot be had.
+        Takes a context and returns a result; raises `NotRunError` where that is impossible.
     needs : tuple of str, default ()
         Data sets (see `data.py`) without which nothing of it can be computed.
     """
 
     key: str
     title: str
-    compute: Callable[[Bench], Outcome]
+    compute: Callable[[ReproductionContext], EntryResult]
     needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """A paper: its key (as in `core.papers`), its settings in a sentence each, and its entries in
+    """A paper: its key (as in `core.papers`), its setting in a sentence each, and its entries in
     the paper's order."""
 
     key: str

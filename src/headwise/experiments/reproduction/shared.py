@@ -1,5 +1,5 @@
-"""What the papers' entries share: inputs, layers at a depth, best heads, tables, pictures, claims
-that may be judged."""
+"""Steps that entries of several papers share: drawing inputs, layers at a depth, best heads,
+tables, figures, verdicts on fine-tuned models."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ import numpy as np
 import xarray as xr
 
 from headwise.core.errors import HeadwiseError, ParameterError, unknown
-from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.schema import NotRunError, Picture, Table, Verdict
+from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.schema import (
+    NotRunError,
+    ReportFigure,
+    ReportTable,
+    Verdict,
+)
 from headwise.models import HeadModel
 from headwise.plots import figures_for
 from headwise.text import Corpus, Example
 
-PAPER = 12  # layers of BERT-base, which the papers count from 1
-HARDLY = "fine-tuned on a few rows only, with --quick"
+BERT_LAYERS = 12  # of BERT-base; the papers count them from 1
+FEW_ROWS = "fine-tuned on a few rows only (quick run)"
 Result = TypeVar("Result")
 
 
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def between(
+def sample_by_length(
     examples: Sequence[Example],
     name: str,
     count: int,
@@ -33,151 +38,212 @@ def between(
     model: HeadModel,
     seed: int,
 ) -> tuple[Corpus, list[int]]:
-    """At most `count` of the examples, in an order drawn by the seed, that have so many tokens, as
-    a corpus in the order of their file; and how many tokens each has."""
-    found: dict[int, int] = {}
-    for place in np.random.RandomState(seed).permutation(len(examples)).tolist():
-        row = model.encoder.encode(examples[place], place)
-        if row is not None and lengths[0] <= len(row) <= lengths[1]:
-            found[place] = len(row)
-        if len(found) == count:
+    """Draw examples whose number of tokens lies between two bounds.
+
+    Parameters
+    ----------
+    examples : sequence of Example
+        The examples to draw from.
+    name : str
+        The name of the resulting corpus.
+    count : int
+        The most examples to draw.
+    lengths : tuple of int
+        The smallest and the largest number of tokens.
+    model : HeadModel
+        The model whose tokenizer counts.
+    seed : int
+        The seed of the order in which examples are tried.
+
+    Returns
+    -------
+    corpus : Corpus
+        The drawn examples, in their original order.
+    list of int
+        The number of tokens of each.
+    """
+    shortest, longest = lengths
+    n_tokens: dict[int, int] = {}
+    for index in np.random.RandomState(seed).permutation(len(examples)).tolist():
+        row = model.encoder.encode(examples[index], index)
+        if row is not None and shortest <= len(row) <= longest:
+            n_tokens[index] = len(row)
+        if len(n_tokens) == count:
             break
-    places = sorted(found)
-    return Corpus.from_examples([examples[place] for place in places], name), [
-        found[place] for place in places
-    ]
+    chosen = sorted(n_tokens)
+    corpus = Corpus.from_examples([examples[index] for index in chosen], name)
+    return corpus, [n_tokens[index] for index in chosen]
 
 
-def sizes_differ(bench: Bench, count: int, printed: int, what: str = "inputs") -> list[str]:
-    """A sentence where another number of inputs was used than the paper's."""
-    if count == printed:
+def size_deviation(
+    context: ReproductionContext, count: int, paper_count: int, what: str = "inputs"
+) -> list[str]:
+    """Return a sentence where the number of inputs is not the paper's, else an empty list."""
+    if count == paper_count:
         return []
-    why = (
-        "to save time" if bench.options.quick or bench.options.scale != 1 else "no more were given"
-    )
-    return [f"{count:,} {what} in place of {printed:,}: {why}."]
+    reduced = context.options.quick or context.options.scale != 1
+    reason = "to save time" if reduced else "no more were given"
+    return [f"{count:,} {what} in place of {paper_count:,}: {reason}."]
 
 
-def annotated(bench: Bench, limit: int | None) -> tuple[Corpus, dict[str, str], list[str]]:
-    """English sentences with trees, what they are, and what to say where the treebank was not
-    given."""
-    instead = (
+def treebank_sentences(
+    context: ReproductionContext, limit: int | None
+) -> tuple[Corpus, dict[str, str], list[str]]:
+    """Return English sentences with trees, a description of them, and the deviations."""
+    substitution = (
         "No treebank was given: the built-in corpus (500 sentences of UD English EWT) stands in."
     )
-    corpus, differs = bench.text("ewt-dev", limit, instead)
-    return corpus, {"text": f"{corpus.name}, {corpus.survey().count:,} sentences"}, differs
+    corpus, deviations = context.corpus_or_built_in("ewt-dev", limit, substitution)
+    inputs = {"text": f"{corpus.name}, {corpus.survey().count:,} sentences"}
+    return corpus, inputs, deviations
 
 
-def of_each(
-    tasks: Iterable[str], ask: Callable[[str], tuple[Result, Sequence[str]]]
+def compute_by_task(
+    tasks: Iterable[str], compute: Callable[[str], tuple[Result, Sequence[str]]]
 ) -> tuple[dict[str, Result], list[str]]:
-    """What is found for each task that can be had, and a sentence on what differs, or on why there
-    is nothing."""
-    found: dict[str, Result] = {}
-    differs: list[str] = []
+    """Compute something for each task that is available.
+
+    Parameters
+    ----------
+    tasks : iterable of str
+        The names of the tasks.
+    compute : callable
+        Takes a task and returns its result and the deviations.
+
+    Returns
+    -------
+    dict
+        The results by task.
+    list of str
+        All deviations; a task that cannot be run is one of them.
+
+    Raises
+    ------
+    NotRunError
+        If no task can be run.
+    """
+    results: dict[str, Result] = {}
+    deviations: list[str] = []
     for task in tasks:
         try:
-            found[task], told = ask(task)
+            result, task_deviations = compute(task)
         except HeadwiseError as error:
-            told = [f"{task}: not run, {str(error).rstrip('.')}."]
-        differs += told
-    if not found:
-        raise NotRunError("; ".join(text.rstrip(".") for text in differs))
-    return found, differs
+            deviations.append(f"{task}: not run, {str(error).rstrip('.')}.")
+        else:
+            results[task] = result
+            deviations += task_deviations
+    if not results:
+        raise NotRunError("; ".join(text.rstrip(".") for text in deviations))
+    return results, deviations
 
 
 # --- layers and heads -----------------------------------------------------------------------------
 
 
-def depth(first: int, last: int, layers: int) -> range:
-    """The layers (from 0) of a model that stand where the paper's `first` to `last` (from 1, of 12)
-    do.
+def layers_at_depth(first: int, last: int, n_layers: int) -> range:
+    """Return the layers (from 0) of a model at the depth of the paper's `first` to `last` (from 1,
+    of 12).
 
-    >>> depth(6, 10, 12), depth(6, 10, 6), depth(5, 12, 24)
+    >>> layers_at_depth(6, 10, 12), layers_at_depth(6, 10, 6), layers_at_depth(5, 12, 24)
     (range(5, 10), range(2, 5), range(8, 24))
     """
-    start = int((first - 1) * layers / PAPER)
-    return range(start, max(start + 1, round(last * layers / PAPER)))
+    start = int((first - 1) * n_layers / BERT_LAYERS)
+    stop = round(last * n_layers / BERT_LAYERS)
+    return range(start, max(start + 1, stop))
 
 
-def words(found: range) -> str:
-    """The layers as one reads them.
+def layers_text(layers: range) -> str:
+    """Return the layers as text.
 
-    >>> words(range(5, 10))
+    >>> layers_text(range(5, 10))
     'layers 5 to 9'
     """
-    return f"layers {found[0]} to {found[-1]}" if len(found) > 1 else f"layer {found[0]}"
+    if len(layers) == 1:
+        return f"layer {layers[0]}"
+    return f"layers {layers[0]} to {layers[-1]}"
 
 
-def by_head(array: xr.DataArray) -> np.ndarray:
-    """One value a head, `[layer, head]`."""
+def head_values(array: xr.DataArray) -> np.ndarray:
+    """Return one value for each head, `[layer, head]`."""
     return np.asarray(array.transpose("layer", "head").values)
 
 
-def maps_of(model: HeadModel, example: Example) -> tuple[np.ndarray, list[str]]:
-    """The maps of one input, `[layer, head, query, key]`, and its tokens."""
-    found = model.attention(example)
-    return found.transpose("layer", "head", "query", "key").values, [
-        str(token) for token in found["query"].values
-    ]
+def attention_maps(model: HeadModel, example: Example) -> tuple[np.ndarray, list[str]]:
+    """Return the maps of one input, `[layer, head, query, key]`, and its tokens."""
+    attention = model.attention(example)
+    maps = attention.transpose("layer", "head", "query", "key").values
+    tokens = [str(token) for token in attention["query"].values]
+    return maps, tokens
 
 
 def best_head(values: np.ndarray) -> tuple[int, int]:
-    """The head with the largest of `values[layer, head]`; of equals the first."""
+    """Return the head with the largest of `values[layer, head]`; of equals the first."""
     layer, head = divmod(int(np.nanargmax(values)), values.shape[1])
     return layer, head
 
 
-def layer_table(title: str, columns: Mapping[str, np.ndarray], note: str = "") -> Table:
-    """A row for each layer, a column for each of these `[layer]`."""
-    cells = zip(*(values.tolist() for values in columns.values()), strict=True)
-    return Table(
-        title, ["layer", *columns], [[f"L{layer}", *row] for layer, row in enumerate(cells)], note
-    )
+def layer_table(title: str, columns: Mapping[str, np.ndarray], note: str = "") -> ReportTable:
+    """Make a table with a row for each layer and a column for each array `[layer]`."""
+    values_by_layer = zip(*(values.tolist() for values in columns.values()), strict=True)
+    rows = []
+    for layer, values in enumerate(values_by_layer):
+        rows.append([f"L{layer}", *values])
+    return ReportTable(title, ["layer", *columns], rows, note)
 
 
-# --- pictures and claims --------------------------------------------------------------------------
+# --- figures and verdicts -------------------------------------------------------------------------
 
 
-def pictures(group: str, dataset: xr.Dataset, *names: str) -> list[Picture]:
-    """The registered figures of a result, in the order of their names here; those that do not apply
-    are left out."""
-    known = {spec.name: spec for spec in figures_for(group)}
-    found = []
+def registered_figures(group: str, dataset: xr.Dataset, *names: str) -> list[ReportFigure]:
+    """Draw the registered figures of an analysis by name; those that do not apply are left out."""
+    specs = {spec.name: spec for spec in figures_for(group)}
+    figures = []
     for name in names:
-        if name not in known:
-            raise ParameterError(unknown(f"figure of {group}", name, known))
-        found += [
-            Picture(f"{group}-{drawn.name}", drawn.title, drawn.caption, drawn.figure)
-            for drawn in known[name].draw(dataset)
-        ]
-    return found
+        if name not in specs:
+            raise ParameterError(unknown(f"figure of {group}", name, specs))
+        for drawn in specs[name].draw(dataset):
+            figures.append(
+                ReportFigure(f"{group}-{drawn.name}", drawn.title, drawn.caption, drawn.figure)
+            )
+    return figures
 
 
-def of_task(task: str, drawn: Iterable[Picture]) -> list[Picture]:
-    """Pictures of one of several tasks, told apart by its name."""
-    return [
-        replace(one, name=f"{task.lower()}-{one.name}", title=f"{one.title}: {task}")
-        for one in drawn
-    ]
+def figures_of_task(task: str, figures: Iterable[ReportFigure]) -> list[ReportFigure]:
+    """Add a task to the names and titles of figures, so that several tasks can be shown."""
+    renamed = []
+    for figure in figures:
+        name = f"{task.lower()}-{figure.name}"
+        renamed.append(replace(figure, name=name, title=f"{figure.title}: {task}"))
+    return renamed
 
 
-def untried(why: str) -> Verdict:
-    """A claim that cannot be judged here."""
+def not_tried(why: str) -> Verdict:
+    """Return the verdict on a claim that cannot be tried here."""
     return Verdict("", None, why)
 
 
-def judged(
-    bench: Bench, claims: Mapping[str, Verdict], given: Iterable[str] = ()
+def only_if_trained(
+    context: ReproductionContext, verdicts: Mapping[str, Verdict], tasks: Iterable[str] = ()
 ) -> dict[str, Verdict]:
-    """Claims about what fine-tuning does, judged only where models are more than touched: `quick`
-    trains on a few rows whatever was not given. `given` are the tasks whose models may be given."""
-    tasks = list(given)
-    if not bench.options.quick or (
-        tasks and all(bench.given_model(task) is not None for task in tasks)
-    ):
-        return dict(claims)
-    return {
-        key: replace(verdict, holds=None, why=verdict.why or HARDLY)
-        for key, verdict in claims.items()
-    }
+    """Withdraw verdicts on fine-tuned models that a quick run has hardly trained.
+
+    Parameters
+    ----------
+    context : ReproductionContext
+        The context of the entry.
+    verdicts : mapping of str to Verdict
+        Verdicts on claims about fine-tuning.
+    tasks : iterable of str, default ()
+        The tasks whose models the options may provide. Where all are provided, verdicts stand.
+    """
+    task_names = list(tasks)
+    all_provided = bool(task_names)
+    for task in task_names:
+        if context.provided_model(task) is None:
+            all_provided = False
+    if not context.options.quick or all_provided:
+        return dict(verdicts)
+    withdrawn = {}
+    for key, verdict in verdicts.items():
+        withdrawn[key] = replace(verdict, holds=None, why=verdict.why or FEW_ROWS)
+    return withdrawn

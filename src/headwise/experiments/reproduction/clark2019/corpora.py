@@ -1,75 +1,88 @@
-"""What Clark et al. 2019 read: segments of Wikipedia, treebanks, documents with coreference; and
-what stands in."""
+"""The texts of Clark et al. 2019 (segments of Wikipedia, treebanks, documents with coreference)
+and their free substitutes.
+
+Each function returns a corpus, a description of it, and the deviations from the paper."""
 
 from __future__ import annotations
 
-from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.shared import sizes_differ
+from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.shared import size_deviation
 from headwise.text import Corpus
 from headwise.text.demo import demo_corpus
 
-SEGMENTS, QUICK = 1000, 48
+N_SEGMENTS = 1000
+N_SEGMENTS_QUICK = 48
+N_DOCUMENTS_QUICK = 16
 MAX_TOKENS = 128
 
 
-def segments(bench: Bench, quick: int = QUICK) -> tuple[Corpus, dict[str, str], list[str]]:
-    """§3: two consecutive paragraphs of at most 128 tokens; what was read, and what differs from
-    the paper."""
-    instead = "No Wikipedia was given: sentences of the built-in corpus (UD English EWT) stand in, far shorter."
-    corpus, differs = bench.text(
-        "wikipedia", bench.count(SEGMENTS, quick), instead, max_tokens=MAX_TOKENS
+def segments(
+    context: ReproductionContext, quick_size: int = N_SEGMENTS_QUICK
+) -> tuple[Corpus, dict[str, str], list[str]]:
+    """§3: pairs of consecutive paragraphs of at most 128 tokens."""
+    substitution = (
+        "No Wikipedia was given: sentences of the built-in corpus (UD English EWT) stand in, far "
+        "shorter."
     )
-    found = corpus.survey().count
-    differs += sizes_differ(bench, found, SEGMENTS, "segments")
-    return (
-        corpus,
-        {"text": f"{corpus.name}, {found:,} segments of at most {MAX_TOKENS} tokens"},
-        differs,
+    corpus, deviations = context.corpus_or_built_in(
+        "wikipedia",
+        context.sample_size(N_SEGMENTS, quick_size),
+        substitution,
+        max_tokens=MAX_TOKENS,
     )
+    count = corpus.survey().count
+    deviations += size_deviation(context, count, N_SEGMENTS, "segments")
+    inputs = {"text": f"{corpus.name}, {count:,} segments of at most {MAX_TOKENS} tokens"}
+    return corpus, inputs, deviations
 
 
-def treebank(bench: Bench, limit: int | None) -> tuple[Corpus, dict[str, str], list[str]]:
-    """§4.2: the dev part of the Penn Treebank; English EWT where that is not given, as a file or as
-    built in."""
-    name = bench.data.first("ptb-dev", "ewt-dev")
-    instead = "The Penn Treebank is not free: 500 sentences of English EWT, the built-in corpus, stand in."
-    corpus, differs = bench.text(name, limit, instead)
+def treebank(
+    context: ReproductionContext, limit: int | None
+) -> tuple[Corpus, dict[str, str], list[str]]:
+    """§4.2: the dev part of the Penn Treebank, or English EWT, from a file or built in."""
+    name = context.data.first("ptb-dev", "ewt-dev")
+    substitution = (
+        "The Penn Treebank is not free: 500 sentences of English EWT, the built-in corpus, stand "
+        "in."
+    )
+    corpus, deviations = context.corpus_or_built_in(name, limit, substitution)
     if name == "ewt-dev":
-        differs.append("The Penn Treebank is not free: UD English EWT, dev (web text), stands in.")
-    if differs:
-        differs.append(
-            "UD relations in place of Stanford's: obj for dobj, compound for nn, nmod:poss for poss, aux:pass for "
-            "auxpass, compound:prt for prt; for pobj the relation case, whose dependent is the preposition; prep has "
-            "no counterpart."
+        deviations.append(
+            "The Penn Treebank is not free: UD English EWT, dev (web text), stands in."
         )
-    found = corpus.survey().count
-    return corpus, {"trees": f"{corpus.name}, {found:,} sentences"}, differs
+    if deviations:
+        deviations.append(
+            "UD relations in place of Stanford's: obj for dobj, compound for nn, nmod:poss for "
+            "poss, aux:pass for auxpass, compound:prt for prt; for pobj the relation case, whose "
+            "dependent is the preposition; prep has no counterpart."
+        )
+    inputs = {"trees": f"{corpus.name}, {corpus.survey().count:,} sentences"}
+    return corpus, inputs, deviations
 
 
-def documents(bench: Bench) -> tuple[Corpus, dict[str, str], list[str]]:
-    """§4.3: CoNLL-2012; OntoGUM where that is not given, the made examples of the built-in corpus
-    where neither is."""
-    name = bench.data.first("conll2012", "ontogum")
-    differs = []
-    if bench.data.find(name) is None:
+def documents(context: ReproductionContext) -> tuple[Corpus, dict[str, str], list[str]]:
+    """§4.3: CoNLL-2012, or OntoGUM, or generated passages of the built-in corpus."""
+    name = context.data.first("conll2012", "ontogum")
+    deviations = []
+    if context.data.find(name) is None:
         corpus = demo_corpus()
-        differs.append(
+        deviations.append(
             "CoNLL-2012 is not free: short passages of the built-in grammar stand in, far easier."
         )
     else:
-        known = name == "ontogum" and bench.data.find("gum") is not None
-        options = {"trees": bench.data.spec("gum")} if known else {}
-        corpus = bench.corpus(
-            name, bench.count(10_000, 16) if bench.options.quick else None, **options
-        )
+        has_trees = name == "ontogum" and context.data.find("gum") is not None
+        reader_options = {"trees": context.data.spec("gum")} if has_trees else {}
+        limit = N_DOCUMENTS_QUICK if context.options.quick else None
+        corpus = context.corpus(name, limit, **reader_options)
         if name == "ontogum":
-            heads = "from GUM's trees" if known else "by rule, since GUM's trees were not given"
-            differs.append(
-                f"CoNLL-2012 is not free: OntoGUM, annotated by the same rules, stands in; head words {heads}."
+            if has_trees:
+                head_words = "from GUM's trees"
+            else:
+                head_words = "by rule, since GUM's trees were not given"
+            deviations.append(
+                "CoNLL-2012 is not free: OntoGUM, annotated by the same rules, stands in; head "
+                f"words {head_words}."
             )
-    found = corpus.survey().count
-    return (
-        corpus,
-        {"documents": f"{corpus.name}, {found:,} documents, cut to {MAX_TOKENS} tokens"},
-        differs,
-    )
+    count = corpus.survey().count
+    inputs = {"documents": f"{corpus.name}, {count:,} documents, cut to {MAX_TOKENS} tokens"}
+    return corpus, inputs, deviations

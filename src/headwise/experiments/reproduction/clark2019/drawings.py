@@ -8,116 +8,139 @@ from itertools import islice
 
 from headwise.atlas.behaviours import BROADLY, shares
 from headwise.core.labels import head_name
-from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import segments, treebank
-from headwise.experiments.reproduction.clark2019.syntax import antecedents, called, dependency
-from headwise.experiments.reproduction.schema import NotRunError, Outcome, Picture, Row
-from headwise.experiments.reproduction.shared import best_head, by_head, maps_of
+from headwise.experiments.reproduction.clark2019.syntax import (
+    antecedents,
+    best_of_relation,
+    dependency,
+)
+from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.schema import (
+    EntryResult,
+    NotRunError,
+    ReportFigure,
+    ReportRow,
+)
+from headwise.experiments.reproduction.shared import attention_maps, best_head, head_values
 from headwise.plots import draw_head
 from headwise.text import Example
 from headwise.text.example import ROOT
 
+# The patterns of Figure 1 and the behaviour that measures each.
 PATTERNS = {
     "broad": BROADLY,
     "next": "next token",
     "delimiter": "to sep",
     "punctuation": "to punct",
 }
-SHOWN = ("dobj", "det", "poss", "auxpass", "pobj")  # Figure 5
-LONGEST, LOOKED_AT = 26, 400  # tokens of a sentence that is drawn; sentences looked at
+DRAWN_RELATIONS = ("dobj", "det", "poss", "auxpass", "pobj")  # Figure 5
+MIN_TOKENS = 8  # of a drawn sentence
+MAX_TOKENS = 26
+N_SEARCHED = 400  # sentences among which one is chosen
 
 
-def patterns(bench: Bench) -> Outcome:
+def patterns(context: ReproductionContext) -> EntryResult:
     """Figure 1: a head that attends broadly, to the next token, to separators, to periods and
     commas."""
-    corpus, seen, differs = segments(bench)
-    found = bench.watch(corpus, bench.analysis("surface"))
-    by_kind = {**shares(found), BROADLY: found["entropy"]}
-    heads = {}
-    for name, kind in PATTERNS.items():
-        own = by_kind.get(kind)
-        if own is not None and bool(own.notnull().any()):
-            best = best_head(by_head(own))
-            heads[name] = (*best, float(by_head(own)[best]))
-    maps, tokens = maps_of(bench.model, _short(bench, lambda example: 1))
-    named = {
-        f"{head_name(a, b)} ({name}, {value:.2f})": maps[a, b]
-        for name, (a, b, value) in heads.items()
-    }
-    figure = draw_head(named, tokens, title="Heads that show the patterns of §3")
-    caption = (
-        "The head that goes furthest in each pattern, by its mean over the segments (entropy in nats for the broad "
-        "one, else share of attention), drawn on one short text. Left: the token that looks; right: looked at."
-    )
-    differs = [*differs, "Heads are picked by number, not by eye; the text is not the paper's."]
-    picture = Picture("patterns", "Heads that show the patterns", caption, figure)
-    return Outcome(pictures=[picture], differs=differs, seen=seen)
-
-
-def phenomena(bench: Bench) -> Outcome:
-    """Figure 5: the best head of each phenomenon on a sentence that has it."""
-    found, seen, differs = dependency(bench)
-    drawn = []
-    for name in SHOWN:
-        label = called(found, name)
-        one = None if label is None else found.sel(relation=label)
-        if one is None or int(one["best_layer"]) < 0:
+    corpus, inputs, deviations = segments(context)
+    surface = context.run_analysis(corpus, context.analysis("surface"))
+    measures = {**shares(surface), BROADLY: surface["entropy"]}
+    maps, tokens = attention_maps(context.model, _sentence_with_most(context, lambda example: 1))
+    named_maps = {}
+    for pattern, behaviour in PATTERNS.items():
+        measure = measures.get(behaviour)
+        if measure is None or not bool(measure.notnull().any()):
             continue
-        layer, head = int(one["best_layer"]), int(one["best_head"])
-        forward = str(one["best_direction"].values) == "dependent_to_head"
+        values = head_values(measure)
+        head = best_head(values)
+        named_maps[f"{head_name(*head)} ({pattern}, {float(values[head]):.2f})"] = maps[head]
+    caption = (
+        "The head that goes furthest in each pattern, by its mean over the segments (entropy in "
+        "nats for the broad one, else share of attention), drawn on one short text. Left: the "
+        "attending token; right: the attended tokens."
+    )
+    deviations.append("Heads are picked by number, not by eye; the text is not the paper's.")
+    figure = ReportFigure(
+        "patterns",
+        "Heads that show the patterns",
+        caption,
+        draw_head(named_maps, tokens, title="Heads that show the patterns of §3"),
+    )
+    return EntryResult(figures=[figure], deviations=deviations, inputs=inputs)
+
+
+def phenomena(context: ReproductionContext) -> EntryResult:
+    """Figure 5: the best head of each phenomenon on a sentence that has it."""
+    result, inputs, deviations = dependency(context)
+    figures = []
+    for name in DRAWN_RELATIONS:
+        best = best_of_relation(result, name)
+        if best is None:
+            continue
+        relation, scores = best
         try:
-            example = _short(bench, partial(_count, str(label)))
+            example = _sentence_with_most(context, partial(_count_relation, relation))
         except NotRunError:
             continue
-        maps, tokens = maps_of(bench.model, example)
-        marked = _pieces(bench, example, str(label), forward)
-        title = f"{head_name(layer, head)}: {100 * float(one['best_accuracy']):.1f} % at {label}"
+        layer = int(scores["best_layer"])
+        head = int(scores["best_head"])
+        from_dependents = str(scores["best_direction"].values) == "dependent_to_head"
+        direction = "from dependent to head" if from_dependents else "from head to dependent"
+        accuracy = 100 * float(scores["best_accuracy"])
+        title = f"{head_name(layer, head)}: {accuracy:.1f} % at {relation}"
         caption = (
-            f"Words that look {'from dependent to head' if forward else 'from head to dependent'} by the relation "
-            f"{label} are coloured, with their lines. A sentence that has it most often among short ones."
+            f"Words that attend {direction} by the relation {relation} are coloured, with their "
+            "lines. The short sentence in which the relation is most frequent."
         )
-        figure = draw_head(maps[layer, head], tokens, highlight=marked, title=title)
-        drawn.append(Picture(name, title, caption, figure))
-    if not drawn:
+        maps, tokens = attention_maps(context.model, example)
+        attending = _attending_tokens(context, example, relation, from_dependents)
+        drawing = draw_head(maps[layer, head], tokens, highlight=attending, title=title)
+        figures.append(ReportFigure(name, title, caption, drawing))
+    if not figures:
         raise NotRunError("no relation of the figure occurs in a short sentence of this treebank")
-    own, more, other = antecedents(bench)
-    best = own.sel(mention_type="all")
-    where = head_name(int(best["best_layer"]), int(best["best_head"]))
-    row = Row.of("coreference", best, "best_accuracy", f"{where}; see Table 2")
-    return Outcome([row], pictures=drawn, differs=[*differs, *other], seen=seen | more)
+    coreference, coreference_inputs, coreference_deviations = antecedents(context)
+    overall = coreference.sel(mention_type="all")
+    best_name = head_name(int(overall["best_layer"]), int(overall["best_head"]))
+    row = ReportRow.from_variable(
+        "coreference", overall, "best_accuracy", f"{best_name}; see Table 2"
+    )
+    return EntryResult(
+        [row],
+        figures=figures,
+        deviations=[*deviations, *coreference_deviations],
+        inputs=inputs | coreference_inputs,
+    )
 
 
-def _short(bench: Bench, score: Callable[[Example], int]) -> Example:
-    """The sentence with most of something, among the short ones at the beginning of the
-    treebank."""
-    corpus = treebank(bench, LOOKED_AT)[0]
-    best: tuple[int, Example | None] = (0, None)
-    for example in islice(corpus, LOOKED_AT):
-        row = bench.model.encoder.encode(example)
-        if (
-            row is not None
-            and row.aligned
-            and 8 <= len(row) <= LONGEST
-            and score(example) > best[0]
-        ):
-            best = (score(example), example)
-    if best[1] is None:
+def _sentence_with_most(context: ReproductionContext, count: Callable[[Example], int]) -> Example:
+    """Return the short sentence with the highest count, among the first of the treebank."""
+    corpus, _, _ = treebank(context, N_SEARCHED)
+    highest = 0
+    best_example = None
+    for example in islice(corpus, N_SEARCHED):
+        row = context.model.encoder.encode(example)
+        if row is None or not row.aligned or not MIN_TOKENS <= len(row) <= MAX_TOKENS:
+            continue
+        if count(example) > highest:
+            highest = count(example)
+            best_example = example
+    if best_example is None:
         raise NotRunError("no short sentence of the treebank has it")
-    return best[1]
+    return best_example
 
 
-def _count(label: str, example: Example) -> int:
-    return sum(relation == label for relation in example.relations or ())
+def _count_relation(relation: str, example: Example) -> int:
+    return sum(name == relation for name in example.relations or ())
 
 
-def _pieces(bench: Bench, example: Example, label: str, forward: bool) -> list[int]:
-    """Tokens of the words that look: the dependents of a relation, or its heads."""
-    row = bench.model.encode(example)
-    words = {
-        dependent if forward else head
-        for dependent, (head, relation) in enumerate(
-            zip(example.heads or (), example.relations or (), strict=True)
-        )
-        if relation == label and head != ROOT
-    }
-    return [place for place, word in enumerate(row.word.tolist()) if word in words]
+def _attending_tokens(
+    context: ReproductionContext, example: Example, relation: str, from_dependents: bool
+) -> list[int]:
+    """Return the tokens of the words that attend: the dependents of a relation, or its heads."""
+    attending_words = set()
+    edges = zip(example.heads or (), example.relations or (), strict=True)
+    for dependent, (head, name) in enumerate(edges):
+        if name == relation and head != ROOT:
+            attending_words.add(dependent if from_dependents else head)
+    word_of_token = context.model.encode(example).word.tolist()
+    return [token for token, word in enumerate(word_of_token) if word in attending_words]

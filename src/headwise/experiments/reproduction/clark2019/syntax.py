@@ -4,6 +4,7 @@ Figures 5 and 6."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,17 @@ import xarray as xr
 
 from headwise.analyses.distance.analysis import with_behaviours
 from headwise.core.labels import head_name
-from headwise.experiments.reproduction.bench import Bench
 from headwise.experiments.reproduction.clark2019.corpora import documents, segments, treebank
-from headwise.experiments.reproduction.schema import Outcome, Row, Table, Verdict
-from headwise.experiments.reproduction.shared import pictures
+from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.schema import (
+    EntryResult,
+    ReportRow,
+    ReportTable,
+    Verdict,
+)
+from headwise.experiments.reproduction.shared import registered_figures
 
-# What each relation of Table 1 is called in the treebanks; the first that occurs is taken.
+# Names of the relations of Table 1 in the treebanks; the first that occurs is used.
 RELATIONS = {
     "all": ("all",),
     "prep": ("prep",),
@@ -34,10 +40,21 @@ RELATIONS = {
     "mark": ("mark",),
     "prt": ("prt", "compound:prt"),
 }
-WELL, LEVEL, OVERALL, POINTS = 0.75, 0.05, 0.5, 10.0
-SENTENCES, QUICK_SENTENCES = 2001, 120  # that there are
-TRAINED, QUICK_TRAINED = 12_544, 240  # training sentences of the probes that there are
-PROBED, QUICK_PROBED = 2000, 60  # test sentences of the probes
+SIGNIFICANCE = 0.05
+HIGH_ACCURACY = 75.0  # per cent of a relation at one head (§4.2)
+MIN_SPECIALISED = 3  # relations with such a head
+OVERALL_ACCURACY = 50.0  # per cent of all relations at one head (§4.2)
+FAR_POINTS = 10.0  # between a head and a coreference baseline (§4.3)
+# Sizes of the data sets, and of a quick run.
+N_SENTENCES = 2001
+N_SENTENCES_QUICK = 120
+N_PROBE_TRAIN = 12_544
+N_PROBE_TRAIN_QUICK = 240
+N_PROBE_TEST = 2000
+N_PROBE_TEST_QUICK = 60
+N_DISTANCE_QUICK = 24
+EPOCHS = 60
+EPOCHS_QUICK = 10
 PROBES = (
     "attention_words",
     "attention",
@@ -45,191 +62,311 @@ PROBES = (
     "random_attention_words",
     "right_branching",
 )
-BASELINES = PROBES[2:]
+PROBE_BASELINES = PROBES[2:]
+COREFERENCE_BASELINES = ("nearest", "head_match", "rules")
 
 
-def dependency(bench: Bench) -> tuple[xr.Dataset, dict[str, str], list[str]]:
-    """Single heads as parsers, over the treebank."""
-    corpus, seen, differs = treebank(bench, bench.part(SENTENCES, QUICK_SENTENCES))
+# --- §4.2: dependency relations -------------------------------------------------------------------
+
+
+def dependency(context: ReproductionContext) -> tuple[xr.Dataset, dict[str, str], list[str]]:
+    """Evaluate single heads as parsers of a treebank."""
+    limit = context.sample_limit(N_SENTENCES, N_SENTENCES_QUICK)
+    corpus, inputs, deviations = treebank(context, limit)
     # Table 1 counts the possessive mark's prediction as right (§4.2).
-    asked = bench.analysis("dependency", subtypes="keep", poss_rule=True)
-    return bench.watch(corpus, asked), seen, differs
+    analysis = context.analysis("dependency", subtypes="keep", poss_rule=True)
+    return context.run_analysis(corpus, analysis), inputs, deviations
 
 
-def called(found: xr.Dataset, name: str) -> str | None:
-    """What a relation of Table 1 is called in a result; None where it does not occur."""
-    known = set(map(str, found["relation"].values))
-    return next((other for other in RELATIONS[name] if other in known), None)
+def treebank_relation(result: xr.Dataset, name: str) -> str | None:
+    """Return the name that a relation of Table 1 has in a result; None where it does not occur."""
+    present = set(map(str, result["relation"].values))
+    for alias in RELATIONS[name]:
+        if alias in present:
+            return alias
+    return None
 
 
-def relations(bench: Bench) -> Outcome:
+def best_of_relation(result: xr.Dataset, name: str) -> tuple[str, xr.Dataset] | None:
+    """Return the treebank's name of a relation and the scores of its best head, or None."""
+    relation = treebank_relation(result, name)
+    if relation is None:
+        return None
+    scores = result.sel(relation=relation)
+    if int(scores["best_layer"]) < 0:
+        return None
+    return relation, scores
+
+
+def relations(context: ReproductionContext) -> EntryResult:
     """Table 1."""
-    found, seen, differs = dependency(bench)
-    rows, well, directions = [], [], []
-    for name in RELATIONS:
-        label = called(found, name)
-        one = None if label is None else found.sel(relation=label)
-        if one is None or int(one["best_layer"]) < 0:
-            rows.append(Row(name, None, note="no such relation in this treebank"))
-            continue
-        head = head_name(int(one["best_layer"]), int(one["best_head"]))
-        direction = str(one["best_direction"].values)
-        p = float(one["best_p_adjusted"])
-        accuracy = 100 * float(one["best_accuracy"])
-        few = "; fewer than 30 pairs" if bool(one["few"]) else ""
-        told = f"{head}, {direction.replace('_', ' ')}, {int(one['best_accuracy_n']):,} pairs, corrected p {p:.3g}{few}"
-        told += f"; as {label}" if label != name else ""
-        rows.append(Row.of(name, one, "best_accuracy", told))
-        rows.append(
-            Row.of(f"{name}-baseline", one, "baseline", f"offset {int(one['baseline_offset']):+d}")
-        )
-        directions.append(direction)
-        if name != "all" and accuracy > 100 * WELL and p < LEVEL:
-            well.append(f"{label} {accuracy:.0f} % at {head}")
-    best = next(row.ours for row in rows if row.key == "all") or 0.0
-    back = sum(direction == "dependent_to_head" for direction in directions[1:])
-    verdicts = {
-        "no-single": Verdict(f"{best:.1f} %", best < 100 * OVERALL),
-        "specialise": Verdict(f"{len(well)}: {', '.join(well) or 'none'}", len(well) >= 3),
-        "dependent": Verdict(f"{back} of {len(directions) - 1}", back > (len(directions) - 1) / 2),
-    }
-    differs = [
-        *differs,
-        "Intervals are over documents (or sentences); p is corrected over heads and relations.",
-    ]
-    drawn = pictures("dependency", found, "accuracy", "no-op")
-    return Outcome(rows, pictures=drawn, claims=verdicts, differs=differs, seen=seen)
-
-
-def antecedents(bench: Bench) -> tuple[xr.Dataset, dict[str, str], list[str]]:
-    """Single heads as antecedent selectors, over documents."""
-    corpus, seen, differs = documents(bench)
-    return bench.watch(corpus, bench.analysis("coreference")), seen, differs
-
-
-def coreference(bench: Bench) -> Outcome:
-    """Table 2."""
-    found, seen, differs = antecedents(bench)
-    kinds = [str(kind) for kind in found["mention_type"].values]
+    result, inputs, deviations = dependency(context)
     rows = []
-    for way in ("nearest", "head_match", "rules"):
-        for kind in kinds:
-            one = found.sel(baseline=way, mention_type=kind)
-            rows.append(
-                Row.of(f"{way}-{kind}", one, "baseline_accuracy", f"{int(one['count']):,} mentions")
-            )
-    rows.append(Row("neural-all", None, note="not a baseline of headwise"))
-    overall = found.sel(mention_type="all")
-    place = {"layer": int(overall["best_layer"]), "head": int(overall["best_head"])}
-    for kind in kinds:
-        one = found.isel(place).sel(mention_type=kind)
-        rows.append(
-            Row.of(
-                f"head-{kind}", one, "accuracy", f"{head_name(**place)}, the best over all mentions"
-            )
+    specialised = []
+    directions = []
+    overall_accuracy = 0.0
+    for name in RELATIONS:
+        best = best_of_relation(result, name)
+        if best is None:
+            rows.append(ReportRow(name, None, note="no such relation in this treebank"))
+            continue
+        relation, scores = best
+        head = head_name(int(scores["best_layer"]), int(scores["best_head"]))
+        direction = str(scores["best_direction"].values)
+        p_adjusted = float(scores["best_p_adjusted"])
+        accuracy = 100 * float(scores["best_accuracy"])
+        note = (
+            f"{head}, {direction.replace('_', ' ')}, {int(scores['best_accuracy_n']):,} pairs, "
+            f"corrected p {p_adjusted:.3g}"
         )
-    score = {
-        kind: 100 * float(found["accuracy"].isel(place).sel(mention_type=kind)) for kind in kinds
+        if bool(scores["few"]):
+            note += "; fewer than 30 pairs"
+        if relation != name:
+            note += f"; as {relation}"
+        offset_note = f"offset {int(scores['baseline_offset']):+d}"
+        rows.append(ReportRow.from_variable(name, scores, "best_accuracy", note))
+        rows.append(ReportRow.from_variable(f"{name}-baseline", scores, "baseline", offset_note))
+        if name == "all":
+            overall_accuracy = accuracy
+            continue
+        directions.append(direction)
+        if accuracy > HIGH_ACCURACY and p_adjusted < SIGNIFICANCE:
+            specialised.append(f"{relation} {accuracy:.0f} % at {head}")
+    deviations.append(
+        "Intervals are over documents (or sentences); p is corrected over heads and relations."
+    )
+    return EntryResult(
+        rows,
+        figures=registered_figures("dependency", result, "accuracy", "no-op"),
+        verdicts=relation_verdicts(overall_accuracy, specialised, directions),
+        deviations=deviations,
+        inputs=inputs,
+    )
+
+
+def relation_verdicts(
+    overall_accuracy: float, specialised: Sequence[str], directions: Sequence[str]
+) -> dict[str, Verdict]:
+    """Judge the claims of §4.2.
+
+    Parameters
+    ----------
+    overall_accuracy : float
+        The best head's accuracy over all relations, in per cent.
+    specialised : sequence of str
+        A description of each relation with a head of high accuracy.
+    directions : sequence of str
+        The direction of each relation's best head.
+    """
+    n_backward = sum(direction == "dependent_to_head" for direction in directions)
+    return {
+        "no-single": Verdict(f"{overall_accuracy:.1f} %", overall_accuracy < OVERALL_ACCURACY),
+        "specialise": Verdict(
+            f"{len(specialised)}: {', '.join(specialised) or 'none'}",
+            len(specialised) >= MIN_SPECIALISED,
+        ),
+        "dependent": Verdict(
+            f"{n_backward} of {len(directions)}", n_backward > len(directions) / 2
+        ),
     }
-    base = {
-        way: 100 * found["baseline_accuracy"].sel(baseline=way) for way in ("head_match", "rules")
-    }
-    over = {
-        way: {kind: score[kind] - float(own.sel(mention_type=kind)) for kind in kinds}
-        for way, own in base.items()
-    }
-    close = over["head_match"]["all"] > POINTS and over["rules"]["all"] > -POINTS
-    told = f"{over['head_match']['all']:+.1f} over head match, {over['rules']['all']:+.1f} over the rules"
-    nominal = f"{over['rules']['nominal']:+.1f} for nominals, {over['rules']['all']:+.1f} over all"
-    verdicts = {
-        "close-rules": Verdict(told, close),
-        "nominal": Verdict(nominal, over["rules"]["nominal"] > over["rules"]["all"]),
-    }
-    lost = found.attrs["mentions_cut"]
-    differs = [
-        *differs,
-        f"{lost:,} of {found.attrs['mentions']:,} mentions lie behind the cut and are not scored; the paper gives no "
-        "count.",
-        "Candidates are head words of earlier mentions, one reading of §4.3, which the authors never released.",
+
+
+# --- §4.3: coreference ----------------------------------------------------------------------------
+
+
+def antecedents(context: ReproductionContext) -> tuple[xr.Dataset, dict[str, str], list[str]]:
+    """Evaluate single heads as selectors of antecedents."""
+    corpus, inputs, deviations = documents(context)
+    result = context.run_analysis(corpus, context.analysis("coreference"))
+    return result, inputs, deviations
+
+
+def coreference(context: ReproductionContext) -> EntryResult:
+    """Table 2."""
+    result, inputs, deviations = antecedents(context)
+    mention_types = [str(name) for name in result["mention_type"].values]
+    rows = []
+    for baseline in COREFERENCE_BASELINES:
+        for mention_type in mention_types:
+            scores = result.sel(baseline=baseline, mention_type=mention_type)
+            key = f"{baseline}-{mention_type}"
+            note = f"{int(scores['count']):,} mentions"
+            rows.append(ReportRow.from_variable(key, scores, "baseline_accuracy", note))
+    rows.append(ReportRow("neural-all", None, note="not a baseline of headwise"))
+
+    overall = result.sel(mention_type="all")
+    layer = int(overall["best_layer"])
+    head = int(overall["best_head"])
+    of_head = result.isel(layer=layer, head=head)
+    note = f"{head_name(layer, head)}, the best over all mentions"
+    # Points by which the head is better than a baseline, by baseline and mention type.
+    margins: dict[str, dict[str, float]] = {"head_match": {}, "rules": {}}
+    for mention_type in mention_types:
+        scores = of_head.sel(mention_type=mention_type)
+        rows.append(ReportRow.from_variable(f"head-{mention_type}", scores, "accuracy", note))
+        for baseline, margin in margins.items():
+            baseline_accuracy = scores["baseline_accuracy"].sel(baseline=baseline)
+            margin[mention_type] = 100 * float(scores["accuracy"] - baseline_accuracy)
+    n_cut = result.attrs["mentions_cut"]
+    deviations += [
+        f"{n_cut:,} of {result.attrs['mentions']:,} mentions lie behind the cut and are not "
+        "scored; the paper gives no count.",
+        "Candidates are head words of earlier mentions, one interpretation of §4.3, which the "
+        "authors never released.",
     ]
-    drawn = pictures("coreference", found, "antecedents")
-    return Outcome(rows, pictures=drawn, claims=verdicts, differs=differs, seen=seen)
+    return EntryResult(
+        rows,
+        figures=registered_figures("coreference", result, "antecedents"),
+        verdicts=coreference_verdicts(margins["head_match"], margins["rules"]),
+        deviations=deviations,
+        inputs=inputs,
+    )
 
 
-def probes(bench: Bench) -> Outcome:
+def coreference_verdicts(
+    over_head_match: Mapping[str, float], over_rules: Mapping[str, float]
+) -> dict[str, Verdict]:
+    """Judge the claims of §4.3 from the best head's margin over two baselines, in points by
+    mention type."""
+    is_close = over_head_match["all"] > FAR_POINTS and over_rules["all"] > -FAR_POINTS
+    return {
+        "close-rules": Verdict(
+            f"{over_head_match['all']:+.1f} over head match, "
+            f"{over_rules['all']:+.1f} over the rules",
+            is_close,
+        ),
+        "nominal": Verdict(
+            f"{over_rules['nominal']:+.1f} for nominals, {over_rules['all']:+.1f} over all",
+            over_rules["nominal"] > over_rules["all"],
+        ),
+    }
+
+
+# --- §5: probes -----------------------------------------------------------------------------------
+
+
+def probes(context: ReproductionContext) -> EntryResult:
     """Table 3."""
-    corpus, seen, differs = treebank(bench, None)
-    name = "ptb-train" if corpus.name.startswith(("ptb", "wsj")) else "ewt-train"
+    corpus, inputs, deviations = treebank(context, None)
+    parameters, probe_deviations = _probe_parameters(context, corpus.name)
+    deviations += probe_deviations
+    result = context.run_analysis(corpus, context.analysis("tree_probe", **parameters))
+    sizes = []
+    for part in ("train", "validation", "test"):
+        sizes.append(f"{int(result.attrs[f'sentences_{part}']):,} {part}")
+    coverage = 100 * float(result.attrs["vector_coverage"])
+    inputs["sentences"] = ", ".join(sizes)
+    inputs["word vectors"] = f"{result.attrs['vectors']}, for {coverage:.0f} % of words"
+
+    rows = []
+    intervals = {}
+    for probe in PROBES:
+        scores = result.sel(probe=probe)
+        intervals[probe] = (float(scores["uas_low"]), float(scores["uas_high"]))
+        note = "" if bool(scores["converged"]) else "still gaining when its epochs ended"
+        rows.append(ReportRow.from_variable(probe, scores, "uas", note))
+    accuracy = rows[0].ours
+    structural_layer = int(result.attrs["structural_layer"])
+    n_train = int(result.attrs["sentences_train"])
+    note = (
+        f"hidden states {structural_layer}, picked on validation; undirected edges; "
+        f"{n_train:,} training sentences"
+    )
+    structural = result.sel(hidden_layer=structural_layer)
+    rows.append(ReportRow.from_variable("structural", structural, "uuas", note))
+    return EntryResult(
+        rows,
+        figures=registered_figures("tree_probe", result, "uas", "weights"),
+        verdicts={"words-best": probe_verdict(accuracy, intervals)},
+        deviations=deviations,
+        inputs=inputs,
+    )
+
+
+def _probe_parameters(
+    context: ReproductionContext, corpus_name: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the parameters of `tree_probe`, and the deviations for lack of data."""
     parameters: dict[str, Any] = {
-        "train_sentences": bench.part(TRAINED, QUICK_TRAINED) or 0,
-        "test_sentences": bench.count(PROBED, QUICK_PROBED),
-        "epochs": 10 if bench.options.quick else 60,
+        "train_sentences": context.sample_limit(N_PROBE_TRAIN, N_PROBE_TRAIN_QUICK) or 0,
+        "test_sentences": context.sample_size(N_PROBE_TEST, N_PROBE_TEST_QUICK),
+        "epochs": EPOCHS_QUICK if context.options.quick else EPOCHS,
         "structural": True,
     }
-    if bench.data.find(name) is not None:
-        parameters["train"] = bench.data.spec(name)
+    deviations = []
+    is_penn_treebank = corpus_name.startswith(("ptb", "wsj"))
+    training_set = "ptb-train" if is_penn_treebank else "ewt-train"
+    if context.data.find(training_set) is not None:
+        parameters["train"] = context.data.spec(training_set)
     else:
-        differs.append(
-            f"No training part ({name}) was given: the treebank itself is cut 70 / 10 / 20."
+        deviations.append(
+            f"No training part ({training_set}) was given: the treebank itself is cut 70 / 10 / 20."
         )
-    glove = bench.data.find("glove")
-    if glove is not None:
-        parameters["vectors"] = str(glove)
+    vectors = context.data.find("glove")
+    if vectors is not None:
+        parameters["vectors"] = str(vectors)
     else:
-        differs.append("No GloVe was given: the model's own input embeddings are the word vectors.")
-    found = bench.watch(corpus, bench.analysis("tree_probe", **parameters))
-    counts = {
-        part: int(found.attrs[f"sentences_{part}"]) for part in ("train", "validation", "test")
-    }
-    seen = seen | {"sentences": ", ".join(f"{count:,} {part}" for part, count in counts.items())}
-    seen["word vectors"] = (
-        f"{found.attrs['vectors']}, for {100 * float(found.attrs['vector_coverage']):.0f} % of words"
-    )
-    rows, bounds = [], {}
-    for probe in PROBES:
-        one = found.sel(probe=probe)
-        bounds[probe] = (float(one["uas_low"]), float(one["uas_high"]))
-        note = "" if bool(one["converged"]) else "still gaining when its epochs ended"
-        rows.append(Row.of(probe, one, "uas", note))
-    layer = int(found.attrs["structural_layer"])
-    best = found.sel(hidden_layer=layer)
-    told = f"hidden states {layer}, picked on validation; undirected edges; {counts['train']:,} training sentences"
-    rows.append(Row.of("structural", best, "uuas", told))
-    beaten = [probe for probe in BASELINES if bounds["attention_words"][0] > bounds[probe][1]]
-    told = f"{rows[0].ours:.1f} %, above {len(beaten)} of {len(BASELINES)} baselines"
-    verdicts = {"words-best": Verdict(told, len(beaten) == len(BASELINES))}
-    drawn = pictures("tree_probe", found, "uas", "weights")
-    return Outcome(rows, pictures=drawn, claims=verdicts, differs=differs, seen=seen)
+        deviations.append(
+            "No GloVe was given: the model's own input embeddings are the word vectors."
+        )
+    return parameters, deviations
 
 
-def distances(bench: Bench) -> Outcome:
+def probe_verdict(accuracy: float | None, intervals: Mapping[str, tuple[float, float]]) -> Verdict:
+    """Judge whether the attention-and-words probe is above all baselines: intervals apart."""
+    low = intervals["attention_words"][0]
+    beaten = [probe for probe in PROBE_BASELINES if low > intervals[probe][1]]
+    count = len(PROBE_BASELINES)
+    ours = f"{accuracy:.1f} %, above {len(beaten)} of {count} baselines"
+    return Verdict(ours, len(beaten) == count)
+
+
+# --- §6: distances --------------------------------------------------------------------------------
+
+
+def distances(context: ReproductionContext) -> EntryResult:
     """Figure 6."""
-    corpus, seen, differs = segments(bench, quick=24)
+    corpus, inputs, deviations = segments(context, quick_size=N_DISTANCE_QUICK)
     # The released code mixes 0.001 of the uniform row into every row.
-    asked = bench.analysis("distance", smoothing=0.001 if bench.released else 0.0)
-    surface = bench.watch(segments(bench)[0], bench.analysis("surface"))
-    syntax = dependency(bench)[0]
-    own = bench.watch(corpus, asked)
-    found = with_behaviours({"distance": own, "surface": surface, "dependency": syntax})["distance"]
-    within, between = float(found["js_within_layer"]), float(found["js_between_layers"])
-    p = float(found["layer_p_value"])
-    told = f"{within:.3f} nats within a layer, {between:.3f} between layers, p {p:.3g}"
-    verdicts = {"same-layer": Verdict(told, within < between and p < LEVEL)}
-    differs = [
-        *differs,
-        "Behaviours are headwise's words for heads, from the same run, not the authors' labels.",
-    ]
-    drawn = pictures("distance", found, "map", "layers")
-    return Outcome((), [_families(found)], drawn, verdicts, differs, seen)
+    smoothing = 0.001 if context.released else 0.0
+    surface_corpus, _, _ = segments(context)
+    results = {
+        "surface": context.run_analysis(surface_corpus, context.analysis("surface")),
+        "dependency": dependency(context)[0],
+        "distance": context.run_analysis(corpus, context.analysis("distance", smoothing=smoothing)),
+    }
+    distance = with_behaviours(results)["distance"]
+    deviations.append(
+        "Behaviours are headwise's labels of heads, from the same run, not the authors' labels."
+    )
+    verdict = same_layer_verdict(
+        float(distance["js_within_layer"]),
+        float(distance["js_between_layers"]),
+        float(distance["layer_p_value"]),
+    )
+    figures = registered_figures("distance", distance, "map", "layers")
+    return EntryResult(
+        (), [cluster_table(distance)], figures, {"same-layer": verdict}, deviations, inputs
+    )
 
 
-def _families(found: xr.Dataset) -> Table:
-    names, family = found["head_a"].values, found["cluster"].values
-    words = found["behaviour"].values if "behaviour" in found else np.full(len(names), "")
+def same_layer_verdict(within: float, between: float, p_value: float) -> Verdict:
+    """Judge whether heads of one layer are closer to each other than to heads of other layers."""
+    ours = f"{within:.3f} nats within a layer, {between:.3f} between layers, p {p_value:.3g}"
+    return Verdict(ours, within < between and p_value < SIGNIFICANCE)
+
+
+def cluster_table(distance: xr.Dataset) -> ReportTable:
+    """Make a table of the clusters of heads and what their heads do."""
+    clusters = distance["cluster"].values
+    if "behaviour" in distance:
+        behaviours = distance["behaviour"].values
+    else:
+        behaviours = np.full(len(clusters), "")
     rows = []
-    for one in np.unique(family):
-        own = family == one
-        kinds = Counter(sorted(map(str, words[own]))).most_common()
-        told = ", ".join(f"{word} {count}" for word, count in kinds)
-        rows.append([int(one), int(own.sum()), told])
-    return Table("Families of heads (Ward's rule)", ["family", "heads", "what they do"], rows)
+    for cluster in np.unique(clusters):
+        members = clusters == cluster
+        counts = Counter(sorted(map(str, behaviours[members]))).most_common()
+        description = ", ".join(f"{behaviour} {count}" for behaviour, count in counts)
+        rows.append([int(cluster), int(members.sum()), description])
+    return ReportTable("Families of heads (Ward's rule)", ["family", "heads", "what they do"], rows)

@@ -8,14 +8,15 @@ REPRODUCTION = Reproduction(
     "kovaleva2019",
     (
         "BERT-base uncased, pre-trained and fine-tuned on seven tasks of GLUE (batch 32, 3 epochs).",
-        "§4.1, §4.3 to §4.5: up to 1000 examples of each task's validation set, on the model fine-tuned on that task.",
-        "§4.2: FrameNet exemplars of at most 12 words, core elements of at most 3 words, at least two words apart, on "
-        "the pre-trained model.",
+        "§4.1, §4.3 to §4.5: up to 1000 examples of each task's validation set, on the model "
+        "fine-tuned on that task.",
+        "§4.2: FrameNet exemplars of at most 12 words, core elements of at most 3 words, at least "
+        "two words apart, on the pre-trained model.",
         "§4.6: a head is disabled by uniform attention in its place; scores are on the validation set.",
     ),
     (
-        Entry("fig1", "typical maps of five kinds", maps.typical),
-        Entry("fig2", "how often each kind of map occurs, by task", maps.kinds),
+        Entry("fig1", "typical maps of five patterns", maps.typical),
+        Entry("fig2", "how often each pattern of maps occurs, by task", maps.kinds),
         Entry("fig3", "heads that link a frame's target to its elements", frames.heads),
         Entry("fig4", "an annotated sentence, and the best heads on it", frames.annotation),
         Entry("table1", "scores of three starts of fine-tuning", disabling.scores),

@@ -11,136 +11,178 @@ from headwise.analyses.frames.analysis import Frames
 from headwise.analyses.frames.figures import best_heads, frame_annotation, frame_heads
 from headwise.analyses.frames.links import chosen_links
 from headwise.core.labels import head_name
-from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.schema import NotRunError, Outcome, Picture, Row, Verdict
-from headwise.experiments.reproduction.shared import by_head, maps_of, pictures
+from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.schema import (
+    EntryResult,
+    NotRunError,
+    ReportFigure,
+    ReportRow,
+    Verdict,
+)
+from headwise.experiments.reproduction.shared import (
+    attention_maps,
+    head_values,
+    registered_figures,
+)
 from headwise.text import Corpus, Example
 from headwise.text.demo import demo_corpus
 
-QUICK = 120
-ASKED = re.compile(r"address(es|ed|ing)?", re.IGNORECASE)
+N_SENTENCES = 473  # in the paper
+N_SENTENCES_QUICK = 120
+PRINTED_TARGET = re.compile(r"address(es|ed|ing)?", re.IGNORECASE)
 
 
-def _sentences(bench: Bench) -> tuple[Corpus, list[str], int]:
-    """The exemplars that pass the paper's filters, drawn where fewer are wanted; how many there
-    are."""
-    asked = Frames()
-    if bench.data.find("framenet") is None:
-        corpus, differs = (
-            demo_corpus(),
-            ["No FrameNet was given: examples of the built-in grammar stand in."],
-        )
+def _filtered_sentences(context: ReproductionContext) -> tuple[Corpus, list[str], int]:
+    """Return a sample of the exemplars that pass the paper's filters, the deviations, and how many
+    pass."""
+    analysis = Frames()
+    deviations = []
+    if context.data.find("framenet") is None:
+        corpus = demo_corpus()
+        deviations.append("No FrameNet was given: examples of the built-in grammar stand in.")
     else:
-        corpus, differs = bench.corpus("framenet"), []
-    encode = bench.model.encoder.encode
-    kept = [
-        example
-        for example in corpus
-        if example.words is not None
-        and len(example.all_words) <= asked.max_words
-        and (row := encode(example)) is not None
-        and chosen_links(row, asked)[1]
-    ]
-    if not kept:
-        raise NotRunError("no sentence passes the paper's filters")
-    whole = Corpus.from_examples(kept, corpus.name)
-    limit = bench.count(len(kept), QUICK)
-    return whole.sample(limit, bench.seed) if limit < len(kept) else whole, differs, len(kept)
-
-
-def _scored(bench: Bench) -> tuple[xr.Dataset, Corpus, dict[str, str], list[str], int]:
-    corpus, differs, total = bench.remember("frames", lambda: _sentences(bench))
-    found = bench.watch(corpus, bench.analysis("frames"))
-    seen = {
-        "sentences": f"{corpus.name}, {int(found.attrs['sentences']):,} of {total:,} that pass the filters"
-    }
-    if total > 473:
-        differs = [
-            *differs,
-            "FrameNet 1.7 has more exemplars that pass than the version the authors had.",
-        ]
-    return found, corpus, seen, differs, total
-
-
-def frame_heads_of(bench: Bench) -> list[tuple[int, int]]:
-    """The two heads with the highest scores."""
-    return best_heads(by_head(_scored(bench)[0]["score"]))
-
-
-def heads(bench: Bench) -> Outcome:
-    """Figure 3."""
-    found, corpus, seen, differs, total = _scored(bench)
-    rows = []
-    for key, (layer, head) in zip(
-        ("best", "second"), best_heads(by_head(found["score"])), strict=False
-    ):
-        one = found.isel(layer=layer, head=head)
-        p = float(one["p_adjusted"]) if "p_adjusted" in one else np.nan
-        told = f", corrected p {p:.3g}" if np.isfinite(p) else ""
-        rows.append(Row.of(key, one, "score", f"{head_name(layer, head)}{told}", scale=1.0))
-    rows.append(Row("sentences", total, note=f"{int(found.attrs['sentences']):,} were used"))
-    above = by_head(found["above"]) > 0
-    sure = by_head(found["stands_out"]) > 0 if "stands_out" in found else np.zeros_like(above)
-    names = [head_name(int(a), int(b)) for a, b in np.argwhere(above)]
-    both = [head_name(int(a), int(b)) for a, b in np.argwhere(above & sure)]
-    told = f"above: {', '.join(names)}; of them standing out: {', '.join(both) or 'none'}"
-    tested = "p_adjusted" in found and bool(found["p_adjusted"].notnull().any())
-    why = "" if tested else "fewer than 30 sentences: not tested"
-    verdicts = {"two-heads": Verdict(told, len(both) > 0 if tested else None, why)}
-    drawn = [*pictures("frames", found, "heads"), _on_sentence(bench, found, _example(corpus))]
-    return Outcome(rows, pictures=drawn, claims=verdicts, differs=differs, seen=seen)
-
-
-def annotation(bench: Bench) -> Outcome:
-    """Figure 4: an annotated sentence, and what the best heads do on it."""
-    found, corpus, seen, differs, _ = _scored(bench)
-    example = _example(corpus)
-    links = example.frames or ()
-    frame, elements = links[0].frame, ", ".join(dict.fromkeys(link.element for link in links))
-    named = f"frame {frame.replace('_', ' ')}, elements {elements.replace('_', ' ')}"
-    caption = f"Above: the target; below: its elements, core ones in whole lines ({named})."
-    drawn = [
-        Picture("annotation", "A sentence with its frame", caption, frame_annotation(example)),
-        _on_sentence(bench, found, example),
-    ]
-    target = " ".join(example.all_words[links[0].target[0] : links[0].target[1]])
-    if not ASKED.fullmatch(target):
-        differs = [
-            *differs,
-            f"No sentence of “address” is among them: the target here is “{target}”.",
-        ]
-    return Outcome(pictures=drawn, differs=differs, seen=seen | {"sentence": named})
-
-
-def _example(corpus: Corpus) -> Example:
-    """A sentence whose target is `address` with two core elements, else one with most core
-    elements."""
-    best: tuple[int, Example | None] = (-1, None)
+        corpus = context.corpus("framenet")
+    passing = []
     for example in corpus:
-        links = [link for link in example.frames or () if link.core]
-        words = {example.all_words[link.target[0]] for link in links}
-        rank = 10 * any(ASKED.fullmatch(word) for word in words) + len(
-            {link.element for link in links}
+        if example.words is None or len(example.all_words) > analysis.max_words:
+            continue
+        row = context.model.encoder.encode(example)
+        if row is not None and chosen_links(row, analysis)[1]:
+            passing.append(example)
+    if not passing:
+        raise NotRunError("no sentence passes the paper's filters")
+    sentences = Corpus.from_examples(passing, corpus.name)
+    limit = context.sample_size(len(passing), N_SENTENCES_QUICK)
+    if limit < len(passing):
+        sentences = sentences.sample(limit, context.seed)
+    return sentences, deviations, len(passing)
+
+
+def _frame_scores(
+    context: ReproductionContext,
+) -> tuple[xr.Dataset, Corpus, dict[str, str], list[str], int]:
+    """Return the scores of heads, the sentences, their description, the deviations, and how many
+    sentences pass the filters."""
+    sentences, deviations, n_passing = context.compute_once(
+        "frames", lambda: _filtered_sentences(context)
+    )
+    scores = context.run_analysis(sentences, context.analysis("frames"))
+    n_used = int(scores.attrs["sentences"])
+    inputs = {"sentences": f"{sentences.name}, {n_used:,} of {n_passing:,} that pass the filters"}
+    deviations = list(deviations)
+    if n_passing > N_SENTENCES:
+        deviations.append(
+            "FrameNet 1.7 has more exemplars that pass than the version the authors had."
         )
-        if rank > best[0]:
-            best = (rank, example)
-    assert best[1] is not None
-    return best[1]
+    return scores, sentences, inputs, deviations, n_passing
 
 
-def _on_sentence(bench: Bench, found: xr.Dataset, example: Example) -> Picture:
-    """The two best heads on one sentence, the elements' tokens marked and named."""
-    row = bench.model.encode(example)
-    word = row.word
-    links = [link for link in example.frames or () if link.core] or list(example.frames or ())
-    target = np.flatnonzero((word >= links[0].target[0]) & (word < links[0].target[1])).tolist()
-    named = {
-        int(place): link.element.replace("_", " ")
-        for link in links
-        for place in np.flatnonzero((word >= link.span[0]) & (word < link.span[1]))
-    }
-    planes, tokens = maps_of(bench.model, example)
+def best_frame_heads(context: ReproductionContext) -> list[tuple[int, int]]:
+    """Return the two heads with the highest scores."""
+    scores, *_ = _frame_scores(context)
+    return best_heads(head_values(scores["score"]))
+
+
+def heads(context: ReproductionContext) -> EntryResult:
+    """Figure 3."""
+    scores, sentences, inputs, deviations, n_passing = _frame_scores(context)
+    rows = []
+    for key, head in zip(("best", "second"), best_frame_heads(context), strict=False):
+        layer_index, head_index = head
+        cell = scores.isel(layer=layer_index, head=head_index)
+        note = head_name(*head)
+        p_adjusted = float(cell["p_adjusted"]) if "p_adjusted" in cell else np.nan
+        if np.isfinite(p_adjusted):
+            note += f", corrected p {p_adjusted:.3g}"
+        rows.append(ReportRow.from_variable(key, cell, "score", note, scale=1.0))
+    note = f"{int(scores.attrs['sentences']):,} were used"
+    rows.append(ReportRow("sentences", n_passing, note=note))
+    figures = registered_figures("frames", scores, "heads")
+    figures.append(_heads_on_sentence(context, scores, _example_to_draw(sentences)))
+    return EntryResult(
+        rows,
+        figures=figures,
+        verdicts={"two-heads": two_heads_verdict(scores)},
+        deviations=deviations,
+        inputs=inputs,
+    )
+
+
+def two_heads_verdict(scores: xr.Dataset) -> Verdict:
+    """Judge whether some head above the 99th percentile stands out significantly."""
+    is_above = head_values(scores["above"]) > 0
+    stands_out = np.zeros_like(is_above)
+    if "stands_out" in scores:
+        stands_out = head_values(scores["stands_out"]) > 0
+    above = _head_names(is_above)
+    significant = _head_names(is_above & stands_out)
+    ours = f"above: {', '.join(above)}; of them standing out: {', '.join(significant) or 'none'}"
+    was_tested = "p_adjusted" in scores and bool(scores["p_adjusted"].notnull().any())
+    if not was_tested:
+        return Verdict(ours, None, "fewer than 30 sentences: not tested")
+    return Verdict(ours, len(significant) > 0)
+
+
+def _head_names(mask: np.ndarray) -> list[str]:
+    return [head_name(int(layer), int(head)) for layer, head in np.argwhere(mask)]
+
+
+def annotation(context: ReproductionContext) -> EntryResult:
+    """Figure 4: an annotated sentence, and what the best heads do on it."""
+    scores, sentences, inputs, deviations, _ = _frame_scores(context)
+    example = _example_to_draw(sentences)
+    links = example.frames or ()
     frame = links[0].frame.replace("_", " ")
-    figure = frame_heads(found, tokens, planes, target, named, frame=frame)
-    caption = f"Frame {frame}: where the target's attention goes in the two best heads; elements are marked and named."
-    return Picture("sentence", "The two best heads on one sentence", caption, figure)
+    elements = dict.fromkeys(link.element.replace("_", " ") for link in links)
+    description = f"frame {frame}, elements {', '.join(elements)}"
+    caption = f"Above: the target; below: its elements, core ones in whole lines ({description})."
+    figures = [
+        ReportFigure("annotation", "A sentence with its frame", caption, frame_annotation(example)),
+        _heads_on_sentence(context, scores, example),
+    ]
+    start, stop = links[0].target
+    target = " ".join(example.all_words[start:stop])
+    if not PRINTED_TARGET.fullmatch(target):
+        deviations.append(f"No sentence of “address” is among them: the target here is “{target}”.")
+    inputs["sentence"] = description
+    return EntryResult(figures=figures, deviations=deviations, inputs=inputs)
+
+
+def _example_to_draw(sentences: Corpus) -> Example:
+    """Return a sentence whose target is `address` with most core elements, else any with most."""
+    highest_rank = -1
+    best_example = None
+    for example in sentences:
+        links = [link for link in example.frames or () if link.core]
+        target_words = {example.all_words[link.target[0]] for link in links}
+        n_elements = len({link.element for link in links})
+        has_printed_target = any(PRINTED_TARGET.fullmatch(word) for word in target_words)
+        rank = 10 * has_printed_target + n_elements
+        if rank > highest_rank:
+            highest_rank = rank
+            best_example = example
+    assert best_example is not None
+    return best_example
+
+
+def _heads_on_sentence(
+    context: ReproductionContext, scores: xr.Dataset, example: Example
+) -> ReportFigure:
+    """Draw the two best heads on one sentence, with the elements' tokens named."""
+    word_of_token = context.model.encode(example).word
+    links = [link for link in example.frames or () if link.core] or list(example.frames or ())
+    start, stop = links[0].target
+    target_tokens = np.flatnonzero((word_of_token >= start) & (word_of_token < stop)).tolist()
+    element_of_token = {}
+    for link in links:
+        start, stop = link.span
+        for token in np.flatnonzero((word_of_token >= start) & (word_of_token < stop)):
+            element_of_token[int(token)] = link.element.replace("_", " ")
+    maps, tokens = attention_maps(context.model, example)
+    frame = links[0].frame.replace("_", " ")
+    drawing = frame_heads(scores, tokens, maps, target_tokens, element_of_token, frame=frame)
+    caption = (
+        f"Frame {frame}: where the target's attention goes in the two best heads; elements are "
+        "marked and named."
+    )
+    return ReportFigure("sentence", "The two best heads on one sentence", caption, drawing)

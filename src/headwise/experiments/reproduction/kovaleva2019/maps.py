@@ -1,7 +1,9 @@
-"""§4.1 and §4.3 to §4.5: kinds of map, change by fine-tuning, attention to features; Figures 1, 2,
-5 to 7, App. A."""
+"""§4.1 and §4.3 to §4.5: patterns of maps, change by fine-tuning, attention to features; Figures 1,
+2, 5 to 7, App. A."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -13,283 +15,404 @@ from headwise.analyses.patterns.network import PATTERNS
 from headwise.atlas.behaviours import shares
 from headwise.core.labels import head_name
 from headwise.experiments.comparison import ComparisonOptions, compare
-from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.kovaleva2019.tasks import each_task, inputs_of, watch_tasks
-from headwise.experiments.reproduction.schema import Outcome, Picture, Row, Table, Verdict
+from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.kovaleva2019.tasks import (
+    analyse_by_task,
+    compute_by_task,
+    dev_corpus,
+)
+from headwise.experiments.reproduction.schema import (
+    EntryResult,
+    ReportFigure,
+    ReportRow,
+    ReportTable,
+    Verdict,
+)
 from headwise.experiments.reproduction.shared import (
-    annotated,
+    attention_maps,
     best_head,
-    by_head,
-    judged,
-    maps_of,
-    pictures,
-    untried,
+    head_values,
+    not_tried,
+    only_if_trained,
+    registered_figures,
+    treebank_sentences,
 )
 from headwise.models import HeadModel
 from headwise.plots import all_maps, heatmap_panels
 from headwise.text.tasks import Task
 
-LEAST, LOW, HIGH = 0.01, 0.32, 0.61
-COMMON = ("vertical", "diagonal", "vertical+diagonal", "heterogeneous")
-OWN_CLASSIFIER = (
-    "The authors released neither labels nor classifier: headwise's own, trained on maps labelled by its makers and on "
-    "planted ones, counts other borders between kinds."
+HALF = 0.5
+MIN_SHARE = 0.01  # of a pattern that "is repeated" (§4.1)
+HETEROGENEOUS_SHARES = (0.32, 0.61)  # the paper's range over tasks (§4.1)
+REPEATED_PATTERNS = ("vertical", "diagonal", "vertical+diagonal", "heterogeneous")
+SPECIAL_TOKENS = ("cls", "sep")
+N_TYPICAL = 100
+N_TYPICAL_QUICK = 16
+N_SENTENCES = 1000
+N_SENTENCES_QUICK = 60
+PAIRS = ("verb->subject", "noun->pronoun")  # §4.5
+CLASSIFIER_DEVIATION = (
+    "The authors released neither labels nor classifier: headwise's own, trained on maps labelled "
+    "by its makers and on planted ones, counts other borders between patterns."
 )
-SENTENCES, QUICK_SENTENCES = 1000, 60
 
 
-def typical(bench: Bench) -> Outcome:
+# --- §4.1: patterns -------------------------------------------------------------------------------
+
+
+def typical(context: ReproductionContext) -> EntryResult:
     """Figure 1."""
-    corpus, seen, differs = annotated(bench, bench.count(100, 16))
-    found = bench.watch(corpus, bench.analysis("patterns"))
-    row = Row(
+    limit = context.sample_size(N_TYPICAL, N_TYPICAL_QUICK)
+    corpus, inputs, deviations = treebank_sentences(context, limit)
+    patterns = context.run_analysis(corpus, context.analysis("patterns"))
+    row = ReportRow(
         "f1",
-        _macro_f1(found["confusion"].values),
+        macro_f1(patterns["confusion"].values),
         note="macro F1 on held-out labelled maps of like models",
     )
     caption = "Labelled maps that the classifier is surest of."
-    picture = Picture("gallery", "Typical maps of each kind", caption, gallery())
-    told = str(found.attrs.get("error_model", ""))
-    seen = seen | ({"classifier scored on": told} if told else {})
-    return Outcome([row], pictures=[picture], differs=[*differs, OWN_CLASSIFIER], seen=seen)
+    figure = ReportFigure("gallery", "Typical maps of each pattern", caption, gallery())
+    error_model = str(patterns.attrs.get("error_model", ""))
+    if error_model:
+        inputs["classifier scored on"] = error_model
+    deviations.append(CLASSIFIER_DEVIATION)
+    return EntryResult([row], figures=[figure], deviations=deviations, inputs=inputs)
 
 
-def _macro_f1(confusion: np.ndarray) -> float:
-    """Mean F1 over the kinds that occur, from counts `[true, said]`."""
-    right, true, said = np.diag(confusion), confusion.sum(1), confusion.sum(0)
-    return float(np.mean((2 * right / np.maximum(true + said, 1))[true > 0]))
+def macro_f1(confusion: np.ndarray) -> float:
+    """Return the mean F1 over the patterns that occur, from counts `[true, predicted]`."""
+    n_correct = np.diag(confusion)
+    n_true = confusion.sum(1)
+    n_predicted = confusion.sum(0)
+    f1 = 2 * n_correct / np.maximum(n_true + n_predicted, 1)
+    return float(np.mean(f1[n_true > 0]))
 
 
-def kinds(bench: Bench) -> Outcome:
+def kinds(context: ReproductionContext) -> EntryResult:
     """Figure 2."""
-    found = watch_tasks(bench, bench.analysis("patterns"))
-    results: dict[str, xr.Dataset] = found.results
-    share = {
-        task: {p: float(one["overall"].sel(pattern=p)) for p in PATTERNS}
-        for task, one in results.items()
-    }
+    by_task = analyse_by_task(context, context.analysis("patterns"))
+    results: dict[str, xr.Dataset] = by_task.results
     rows = []
-    for task, one in results.items():
-        own = one.sel(pattern="heterogeneous")
-        rows.append(Row.of(f"{task}-heterogeneous", own, "overall", label=f"heterogeneous, {task}"))
-    cells = [[task, *(100 * own[p] for p in PATTERNS)] for task, own in share.items()]
-    table = Table("Share of maps by kind (%)", ["task", *PATTERNS], cells)
-    mixed = [own["heterogeneous"] for own in share.values()]
-    least = min(own[p] for own in share.values() for p in COMMON)
-    told = f"{100 * min(mixed):.0f} to {100 * max(mixed):.0f} %"
-    verdicts = {
-        "heterogeneous": Verdict(told, all(LOW <= value <= HIGH for value in mixed)),
-        "repeated": Verdict(f"smallest share {100 * least:.1f} %", least >= LEAST),
-    }
-    figure = shares_by_corpus(results)
-    picture = Picture(
-        "kinds", "Kinds of map by task", "The share of all maps of all heads of each kind.", figure
+    pattern_shares: dict[str, dict[str, float]] = {}
+    for task, patterns in results.items():
+        overall = patterns["overall"]
+        pattern_shares[task] = {name: float(overall.sel(pattern=name)) for name in PATTERNS}
+        heterogeneous = patterns.sel(pattern="heterogeneous")
+        key = f"{task}-heterogeneous"
+        label = f"heterogeneous, {task}"
+        rows.append(ReportRow.from_variable(key, heterogeneous, "overall", label=label))
+    cells = []
+    for task, task_shares in pattern_shares.items():
+        cells.append([task, *(100 * task_shares[name] for name in PATTERNS)])
+    table = ReportTable("Share of maps by pattern (%)", ["task", *PATTERNS], cells)
+    caption = "The share of all maps of all heads of each pattern."
+    figure = ReportFigure("kinds", "Patterns of maps by task", caption, shares_by_corpus(results))
+    return EntryResult(
+        rows,
+        [table],
+        [figure],
+        only_if_trained(context, pattern_verdicts(pattern_shares), results),
+        [*by_task.deviations, CLASSIFIER_DEVIATION],
+        by_task.inputs,
     )
-    claims = judged(bench, verdicts, results)
-    return Outcome(rows, [table], [picture], claims, [*found.differs, OWN_CLASSIFIER], found.seen)
 
 
-def change(bench: Bench) -> Outcome:
+def pattern_verdicts(pattern_shares: Mapping[str, Mapping[str, float]]) -> dict[str, Verdict]:
+    """Judge the claims of §4.1 on the share of each pattern, by task."""
+    heterogeneous = [task_shares["heterogeneous"] for task_shares in pattern_shares.values()]
+    low, high = HETEROGENEOUS_SHARES
+    in_range = all(low <= share <= high for share in heterogeneous)
+    repeated = []
+    for task_shares in pattern_shares.values():
+        repeated += [task_shares[name] for name in REPEATED_PATTERNS]
+    smallest = min(repeated)
+    ours = f"{100 * min(heterogeneous):.0f} to {100 * max(heterogeneous):.0f} %"
+    return {
+        "heterogeneous": Verdict(ours, in_range),
+        "repeated": Verdict(f"smallest share {100 * smallest:.1f} %", smallest >= MIN_SHARE),
+    }
+
+
+# --- §4.3: change by fine-tuning ------------------------------------------------------------------
+
+
+def change(context: ReproductionContext) -> EntryResult:
     """Figure 5."""
 
-    def ask(model: HeadModel, task: Task) -> xr.Dataset:
-        def make() -> xr.Dataset:
-            options = ComparisonOptions((), ("pre-trained", task.name), limit=None, seed=bench.seed)
-            return compare([bench.model, model], inputs_of(task), options, report=bench.progress)[
-                "change"
-            ]
+    def compute(model: HeadModel, task: Task) -> xr.Dataset:
+        def compare_maps() -> xr.Dataset:
+            options = ComparisonOptions(
+                (), ("pre-trained", task.name), limit=None, seed=context.seed
+            )
+            comparison = compare(
+                [context.model, model],
+                dev_corpus(task),
+                options,
+                report=context.report_progress,
+            )
+            return comparison["change"]
 
-        return bench.dataset(
-            f"cosine-{task.name}", {"task": task.fingerprint(), "model": model.identity()}, make
-        )
+        identity = {"task": task.fingerprint(), "model": model.identity()}
+        return context.stored_dataset(f"cosine-{task.name}", identity, compare_maps)
 
-    found = each_task(bench, ask)
-    planes = {
-        task: one["cosine_to"].isel(model=0, drop=True) for task, one in found.results.items()
-    }
-    layers = next(iter(planes.values())).sizes["layer"]
-    rows, right, others = [], [], []
-    for task, plane in planes.items():
-        by_layer = plane.mean("head").values
-        lowest = sorted(np.argsort(by_layer, kind="stable")[:2].tolist())
-        if task != "QQP":
-            others.append(task)
-            right += [task] if lowest == [layers - 2, layers - 1] else []
-        rows.append([task, *by_layer.tolist()])
-    told = f"{len(right)} of {len(others)} ({', '.join(right) or 'none'})"
-    enough = layers > 3 and bool(others)  # of three layers the last two are no finding
-    verdicts = {"last-two": Verdict(told, len(right) == len(others))} if enough else {}
-    table = Table(
-        "Mean cosine over the heads of a layer", ["task", *(f"L{i}" for i in range(layers))], rows
-    )
-    figure = heatmap_panels(
-        planes,
+    by_task = compute_by_task(context, compute)
+    cosines = {}
+    notes = []
+    for task, comparison in by_task.results.items():
+        cosines[task] = comparison["cosine_to"].isel(model=0, drop=True)
+        notes.append(f"{task}: {comparison.attrs.get('examples', '?')} inputs")
+    by_layer = {task: cosine.mean("head").values for task, cosine in cosines.items()}
+    n_layers = len(next(iter(by_layer.values())))
+    rows = [[task, *values.tolist()] for task, values in by_layer.items()]
+    columns = ["task", *(f"L{layer}" for layer in range(n_layers))]
+    table = ReportTable("Mean cosine over the heads of a layer", columns, rows)
+    drawing = heatmap_panels(
+        cosines,
         title="Similarity of attention maps before and after fine-tuning",
         label="cosine similarity",
         limits=(None, 1.0),
         annotate="none",
-        notes=[
-            f"{task}: {one.attrs.get('examples', '?')} inputs"
-            for task, one in found.results.items()
-        ],
+        notes=notes,
     )
-    caption = "Each cell is one head: the cosine of its flattened maps in both models on the same inputs. Dark: changed."
-    picture = Picture("cosine", "How far maps are alike, by task", caption, figure)
-    return Outcome(
-        (), [table], [picture], judged(bench, verdicts, found.results), found.differs, found.seen
+    caption = (
+        "Each cell is one head: the cosine of its flattened maps in both models on the same "
+        "inputs. Dark: changed."
     )
+    figure = ReportFigure("cosine", "How far maps are alike, by task", caption, drawing)
+    verdicts = only_if_trained(context, last_layers_verdicts(by_layer), by_task.results)
+    return EntryResult((), [table], [figure], verdicts, by_task.deviations, by_task.inputs)
 
 
-def special(bench: Bench) -> Outcome:
+def last_layers_verdicts(by_layer: Mapping[str, np.ndarray]) -> dict[str, Verdict]:
+    """Judge whether the last two layers change most on every task but QQP, from the mean cosine
+    `[layer]` by task."""
+    tasks = [task for task in by_layer if task != "QQP"]
+    if not tasks:
+        return {}
+    n_layers = len(by_layer[tasks[0]])
+    if n_layers <= 3:
+        return {}  # of three layers the last two are no finding
+    as_claimed = []
+    for task in tasks:
+        two_lowest = sorted(np.argsort(by_layer[task], kind="stable")[:2].tolist())
+        if two_lowest == [n_layers - 2, n_layers - 1]:
+            as_claimed.append(task)
+    ours = f"{len(as_claimed)} of {len(tasks)} ({', '.join(as_claimed) or 'none'})"
+    return {"last-two": Verdict(ours, len(as_claimed) == len(tasks))}
+
+
+# --- §4.4: attention to features ------------------------------------------------------------------
+
+
+def _feature_analysis(context: ReproductionContext) -> Analysis:
+    return context.analysis("features", features=("cls", "sep", "punct"), random_models=0)
+
+
+def special(context: ReproductionContext) -> EntryResult:
     """Figure 6."""
-    found = watch_tasks(bench, _features(bench))
-    means = {
-        task: {
-            name: one["attention"].sel(feature=name).mean("head").values for name in ("cls", "sep")
-        }
-        for task, one in found.results.items()
-    }
-    rows, early = [], []
-    by_task: dict[str, float] = {}
-    for task, own in means.items():
-        by_task[task] = float(own["sep"].mean())
-        layer = np.arange(len(own["cls"]))
-        depth = {name: float((values * layer).sum() / values.sum()) for name, values in own.items()}
+    by_task = analyse_by_task(context, _feature_analysis(context))
+    means: dict[str, dict[str, np.ndarray]] = {}
+    for task, features in by_task.results.items():
+        by_layer = features["attention"].mean("head")
+        means[task] = {name: by_layer.sel(feature=name).values for name in SPECIAL_TOKENS}
+    rows = []
+    for task, mean in means.items():
         rows.append(
             [
                 task,
-                *(float(own[name].mean()) for name in ("sep", "cls")),
-                depth["sep"],
-                depth["cls"],
+                float(mean["sep"].mean()),
+                float(mean["cls"].mean()),
+                mean_layer(mean["sep"]),
+                mean_layer(mean["cls"]),
             ]
         )
-        early += [task] if depth["cls"] < depth["sep"] else []
+    columns = ["task", "to [SEP]", "to [CLS]", "mean layer of [SEP]", "of [CLS]"]
+    table = ReportTable("Mean over heads", columns, rows)
+    caption = (
+        "Each cell is one head: the share of attention that the most attended such token gets "
+        "from all tokens."
+    )
+    drawing = special_tokens(by_task.results)
+    figure = ReportFigure("special", "Attention to [SEP] and [CLS] by task", caption, drawing)
+    verdicts = only_if_trained(context, special_token_verdicts(means), by_task.results)
+    return EntryResult((), [table], [figure], verdicts, by_task.deviations, by_task.inputs)
+
+
+def mean_layer(attention: np.ndarray) -> float:
+    """Return the mean layer of attention `[layer]`, weighted by the attention."""
+    return float((attention * np.arange(len(attention))).sum() / attention.sum())
+
+
+def special_token_verdicts(
+    means: Mapping[str, Mapping[str, np.ndarray]],
+) -> dict[str, Verdict]:
+    """Judge the claims of §4.4 on attention `[layer]` to [CLS] and [SEP], by task."""
+    early_cls = []
+    to_sep = {}
+    for task, mean in means.items():
+        to_sep[task] = float(mean["sep"].mean())
+        if mean_layer(mean["cls"]) < mean_layer(mean["sep"]):
+            early_cls.append(task)
     verdicts = {
-        "cls-early": Verdict(f"{len(early)} of {len(means)} tasks", len(early) == len(means))
+        "cls-early": Verdict(
+            f"{len(early_cls)} of {len(means)} tasks", len(early_cls) == len(means)
+        )
     }
     if "SST-2" in means and len(means) > 1:
-        told = ", ".join(f"{task} {value:.3f}" for task, value in by_task.items())
-        verdicts["sst-sep"] = Verdict(told, max(by_task, key=lambda task: by_task[task]) == "SST-2")
+        ours = ", ".join(f"{task} {share:.3f}" for task, share in to_sep.items())
+        highest = max(to_sep, key=lambda task: to_sep[task])
+        verdicts["sst-sep"] = Verdict(ours, highest == "SST-2")
     else:
-        verdicts["sst-sep"] = untried("SST-2 and a task of pairs are needed")
-    table = Table(
-        "Mean over heads", ["task", "to [SEP]", "to [CLS]", "mean layer of [SEP]", "of [CLS]"], rows
-    )
-    caption = "Each cell is one head: the share of attention that the most attended such token gets from all tokens."
-    picture = Picture(
-        "special", "Attention to [SEP] and [CLS] by task", caption, special_tokens(found.results)
-    )
-    return Outcome(
-        (), [table], [picture], judged(bench, verdicts, found.results), found.differs, found.seen
-    )
+        verdicts["sst-sep"] = not_tried("SST-2 and a task of pairs are needed")
+    return verdicts
 
 
-def _features(bench: Bench) -> Analysis:
-    return bench.analysis("features", features=("cls", "sep", "punct"), random_models=0)
-
-
-def last_layer(bench: Bench) -> Outcome:
+def last_layer(context: ReproductionContext) -> EntryResult:
     """Figure 7."""
-    found = watch_tasks(bench, _features(bench))
-    rows, most = [], []
-    for task, one in found.results.items():
-        mean = {
-            name: float(one["from_cls"].sel(feature=name).mean())
-            for name in ("sep", "cls", "punct")
-        }
-        rows.append([task, mean["sep"], mean["cls"], mean["punct"]])
-        most += [task] if mean["sep"] > mean["punct"] else []
-    told = f"{len(most)} of {len(rows)} ({', '.join(most) or 'none'})"
-    verdicts = {"cls-sep": Verdict(told, len(most) > len(rows) / 2)}
-    table = Table(
-        "From [CLS] in the last layer, mean over heads", ["task", "[SEP]", "[CLS]", ". and ,"], rows
+    by_task = analyse_by_task(context, _feature_analysis(context))
+    means: dict[str, dict[str, float]] = {}
+    for task, features in by_task.results.items():
+        means[task] = {}
+        for name in ("sep", "cls", "punct"):
+            means[task][name] = float(features["from_cls"].sel(feature=name).mean())
+    rows = [[task, *mean.values()] for task, mean in means.items()]
+    columns = ["task", "[SEP]", "[CLS]", ". and ,"]
+    table = ReportTable("From [CLS] in the last layer, mean over heads", columns, rows)
+    caption = (
+        "The weight from [CLS] in the last layer to the most attended token of each type, head by "
+        "head."
     )
-    caption = "The weight from [CLS] in the last layer to the most attended token of each kind, head by head."
-    picture = Picture(
-        "from-cls", "What [CLS] attends to in the last layer", caption, from_cls(found.results)
-    )
-    differs = [
-        *found.differs,
-        "GLUE has no parts of speech: special tokens and punctuation alone are shown.",
-    ]
-    return Outcome(
-        (), [table], [picture], judged(bench, verdicts, found.results), differs, found.seen
+    drawing = from_cls(by_task.results)
+    figure = ReportFigure("from-cls", "What [CLS] attends to in the last layer", caption, drawing)
+    deviation = "GLUE has no parts of speech: special tokens and punctuation alone are shown."
+    verdicts = only_if_trained(context, {"cls-sep": cls_to_sep_verdict(means)}, by_task.results)
+    return EntryResult(
+        (), [table], [figure], verdicts, [*by_task.deviations, deviation], by_task.inputs
     )
 
 
-def linguistic(bench: Bench) -> Outcome:
-    """§4.4: attention to nouns, verbs and the like, on text with annotations."""
-    corpus, seen, differs = annotated(bench, bench.count(SENTENCES, QUICK_SENTENCES))
-    found = bench.watch(corpus, bench.analysis("features"))
-    best = {}
-    for name in map(str, found["feature"].values):
-        own = by_head(found["attention"].sel(feature=name))
-        if np.isfinite(own).any():
-            head = best_head(own)
-            best[name] = (float(own[head]), head_name(*head))
-    words = {
-        name: value for name, (value, _) in best.items() if name not in ("cls", "sep", "punct")
-    }
-    marks = {name: value for name, (value, _) in best.items() if name in ("cls", "sep")}
-    verdicts = {}
-    if words and marks:
-        top, high = max(words, key=lambda name: words[name]), max(marks.values())
-        told = f"{top} {words[top]:.2f}, special tokens {high:.2f}"
-        verdicts["special"] = Verdict(told, words[top] < high / 2)
-    rows = [[name, value, head] for name, (value, head) in best.items()]
-    table = Table(
+def cls_to_sep_verdict(means: Mapping[str, Mapping[str, float]]) -> Verdict:
+    """Judge whether [CLS] attends more to [SEP] than to punctuation on most tasks."""
+    as_claimed = [task for task, mean in means.items() if mean["sep"] > mean["punct"]]
+    ours = f"{len(as_claimed)} of {len(means)} ({', '.join(as_claimed) or 'none'})"
+    return Verdict(ours, len(as_claimed) > len(means) / 2)
+
+
+def linguistic(context: ReproductionContext) -> EntryResult:
+    """§4.4: attention to nouns, verbs and the like, on annotated text."""
+    limit = context.sample_size(N_SENTENCES, N_SENTENCES_QUICK)
+    corpus, inputs, deviations = treebank_sentences(context, limit)
+    features = context.run_analysis(corpus, context.analysis("features"))
+    highest = {}
+    rows = []
+    for name in map(str, features["feature"].values):
+        attention = head_values(features["attention"].sel(feature=name))
+        if not np.isfinite(attention).any():
+            continue
+        head = best_head(attention)
+        highest[name] = float(attention[head])
+        rows.append([name, highest[name], head_name(*head)])
+    table = ReportTable(
         "The head with most attention to each feature", ["feature", "attention", "head"], rows
     )
-    differs = [
-        *differs,
-        "On the pre-trained model and a treebank: GLUE's inputs have no parts of speech.",
-    ]
-    drawn = pictures("features", found, "features")
-    return Outcome(tables=[table], pictures=drawn, claims=verdicts, differs=differs, seen=seen)
+    deviations.append(
+        "On the pre-trained model and a treebank: GLUE's inputs have no parts of speech."
+    )
+    return EntryResult(
+        tables=[table],
+        figures=registered_figures("features", features, "features"),
+        verdicts=feature_verdicts(highest),
+        deviations=deviations,
+        inputs=inputs,
+    )
 
 
-def token_pairs(bench: Bench) -> Outcome:
+def feature_verdicts(highest: Mapping[str, float]) -> dict[str, Verdict]:
+    """Judge whether linguistic features get under half of what special tokens get, from the
+    highest attention of any head to each feature."""
+    special_attention = [highest[name] for name in SPECIAL_TOKENS if name in highest]
+    linguistic_attention = {}
+    for name, attention in highest.items():
+        if name not in (*SPECIAL_TOKENS, "punct"):
+            linguistic_attention[name] = attention
+    if not linguistic_attention or not special_attention:
+        return {}
+    most_attended = max(linguistic_attention, key=lambda name: linguistic_attention[name])
+    attention = linguistic_attention[most_attended]
+    to_special = max(special_attention)
+    ours = f"{most_attended} {attention:.2f}, special tokens {to_special:.2f}"
+    return {"special": Verdict(ours, attention < to_special / 2)}
+
+
+# --- §4.5: token to token -------------------------------------------------------------------------
+
+
+def token_pairs(context: ReproductionContext) -> EntryResult:
     """§4.5: verb to subject and noun to pronoun."""
-    corpus, seen, differs = annotated(bench, bench.count(SENTENCES, QUICK_SENTENCES))
-    found = bench.watch(corpus, bench.analysis("token_pairs"))
-    surface = bench.watch(corpus, bench.analysis("surface"))
-    near = shares(surface)
-    beside = [near[name] for name in ("previous token", "next token") if name in near]
-    rows, diagonal = [], []
-    for pair in ("verb->subject", "noun->pronoun"):
-        own = by_head(found["attention"].sel(pair=pair))
-        if not np.isfinite(own).any():
+    limit = context.sample_size(N_SENTENCES, N_SENTENCES_QUICK)
+    corpus, inputs, deviations = treebank_sentences(context, limit)
+    pair_scores = context.run_analysis(corpus, context.analysis("token_pairs"))
+    behaviour_shares = shares(context.run_analysis(corpus, context.analysis("surface")))
+    neighbour_shares = []
+    for behaviour in ("previous token", "next token"):
+        if behaviour in behaviour_shares:
+            neighbour_shares.append(behaviour_shares[behaviour])
+    rows = []
+    for pair in PAIRS:
+        scores = head_values(pair_scores["attention"].sel(pair=pair))
+        if not np.isfinite(scores).any():
             continue
-        head = best_head(own)
-        most = max(float(one[head]) for one in beside)
-        rows.append([pair, float(own[head]), head_name(*head), most])
-        diagonal.append(most > 0.5)
-    told = "; ".join(f"{pair}: {head}, {most:.2f} on a neighbour" for pair, _, head, most in rows)
-    verdicts = {"diagonal": Verdict(told, all(diagonal))} if diagonal else {}
+        head = best_head(scores)
+        on_neighbour = max(float(share[head]) for share in neighbour_shares)
+        rows.append([pair, float(scores[head]), head_name(*head), on_neighbour])
     columns = [
         "pair",
         "score",
         "head",
         "its mean attention to the previous or next token, the larger",
     ]
-    table = Table("The head with the highest score", columns, rows)
-    drawn = pictures("token_pairs", found, "pairs", "excess")
-    return Outcome(tables=[table], pictures=drawn, claims=verdicts, differs=differs, seen=seen)
+    return EntryResult(
+        tables=[ReportTable("The head with the highest score", columns, rows)],
+        figures=registered_figures("token_pairs", pair_scores, "pairs", "excess"),
+        verdicts=diagonal_verdicts(rows),
+        deviations=deviations,
+        inputs=inputs,
+    )
 
 
-def whole(bench: Bench) -> Outcome:
+def diagonal_verdicts(rows: Sequence[Sequence[object]]) -> dict[str, Verdict]:
+    """Judge whether the best head of each pair is a diagonal one: over half on a neighbour.
+
+    Each row has the pair, its score, the head, and the head's attention to a neighbour.
+    """
+    if not rows:
+        return {}
+    parts = []
+    are_diagonal = []
+    for pair, _, head, on_neighbour in rows:
+        assert isinstance(on_neighbour, float)
+        parts.append(f"{pair}: {head}, {on_neighbour:.2f} on a neighbour")
+        are_diagonal.append(on_neighbour > HALF)
+    return {"diagonal": Verdict("; ".join(parts), all(are_diagonal))}
+
+
+# --- appendix -------------------------------------------------------------------------------------
+
+
+def whole(context: ReproductionContext) -> EntryResult:
     """Appendix A."""
 
-    def ask(model: HeadModel, task: Task) -> tuple[np.ndarray, list[str]]:
-        fitting = sorted(
+    def compute(model: HeadModel, task: Task) -> tuple[np.ndarray, list[str]]:
+        by_length = sorted(
             task.dev, key=lambda example: len(str(example.text)) + len(str(example.pair or ""))
         )
-        return maps_of(model, fitting[len(fitting) // 4])
+        # A fairly short input, whose maps can be read.
+        return attention_maps(model, by_length[len(by_length) // 4])
 
-    found = each_task(bench, ask)
-    caption = "Rows look at columns; darker is more."
-    drawn = [
-        Picture(f"maps-{task}", f"All maps of one input of {task}", caption, all_maps(*own))
-        for task, own in found.results.items()
-    ]
-    return Outcome(pictures=drawn, differs=found.differs, seen=found.seen)
+    by_task = compute_by_task(context, compute)
+    caption = "Rows are attending tokens, columns attended ones; darker is more."
+    figures = []
+    for task, (maps, tokens) in by_task.results.items():
+        title = f"All maps of one input of {task}"
+        figures.append(ReportFigure(f"maps-{task}", title, caption, all_maps(maps, tokens)))
+    return EntryResult(figures=figures, deviations=by_task.deviations, inputs=by_task.inputs)

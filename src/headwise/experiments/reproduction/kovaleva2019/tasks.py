@@ -1,5 +1,4 @@
-"""The tasks of Kovaleva et al. 2019: which of them can be had here, their models and their dev
-inputs."""
+"""The tasks of Kovaleva et al. 2019: which are available, their models and their dev inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 import xarray as xr
 
 from headwise.analyses.contract import Analysis
-from headwise.experiments.reproduction.bench import Bench
+from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.schema import NotRunError
 from headwise.models import HeadModel
 from headwise.text import Corpus
@@ -18,27 +17,32 @@ from headwise.text.tasks import Task, sample
 
 TASKS = ("MRPC", "STS-B", "SST-2", "QQP", "RTE", "QNLI", "MNLI")
 QUICK_TASKS = ("MRPC", "RTE")
-EXAMPLES, QUICK = 1000, 32  # of each dev part (§4.1, §4.3)
+N_EXAMPLES = 1000  # of each dev part (§4.1, §4.3)
+N_EXAMPLES_QUICK = 32
 RECIPE = "kovaleva"
 
 
 @dataclass(slots=True)
-class Found:
-    """What was found for each task, what it was found on, and which tasks could not be had."""
+class TaskResults:
+    """The results of each task, what they were computed on, and deviations from the paper."""
 
     results: dict[str, Any] = field(default_factory=dict)
-    seen: dict[str, str] = field(default_factory=dict)
-    differs: list[str] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)
+    deviations: list[str] = field(default_factory=list)
 
 
-def available(bench: Bench) -> tuple[list[str], list[str]]:
-    """The tasks that can be had, and for each other one a sentence on why not."""
-    wanted = QUICK_TASKS if bench.options.quick else TASKS
-    names, reasons = [], []
+def available_tasks(context: ReproductionContext) -> tuple[list[str], list[str]]:
+    """Return the tasks that can be run, and for each other one a sentence on why not."""
+    wanted = QUICK_TASKS if context.options.quick else TASKS
+    names = []
+    reasons = []
     for name in TASKS:
-        needed = f"glue-{name}-dev" if bench.given_model(name) is not None else f"glue-{name}"
-        if bench.data.find(needed) is None:
-            reasons.append(f"{name}: not run, {bench.data.missing(needed)}.")
+        # A provided model needs no training part.
+        data_set = f"glue-{name}"
+        if context.provided_model(name) is not None:
+            data_set = f"glue-{name}-dev"
+        if context.data.find(data_set) is None:
+            reasons.append(f"{name}: not run, {context.data.missing(data_set)}.")
         elif name not in wanted:
             reasons.append(f"{name}: left out of a quick run.")
         else:
@@ -48,41 +52,54 @@ def available(bench: Bench) -> tuple[list[str], list[str]]:
     return names, reasons
 
 
-def dev_of(bench: Bench, name: str, count: int | None = None) -> Task:
-    """A task with at most so many (by default 1000) examples of its dev part."""
-    task = bench.task(name, train=False)
-    kept = sample(task.labels, task.split.test, count or bench.count(EXAMPLES, QUICK), bench.seed)
-    return Task.of_parts(task.name, (), [task.examples[i] for i in kept], task.metrics)
+def dev_task(context: ReproductionContext, name: str, count: int | None = None) -> Task:
+    """Return a task with at most `count` (default: 1000) examples of its dev part."""
+    task = context.task(name, train=False)
+    if count is None:
+        count = context.sample_size(N_EXAMPLES, N_EXAMPLES_QUICK)
+    indices = sample(task.labels, task.split.test, count, context.seed)
+    examples = [task.examples[index] for index in indices]
+    return Task.of_parts(task.name, (), examples, task.metrics)
 
 
-def inputs_of(task: Task) -> Corpus:
+def dev_corpus(task: Task) -> Corpus:
+    """Return the dev part of a task as a corpus."""
     return Corpus.from_examples(task.dev, f"{task.name} dev")
 
 
-def each_task(bench: Bench, ask: Callable[[HeadModel, Task], Any]) -> Found:
-    """Ask something of the model fine-tuned on each task, on its dev part."""
-    names, reasons = available(bench)
-    found = Found(differs=reasons)
+def compute_by_task(
+    context: ReproductionContext, compute: Callable[[HeadModel, Task], Any]
+) -> TaskResults:
+    """Compute something for the model fine-tuned on each task, on the task's dev part."""
+    names, reasons = available_tasks(context)
+    task_results = TaskResults(deviations=reasons)
     for name in names:
-        with bench.finetuned(name, RECIPE) as (model, told):
-            task = dev_of(bench, name)
-            found.results[name] = ask(model, task)
-            found.seen[name] = f"{told.partition(': ')[2]}, {len(task.dev):,} dev inputs"
-    if bench.options.quick:
-        found.differs.append(
+        with context.open_finetuned(name, RECIPE) as (model, origin):
+            task = dev_task(context, name)
+            task_results.results[name] = compute(model, task)
+            task_results.inputs[name] = _inputs_text(origin, len(task.dev))
+    if context.options.quick:
+        task_results.deviations.append(
             "A quick run: models are fine-tuned on a few rows for one epoch, so they hardly change."
         )
-    elif bench.options.scale < 1:
-        found.differs.append(
-            f"Fine-tuned on {bench.options.scale:g} of the training rows, where no model was given."
+    elif context.options.scale < 1:
+        task_results.deviations.append(
+            f"Fine-tuned on {context.options.scale:g} of the training rows, where no model was "
+            "given."
         )
-    return found
+    return task_results
 
 
-def watch_tasks(bench: Bench, asked: Analysis) -> Found:
-    """The result of an analysis on the model of each task."""
+def _inputs_text(origin: str, n_inputs: int) -> str:
+    """Say which model and how many inputs; `origin` begins with the task's name."""
+    _, _, model_text = origin.partition(": ")
+    return f"{model_text}, {n_inputs:,} dev inputs"
 
-    def ask(model: HeadModel, task: Task) -> xr.Dataset:
-        return bench.watch(inputs_of(task), asked, model=model)
 
-    return each_task(bench, ask)
+def analyse_by_task(context: ReproductionContext, analysis: Analysis) -> TaskResults:
+    """Run an analysis on the model of each task."""
+
+    def compute(model: HeadModel, task: Task) -> xr.Dataset:
+        return context.run_analysis(dev_corpus(task), analysis, model=model)
+
+    return compute_by_task(context, compute)

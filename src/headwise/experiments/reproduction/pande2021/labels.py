@@ -1,239 +1,370 @@
-"""Figures 4 and 5: which roles go together, and where."""
+"""Figures 4 and 5: which roles occur together, and in which layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
 
 from headwise.analyses.roles.significance import FINE_ROLES
-from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.pande2021.tasks import TASKS, TREES, Scored, found
-from headwise.experiments.reproduction.schema import Outcome, Row, Table, Verdict
+from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.pande2021.tasks import (
+    TASKS,
+    TREES,
+    TaskRoles,
+    role_results,
+)
+from headwise.experiments.reproduction.schema import (
+    EntryResult,
+    ReportRow,
+    ReportTable,
+    Verdict,
+)
 from headwise.experiments.reproduction.shared import (
-    by_head,
-    depth,
+    figures_of_task,
+    head_values,
     layer_table,
-    of_task,
-    pictures,
-    untried,
-    words,
+    layers_at_depth,
+    layers_text,
+    not_tried,
+    registered_figures,
 )
 
-
-def has(roles: xr.Dataset, role: str) -> np.ndarray:
-    """Which heads have a role, bool `[layer, head]`."""
-    return by_head(roles["has_role"].sel(role=role)) > 0
-
-
-def share(part: np.ndarray, whole: np.ndarray) -> float:
-    """The share of the heads of the second set that the first has too; NaN where it is empty."""
-    return float((part & whole).sum() / whole.sum()) if whole.sum() else float("nan")
+# Bounds of the claims: shares of heads, and a rank correlation.
+MAX_UNSKILLED = 0.2
+MIN_RANK_CORRELATION = 0.7
+FEW = 0.25
+MOST = 0.5
 
 
-def overlaps(bench: Bench) -> Outcome:
+def has_role(roles: xr.Dataset, role: str) -> np.ndarray:
+    """Return which heads have a role, bool `[layer, head]`."""
+    return head_values(roles["has_role"].sel(role=role)) > 0
+
+
+def overlap_share(members: np.ndarray, whole: np.ndarray) -> float:
+    """Return the share of the heads in `whole` that are in `members` too; NaN where `whole` is
+    empty."""
+    if not whole.any():
+        return float("nan")
+    return float((members & whole).sum() / whole.sum())
+
+
+def _shares_text(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{task} {100 * share:.1f} %" for task, share in shares.items())
+
+
+def _mean(values: Mapping[str, float]) -> float:
+    return float(np.mean(list(values.values())))
+
+
+# --- Figure 4 -------------------------------------------------------------------------------------
+
+
+def overlaps(context: ReproductionContext) -> EntryResult:
     """Figure 4: heads with several roles."""
-    all_found = found(bench)
-    delimiter = {one.task: float(has(one.roles, "delimiter").mean()) for one in all_found.tasks}
-    unskilled = {one.task: float(one.roles.attrs["unskilled"]) for one in all_found.tasks}
-    trees = all_found.syntactic
-    local = {one.task: share(has(one.roles, "local"), has(one.roles, "syntactic")) for one in trees}
-    ranks = {one.task: float(one.roles.attrs["spearman_local_syntactic"]) for one in trees}
-    known = [value for value in local.values() if np.isfinite(value)]
+    results = role_results(context)
+    delimiter = {}
+    unskilled = {}
+    for task_roles in results.tasks:
+        delimiter[task_roles.task] = float(has_role(task_roles.roles, "delimiter").mean())
+        unskilled[task_roles.task] = float(task_roles.roles.attrs["unskilled"])
+    local_of_syntactic = {}
+    rank_correlation = {}
+    for task_roles in results.syntactic:
+        roles = task_roles.roles
+        share = overlap_share(has_role(roles, "local"), has_role(roles, "syntactic"))
+        if np.isfinite(share):
+            local_of_syntactic[task_roles.task] = share
+        rank_correlation[task_roles.task] = float(roles.attrs["spearman_local_syntactic"])
     rows = [
-        Row("delimiter", 100 * float(np.mean(list(delimiter.values()))), note=_told(delimiter)),
-        Row("unskilled", 100 * float(np.mean(list(unskilled.values()))), note=_told(unskilled)),
-        *(
-            Row(
-                key,
-                100 * float(how(known)) if known else None,
-                note=_told(local) if known else "no syntactic head",
-            )
-            for key, how in (("local-low", min), ("local-high", max), ("local-mean", np.mean))
-        ),
-        *(
-            Row(
-                f"spearman-{one}",
-                ranks.get(one),
-                note="" if one in ranks else "its inputs have no trees",
-            )
-            for one in TASKS
-        ),
+        ReportRow("delimiter", 100 * _mean(delimiter), note=_shares_text(delimiter)),
+        ReportRow("unskilled", 100 * _mean(unskilled), note=_shares_text(unskilled)),
+        *_local_rows(local_of_syntactic),
+        *_rank_rows(rank_correlation),
     ]
-    if TREES in ranks:
-        rows.append(Row(f"spearman-{TREES}", ranks[TREES], label=f"Spearman, {TREES}"))
-    claims = {
-        "delimiters": Verdict(_told(delimiter), bool(np.mean(list(delimiter.values())) > 0.5)),
-        "few-unskilled": Verdict(_told(unskilled), bool(np.mean(list(unskilled.values())) < 0.2)),
-        "local-syntactic": Verdict(_told(local), bool(np.mean(known) > 0.5))
-        if known
-        else untried("no head is syntactic"),
-        "rank": Verdict(
-            ", ".join(f"{t} {x:.2f}" for t, x in ranks.items()),
-            bool(np.mean(list(ranks.values())) > 0.7),
-        ),
-        "nsubj-next": _directions(trees),
-        "block-apart": _blocks(all_found.tasks, trees),
-    }
-    drawn = pictures("roles", all_found.tasks[0].roles, "venn", "overlap")
-    return Outcome(
-        rows, [block_table(all_found.tasks)], drawn, claims, all_found.differs, all_found.seen
+    verdicts = share_verdicts(delimiter, unskilled, local_of_syntactic, rank_correlation)
+    verdicts["nsubj-next"] = direction_verdict(results.syntactic)
+    verdicts["block-apart"] = block_verdict(results.tasks, results.syntactic)
+    return EntryResult(
+        rows,
+        [block_table(results.tasks)],
+        registered_figures("roles", results.tasks[0].roles, "venn", "overlap"),
+        verdicts,
+        results.deviations,
+        results.inputs,
     )
 
 
-def block_table(tasks: tuple[Scored, ...]) -> Table:
-    """Block heads by the printed formula and by the released score."""
-    rows: list[list[object]] = []
-    for one in tasks:
-        ceiling = float(one.roles["ceiling"].sel(role="block").max())
-        known = bool(one.roles["bias"].sel(role="block").notnull().any())
-        if not known:
-            rows.append([one.task, "one sentence: no block", "", "", "", "", ""])
+def _local_rows(local_of_syntactic: Mapping[str, float]) -> list[ReportRow]:
+    if not local_of_syntactic:
+        keys = ("local-low", "local-high", "local-mean")
+        return [ReportRow(key, None, note="no syntactic head") for key in keys]
+    shares = list(local_of_syntactic.values())
+    note = _shares_text(local_of_syntactic)
+    return [
+        ReportRow("local-low", 100 * min(shares), note=note),
+        ReportRow("local-high", 100 * max(shares), note=note),
+        ReportRow("local-mean", 100 * float(np.mean(shares)), note=note),
+    ]
+
+
+def _rank_rows(rank_correlation: Mapping[str, float]) -> list[ReportRow]:
+    rows = []
+    for task in TASKS:
+        note = "" if task in rank_correlation else "its inputs have no trees"
+        rows.append(ReportRow(f"spearman-{task}", rank_correlation.get(task), note=note))
+    if TREES in rank_correlation:
+        label = f"Spearman, {TREES}"
+        rows.append(ReportRow(f"spearman-{TREES}", rank_correlation[TREES], label=label))
+    return rows
+
+
+def share_verdicts(
+    delimiter: Mapping[str, float],
+    unskilled: Mapping[str, float],
+    local_of_syntactic: Mapping[str, float],
+    rank_correlation: Mapping[str, float],
+) -> dict[str, Verdict]:
+    """Judge the claims of Figure 4 on shares of heads and rank correlations, by task.
+
+    Parameters
+    ----------
+    delimiter, unskilled : mapping of str to float
+        The share of all heads that are delimiter heads, and that have no role.
+    local_of_syntactic : mapping of str to float
+        The share of syntactic heads that are local too; empty where no head is syntactic.
+    rank_correlation : mapping of str to float
+        Spearman's correlation of local and syntactic scores over heads.
+    """
+    verdicts = {
+        "delimiters": Verdict(_shares_text(delimiter), _mean(delimiter) > MOST),
+        "few-unskilled": Verdict(_shares_text(unskilled), _mean(unskilled) < MAX_UNSKILLED),
+        "local-syntactic": not_tried("no head is syntactic"),
+    }
+    if local_of_syntactic:
+        verdicts["local-syntactic"] = Verdict(
+            _shares_text(local_of_syntactic), _mean(local_of_syntactic) > MOST
+        )
+    ranks_text = ", ".join(f"{task} {value:.2f}" for task, value in rank_correlation.items())
+    verdicts["rank"] = Verdict(ranks_text, _mean(rank_correlation) > MIN_RANK_CORRELATION)
+    return verdicts
+
+
+def direction_verdict(with_trees: Sequence[TaskRoles]) -> Verdict:
+    """Judge whether nsubj heads attend to the next token and dobj heads to the previous one."""
+    if not with_trees:
+        return not_tried("no trees")
+    parts = []
+    as_claimed = []
+    for task_roles in with_trees:
+        nsubj_next = _count_both(task_roles.roles, "nsubj", "local:next")
+        nsubj_prev = _count_both(task_roles.roles, "nsubj", "local:prev")
+        dobj_prev = _count_both(task_roles.roles, "dobj", "local:prev")
+        dobj_next = _count_both(task_roles.roles, "dobj", "local:next")
+        parts.append(
+            f"{task_roles.task}: nsubj next {nsubj_next}, prev {nsubj_prev}; "
+            f"dobj prev {dobj_prev}, next {dobj_next}"
+        )
+        as_claimed.append(nsubj_next > nsubj_prev and dobj_prev > dobj_next)
+    return Verdict("; ".join(parts), bool(np.mean(as_claimed) > MOST))
+
+
+def _count_both(roles: xr.Dataset, first: str, second: str) -> int:
+    return int((has_role(roles, first) & has_role(roles, second)).sum())
+
+
+def block_verdict(tasks: Sequence[TaskRoles], with_trees: Sequence[TaskRoles]) -> Verdict:
+    """Judge whether few block heads are local or syntactic too."""
+    syntactic: np.ndarray | None = None
+    if with_trees:
+        syntactic = np.any([has_role(task.roles, "syntactic") for task in with_trees], axis=0)
+    shares = {}
+    for task_roles in tasks:
+        block_heads = has_role(task_roles.released, "block")
+        if not block_heads.any():
             continue
-        printed, released = (x["bias"].sel(role="block") for x in (one.roles, one.released))
-        counts = [int(has(x, "block").sum()) for x in (one.roles, one.released)]
-        tau = float(one.roles.attrs["tau"])
+        other_heads = has_role(task_roles.roles, "local")
+        if syntactic is not None:
+            other_heads = other_heads | syntactic
+        shares[task_roles.task] = overlap_share(other_heads, block_heads)
+    if not shares:
+        return not_tried("no head is a block head, as released either")
+    return Verdict(_shares_text(shares), _mean(shares) < FEW)
+
+
+def block_table(tasks: Sequence[TaskRoles]) -> ReportTable:
+    """Compare block heads by the printed formula and by the released score."""
+    rows: list[list[object]] = []
+    for task_roles in tasks:
+        printed = task_roles.roles["bias"].sel(role="block")
+        released = task_roles.released["bias"].sel(role="block")
+        if not bool(printed.notnull().any()):
+            rows.append([task_roles.task, "one sentence: no block", "", "", "", "", ""])
+            continue
         rows.append(
             [
-                one.task,
-                tau,
-                ceiling,
+                task_roles.task,
+                float(task_roles.roles.attrs["tau"]),
+                float(task_roles.roles["ceiling"].sel(role="block").max()),
                 float(printed.max()),
-                counts[0],
+                int(has_role(task_roles.roles, "block").sum()),
                 float(released.max()),
-                counts[1],
+                int(has_role(task_roles.released, "block").sum()),
             ]
         )
-    columns = ["task", "τ", "most a head can reach"]
-    columns += ["highest, printed", "block heads", "highest, released", "block heads "]
-    note = "Released: the bias times the entropy of the row, special tokens included."
-    return Table("Block heads by the printed formula and as released", columns, rows, note)
-
-
-def _told(values: dict[str, float]) -> str:
-    return ", ".join(f"{task} {100 * value:.1f} %" for task, value in values.items())
-
-
-def _directions(trees: tuple[Scored, ...]) -> Verdict:
-    told, holds = [], []
-    for one in trees:
-        numbers = [
-            (has(one.roles, relation) & has(one.roles, f"local:{side}")).sum()
-            for relation, side in (
-                ("nsubj", "next"),
-                ("nsubj", "prev"),
-                ("dobj", "prev"),
-                ("dobj", "next"),
-            )
-        ]
-        told.append(
-            f"{one.task}: nsubj next {numbers[0]}, prev {numbers[1]}; dobj prev {numbers[2]}, next {numbers[3]}"
-        )
-        holds.append(numbers[0] > numbers[1] and numbers[2] > numbers[3])
-    return Verdict("; ".join(told), bool(np.mean(holds) > 0.5)) if told else untried("no trees")
-
-
-def _blocks(tasks: tuple[Scored, ...], trees: tuple[Scored, ...]) -> Verdict:
-    shares = {}
-    syntactic = np.any([has(one.roles, "syntactic") for one in trees], axis=0) if trees else None
-    for one in tasks:
-        blocks = has(one.released, "block")
-        if blocks.any():
-            others = has(one.roles, "local")
-            shares[one.task] = share(others if syntactic is None else others | syntactic, blocks)
-    if not shares:
-        return untried("no head is a block head, as released either")
-    return Verdict(_told(shares), bool(np.mean(list(shares.values())) < 0.25))
-
-
-def grid(bench: Bench) -> Outcome:
-    """Figure 5: the grid of every task, and how many heads of each layer have which role."""
-    all_found = found(bench)
-    drawn = [
-        picture
-        for one in all_found.tasks
-        for picture in of_task(one.task, pictures("roles", one.roles, "grid"))
+    columns = [
+        "task",
+        "τ",
+        "most a head can reach",
+        "highest, printed",
+        "block heads",
+        "highest, released",
+        "block heads ",
     ]
-    layers = bench.model.layers
-    middle, syntax = (
-        depth(6, 10, layers),
-        depth(7, 9, layers),
-    )  # the paper's layers 5 to 9 and 6 to 8, from 0
-    last = depth(11, 12, layers)
-    trees, tasks = all_found.syntactic, all_found.tasks
-    first = _mean(
-        tasks, lambda one: float((has(one.roles, "cls") | has(one.roles, "sep"))[0].mean())
-    )
-    claims = {
-        "multi-middle": _more(trees or tasks, middle, lambda one: _skills(one).sum(-1) > 1),
-        "first-layer": Verdict(f"{100 * first:.0f} % of the first layer's heads", first < 0.25),
-        "only-delimiters": _only(tasks, range(layers - max(1, layers // 4), layers)),
-        "block-zeroth": _zeroth(tasks),
-        "syntactic-middle": _more(trees, syntax, lambda one: has(one.roles, "syntactic")),
-        "last-two": _last(trees, last),
-    }
+    note = "Released: the bias times the entropy of the row, special tokens included."
+    return ReportTable("Block heads by the printed formula and as released", columns, rows, note)
+
+
+# --- Figure 5 -------------------------------------------------------------------------------------
+
+
+def grid(context: ReproductionContext) -> EntryResult:
+    """Figure 5: the grid of every task, and how many heads of each layer have which role."""
+    results = role_results(context)
+    figures = []
     columns: dict[str, np.ndarray] = {}
-    for one in tasks:
-        columns |= {
-            f"{one.task}: {role}": has(one.roles, role).sum(1) for role in ("local", "delimiter")
-        }
-        columns[f"{one.task}: block (released)"] = has(one.released, "block").sum(1)
-    for one in trees:
-        columns[f"{one.task}: syntactic"] = has(one.roles, "syntactic").sum(1)
-    table = layer_table("Heads with each role", columns)
-    return Outcome((), [table], drawn, claims, all_found.differs, all_found.seen)
-
-
-def _skills(one: Scored) -> np.ndarray:
-    """Bool `[layer, head, role]` of the nine roles."""
-    return np.stack([has(one.roles, role) for role in FINE_ROLES], -1)
-
-
-def _mean(scored: tuple[Scored, ...], value: Callable[[Scored], float]) -> float:
-    return float(np.mean([value(one) for one in scored]))
-
-
-def _more(
-    scored: tuple[Scored, ...], inside: range, which: Callable[[Scored], np.ndarray]
-) -> Verdict:
-    """More such heads a layer in these layers than in the others."""
-    if not scored:
-        return untried("no inputs have trees")
-    here = _mean(scored, lambda one: float(which(one)[list(inside)].sum(1).mean()))
-    others = [i for i in range(len(which(scored[0]))) if i not in inside]
-    if not others:
-        return untried("the model has too few layers")
-    elsewhere = _mean(scored, lambda one: float(which(one)[others].sum(1).mean()))
-    return Verdict(
-        f"{here:.1f} heads a layer in {words(inside)}, {elsewhere:.1f} in the others",
-        here > elsewhere,
+    for task_roles in results.tasks:
+        task = task_roles.task
+        task_figures = registered_figures("roles", task_roles.roles, "grid")
+        figures += figures_of_task(task, task_figures)
+        for role in ("local", "delimiter"):
+            columns[f"{task}: {role}"] = has_role(task_roles.roles, role).sum(1)
+        columns[f"{task}: block (released)"] = has_role(task_roles.released, "block").sum(1)
+    for task_roles in results.syntactic:
+        syntactic = has_role(task_roles.roles, "syntactic")
+        columns[f"{task_roles.task}: syntactic"] = syntactic.sum(1)
+    return EntryResult(
+        (),
+        [layer_table("Heads with each role", columns)],
+        figures,
+        layer_verdicts(results.tasks, results.syntactic, context.model.layers),
+        results.deviations,
+        results.inputs,
     )
 
 
-def _only(tasks: tuple[Scored, ...], last: range) -> Verdict:
-    alone = skilled = 0
-    for one in tasks:
-        skills = _skills(one)[list(last)]
-        delimiters = [FINE_ROLES.index("cls"), FINE_ROLES.index("sep")]
-        others = np.delete(skills, delimiters, -1).any(-1)
-        skilled += int(skills.any(-1).sum())
-        alone += int((skills[..., delimiters].any(-1) & ~others).sum())
-    if not skilled:
-        return untried(f"no head of {words(last)} has a role")
-    return Verdict(f"{alone} of {skilled} heads in {words(last)}", alone > skilled / 2)
+def layer_verdicts(
+    tasks: Sequence[TaskRoles], with_trees: Sequence[TaskRoles], n_layers: int
+) -> dict[str, Verdict]:
+    """Judge the claims of Figure 5 on the layers of roles.
+
+    Parameters
+    ----------
+    tasks : sequence of TaskRoles
+        The roles on each task's inputs.
+    with_trees : sequence of TaskRoles
+        The roles on inputs with trees.
+    n_layers : int
+        The layers of the model.
+    """
+    # The paper's layers 5 to 9 and 6 to 8 count from 0.
+    middle = layers_at_depth(6, 10, n_layers)
+    syntactic_middle = layers_at_depth(7, 9, n_layers)
+    last_two = layers_at_depth(11, 12, n_layers)
+    last_quarter = range(n_layers - max(1, n_layers // 4), n_layers)
+    return {
+        "multi-middle": _more_heads_verdict(with_trees or tasks, middle, _is_multifunctional),
+        "first-layer": _first_layer_verdict(tasks),
+        "only-delimiters": _only_delimiters_verdict(tasks, last_quarter),
+        "block-zeroth": _zeroth_layer_verdict(tasks),
+        "syntactic-middle": _more_heads_verdict(with_trees, syntactic_middle, _is_syntactic),
+        "last-two": _last_layers_verdict(with_trees, last_two),
+    }
 
 
-def _zeroth(tasks: tuple[Scored, ...]) -> Verdict:
-    pairs = [one for one in tasks if bool(one.released["bias"].sel(role="block").notnull().any())]
-    if not pairs:
-        return untried("no task of two sentences")
-    share = _mean(tuple(pairs), lambda one: float(has(one.released, "block")[0].mean()))
-    return Verdict(f"{100 * share:.0f} % of layer 0, as released", share > 0.5)
+def _all_roles(task_roles: TaskRoles) -> np.ndarray:
+    """Return which heads have each of the nine roles, bool `[layer, head, role]`."""
+    return np.stack([has_role(task_roles.roles, role) for role in FINE_ROLES], -1)
 
 
-def _last(trees: tuple[Scored, ...], last: range) -> Verdict:
-    if not trees:
-        return untried("no inputs have trees")
-    share = _mean(trees, lambda one: float(has(one.roles, "syntactic")[list(last)].mean()))
-    return Verdict(f"{100 * share:.0f} % of the heads of {words(last)}", share < 0.25)
+def _is_multifunctional(task_roles: TaskRoles) -> np.ndarray:
+    return np.asarray(_all_roles(task_roles).sum(-1) > 1)
+
+
+def _is_syntactic(task_roles: TaskRoles) -> np.ndarray:
+    return has_role(task_roles.roles, "syntactic")
+
+
+def _more_heads_verdict(
+    results: Sequence[TaskRoles],
+    layers: range,
+    select_heads: Callable[[TaskRoles], np.ndarray],
+) -> Verdict:
+    """Judge whether these layers have more selected heads than the other layers, a layer."""
+    if not results:
+        return not_tried("no inputs have trees")
+    inside = []
+    outside = []
+    for task_roles in results:
+        heads_by_layer = select_heads(task_roles).sum(1)
+        other_layers = [layer for layer in range(len(heads_by_layer)) if layer not in layers]
+        if not other_layers:
+            return not_tried("the model has too few layers")
+        inside.append(heads_by_layer[list(layers)].mean())
+        outside.append(heads_by_layer[other_layers].mean())
+    mean_inside = float(np.mean(inside))
+    mean_outside = float(np.mean(outside))
+    ours = (
+        f"{mean_inside:.1f} heads a layer in {layers_text(layers)}, {mean_outside:.1f} in the "
+        "others"
+    )
+    return Verdict(ours, mean_inside > mean_outside)
+
+
+def _first_layer_verdict(tasks: Sequence[TaskRoles]) -> Verdict:
+    shares = []
+    for task_roles in tasks:
+        is_delimiter = has_role(task_roles.roles, "cls") | has_role(task_roles.roles, "sep")
+        shares.append(is_delimiter[0].mean())
+    share = float(np.mean(shares))
+    return Verdict(f"{100 * share:.0f} % of the first layer's heads", share < FEW)
+
+
+def _only_delimiters_verdict(tasks: Sequence[TaskRoles], layers: range) -> Verdict:
+    """Judge whether most heads with a role in the last layers are delimiter heads and nothing
+    else."""
+    delimiter_roles = [FINE_ROLES.index("cls"), FINE_ROLES.index("sep")]
+    n_skilled = 0
+    n_delimiter_only = 0
+    for task_roles in tasks:
+        roles = _all_roles(task_roles)[list(layers)]
+        is_delimiter = roles[..., delimiter_roles].any(-1)
+        has_other_role = np.delete(roles, delimiter_roles, -1).any(-1)
+        n_skilled += int(roles.any(-1).sum())
+        n_delimiter_only += int((is_delimiter & ~has_other_role).sum())
+    if not n_skilled:
+        return not_tried(f"no head of {layers_text(layers)} has a role")
+    ours = f"{n_delimiter_only} of {n_skilled} heads in {layers_text(layers)}"
+    return Verdict(ours, n_delimiter_only > n_skilled / 2)
+
+
+def _zeroth_layer_verdict(tasks: Sequence[TaskRoles]) -> Verdict:
+    shares = []
+    for task_roles in tasks:
+        # A task of single sentences has no blocks.
+        if bool(task_roles.released["bias"].sel(role="block").notnull().any()):
+            shares.append(has_role(task_roles.released, "block")[0].mean())
+    if not shares:
+        return not_tried("no task of two sentences")
+    share = float(np.mean(shares))
+    return Verdict(f"{100 * share:.0f} % of layer 0, as released", share > MOST)
+
+
+def _last_layers_verdict(with_trees: Sequence[TaskRoles], layers: range) -> Verdict:
+    if not with_trees:
+        return not_tried("no inputs have trees")
+    shares = [_is_syntactic(task_roles)[list(layers)].mean() for task_roles in with_trees]
+    share = float(np.mean(shares))
+    return Verdict(f"{100 * share:.0f} % of the heads of {layers_text(layers)}", share < FEW)

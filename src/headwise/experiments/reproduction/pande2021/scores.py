@@ -9,14 +9,20 @@ from headwise.analyses.roles.sieves import find_sieve
 from headwise.analyses.roles.sieves.tokens import token_axes
 from headwise.analyses.roles.significance import COARSE_ROLES, undecided_share
 from headwise.core.labels import head_name
-from headwise.experiments.reproduction.bench import Bench
-from headwise.experiments.reproduction.pande2021.tasks import found
-from headwise.experiments.reproduction.schema import Outcome, Picture, Row, Table, Verdict
-from headwise.experiments.reproduction.shared import pictures
+from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.pande2021.tasks import role_results
+from headwise.experiments.reproduction.schema import (
+    EntryResult,
+    ReportFigure,
+    ReportRow,
+    ReportTable,
+    Verdict,
+)
+from headwise.experiments.reproduction.shared import registered_figures
 from headwise.plots import style
 from headwise.text import Example
 
-# Two sentences with their trees, as the paper's own example has them.
+# Two sentences with their trees, like the paper's own example.
 WORDS = ("old", "dogs", "bark", "loudly", ".")
 PAIR = ("cats", "hear", "the", "loud", "dogs", ".")
 HEADS = (1, 2, -1, 2, 2, 6, -1, 9, 9, 6, 6)
@@ -33,121 +39,140 @@ RELATIONS = (
     "dobj",
     "punct",
 )
-SHOWN = ("block", "nsubj", "local", "amod", "delimiter")
+DRAWN_SIEVES = ("block", "nsubj", "local", "amod", "delimiter")
+MAX_UNDECIDED = 0.05  # share of p-values between both ends (§5)
 
 
-def sieves(bench: Bench) -> Outcome:
+def sieves(context: ReproductionContext) -> EntryResult:
     """Figure 1: the sieves of one input, for every token at once."""
     example = Example(words=WORDS, words_pair=PAIR, heads=HEADS, relations=RELATIONS)
-    row = bench.model.encoder.encode(example, 0)
+    row = context.model.encoder.encode(example, 0)
     assert row is not None
+    n_tokens = len(row)
     with style.context():
-        fig = style.new_figure(style.PAGE, 2.1)
-        for ax, name in zip(fig.subplots(1, len(SHOWN)), SHOWN, strict=True):
-            matrix = np.broadcast_to(
-                find_sieve(name).function(*token_axes(row)), (len(row), len(row))
-            )
-            ax.imshow(matrix, cmap=style.SEQUENTIAL, interpolation="nearest")
-            ax.set(xticks=[], yticks=[])
-            ax.set_title(name, loc="center", fontsize=style.SMALL)
+        figure = style.new_figure(style.PAGE, 2.1)
+        axes = figure.subplots(1, len(DRAWN_SIEVES))
+        for axis, name in zip(axes, DRAWN_SIEVES, strict=True):
+            sieve = find_sieve(name).function(*token_axes(row))
+            matrix = np.broadcast_to(sieve, (n_tokens, n_tokens))
+            axis.imshow(matrix, cmap=style.SEQUENTIAL, interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+            axis.set_title(name, loc="center", fontsize=style.SMALL)
         notes = [
-            "Rows: the token that looks; columns: what it should look at",
+            "Rows: attending tokens; columns: the tokens of the sieve",
             "No interval: sets of tokens",
         ]
-        drawn = style.complete(fig, f"Sieves of: {' '.join(row.tokens)}", notes)
+        drawing = style.complete(figure, f"Sieves of: {' '.join(row.tokens)}", notes)
     caption = "Bright: the tokens of the sieve. The paper draws one token of each."
-    return Outcome(pictures=[Picture("sieves", "Sieves of one input", caption, drawn)])
+    return EntryResult(figures=[ReportFigure("sieves", "Sieves of one input", caption, drawing)])
 
 
-def one_head(bench: Bench) -> Outcome:
+def one_head(context: ReproductionContext) -> EntryResult:
     """Figure 2: the scores of the head whose test is least decided; means against tests."""
-    all_found = found(bench)
-    rows, skewed, known, only = [], 0, 0, 0
-    for one in all_found.tasks:
-        roles = one.roles
-        above, count = _skewed(roles)
-        skewed, known = skewed + above, known + count
-        mean_only = int(roles["mean_only"].sum())
-        only += mean_only
-        rows.append(
-            [
-                one.task,
-                int(roles["role_by_mean"].sum()),
-                int(roles["role_by_test"].sum()),
-                mean_only,
-            ]
-        )
-    claims = {
-        "skewed": Verdict(f"{skewed} of {known} heads and roles", skewed > known / 2),
-        "averages": Verdict(f"{only} roles of heads, over all tasks", only > 0),
-    }
-    table = Table(
-        "Roles by mean and by test", ["task", "by mean over τ", "by test", "by mean alone"], rows
+    results = role_results(context)
+    rows = []
+    n_skewed = 0
+    n_scores = 0
+    n_by_mean_only = 0
+    for task_roles in results.tasks:
+        roles = task_roles.roles
+        task_skewed, task_scores = count_skewed(roles)
+        n_skewed += task_skewed
+        n_scores += task_scores
+        by_mean_only = int(roles["mean_only"].sum())
+        n_by_mean_only += by_mean_only
+        by_mean = int(roles["role_by_mean"].sum())
+        by_test = int(roles["role_by_test"].sum())
+        rows.append([task_roles.task, by_mean, by_test, by_mean_only])
+    columns = ["task", "by mean over τ", "by test", "by mean alone"]
+    return EntryResult(
+        (),
+        [ReportTable("Roles by mean and by test", columns, rows)],
+        registered_figures("roles", results.tasks[0].roles, "scores", "labels"),
+        score_verdicts(n_skewed, n_scores, n_by_mean_only),
+        results.deviations,
+        results.inputs,
     )
-    first = all_found.tasks[0]
-    drawn = pictures("roles", first.roles, "scores", "labels")
-    return Outcome((), [table], drawn, claims, all_found.differs, all_found.seen)
 
 
-def _skewed(roles: xr.Dataset) -> tuple[int, int]:
-    """Heads and coarse roles whose mean lies above their median's bin, and all of them."""
+def score_verdicts(n_skewed: int, n_scores: int, n_by_mean_only: int) -> dict[str, Verdict]:
+    """Judge the claims on skewed scores: how many of all are skewed, and how many roles the mean
+    alone gives."""
+    return {
+        "skewed": Verdict(f"{n_skewed} of {n_scores} heads and roles", n_skewed > n_scores / 2),
+        "averages": Verdict(f"{n_by_mean_only} roles of heads, over all tasks", n_by_mean_only > 0),
+    }
+
+
+def count_skewed(roles: xr.Dataset) -> tuple[int, int]:
+    """Count heads and coarse roles whose mean lies above their median's bin, and all of them."""
     counts = roles["histogram"].transpose("layer", "head", "role", "bin").values
-    low = roles["bin_low"].values
-    high = np.append(low[1:], low[-1] * 2)
-    chosen = [i for i, role in enumerate(roles["role"].values) if role in COARSE_ROLES]
-    total = counts.sum(-1)
-    place = (np.cumsum(counts, -1) < total[..., None] / 2).sum(-1)
-    middle = (low[place] + high[place]) / 2
+    bin_low = roles["bin_low"].values
+    bin_high = np.append(bin_low[1:], bin_low[-1] * 2)
+    n_inputs = counts.sum(-1)
+    below_median = np.cumsum(counts, -1) < n_inputs[..., None] / 2
+    median_bin = below_median.sum(-1)
+    median = (bin_low[median_bin] + bin_high[median_bin]) / 2
     mean = roles["bias"].transpose("layer", "head", "role").values
-    known = total[..., chosen] > 0
-    return int(((mean > middle)[..., chosen] & known).sum()), int(known.sum())
+    coarse = [index for index, role in enumerate(roles["role"].values) if role in COARSE_ROLES]
+    is_known = n_inputs[..., coarse] > 0
+    is_skewed = (mean > median)[..., coarse] & is_known
+    return int(is_skewed.sum()), int(is_known.sum())
 
 
-def p_values(bench: Bench) -> Outcome:
+def p_values(context: ReproductionContext) -> EntryResult:
     """Figure 3: the mean of all scores, τ, and the share of p-values that decide nothing."""
-    all_found = found(bench)
-    every = [*all_found.tasks, *([all_found.trees] if all_found.trees else [])]
-    means = {one.task: float(one.roles.attrs["tau_mean_paper"]) for one in every}
-    taus = {one.task: float(one.roles.attrs["tau"]) for one in every}
-    coarse = [
-        one.roles["p_value"].sel(role=[r for r in COARSE_ROLES if r in one.roles["role"]]).values
-        for one in every
-    ]
-    between = undecided_share(np.concatenate([values.ravel() for values in coarse]))
-    tau = float(np.floor(np.mean(list(means.values()))) + 1)
+    results = role_results(context)
+    means = {}
+    taus = {}
+    coarse_p_values = []
+    table_rows = []
+    for task_roles in results.with_trees:
+        roles = task_roles.roles
+        means[task_roles.task] = float(roles.attrs["tau_mean_paper"])
+        taus[task_roles.task] = float(roles.attrs["tau"])
+        coarse = [role for role in COARSE_ROLES if role in roles["role"]]
+        coarse_p_values.append(roles["p_value"].sel(role=coarse).values.ravel())
+        table_rows.append([task_roles.task, *least_decided(roles)])
+    share_undecided = undecided_share(np.concatenate(coarse_p_values))
+    mean = float(np.mean(list(means.values())))
+    tau = float(np.floor(mean) + 1)
+    mean_note = ", ".join(f"{task} {value:.2f}" for task, value in means.items())
+    tau_note = ", ".join(f"{task} {value:g}" for task, value in taus.items())
     rows = [
-        Row(
-            "mean",
-            float(np.mean(list(means.values()))),
-            note=", ".join(f"{t} {m:.2f}" for t, m in means.items()),
-        ),
-        Row(
-            "tau",
-            tau,
-            note="each set of inputs has its own: "
-            + ", ".join(f"{t} {x:g}" for t, x in taus.items()),
-        ),
-        Row("undecided", 100 * between, note="local, syntactic, block and delimiter"),
+        ReportRow("mean", mean, note=mean_note),
+        ReportRow("tau", tau, note=f"each set of inputs has its own: {tau_note}"),
+        ReportRow("undecided", 100 * share_undecided, note="local, syntactic, block and delimiter"),
     ]
-    claims = {"bimodal": Verdict(f"{100 * between:.1f} %", between <= 0.05)}
-    table = Table(
+    table = ReportTable(
         "Least decided head of each set of inputs",
         ["inputs", "head", "role", "mean bias", "p"],
-        [[one.task, *_least(one.roles)] for one in every],
+        table_rows,
     )
-    drawn = pictures("roles", all_found.tasks[0].roles, "p-values")
-    return Outcome(rows, [table], drawn, claims, all_found.differs, all_found.seen)
+    return EntryResult(
+        rows,
+        [table],
+        registered_figures("roles", results.tasks[0].roles, "p-values"),
+        {"bimodal": bimodal_verdict(share_undecided)},
+        results.deviations,
+        results.inputs,
+    )
 
 
-def _least(roles: xr.Dataset) -> list[object]:
-    p = roles["p_value"].transpose("layer", "head", "role").values
-    layer, head, role = np.unravel_index(
-        int(np.argmin(np.where(np.isfinite(p), np.abs(p - 0.5), np.inf))), p.shape
-    )
-    bias = roles["bias"].transpose("layer", "head", "role").values[layer, head, role]
+def bimodal_verdict(share_undecided: float) -> Verdict:
+    """Judge whether almost all p-values lie at either end."""
+    return Verdict(f"{100 * share_undecided:.1f} %", share_undecided <= MAX_UNDECIDED)
+
+
+def least_decided(roles: xr.Dataset) -> list[object]:
+    """Return the head and role whose p-value is nearest to one half, with mean bias and p."""
+    p_value = roles["p_value"].transpose("layer", "head", "role").values
+    distance = np.where(np.isfinite(p_value), np.abs(p_value - 0.5), np.inf)
+    layer, head, role = np.unravel_index(int(np.argmin(distance)), p_value.shape)
+    bias = roles["bias"].transpose("layer", "head", "role").values
     return [
         head_name(int(layer), int(head)),
         str(roles["role"].values[role]),
-        float(bias),
-        float(p[layer, head, role]),
+        float(bias[layer, head, role]),
+        float(p_value[layer, head, role]),
     ]

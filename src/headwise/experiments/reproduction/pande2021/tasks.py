@@ -1,31 +1,36 @@
-"""What Pande et al. 2021 read: inputs of four tasks, each with the model fine-tuned on it; and what
-stands in."""
+"""The inputs of Pande et al. 2021 (four tasks, each with the model fine-tuned on it), their
+substitutes, and the roles of heads on them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import xarray as xr
 
-from headwise.analyses.contract import make_analysis
+from headwise.analyses.contract import Analysis, make_analysis
 from headwise.analyses.released import RELEASED
-from headwise.experiments.reproduction.bench import Bench
+from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.schema import NotRunError
-from headwise.experiments.reproduction.shared import between, of_each, sizes_differ
+from headwise.experiments.reproduction.shared import (
+    compute_by_task,
+    sample_by_length,
+    size_deviation,
+)
 from headwise.models import HeadModel
 from headwise.text import Corpus, annotate
 
 TASKS = ("QNLI", "QQP", "MRPC", "SST-2")
-INPUTS, QUICK = 1000, 40
-LONGEST = 128
-ROLES = "local,syntactic,block,delimiter,nsubj,dobj,amod,advmod,cls,sep,local:prev,local:next"
-TREES = "trees"  # the stand-in for parsed inputs
+RECIPE = "pande"
+N_INPUTS = 1000
+N_INPUTS_QUICK = 40
+TOKEN_RANGE = (3, 128)
+SIEVES = "local,syntactic,block,delimiter,nsubj,dobj,amod,advmod,cls,sep,local:prev,local:next"
+TREES = "trees"  # stands for a task where roles are measured on a treebank
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scored:
+class TaskRoles:
     """The roles of the model of one task on that task's inputs, as printed and as released."""
 
     task: str
@@ -35,82 +40,110 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """Every task that could be had; `trees` is the same model on a treebank where the inputs are
-    not parsed."""
+class RoleResults:
+    """The roles of every available task; `trees` holds the pre-trained model's on a treebank where
+    the inputs are not parsed."""
 
-    tasks: tuple[Scored, ...]
-    trees: Scored | None
-    differs: tuple[str, ...]
-    seen: dict[str, str]
+    tasks: tuple[TaskRoles, ...]
+    trees: TaskRoles | None
+    deviations: tuple[str, ...]
+    inputs: dict[str, str]
 
     @property
-    def syntactic(self) -> tuple[Scored, ...]:
-        """What syntactic roles are read off."""
-        parsed = tuple(one for one in self.tasks if one.parsed)
-        return parsed or ((self.trees,) if self.trees else ())
+    def syntactic(self) -> tuple[TaskRoles, ...]:
+        """The results with syntactic roles: the parsed tasks, else the treebank."""
+        parsed = tuple(task for task in self.tasks if task.parsed)
+        if parsed:
+            return parsed
+        return () if self.trees is None else (self.trees,)
+
+    @property
+    def with_trees(self) -> tuple[TaskRoles, ...]:
+        """All tasks, and the treebank where there is one."""
+        return self.tasks if self.trees is None else (*self.tasks, self.trees)
 
 
-def roles(bench: Bench, released: bool, tau: float | str = "paper") -> Any:
-    """The analysis with the paper's bare rule."""
-    reading = RELEASED if released else bench.options.reading
-    bare = {"min_effect": 0.0, "random_models": 0, "bootstrap": 0}
-    return make_analysis("roles", {"sieves": ROLES, "tau": tau, "reading": reading, **bare})
+def role_analysis(
+    context: ReproductionContext, released: bool, tau: float | str = "paper"
+) -> Analysis:
+    """Make the roles analysis with the paper's rule: no least effect, no random models, no
+    bootstrap."""
+    parameters = {
+        "sieves": SIEVES,
+        "tau": tau,
+        "reading": RELEASED if released else context.options.reading,
+        "min_effect": 0.0,
+        "random_models": 0,
+        "bootstrap": 0,
+    }
+    return make_analysis("roles", parameters)
 
 
-def task_inputs(bench: Bench, task: str, model: HeadModel) -> tuple[Corpus, list[str]]:
-    """At most 1000 inputs of a task's dev part, parsed where a parser is given."""
-    examples = list(bench.task(task, train=False).dev)
-    corpus, lengths = between(
-        examples, task, bench.count(INPUTS, QUICK), (3, LONGEST), model, bench.seed
-    )
-    differs = sizes_differ(bench, len(lengths), INPUTS, f"inputs ({task})")
-    return annotate(corpus, bench.options.parser) if bench.options.parser else corpus, differs
+def task_inputs(
+    context: ReproductionContext, task: str, model: HeadModel
+) -> tuple[Corpus, list[str]]:
+    """Return at most 1000 inputs of a task's dev part, parsed where the options name a parser."""
+    examples = list(context.task(task, train=False).dev)
+    count = context.sample_size(N_INPUTS, N_INPUTS_QUICK)
+    corpus, lengths = sample_by_length(examples, task, count, TOKEN_RANGE, model, context.seed)
+    deviations = size_deviation(context, len(lengths), N_INPUTS, f"inputs ({task})")
+    if context.options.parser:
+        corpus = annotate(corpus, context.options.parser)
+    return corpus, deviations
 
 
-def found(bench: Bench) -> Found:
-    """The roles of all tasks; computed once, and kept by the bench."""
-    return bench.remember("roles", lambda: _compute(bench))
+def role_results(context: ReproductionContext) -> RoleResults:
+    """Return the roles of all tasks; computed once for all entries."""
+    return context.compute_once("roles", partial(_compute_roles, context))
 
 
-def _compute(bench: Bench) -> Found:
-    tasks, told = of_each(TASKS, partial(on_task, bench))
-    seen = {task: f"{scored.roles.attrs['inputs']:,} inputs" for task, scored in tasks.items()}
-    differs = ["Inputs of the dev parts in place of the test parts.", *told]
+def _compute_roles(context: ReproductionContext) -> RoleResults:
+    by_task, task_deviations = compute_by_task(TASKS, partial(roles_of_task, context))
+    inputs = {}
+    for task, task_roles in by_task.items():
+        inputs[task] = f"{task_roles.roles.attrs['inputs']:,} inputs"
+    deviations = ["Inputs of the dev parts in place of the test parts.", *task_deviations]
     trees = None
-    if not bench.options.parser:
-        differs.append(
-            "No parser was given (--parser), so that the inputs have no trees: syntactic roles are those of the "
-            "pre-trained model on a treebank's sentences, with gold trees."
+    if not context.options.parser:
+        deviations.append(
+            "No parser was given, so that the inputs have no trees: syntactic roles are those of "
+            "the pre-trained model on a treebank's sentences, with gold trees."
         )
-        trees = on_trees(bench)
-        seen[TREES] = f"{trees.roles.attrs['inputs']:,} sentences"
-    return Found(tuple(tasks.values()), trees, tuple(differs), seen)
+        trees = roles_on_treebank(context)
+        inputs[TREES] = f"{trees.roles.attrs['inputs']:,} sentences"
+    return RoleResults(tuple(by_task.values()), trees, tuple(deviations), inputs)
 
 
-def on_task(bench: Bench, task: str) -> tuple[Scored, list[str]]:
-    """One task: its fine-tuned model where there is one or can be one, else the model as it is."""
-    bench.data.path(f"glue-{task}-dev")
+def roles_of_task(context: ReproductionContext, task: str) -> tuple[TaskRoles, list[str]]:
+    """Compute the roles of a task's fine-tuned model, or of the model as it is where there is
+    none."""
+    context.data.path(f"glue-{task}-dev")  # raises where the inputs are missing
     try:
-        with bench.finetuned(task, "pande") as (model, told):
-            corpus, differs = task_inputs(bench, task, model)
-            return _scored(bench, task, corpus, model), [f"{told}.", *differs]
+        with context.open_finetuned(task, RECIPE) as (model, origin):
+            corpus, deviations = task_inputs(context, task, model)
+            return _compute_task_roles(context, task, corpus, model), [f"{origin}.", *deviations]
     except NotRunError as error:
-        corpus, differs = task_inputs(bench, task, bench.model)
-        told = f"{task}: the model as it is, not fine-tuned ({str(error).rstrip('.')})."
-        return _scored(bench, task, corpus, bench.model), [told, *differs]
+        corpus, deviations = task_inputs(context, task, context.model)
+        origin = f"{task}: the model as it is, not fine-tuned ({str(error).rstrip('.')})."
+        task_roles = _compute_task_roles(context, task, corpus, context.model)
+        return task_roles, [origin, *deviations]
 
 
-def on_trees(bench: Bench) -> Scored:
-    """The model as it is on sentences with gold trees."""
-    name, count = bench.data.first("ewt-dev", "pud-en"), bench.count(INPUTS, QUICK)
-    corpus, _ = bench.text(name, count, "")
-    return _scored(bench, TREES, corpus, bench.model)
+def roles_on_treebank(context: ReproductionContext) -> TaskRoles:
+    """Compute the roles of the model as it is on sentences with gold trees."""
+    name = context.data.first("ewt-dev", "pud-en")
+    count = context.sample_size(N_INPUTS, N_INPUTS_QUICK)
+    corpus, _ = context.corpus_or_built_in(name, count, "")
+    return _compute_task_roles(context, TREES, corpus, context.model)
 
 
-def _scored(bench: Bench, task: str, corpus: Corpus, model: HeadModel) -> Scored:
-    as_printed = bench.watch(corpus, roles(bench, False), model=model)
-    tau = float(as_printed.attrs["tau"])
-    as_released = bench.watch(corpus, roles(bench, True, tau), model=model)
-    parsed = bool(as_printed["bias"].sel(role="syntactic").notnull().any())
-    return Scored(task, as_printed, as_released, parsed)
+def _compute_task_roles(
+    context: ReproductionContext, task: str, corpus: Corpus, model: HeadModel
+) -> TaskRoles:
+    printed_roles = context.run_analysis(corpus, role_analysis(context, False), model=model)
+    # The released score is tested against the τ of the printed one.
+    tau = float(printed_roles.attrs["tau"])
+    released_analysis = role_analysis(context, True, tau)
+    released_roles = context.run_analysis(corpus, released_analysis, model=model)
+    is_parsed = bool(printed_roles["bias"].sel(role="syntactic").notnull().any())
+    return TaskRoles(task, printed_roles, released_roles, is_parsed)

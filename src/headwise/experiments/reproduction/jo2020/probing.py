@@ -1,0 +1,510 @@
+"""Probing every head: all tables and figures except those of downstream tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+from scipy.stats import spearmanr
+
+from headwise.analyses.probing.analysis import default_settings, probe
+from headwise.analyses.probing.fit import ProbingOptions
+from headwise.core.labels import head_name
+from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.jo2020.reference import (
+    BERT_BASE,
+    ReleasedAccuracies,
+    released_accuracies,
+)
+from headwise.experiments.reproduction.schema import (
+    EntryResult,
+    NotRunError,
+    ReportRow,
+    ReportTable,
+    Verdict,
+)
+from headwise.experiments.reproduction.shared import not_tried, registered_figures
+from headwise.text.known_tasks import SENTEVAL
+from headwise.text.tasks import read_tasks
+
+# Sentences for training, validation and testing.
+PAPER_SIZES = (100_000, 10_000, 10_000)
+QUICK_SIZES = (240, 120, 240)
+FIGURE_3_TASKS = (
+    "sentence_length",
+    "tree_depth",
+    "subj_number",
+    "bigram_shift",
+    "coordination_inversion",
+    "odd_man_out",
+)
+POOLINGS = {"last": "last_layer", "best": "best_layer", "top": "top_heads"}
+# Tasks that the paper places in lower, middle and upper layers (§4.2).
+LOWER_TASKS = ("sentence_length", "tree_depth")
+MIDDLE_TASKS = ("subj_number", "coordination_inversion")
+UPPER_TASKS = ("bigram_shift", "odd_man_out")
+N_TOP_OF_LAYER = 3  # heads of a layer whose mean places a task
+MIN_LOCALISATION = 0.2
+MIN_CORRELATION = 0.5
+VERDICT_TEXTS = {True: "holds", False: "does not hold", None: "not tried"}
+N_TOP_HEADS = 12
+# Table 3's top-12 heads of BERT-base, in SentEval's order.
+PRINTED_TOP_HEADS = (95.0, 73.1, 38.3, 84.2, 88.3, 89.0, 88.2, 83.4, 65.1, 74.6)
+MISSING_TASK = "a task was not given"
+
+
+def task_title(task: str) -> str:
+    """Return the paper's name of a SentEval task."""
+    title, _ = SENTEVAL[task]
+    return title
+
+
+# --- data and probes ------------------------------------------------------------------------------
+
+
+def probing_options(context: ReproductionContext) -> tuple[ProbingOptions, list[str]]:
+    """Return the paper's solver with five folds and no standardisation, or least squares on one
+    split in a quick run; and the deviations."""
+    defaults = default_settings(context.model, context.seed)
+    if context.options.quick:
+        settings = replace(defaults, solver="ridge")
+        deviations = [
+            "Least squares on standardised vectors and one split, in place of logistic regression "
+            "and five folds."
+        ]
+    else:
+        settings = replace(defaults, solver="senteval", folds=5, standardize=False)
+        deviations = []
+    n_train, n_validation, n_test = map(context.sample_size, PAPER_SIZES, QUICK_SIZES)
+    options = ProbingOptions(
+        settings,
+        limits=(n_train, n_validation, n_test),
+        greedy=False,
+        control=False,
+        curve=(),
+        seed=context.seed,
+    )
+    return options, deviations
+
+
+def available_tasks(context: ReproductionContext) -> tuple[dict[str, Path], list[str]]:
+    """Return the files of the probing tasks, and a sentence on each missing one."""
+    files = {}
+    missing = []
+    deviations = []
+    for name in SENTEVAL:
+        data_set = f"senteval-{name}"
+        path = context.data.find(data_set)
+        if path is not None:
+            files[name] = path
+        else:
+            missing.append(context.data.missing(data_set))
+            deviations.append(f"{task_title(name)}: {context.data.missing(data_set)}.")
+    if not files:
+        raise NotRunError(missing[0])
+    return files, deviations
+
+
+def probed_tasks(context: ReproductionContext) -> tuple[xr.Dataset, dict[str, str], list[str]]:
+    """Probe all available tasks, once for all entries."""
+    files, missing = available_tasks(context)
+    options, deviations = probing_options(context)
+    identity = {
+        "tasks": list(files),
+        "options": options.identity(),
+        "limits": list(options.limits),
+    }
+    run = partial(
+        probe,
+        context.model,
+        list(files.values()),
+        options,
+        store=context.store,
+        progress=context.report_progress,
+    )
+    result = context.stored_dataset("probing", identity, run)
+    n_train = result["train_n"].values
+    if n_train.min() < PAPER_SIZES[0]:
+        deviations.append(
+            f"{n_train.min():,} to {n_train.max():,} training sentences a task in place of 100,000."
+        )
+    deviations += missing
+    n_test = result["accuracy_n"].max(("layer", "head")).values
+    inputs = {
+        "tasks": f"{len(files)} tasks, {int(n_test.min()):,} to {int(n_test.max()):,} test "
+        "sentences"
+    }
+    return result, inputs, deviations
+
+
+def _task_names(result: xr.Dataset) -> list[str]:
+    return [str(task) for task in result["task"].values]
+
+
+def _has_released(context: ReproductionContext) -> bool:
+    return context.data.find("jo2020") is not None
+
+
+# --- Figures 3, 6 and 7 ---------------------------------------------------------------------------
+
+
+def heads(context: ReproductionContext, entry: str) -> EntryResult:
+    """Figures 3, 6 and 7: heat maps; Figure 3 has six of the tasks and the claims."""
+    result, inputs, deviations = probed_tasks(context)
+    drawn_tasks = _task_names(result)
+    if entry == "fig3":
+        drawn_tasks = [task for task in drawn_tasks if task in FIGURE_3_TASKS]
+    figure_name = "heads" if entry == "fig7" else "heads-sorted"
+    figures = registered_figures("probing", result.sel(task=drawn_tasks), figure_name)
+    if entry != "fig3":
+        return EntryResult(figures=figures, deviations=deviations, inputs=inputs)
+    figures += registered_figures("probing", result, "localised")
+    tables = [localisation_table(result)]
+    accuracies = {}
+    for task in _task_names(result):
+        accuracies[task] = 100 * result["accuracy"].sel(task=task).values
+    verdicts = layer_verdicts(accuracies)
+    verdicts["few-heads"] = few_heads_verdict(result)
+    if _has_released(context):
+        released = released_accuracies(context)
+        tables.append(released_layer_table(released))
+        tables += _comparison_tables(released, context.model.name, accuracies)
+    return EntryResult((), tables, figures, verdicts, deviations, inputs)
+
+
+def localisation_table(result: xr.Dataset) -> ReportTable:
+    """Make a table of how localised every task is."""
+    rows = []
+    for task in _task_names(result):
+        scores = result.sel(task=task)
+        cells = []
+        for name in ("localisation", "layer_localisation"):
+            value = float(scores[name])
+            low = float(scores[f"{name}_low"])
+            high = float(scores[f"{name}_high"])
+            cells.append(f"{value:.3f} ({low:.3f} to {high:.3f})")
+        title = str(scores["paper_task"].values)
+        rows.append([title, *cells, float(scores["effective_heads"])])
+    columns = ["task", "among heads", "among layers", "effective heads"]
+    return ReportTable("How localised each task is (0: all alike, 1: a single one)", columns, rows)
+
+
+def layer_verdicts(accuracies: Mapping[str, np.ndarray]) -> dict[str, Verdict]:
+    """Judge the claims on layers from accuracies `[layer, head]` in per cent, by task."""
+    return {
+        "lower": _half_verdict(accuracies, LOWER_TASKS, first_is_better=True),
+        "middle": _middle_verdict(accuracies),
+        "upper": _half_verdict(accuracies, UPPER_TASKS, first_is_better=False),
+    }
+
+
+def _half_verdict(
+    accuracies: Mapping[str, np.ndarray], tasks: tuple[str, str], first_is_better: bool
+) -> Verdict:
+    """Judge whether one half of the layers is better than the other on both tasks."""
+    parts = []
+    as_claimed = []
+    for task in tasks:
+        if task not in accuracies:
+            return not_tried(MISSING_TASK)
+        accuracy = accuracies[task]
+        half = len(accuracy) // 2
+        first = float(np.nanmean(accuracy[:half]))
+        second = float(np.nanmean(accuracy[half:]))
+        parts.append(f"{task_title(task)} {first:.1f} and {second:.1f} %")
+        as_claimed.append(first > second if first_is_better else first < second)
+    return Verdict(f"first and second half: {'; '.join(parts)}", all(as_claimed))
+
+
+def _middle_verdict(accuracies: Mapping[str, np.ndarray]) -> Verdict:
+    """Judge whether the layer with the best heads lies in the middle half on both tasks."""
+    parts = []
+    as_claimed = []
+    for task in MIDDLE_TASKS:
+        if task not in accuracies:
+            return not_tried(MISSING_TASK)
+        sorted_heads = np.sort(accuracies[task], axis=1)
+        layer = int(np.argmax(sorted_heads[:, -N_TOP_OF_LAYER:].mean(1)))
+        n_layers = len(sorted_heads)
+        parts.append(f"{task_title(task)} layer {layer}")
+        as_claimed.append(n_layers / 4 <= layer < 3 * n_layers / 4)
+    return Verdict(", ".join(parts), all(as_claimed))
+
+
+def few_heads_verdict(result: xr.Dataset) -> Verdict:
+    """Judge whether two tasks are localised in few heads, by the lower end of the interval."""
+    lower_ends = {}
+    for task in MIDDLE_TASKS:
+        if task in result["task"].values:
+            lower_ends[task] = float(result["localisation_low"].sel(task=task))
+    are_known = all(np.isfinite(value) for value in lower_ends.values())
+    if len(lower_ends) < len(MIDDLE_TASKS) or not are_known:
+        return not_tried(
+            "no head is significantly better than the most frequent label, or a task was not given"
+        )
+    ours = ", ".join(f"{task_title(task)} {value:.2f}" for task, value in lower_ends.items())
+    is_localised = all(value > MIN_LOCALISATION for value in lower_ends.values())
+    return Verdict(f"lower ends: {ours}", is_localised)
+
+
+def released_layer_table(
+    released: Mapping[tuple[str, str], ReleasedAccuracies],
+) -> ReportTable:
+    """Apply the rules on layers to the authors' own accuracies."""
+    rows = []
+    for model in _models(released):
+        accuracies = {}
+        for (name, task), accuracy in released.items():
+            if name == model:
+                accuracies[task] = accuracy.test
+        verdicts = layer_verdicts(accuracies)
+        cells = [VERDICT_TEXTS[verdicts[key].holds] for key in ("lower", "middle", "upper")]
+        rows.append([model, *cells])
+    columns = [
+        "model",
+        "Length, Depth: lower",
+        "SubjNum, CoordInv: middle",
+        "BShift, OddManOut: upper",
+    ]
+    return ReportTable("The same rules on the authors' released accuracies", columns, rows)
+
+
+def _models(released: Mapping[tuple[str, str], ReleasedAccuracies]) -> list[str]:
+    return sorted({model for model, _ in released})
+
+
+def _comparison_tables(
+    released: Mapping[tuple[str, str], ReleasedAccuracies],
+    model_name: str,
+    accuracies: Mapping[str, np.ndarray],
+) -> list[ReportTable]:
+    """Compare our accuracies of heads with the released ones, where the model has the same
+    name."""
+    model = model_name.lower().split("/")[-1].replace("google-", "")
+    if model not in _models(released):
+        return []
+    rows = []
+    for task, ours in accuracies.items():
+        theirs = released.get((model, task))
+        if theirs is not None and theirs.test.shape == ours.shape:
+            correlation = float(np.corrcoef(ours.ravel(), theirs.test.ravel())[0, 1])
+            mean_ours = float(ours.mean())
+            mean_theirs = float(np.nanmean(theirs.test))
+            rows.append([task_title(task), mean_ours, mean_theirs, correlation])
+    columns = ["task", "mean, ours", "mean, theirs", "Pearson's r"]
+    return [ReportTable(f"Heads of {model}: ours and released", columns, rows)]
+
+
+# --- Table 3 --------------------------------------------------------------------------------------
+
+
+def poolings(context: ReproductionContext) -> EntryResult:
+    """Table 3: last layer, best layer and top heads."""
+    result, inputs, deviations = probed_tasks(context)
+    rows = []
+    for task in _task_names(result):
+        for name, pooling in POOLINGS.items():
+            scores = result.sel(task=task, pooling=pooling)
+            note = f"layer {int(scores['best_layer'])}" if name == "best" else ""
+            rows.append(ReportRow.from_variable(f"{task}-{name}", scores, "pooled_accuracy", note))
+    accuracy = 100 * result["pooled_accuracy"]
+    last = accuracy.sel(pooling="last_layer").values
+    best = accuracy.sel(pooling="best_layer").values
+    top = accuracy.sel(pooling="top_heads").values
+    gain = float(np.median(100 * (top / best - 1)))
+    rows.append(ReportRow("gain", gain, note="over the tasks given, this model alone"))
+    deviations.append(f"The printed figures are BERT-base's; ours are {context.model.name}'s.")
+    tables = []
+    if _has_released(context):
+        tables.append(selection_table(released_accuracies(context)))
+    figures = registered_figures("probing", result, "poolings")
+    verdicts = pooling_verdicts(last, best, top)
+    return EntryResult(rows, tables, figures, verdicts, deviations, inputs)
+
+
+def pooling_verdicts(last: np.ndarray, best: np.ndarray, top: np.ndarray) -> dict[str, Verdict]:
+    """Judge the claims of Table 3 on accuracies `[task]` of last layer, best layer, top heads."""
+    count = len(best)
+    best_as_good = best >= last
+    top_better = top > best
+    return {
+        "last-not-best": Verdict(
+            f"{int(best_as_good.sum())} of {count} tasks", bool(best_as_good.mean() >= 0.9)
+        ),
+        "top-better": Verdict(
+            f"{int(top_better.sum())} of {count} tasks", bool(top_better.mean() >= 0.8)
+        ),
+    }
+
+
+def selection_table(released: Mapping[tuple[str, str], ReleasedAccuracies]) -> ReportTable:
+    """Apply our rule of selection to the authors' own accuracies.
+
+    Table 3's classifiers were not released, but the single heads they join were.
+    """
+    rows = []
+    for task, printed in zip(SENTEVAL, PRINTED_TOP_HEADS, strict=True):
+        accuracy = released.get((BERT_BASE, task))
+        if accuracy is None:
+            continue
+        best_by_test = float(np.nanmax(accuracy.test))
+        top_mean = float(np.mean([accuracy.test[head] for head in accuracy.top_heads(N_TOP_HEADS)]))
+        beats_every_head = "yes" if printed > best_by_test else "no"
+        rows.append(
+            [
+                task_title(task),
+                accuracy.best_head_text,
+                best_by_test,
+                top_mean,
+                printed,
+                beats_every_head,
+            ]
+        )
+    columns = [
+        "task",
+        "best head by validation",
+        "best by test",
+        "mean of the top 12",
+        "printed, top 12 joined",
+        "joined beats every head",
+    ]
+    note = (
+        "BERT-base, test accuracy in %, from the released accuracies of single heads. Layers and "
+        "joined heads were not released, so that Table 3 itself cannot be computed from them."
+    )
+    return ReportTable("Our rule of selection on the authors' figures", columns, rows, note)
+
+
+# --- Figure 5 -------------------------------------------------------------------------------------
+
+
+def scores(context: ReproductionContext) -> EntryResult:
+    """Figure 5: syntactic against semantic scores."""
+    result, inputs, deviations = probed_tasks(context)
+    syntactic = 100 * result["syntactic_score"].values
+    semantic = 100 * result["semantic_score"].values
+    if not np.isfinite(syntactic).all() or not np.isfinite(semantic).all():
+        raise NotRunError("a syntactic and a semantic task are needed")
+    tables = []
+    if _has_released(context):
+        tables.append(released_score_table(released_accuracies(context)))
+    figures = registered_figures("probing", result, "syntactic-semantic")
+    verdicts = score_verdicts(syntactic, semantic)
+    return EntryResult((), tables, figures, verdicts, deviations, inputs)
+
+
+def score_verdicts(syntactic: np.ndarray, semantic: np.ndarray) -> dict[str, Verdict]:
+    """Judge the claims of Figure 5 on scores `[layer, head]`."""
+    n_layers, n_heads = syntactic.shape
+    correlation = float(np.corrcoef(syntactic.ravel(), semantic.ravel())[0, 1])
+    layer_of_head = np.repeat(np.arange(n_layers), n_heads)
+    rise = float(spearmanr(layer_of_head, (syntactic + semantic).ravel()).statistic)
+    return {
+        "linear": Verdict(
+            f"r = {correlation:.2f} over {syntactic.size} heads", correlation > MIN_CORRELATION
+        ),
+        "lower-less": Verdict(f"Spearman {rise:.2f}", rise > 0),
+    }
+
+
+def released_score_table(
+    released: Mapping[tuple[str, str], ReleasedAccuracies],
+) -> ReportTable:
+    """Compute Figure 5 of every model from the released accuracies."""
+    rows = []
+    for model in _models(released):
+        syntactic = _group_mean(released, model, "syntactic")
+        semantic = _group_mean(released, model, "semantic")
+        is_known = np.isfinite(syntactic) & np.isfinite(semantic)
+        correlation = float(np.corrcoef(syntactic[is_known], semantic[is_known])[0, 1])
+        mean_syntactic = float(syntactic[is_known].mean())
+        mean_semantic = float(semantic[is_known].mean())
+        rows.append([model, int(is_known.sum()), mean_syntactic, mean_semantic, correlation])
+    columns = ["model", "heads", "syntactic, mean", "semantic, mean", "Pearson's r over heads"]
+    return ReportTable("Figure 5 from the authors' released accuracies", columns, rows)
+
+
+def _group_mean(
+    released: Mapping[tuple[str, str], ReleasedAccuracies], model: str, group: str
+) -> np.ndarray:
+    """Return the mean test accuracy `[layer, head]` over the tasks of a group."""
+    accuracies = []
+    for task, (_, task_group) in SENTEVAL.items():
+        if task_group == group and (model, task) in released:
+            accuracies.append(released[model, task].test)
+    return np.asarray(np.mean(accuracies, axis=0))
+
+
+# --- entries without probes -----------------------------------------------------------------------
+
+
+def every_encoder(context: ReproductionContext) -> EntryResult:
+    """Table 5: what the released file says of each encoder."""
+    rows = []
+    for (model, task), accuracy in released_accuracies(context).items():
+        if task in SENTEVAL:
+            mean = float(np.nanmean(accuracy.test))
+            rows.append([model, task_title(task), accuracy.best_head_text, mean])
+    title = "Best head (by validation) and mean head, released accuracies (%)"
+    table = ReportTable(title, ["encoder", "task", "best head", "mean head"], rows)
+    deviation = (
+        "Table 5 is of classifiers on layers and joined heads, which were not released; the model "
+        "given here stands in Table 3. Printed increments are relative to the last layer."
+    )
+    return EntryResult(tables=[table], deviations=[deviation])
+
+
+def drawing(context: ReproductionContext, what: str) -> EntryResult:
+    """Describe the vectors of a drawing of the method; nothing is measured in it."""
+    model = context.model
+    n_heads = model.layers * model.heads
+    inputs = {
+        "vectors": f"{model.layers} layers of {model.hidden}, {n_heads} heads of {model.d_head}",
+        "token": "the last token" if model.causal else "the first token",
+    }
+    deviation = f"A drawing of the method ({what}); it has no numbers."
+    return EntryResult(deviations=[deviation], inputs=inputs)
+
+
+def selection(context: ReproductionContext) -> EntryResult:
+    """Figure 2: the heads that validation picks, task by task."""
+    result, inputs, deviations = probed_tasks(context)
+    rows = []
+    for task in _task_names(result):
+        picks = result.sel(task=task)
+        count = min(int(picks.attrs["top"]), picks.sizes["rank"])
+        names = []
+        for rank in range(count):
+            names.append(head_name(int(picks["top_layer"][rank]), int(picks["top_head"][rank])))
+        rows.append([str(picks["paper_task"].values), " ".join(names)])
+    table = ReportTable("Heads picked on validation, best first", ["task", "heads"], rows)
+    return EntryResult(tables=[table], deviations=deviations, inputs=inputs)
+
+
+def encoders(context: ReproductionContext) -> EntryResult:
+    """Table 1: the model of this reproduction."""
+    model = context.model
+    n_parameters = f"{model.module.num_parameters() / 1e6:.0f}M"
+    row = [model.name, model.layers, model.heads, model.layers * model.heads, n_parameters]
+    table = ReportTable("The encoder", ["encoder", "L", "H", "L × H", "parameters"], [row])
+    deviation = "One encoder, the one that was given, in place of seven."
+    return EntryResult(tables=[table], deviations=[deviation])
+
+
+def tasks(context: ReproductionContext) -> EntryResult:
+    """Table 2: the tasks as they were given."""
+    files, missing = available_tasks(context)
+    rows = []
+    sizes = []
+    for name, path in files.items():
+        (task,) = read_tasks([path], context.seed)
+        n_classes = len({str(label) for label in task.labels})
+        rows.append(ReportRow(name, n_classes))
+        split = task.split
+        sizes.append([task_title(name), len(split.train), len(split.validation), len(split.test)])
+    table = ReportTable("Sentences given", ["task", "train", "validation", "test"], sizes)
+    return EntryResult(rows, [table], deviations=missing)

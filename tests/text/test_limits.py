@@ -52,7 +52,8 @@ def test_each_limit_is_a_sentence_and_can_be_raised(tmp_path, name, content, lim
     said = str(caught.value)
     assert said.startswith(f"{path}:{line}: "), said
     assert f"more than {value} " in said or f"more than {value}" in said
-    assert f"--reader {limit}=NUMBER" in said
+    assert f"{limit}=NUMBER" in said
+    assert caught.value.option == f"reader {limit}=NUMBER"
     if "never closed" not in content:
         assert len(list(open_corpus(Spec(path, {limit: 100_000})))) > 0
 

@@ -40,16 +40,16 @@ def test_csv(tmp_path):
     [
         (
             "text,label\na,b\nc\n",
-            r"a\.csv:3: the row has 1 columns where the first line has 2; mend",
+            r"a\.csv:3: the row has 1 columns where the first line has 2; fix",
         ),
-        ('text,label\n"a"b,c\n', r"a\.csv:2: the row that begins here is no CSV"),
+        ('text,label\n"a"b,c\n', r"a\.csv:2: the row that starts here is not CSV"),
         (
             'text,label\nx,y\n"a\nb,c\n',
-            r"a\.csv:3: the row that begins here is no CSV \(unexpected end of data\)",
+            r"a\.csv:3: the row that starts here is not CSV \(unexpected end of data\)",
         ),
         (
             "id,name\n1,2\n",
-            r"a\.csv:1: the header names no text: .* it has id, name\. .*--text-field",
+            r"a\.csv:1: the header names no text column .* it has id, name\. .*text_field",
         ),
     ],
 )

@@ -15,7 +15,7 @@ KNOWN = (
     "text, content, sentence, sentence1 and sentence2, question and sentence, premise and hypothesis, prompt and "
     "completion, source and target"
 )
-NAME_IT = "name the field with the text: text_field=NAME (--text-field NAME; two names with a comma for a pair)"
+NAME_IT = "name the field of the text with text_field=NAME (NAME,NAME for a pair)"
 
 
 def task_of_header(header: Collection[str]) -> KnownTask | None:
@@ -62,7 +62,10 @@ def with_text(
             task = task_of_field("prompt", row, where)
         if task is None:
             has = shown(", ".join(f"`{name}`" for name in row), 200) or "nothing"
-            raise InputError(f"{where}: the row needs `text` or `words`; it has {has}; {NAME_IT}.")
+            raise InputError(
+                f"{where}: the row needs `text` or `words`; it has {has}; {NAME_IT}.",
+                option="text_field",
+            )
     else:
         task = task_of_field(text_field, row, where)
         if task.pair is None and isinstance(row[task.text], list | tuple):

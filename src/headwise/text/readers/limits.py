@@ -82,8 +82,9 @@ class Limits:
         """Refuse what is beyond the limit of this name; `{}` in the sentence becomes its number."""
         number = f"{getattr(self, name):,}"
         raise InputError(
-            f"{where}: {what.format(number)} (the limit {name}); if it is meant so, raise the limit: "
-            f"{name}=NUMBER (--reader {name}=NUMBER)."
+            f"{where}: {what.format(number)} (the limit {name}); if this is intended, raise the "
+            f"limit: {name}=NUMBER.",
+            option=f"reader {name}=NUMBER",
         )
 
     def hold(self, name: str, count: int, where: str) -> None:

@@ -12,10 +12,8 @@ from headwise.text.readers.files import TextFile
 from headwise.text.readers.paragraphs import Document
 
 SPLITS = ("lines", "paragraphs")
-AS_LINES = "text files read line by line, no blank line between (whole paragraphs: --reader split=paragraphs)"
-AS_PARAGRAPHS = (
-    "text files read by paragraphs, blank lines between (single lines: --reader split=lines)"
-)
+AS_LINES = "text files read line by line, no blank line between (by paragraphs: split=paragraphs)"
+AS_PARAGRAPHS = "text files read by paragraphs, blank lines between (by lines: split=lines)"
 LOOKED_AT = 1000  # lines in which a blank one tells paragraphs
 
 

@@ -1,5 +1,4 @@
-"""Tables: GLUE's TSV files as they really are (columns by header, or by shape where there is none;
-quotes just characters), and CSV, where quotes mean what they should."""
+"""Read tables: GLUE's TSV files, where quotes are ordinary characters, and CSV, where they quote."""
 
 from __future__ import annotations
 
@@ -15,27 +14,27 @@ from headwise.text.readers.columns import KNOWN, NAME_IT, task_of_field, task_of
 from headwise.text.readers.files import TextFile
 from headwise.text.readers.limits import shown
 
-Row = tuple[str, list[str]]  # where it stands, and its columns
+Row = tuple[str, list[str]]  # file and line, and the columns
 
 NLI_LABELS = {"neutral", "contradiction", "entailment", "contradictory"}
 
 
 def task_by_name(name: str) -> KnownTask:
-    """A GLUE task by its name, in any case."""
-    found = known_task(name)
-    if found is None:
+    """Return a GLUE task by its name, in any case."""
+    task = known_task(name)
+    if task is None:
         raise ParameterError(unknown("GLUE task", name, (task.name for task in NAMED.values())))
-    return found
+    return task
 
 
 def is_glue_header(line: str) -> bool:
-    """Whether a line can only be the header of a GLUE file (for MRPC's, which end in .txt)."""
+    """Return whether a line is the header of MRPC's files, which end in .txt."""
     return line.startswith("Quality\t#1 ID\t#2 ID\t")
 
 
 def task_without_header(row: Sequence[str]) -> KnownTask | None:
-    """CoLA's four columns (source, 0 or 1, mark, sentence) or XNLI's three (premise, hypothesis,
-    label)."""
+    """Return CoLA for its four columns (source, 0 or 1, mark, sentence), XNLI for its three
+    (premise, hypothesis, label)."""
     if len(row) == 4 and row[1] in ("0", "1") and row[2] in ("", "*", "**", "?", "??"):
         return NAMED["cola"]
     if len(row) == 3 and row[2] in NLI_LABELS:
@@ -51,22 +50,19 @@ def read_tsv(
     bad_rows: str | None = None,
     text_field: str | None = None,
 ) -> Iterator[Example]:
-    """Rows of a TSV file as text, pair and label. Quotes mean nothing and a line is a row, as in
-    GLUE.
+    """Read a TSV file as text, pair and label; quotes are ordinary characters, as in GLUE.
 
     Parameters
     ----------
     task : str, optional
-        A GLUE task; otherwise told by the header, or by the shape of the first row for CoLA and
-        XNLI, which have none.
+        A GLUE task; default: by the header, or by the shape of the first row for CoLA and XNLI,
+        which have none.
     bad_rows : {"error", "skip"}, optional
-        What happens to a row of another number of columns than the first (the halves of a row that
-        a quoted line break tore apart); `skip` counts them and notes the first. By default GLUE's
-        own files are read with `skip`, since some of them (QQP) are like that, all others with
-        `error`.
+        What happens to a row with another number of columns than the first (such as the halves of
+        a row that was split at a quoted line break); `skip` counts them and notes the first.
+        Default: `skip` for GLUE's own files, some of which (QQP) have such rows, `error` for others.
     text_field : str, optional
-        The column of the text, or `text,pair`, where the header has other names than those that are
-        known.
+        The column of the text, or `text,pair`, where the header has no known names.
     """
     one_of("bad_rows", bad_rows or "error", ("error", "skip"))
     named = None if task is None else task_by_name(task)
@@ -83,23 +79,24 @@ def read_csv(
     delimiter: str | None = None,
     bad_rows: str = "error",
 ) -> Iterator[Example]:
-    """Rows of a CSV file with a header as text, pair and label. A quoted field may hold delimiters,
-    line breaks and doubled quotes (RFC 4180).
+    """Read a CSV file with a header as text, pair and label.
+
+    A quoted field may contain delimiters, line breaks and doubled quotes (RFC 4180).
 
     Parameters
     ----------
     text_field : str, optional
-        The column of the text, or `text,pair`; by default known by its name.
+        The column of the text, or `text,pair`; default: by its name.
     delimiter : str, optional
-        What stands between fields; by default a comma, or a semicolon where the header has one and
-        no comma.
+        The delimiter of fields; default: a comma, or a semicolon where the header has one and no
+        comma.
     bad_rows : {"error", "skip"}, default "error"
-        What happens to a row of another number of columns than the header; `skip` counts them.
+        What happens to a row with another number of columns than the header; `skip` counts them.
     """
     one_of("bad_rows", bad_rows, ("error", "skip"))
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '\r\n"'):
         raise ParameterError(
-            f"`delimiter` must be one character, and no quote or line end; it is {delimiter!r}."
+            f"`delimiter` must be one character, not a quote or line end; it is {delimiter!r}."
         )
     for file in files:
         yield from _rows(_csv_rows(file, delimiter), notes, None, bad_rows, text_field)
@@ -113,30 +110,31 @@ def _csv_rows(file: TextFile, delimiter: str | None) -> Iterator[Row]:
 
     def lines() -> Iterator[str]:
         nonlocal number
-        for number, line in file.lines():  # noqa: B007  # told to the rows
+        for number, line in file.lines():  # noqa: B007  # the rows below read it
             yield line + "\n"
 
     reader = csv.reader(lines(), delimiter=delimiter, strict=True)
-    longest = file.walk.limits.max_text
+    max_characters = file.walk.limits.max_text
     while True:
-        before = number
-        usual = csv.field_size_limit(longest)  # it is the whole process's: set for this row only
+        last_line = number
+        # The limit belongs to the whole process: it is set for this row only.
+        previous_limit = csv.field_size_limit(max_characters)
         try:
             row = next(reader, None)
         except csv.Error as error:
-            where = file.where(before + 1)
+            where = file.where(last_line + 1)
             if "field limit" in str(error):
                 what = "a field of more than {} characters, or a quote that is never closed"
                 file.walk.limits.refuse(where, what, "max_text")
             raise InputError(
-                f"{where}: the row that begins here is no CSV ({error}); mend its quotes."
+                f"{where}: the row that starts here is not CSV ({error}); fix its quotes."
             ) from error
         finally:
-            csv.field_size_limit(usual)
+            csv.field_size_limit(previous_limit)
         if row is None:
             return
         if any(field.strip() for field in row):
-            yield file.where(before + 1), row
+            yield file.where(last_line + 1), row
 
 
 def _rows(
@@ -146,77 +144,88 @@ def _rows(
     bad_rows: str | None,
     text_field: str | None,
 ) -> Iterator[Example]:
-    chosen: KnownTask | None = None
+    """Yield the rows of a table as examples; the first row tells the task and the columns."""
+    task: KnownTask | None = None
     columns: Mapping[str, int] = {}
-    width, first_bad = 0, ""
+    n_columns = 0
+    first_bad = ""
     for where, row in rows:
-        if chosen is None:
-            chosen, columns = _choose(row, named, where, text_field)
-            width = len(row)
-            if chosen.header or "sentence" in columns:
+        if task is None:
+            task, columns = _choose(row, named, where, text_field)
+            n_columns = len(row)
+            if task.header or "sentence" in columns:
                 continue
-        problem = _problem(row, width, chosen, columns)
+        problem = _problem(row, n_columns, task, columns)
         if problem:
-            skip = bad_rows == "skip" or (bad_rows is None and chosen in NAMED.values())
+            skip = bad_rows == "skip" or (bad_rows is None and task in NAMED.values())
             if not skip:
                 raise InputError(
-                    f"{where}: {problem}; mend the row, or leave such rows out with bad_rows=skip."
+                    f"{where}: {problem}; fix the row, or skip such rows with bad_rows=skip."
                 )
             first_bad = first_bad or f"{where}: {problem}"
             notes[f"broken rows left out (first: {first_bad})"] += 1
             continue
-        pair = columns.get(chosen.pair) if chosen.pair else None
-        label = row[columns[chosen.label]].strip() if chosen.label in columns else None
-        yield Example(
-            text=row[columns[chosen.text]].strip(),
-            pair=None if pair is None else row[pair].strip(),
-            label=float(label) if label is not None and chosen.regression else label,
-            origin=where,
-        )
+        yield _example(row, task, columns, where)
+
+
+def _example(
+    row: Sequence[str], task: KnownTask, columns: Mapping[str, int], where: str
+) -> Example:
+    pair = None
+    if task.pair and task.pair in columns:
+        pair = row[columns[task.pair]].strip()
+    label: str | float | None = None
+    if task.label in columns:
+        label = row[columns[task.label]].strip()
+        if task.regression:
+            label = float(label)
+    return Example(text=row[columns[task.text]].strip(), pair=pair, label=label, origin=where)
 
 
 def _choose(
     row: Sequence[str], named: KnownTask | None, where: str, text_field: str | None
 ) -> tuple[KnownTask, dict[str, int]]:
-    """The task of a file by its first row, and where its columns are."""
+    """Return the task of a file by its first row, and the position of each column."""
     header = [name.strip() for name in row]
     by_name = {name: index for index, name in enumerate(header)}
     if text_field is not None:
         return task_of_field(text_field, by_name, where), by_name
     if named is not None and not named.header:
-        if (
-            "sentence" in by_name and named.name == "CoLA"
-        ):  # CoLA's test file has a header and no labels
+        if "sentence" in by_name and named.name == "CoLA":
+            # CoLA's test file has a header and no labels.
             return KnownTask("CoLA", "sentence", None, "label"), by_name
         if len(row) != named.columns:
             raise InputError(
                 f"{where}: the row has {len(row)} columns; a {named.name} file has {named.columns}."
             )
-        return named, {str(i): i for i in range(named.columns)}
-    found = named if named is not None else task_of_header(header)
-    if found is not None:
-        missing = ", ".join(
-            name for name in (found.text, found.pair) if name is not None and name not in by_name
-        )
+        return named, {str(position): position for position in range(named.columns)}
+    task = named if named is not None else task_of_header(header)
+    if task is not None:
+        needed = [name for name in (task.text, task.pair) if name is not None]
+        missing = ", ".join(name for name in needed if name not in by_name)
         if missing:
             has = shown(", ".join(header), 200)
             raise InputError(
-                f"{where}: the header of a {found.name} file has {missing}; this one has {has}."
+                f"{where}: the header of a {task.name} file has {missing}; this one has {has}."
             )
-        return found, by_name
-    found = task_without_header(row)
-    if found is None:
+        return task, by_name
+    task = task_without_header(row)
+    if task is None:
+        has = shown(", ".join(header[:8]), 200)
         raise InputError(
-            f"{where}: the header names no text: one of {KNOWN} is needed; it has {shown(', '.join(header[:8]), 200)}. "
-            f"For a GLUE file give glue:TASK:path; for any other {NAME_IT}."
+            f"{where}: the header names no text column (one of {KNOWN}); it has {has}. For a GLUE "
+            f"file use glue:TASK:path; for any other {NAME_IT}.",
+            option="text_field",
         )
-    return found, {str(i): i for i in range(found.columns)}
+    return task, {str(position): position for position in range(task.columns)}
 
 
-def _problem(row: Sequence[str], width: int, task: KnownTask, columns: Mapping[str, int]) -> str:
-    """What is wrong with a row; "" for nothing."""
-    if len(row) != width:
-        return f"the row has {len(row)} columns where the first line has {width}"
+def _problem(
+    row: Sequence[str], n_columns: int, task: KnownTask, columns: Mapping[str, int]
+) -> str:
+    """Return what is wrong with a row; "" where nothing is."""
+    if len(row) != n_columns:
+        return f"the row has {len(row)} columns where the first line has {n_columns}"
     for name in (task.text, task.pair):
         if name and not row[columns[name]].strip():
             return f"the column '{name}' is empty"
@@ -224,5 +233,6 @@ def _problem(row: Sequence[str], width: int, task: KnownTask, columns: Mapping[s
         try:
             float(row[columns[task.label]])
         except ValueError:
-            return f"the column '{task.label}' holds '{shown(row[columns[task.label]])}' where a number is needed"
+            value = shown(row[columns[task.label]])
+            return f"the column '{task.label}' holds '{value}' where a number is needed"
     return ""

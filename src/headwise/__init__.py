@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from headwise.analyses.roles.sieves import sieve
     from headwise.atlas import Atlas
+    from headwise.experiments.probe import probe
     from headwise.models import HeadModel, Mean, Patch, Scale
     from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas
@@ -34,6 +35,7 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     # what its heads do
     "make_atlas",
     "plan",
+    "probe",
     "Atlas",
     "RunOptions",
     "draw",
@@ -67,6 +69,7 @@ __getattr__ = lazy_names(
         ),
         "headwise.analyses.roles.sieves": ("sieve",),
         "headwise.atlas": ("Atlas",),
+        "headwise.experiments.probe": ("probe",),
         "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),
         "headwise.page.views": ("draw",),
         "headwise.run": ("RunOptions", "make_atlas"),

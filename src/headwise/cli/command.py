@@ -233,6 +233,9 @@ def _make_group(group: Any, values: dict[str, Any]) -> Any:
     """Return the dataclass with the values of the command line; the rest has its defaults."""
     group_values = {}
     for declared in fields(group):
-        if declared.name in values:
+        info = option_info(declared)
+        # An option that only Python has may share its name with an option of another group.
+        only_python = info is not None and not info.command_line
+        if declared.name in values and not only_python:
             group_values[declared.name] = values[declared.name]
     return group(**group_values)

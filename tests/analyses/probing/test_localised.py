@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headwise.analyses.probing.result import localised
+from headwise.analyses.probing.result import task_localisation
 
 HEADS = (2, 3)
 TRUTH = np.random.RandomState(0).randint(2, size=2000)
@@ -28,23 +28,27 @@ def expected(gains: np.ndarray) -> float:
 def test_the_index_is_that_of_the_gains() -> None:
     fit = answers([0.4, 0.1, 0.0, 0.2, 0.05, 0.3])
     gains = np.clip((fit["heads/predicted"] == TRUTH).mean(1) - 0.5, 0, None)
-    found = localised(fit, HEADS, 0.5, regression=False)
+    found = task_localisation(fit, HEADS, 0.5, regression=False)
     assert found["localisation"][0] == pytest.approx(expected(gains))
     assert found["layer_localisation"][0] == pytest.approx(expected(gains.reshape(HEADS).sum(1)))
     assert found["effective_heads"][0] == pytest.approx(6 - 5 * found["localisation"][0])
 
 
 def test_one_head_all_heads_and_correlations() -> None:
-    one = localised(answers([0.45, -0.1, -0.1, -0.1, -0.1, -0.1]), HEADS, 0.5, regression=False)
+    one = task_localisation(
+        answers([0.45, -0.1, -0.1, -0.1, -0.1, -0.1]), HEADS, 0.5, regression=False
+    )
     assert one["localisation"].tolist() == [1, 1, 1]
-    even = localised(answers([0.3] * 6), HEADS, 0.5, regression=False)
+    even = task_localisation(answers([0.3] * 6), HEADS, 0.5, regression=False)
     assert even["localisation"][1] == 0, "noise alone must not make a task localised"
     assert even["localisation"][0] < 0.01
     random = np.random.RandomState(2)
     truth = random.randn(500)
     predicted = np.stack([truth + noise * random.randn(500) for noise in (0.1, 3, 3, 9, 9, 9)])
     r = np.array([np.corrcoef(truth, p)[0, 1] for p in predicted])
-    found = localised({"truth": truth, "heads/predicted": predicted}, HEADS, 0.0, regression=True)
+    found = task_localisation(
+        {"truth": truth, "heads/predicted": predicted}, HEADS, 0.0, regression=True
+    )
     assert found["localisation"][0] == pytest.approx(expected(np.clip(r, 0, None)))
 
 
@@ -55,7 +59,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
         low <= truth <= high
         for seed in range(40)
         for _, low, high in [
-            localised(answers(skill, seed), HEADS, 0.5, regression=False)["localisation"]
+            task_localisation(answers(skill, seed), HEADS, 0.5, regression=False)["localisation"]
         ]
     ]
     assert np.mean(hits) > 0.8

@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from scipy.stats import binomtest
 from sklearn.metrics import f1_score, matthews_corrcoef
 from statsmodels.stats.multitest import multipletests
 
+import headwise
 from headwise.analyses.contract import Shape, make_analysis
-from headwise.analyses.probing.analysis import Probing, probe
-from headwise.analyses.probing.fit import ProbingOptions, control_labels, features_of, fit_task
+from headwise.analyses.probing import options as options_module
+from headwise.analyses.probing.analysis import Probing, probe_tasks, task_vectors
+from headwise.analyses.probing.fit import control_labels, fit_task, task_features
+from headwise.analyses.probing.options import ProbingOptions
 from headwise.analyses.probing.result import pooling_rows, probing_dataset, second_metric
 from headwise.core.errors import InputError, ParameterError
 from headwise.core.store import CheckpointStore
@@ -26,7 +30,10 @@ from headwise.models import HeadModel
 from headwise.models import vectors as vectors_module
 from headwise.models.random_init import with_random_weights
 from headwise.models.vectors import collect_vectors, pool_tokens, token_rule
+from headwise.probes import PENALTIES as LIBRARY_PENALTIES
 from headwise.probes import ProbeSettings, fit_probes
+from headwise.probes.settings import SOLVERS
+from headwise.stats.corrections import CORRECTIONS
 from headwise.testing import eager_hidden, planted_model
 from headwise.text import Corpus, Example
 from headwise.text.tasks import (
@@ -41,8 +48,9 @@ from headwise.text.tasks import (
 
 WORDS = [f"w{i}" for i in range(12)]
 BEHAVIOURS = [["next", "cls", "offset:+3"], ["cls", "sep", "offset:+2"]]
-FAST = ProbeSettings(solver="lbfgs", penalties=(1e-3, 1e-1))
-PLAIN = ProbingOptions(FAST, greedy=False, control=False, curve=())
+PENALTIES = (1e-3, 1e-1)
+FAST = ProbingOptions(penalties=PENALTIES)
+PLAIN = ProbingOptions(penalties=PENALTIES, greedy=False, control=False, curve=())
 
 
 def sentences(count: int, seed: int = 0, lengths: tuple[int, int] = (4, 9)) -> list[list[str]]:
@@ -75,10 +83,10 @@ def planted() -> HeadModel:
 
 @pytest.fixture(scope="module")
 def result(planted: HeadModel) -> Any:
-    return probe(
+    return probe_tasks(
         planted,
         [first_word_task(), first_word_task(name="third", position=2)],
-        ProbingOptions(FAST, random_baseline=True, curve=(1, 2, 6)),
+        replace(FAST, random_baseline=True, curve=(1, 2, 6)),
     )
 
 
@@ -105,7 +113,7 @@ def test_the_best_head_is_picked_on_validation(result: Any) -> None:
     assert row[:2] == ("first", "accuracy")
     assert row[-1] == "L0H0 1.000"
     [line, _] = Probing().summary(lucky)
-    assert "best head L0H0 1.000 (picked on validation)" in line
+    assert "best head L0H0 1.000 (selected on validation)" in line
     numbers = lucky.assign_coords(metric=("task", ["Pearson's r"] * 2))
     assert "first, Pearson's r on the test part" in Probing().summary(numbers)[0]
 
@@ -142,7 +150,7 @@ def test_the_test_against_the_majority_is_mcnemars_with_holm(planted: HeadModel)
     fit = fit_task(
         task,
         collect_vectors(planted, task.examples),
-        ProbingOptions(FAST, curve=(), greedy=False, control=False),
+        PLAIN,
     )
     shape = Shape(planted.layers, planted.heads, planted.d_head, planted.hidden, False, 16, ())
     dataset = probing_dataset([task], [fit], shape, 3, ())
@@ -168,13 +176,13 @@ def test_the_test_against_the_majority_is_mcnemars_with_holm(planted: HeadModel)
 def test_top_heads_are_ranked_on_validation_and_refitted(planted: HeadModel) -> None:
     task = first_word_task()
     vectors = collect_vectors(planted, task.examples)
-    fit = fit_task(task, vectors, ProbingOptions(FAST, curve=(2,), greedy=False, control=False))
+    fit = fit_task(task, vectors, replace(PLAIN, curve=(2,)))
     order = np.argsort(-fit["heads/validation"], kind="stable")
     np.testing.assert_array_equal(fit["top/order"], order)
     joined = np.concatenate(
         [vectors.heads.reshape(6, -1, planted.d_head)[u] for u in order[:2]], -1
     )[None]
-    again = fit_probes(joined, task.labels, task.split, FAST)
+    again = fit_probes(joined, task.labels, task.split, FAST.probe_settings())
     np.testing.assert_array_equal(fit["top/2/predicted"], again.predicted)
 
 
@@ -226,7 +234,7 @@ def test_decoders_are_read_at_their_last_token() -> None:
         Example(text=" ".join(words), label=str(int(words[-1][1:]) % 2)) for words in texts
     )
     task = Task("last", examples, Split(*np.split(np.arange(240), [140, 190])))
-    found = probe(model, [task], PLAIN)
+    found = probe_tasks(model, [task], PLAIN)
     assert found.accuracy.values[0, 0, 0] == 1.0
     assert found.attrs["token"] == "last"
 
@@ -234,7 +242,7 @@ def test_decoders_are_read_at_their_last_token() -> None:
 def test_order_of_examples_does_not_matter_for_a_corpus(planted: HeadModel) -> None:
     examples = list(first_word_task(150).examples)
     results = [
-        probe(planted, Corpus.from_examples(list_, "c"), PLAIN)
+        probe_tasks(planted, Corpus.from_examples(list_, "c"), PLAIN)
         for list_ in (examples, examples[::-1])
     ]
     np.testing.assert_array_equal(results[0].accuracy.values, results[1].accuracy.values)
@@ -292,30 +300,30 @@ def test_vectors_resume_to_the_same_bytes_and_are_of_one_model(
 
 PHASES = (
     "headwise.models.vectors.batch_vectors",
-    *(f"headwise.analyses.probing.fit.{n}" for n in ("fit_probes", "_greedy")),
+    *(f"headwise.analyses.probing.fit.{n}" for n in ("fit_probes", "_select_greedily")),
 )
 
 
-KILLED = (
+INTERRUPTED = (
     [first_word_task(90), first_word_task(90, "third", 2)],
-    ProbingOptions(FAST, curve=(1,), random_baseline=True),
+    replace(FAST, curve=(1,), random_baseline=True),
 )
 
 
 @pytest.fixture(scope="module")
 def undisturbed(planted: HeadModel) -> Any:
-    return probe(planted, *KILLED)
+    return probe_tasks(planted, *INTERRUPTED)
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
+def test_an_interruption_in_any_phase_resumes_to_the_same_bytes(
     planted: HeadModel,
     undisturbed: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     phase: str,
 ) -> None:
-    tasks, options = KILLED
+    tasks, options = INTERRUPTED
     module, _, name = phase.rpartition(".")
     real = getattr(importlib.import_module(module), name)
     calls: list[int] = []
@@ -329,11 +337,11 @@ def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
     monkeypatch.setattr(phase, killed)
     for _ in range(3):
         with suppress(KeyboardInterrupt), opened_store(tmp_path) as store:
-            probe(planted, tasks, options, store=store)
+            probe_tasks(planted, tasks, options, store=store)
     assert len(calls) >= 3
     monkeypatch.setattr(phase, real)
     with opened_store(tmp_path) as store:
-        found = probe(planted, tasks, options, store=store)
+        found = probe_tasks(planted, tasks, options, store=store)
     assert found.identical(undisturbed)
     for name, variable in undisturbed.variables.items():
         assert np.asarray(found[name].values).tobytes() == np.asarray(variable.values).tobytes(), (
@@ -344,7 +352,7 @@ def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
 def test_progress_counts_few_things_to_their_end(planted: HeadModel) -> None:
     told: dict[str, list[tuple[int, int]]] = {}
     options = replace(PLAIN, control=True)
-    probe(
+    probe_tasks(
         planted,
         [first_word_task(120)],
         options,
@@ -367,15 +375,15 @@ def test_a_fit_is_done_once(
     planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened_store(tmp_path) as store:
-        first = probe(planted, [first_word_task(120)], PLAIN, store=store)
+        first = probe_tasks(planted, [first_word_task(120)], PLAIN, store=store)
         monkeypatch.setattr(
             "headwise.analyses.probing.analysis.fit_task", lambda *a: pytest.fail("fitted again")
         )
-        assert first.identical(probe(planted, [first_word_task(120)], PLAIN, store=store))
+        assert first.identical(probe_tasks(planted, [first_word_task(120)], PLAIN, store=store))
         monkeypatch.undo()
-        other = replace(PLAIN, settings=replace(FAST, solver="ridge"))
+        other = replace(PLAIN, solver="ridge")
         assert (
-            probe(planted, [first_word_task(120)], other, store=store).attrs["solver"]
+            probe_tasks(planted, [first_word_task(120)], other, store=store).attrs["solver"]
             != first.attrs["solver"]
         )
 
@@ -395,14 +403,14 @@ def test_pairs_as_features_and_as_one_input(planted: HeadModel) -> None:
         tuple(replace(e, label=str(int(e.label))) for e in examples),
         Split(*np.split(np.arange(200), [130, 165])),
     )
-    apart = probe(planted, [task], replace(PLAIN, pairs="features"))
-    joint = probe(planted, [task], PLAIN)
+    apart = probe_tasks(planted, [task], replace(PLAIN, pairs="features"))
+    joint = probe_tasks(planted, [task], PLAIN)
     assert apart.accuracy.values[0, 0, 0] > 0.85  # |u - v| of the heads that read the first words
     assert (
         joint.accuracy.values[0, 0, 0] < 0.75
     )  # one input's [CLS] never sees the second first word there
     numeric = Task("score", examples, task.split, ("pearson", "spearman"))
-    found = probe(planted, [numeric], ProbingOptions(FAST, pairs="features", curve=(1,)))
+    found = probe_tasks(planted, [numeric], replace(FAST, pairs="features", curve=(1,)))
     assert found.accuracy.values[0, 0, 0] > 0.6
     assert np.isfinite(found.pooled_spearman.values).all()
     assert found.kind.values.tolist() == ["regression"]
@@ -430,7 +438,7 @@ def test_control_labels_keep_the_shape_and_random_weights_are_seeded(planted: He
 def test_syntactic_and_semantic_scores_are_means_over_their_tasks(planted: HeadModel) -> None:
     names = ("tree_depth", "bigram_shift", "past_present", "sentence_length")
     tasks = [first_word_task(100, name, position=i) for i, name in enumerate(names)]
-    found = probe(planted, tasks, replace(PLAIN, settings=replace(FAST, solver="ridge")))
+    found = probe_tasks(planted, tasks, replace(PLAIN, solver="ridge"))
     np.testing.assert_allclose(found.syntactic_score, found.accuracy.values[:2].mean(0), atol=1e-6)
     np.testing.assert_allclose(found.semantic_score, found.accuracy.values[2], atol=1e-6)
 
@@ -500,13 +508,13 @@ def test_bad_input(planted: HeadModel, tmp_path: Path) -> None:
     for bad, message in (
         ({"top": 7}, "7 heads, but the model has 6"),
         ({"curve": (1, 9)}, "9 heads, but the model has 6"),
-        ({"top": 0}, "asks for 0"),
+        ({"top": -1}, "`top` must be at least 0"),
     ):
         with pytest.raises(ParameterError, match=message):
-            probe(planted, [task], ProbingOptions(FAST, **bad))
+            probe_tasks(planted, [task], replace(FAST, **bad))
     one_class = replace(task, examples=tuple(replace(e, label="x") for e in task.examples))
     with pytest.raises(InputError, match="at least two classes"):
-        probe(planted, [one_class], ProbingOptions(FAST))
+        probe_tasks(planted, [one_class], FAST)
     missing = replace(
         task,
         examples=tuple(
@@ -514,22 +522,22 @@ def test_bad_input(planted: HeadModel, tmp_path: Path) -> None:
         ),
     )
     with pytest.raises(InputError, match="test part have no label"):
-        probe(planted, [missing], ProbingOptions(FAST))
+        probe_tasks(planted, [missing], FAST)
     with pytest.raises(ParameterError, match="Two tasks are called 'first'"):
-        probe(planted, [task, task], PLAIN)
+        probe_tasks(planted, [task, task], PLAIN)
     with pytest.raises(ParameterError, match="`token` must be one of"):
-        probe(planted, [task], ProbingOptions(token="middle"))
+        probe_tasks(planted, [task], ProbingOptions(token="middle"))
     with pytest.raises(ParameterError, match="`pairs` must be one of"):
-        probe(planted, [task], ProbingOptions(pairs="both"))
+        probe_tasks(planted, [task], ProbingOptions(pairs="both"))
     with pytest.raises(InputError, match="neither SentEval files"):
         read_tasks(tmp_path)
     with pytest.raises(InputError, match="no example has a label"):
         task_from_examples([Example(text="a")])
     with pytest.raises(InputError, match="cannot be cut into 50 folds"):
-        probe(planted, [task], replace(PLAIN, settings=replace(FAST, folds=50)))
+        probe_tasks(planted, [task], replace(PLAIN, folds=50))
     mixed = replace(task, examples=(replace(task.examples[0], pair="w1"), *task.examples[1:]))
     with pytest.raises(InputError, match="1 of 60 examples have a second sentence"):
-        probe(planted, [mixed], replace(PLAIN, pairs="features"))
+        probe_tasks(planted, [mixed], replace(PLAIN, pairs="features"))
 
 
 def test_nan_weights_are_refused(planted: HeadModel) -> None:
@@ -568,14 +576,36 @@ def test_the_experiment_runs_on_a_labelled_corpus(planted: HeadModel, tmp_path: 
 def test_features_of_pairs_take_first_and_second_sentences(planted: HeadModel) -> None:
     examples = tuple(Example(text=f"w{i}", pair=f"w{i + 1}", label=str(i % 2)) for i in range(6))
     task = Task("p", examples, Split([0, 1], [2, 3], [4, 5]))
-    from headwise.analyses.probing.analysis import task_vectors
-
     vectors = task_vectors(planted, task, ProbingOptions(pairs="features"))
-    heads, _ = features_of(vectors, task)
+    heads, _ = task_features(vectors, task)
     alone = collect_vectors(planted, [Example(text="w3"), Example(text="w4")])
     block = heads.block(0, 1, np.array([3]))[0, 0]
     u, v = alone.heads[0, 0]
     np.testing.assert_allclose(block, np.concatenate([u, v, np.abs(u - v), u * v]), atol=1e-5)
+
+
+def test_the_public_function_takes_options_as_keywords_and_resumes(
+    planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = first_word_task(120)
+    expected = probe_tasks(planted, task, replace(PLAIN, solver="ridge"))
+    first = headwise.probe(planted, task, options=PLAIN, solver="ridge", folder=tmp_path)
+    xr.testing.assert_identical(first, expected)
+    monkeypatch.setattr(
+        "headwise.analyses.probing.analysis.fit_task", lambda *a: pytest.fail("fitted again")
+    )
+    second = headwise.probe(planted, task, options=PLAIN, solver="ridge", folder=tmp_path)
+    xr.testing.assert_identical(second, expected)
+    with pytest.raises(ParameterError, match="no option of probe 'solvers'"):
+        headwise.probe(planted, task, solvers="ridge")
+
+
+def test_choices_of_options_are_those_of_the_library() -> None:
+    assert set(options_module.SOLVERS) == set(SOLVERS)
+    assert set(options_module.CORRECTIONS) == set(CORRECTIONS)
+    assert options_module.TOKENS == vectors_module.TOKENS
+    assert options_module.DTYPES == vectors_module.DTYPES
+    assert options_module.PENALTIES == LIBRARY_PENALTIES
 
 
 @pytest.mark.real

@@ -11,8 +11,8 @@ import pytest
 import torch
 from scipy import stats as scipy_stats
 
-from headwise.analyses.probing.analysis import probe
-from headwise.analyses.probing.fit import ProbingOptions
+from headwise.analyses.probing.analysis import probe_tasks
+from headwise.analyses.probing.options import ProbingOptions
 from headwise.analyses.roles.analysis import Roles
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError, OutputError, ParameterError
@@ -200,7 +200,7 @@ def test_probing_is_compared_example_by_example() -> None:
     assert (found["accuracy_change_p_adjusted"] >= found["accuracy_change_p"]).all()
     assert found.attrs["solver"] == "lbfgs"  # as `headwise probe` fits them
     [task] = read_tasks(tasks)
-    alone = probe(model(1), task, ProbingOptions(greedy=False, control=False, curve=()))
+    alone = probe_tasks(model(1), task, ProbingOptions(greedy=False, control=False, curve=()))
     np.testing.assert_allclose(
         found["accuracy"].sel(model_all="b").values, alone["accuracy"].values, atol=1e-6
     )

@@ -1,9 +1,9 @@
-"""The score phase of probing: fitted arrays of all tasks as one dataset, with intervals, tests and
-readings; and how localised a task is, which Jo & Myaeng 2020, §3.2, see in heat maps."""
+"""The score phase of probing: the fitted arrays of all tasks as one dataset, with intervals, tests and
+summaries; and how localised a task is, which Jo & Myaeng 2020, §3.2, see in heat maps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,28 +21,29 @@ from headwise.text.tasks import SENTEVAL, Task
 
 POOLINGS = ("last_layer", "best_layer", "top_heads", "greedy_heads")
 SELECTIONS = ("top", "greedy")
-HEADS = ("task", "layer", "head")
-LAYERS = ("task", "layer")
+HEAD_DIMS = ("task", "layer", "head")
+LAYER_DIMS = ("task", "layer")
 PEARSON = "Pearson's r"
-Fitted = Mapping[str, np.ndarray]
-LOCALISED = {
+SIGNIFICANCE = 0.05
+RESAMPLES = 400
+LOCALISATION = {
     "localisation": "how localised the task is among heads: 0 all alike, 1 a single head",
-    "effective_heads": "so many heads of equal gain would be as even",
+    "effective_heads": "number of heads of equal gain that would be as even",
     "layer_localisation": "how localised the task is among layers: 0 all alike, 1 a single layer",
 }
-RESAMPLES = 400
+FittedArrays = Mapping[str, np.ndarray]  # what `fit_task` returns
 
 
 def probing_dataset(
     tasks: Sequence[Task],
-    fits: Sequence[Fitted],
+    fits: Sequence[FittedArrays],
     shape: Shape,
     top: int,
     curve: Sequence[int],
-    baselines: Sequence[Fitted] | None = None,
+    baselines: Sequence[FittedArrays] | None = None,
     correction: str = "holm",
 ) -> xr.Dataset:
-    """All tasks as one dataset.
+    """Return the scores of all tasks as one dataset.
 
     Scores are accuracies, or Pearson's r for tasks of kind `regression` (coordinates `kind[task]`,
     `metric[task]`); each has `_n` (test examples), `_low` and `_high` (95 %: Wilson; Fisher's z for
@@ -50,378 +51,460 @@ def probing_dataset(
 
     - `accuracy[task, layer, head]` and `layer_accuracy[task, layer]` on the test part, `validation[task, layer, head]`,
       `layer_validation[task, layer]` on the validation part;
-    - `pooled_accuracy[task, pooling]`: last layer; best layer and best heads by *validation* score; heads chosen
+    - `pooled_accuracy[task, pooling]`: last layer; best layer and best heads by *validation* score; heads selected
       greedily; `pooled_f1`, `pooled_matthews`, `pooled_spearman` where GLUE defines them;
     - `curve_accuracy[task, n_heads, selection]`; `top_layer[task, rank]`, `top_head[task, rank]`, the same for
       `greedy_`;
     - `majority[task]`: test accuracy of the most frequent training label (0 for r); `p_value[task, layer, head]` of
       "better than that" (McNemar's exact test, one-sided; for r Student's t), `p_adjusted` over the
       heads of a task, `better` where it is under 0.05;
-    - `control_accuracy[task, layer, head]` (labels dealt at random), `selectivity` = accuracy − control accuracy (for
+    - `control_accuracy[task, layer, head]` (random labels), `selectivity` = accuracy − control accuracy (for
       r: difference of both r);
     - `random_accuracy[task, layer, head]`, `random_layer_accuracy[task, layer]`: the same architecture with random
       weights;
     - `localisation[task]`: how localised the task is among heads, from 0 (all heads gain alike) to 1 (one head does):
       `1 − (e^H − 1) / (heads − 1)` with H the entropy of each head's share of the gain over
       `majority`; `effective_heads[task]` = e^H; `layer_localisation[task]` the same of the gains
-      summed by layer. Intervals from a bootstrap over test examples (see `localised`); NaN where no
+      summed by layer. Intervals from a bootstrap over test examples (see `task_localisation`); NaN where no
       head is `better`;
     - `syntactic_score[layer, head]`, `semantic_score[layer, head]` (§6.2, Fig 5), `task_correlation[task, task_b]`
       (Pearson over heads).
     """
-    builder = _Builder(tasks, fits, shape, top, tuple(curve))
-    builder.single()
-    builder.pooled()
-    builder.tests(correction)
+    builder = _DatasetBuilder(tasks, fits, shape, top, tuple(curve))
+    builder.add_heads_and_layers()
+    builder.add_pooled_scores()
+    builder.add_curves()
+    builder.add_rankings()
+    builder.add_significance(correction)
     if any("control/test" in fit for fit in fits):
-        builder.control()
+        builder.add_control()
     if baselines is not None:
-        builder.scored(
-            "random_accuracy",
-            HEADS,
-            "heads/test",
-            "test score of the head with random weights",
-            baselines,
-        )
-        long_name = "test score of the layer with random weights"
-        builder.scored("random_layer_accuracy", LAYERS, "layers/test", long_name, baselines)
-    builder.localised()
-    builder.readings()
+        builder.add_random_baseline(baselines)
+    builder.add_localisation()
+    builder.add_task_groups()
+    builder.add_task_correlation()
     return builder.dataset()
 
 
-class _Builder:
+class _DatasetBuilder:
+    """Collects the variables of the dataset, one topic a method.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        The tasks, in the order of the dataset.
+    fits : sequence of mapping
+        The fitted arrays of each.
+    shape : Shape
+        Of the model.
+    top : int
+        How many heads were joined.
+    curve : tuple of int
+        The numbers of heads of the curve.
+    """
+
     def __init__(
         self,
         tasks: Sequence[Task],
-        fits: Sequence[Fitted],
+        fits: Sequence[FittedArrays],
         shape: Shape,
         top: int,
         curve: tuple[int, ...],
     ) -> None:
-        self.tasks, self.fits, self.shape, self.top, self.curve = tasks, fits, shape, top, curve
-        self.heads = (shape.layers, shape.heads)
-        self.ranks = max([top, *curve])
-        greedy = any("greedy/order" in fit for fit in fits)
-        self.poolings: tuple[str, ...] = POOLINGS if greedy else POOLINGS[:3]
-        self.selections: tuple[str, ...] = SELECTIONS if greedy else SELECTIONS[:1]
+        self.tasks = tasks
+        self.fits = fits
+        self.shape = shape
+        self.top = top
+        self.curve = curve
+        self.head_shape = (shape.layers, shape.heads)
+        self.n_ranks = max([top, *curve])
+        self.poolings: tuple[str, ...] = POOLINGS
+        self.selections: tuple[str, ...] = SELECTIONS
+        if not any("greedy/order" in fit for fit in fits):
+            self.poolings = POOLINGS[:3]
+            self.selections = SELECTIONS[:1]
         self.variables: dict[str, Any] = {}
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def stacked(
-        self, name: str, dims: tuple[str, ...], fits: Sequence[Fitted] | None = None
+    def stack(
+        self, name: str, dims: tuple[str, ...], fits: Sequence[FittedArrays] | None = None
     ) -> np.ndarray:
-        """One array of all tasks; NaN where a task lacks it."""
-        shape = self.heads[: len(dims) - 1]
-        nothing = np.full(shape, np.nan)
-        return np.stack(
-            [
-                np.asarray(fit.get(name, nothing), dtype=float).reshape(shape)
-                for fit in fits or self.fits
-            ]
-        )
+        """Return one array of all tasks; NaN where a task lacks it."""
+        shape = self.head_shape[: len(dims) - 1]
+        missing = np.full(shape, np.nan)
+        arrays = []
+        for fit in fits or self.fits:
+            arrays.append(np.asarray(fit.get(name, missing), dtype=float).reshape(shape))
+        return np.stack(arrays)
 
-    def scored(
-        self,
-        variable: str,
-        dims: tuple[str, ...],
-        values: str | np.ndarray,
-        long_name: str,
-        fits: Sequence[Fitted] | None = None,
-    ) -> None:
-        """A score with its count and interval: Wilson for accuracies, Fisher's z for
-        correlations."""
-        values = self.stacked(values, dims, fits) if isinstance(values, str) else values
-        counts = np.array([len(task.split.test) for task in self.tasks]).reshape(
-            -1, *[1] * (values.ndim - 1)
-        )
-        counts = np.broadcast_to(counts, values.shape)
-        regression = np.array([task.regression for task in self.tasks])
-        bounds = np.full((2, *values.shape), np.nan)
-        bounds[:, ~regression] = wilson_interval(
-            (values * counts)[~regression], counts[~regression]
-        )
-        bounds[:, regression] = fisher_interval(values[regression], counts[regression])
-        self.put(variable, dims, values, long_name)
-        self.put(
-            f"{variable}_n",
-            dims,
-            np.where(np.isnan(values), 0, counts),
-            f"test examples behind {variable}",
-        )
-        self.bounds(variable, dims, bounds)
-
-    def bounds(
-        self, variable: str, dims: tuple[str, ...], bounds: np.ndarray, how: str = ""
-    ) -> None:
-        for side, end, values in zip(("lower", "upper"), ("low", "high"), bounds, strict=True):
-            self.put(
-                f"{variable}_{end}",
-                dims,
-                values,
-                f"{side} end of the 95 % interval of {variable}{how}",
-            )
-
-    def put(self, name: str, dims: tuple[str, ...], values: np.ndarray, long_name: str) -> None:
-        values = (
-            values.astype(np.float32)
-            if values.dtype.kind == "f" and not name.startswith("p_")
-            else values
-        )
+    def add(self, name: str, dims: tuple[str, ...], values: np.ndarray, long_name: str) -> None:
+        """Add a variable; floats as float32, but p-values in full."""
+        if values.dtype.kind == "f" and not name.startswith("p_"):
+            values = values.astype(np.float32)
         self.variables[name] = xr.Variable(dims, values, {"long_name": long_name})
 
-    # --- parts ------------------------------------------------------------------------------------
+    def add_bounds(
+        self, name: str, dims: tuple[str, ...], bounds: np.ndarray, method: str = ""
+    ) -> None:
+        """Add the ends of a 95 % interval, `bounds[low or high, ...]`."""
+        interval = f"end of the 95 % interval of {name}{method}"
+        self.add(f"{name}_low", dims, bounds[0], f"lower {interval}")
+        self.add(f"{name}_high", dims, bounds[1], f"upper {interval}")
 
-    def single(self) -> None:
-        self.scored("accuracy", HEADS, "heads/test", "test score of a probe on the head's output")
-        self.scored(
-            "layer_accuracy", LAYERS, "layers/test", "test score of a probe on the layer's output"
+    def add_scores(
+        self, name: str, dims: tuple[str, ...], scores: np.ndarray, long_name: str
+    ) -> None:
+        """Add scores with their count and interval: Wilson's for accuracies, Fisher's z for
+        correlations."""
+        test_counts = np.array([len(task.split.test) for task in self.tasks])
+        test_counts = test_counts.reshape(-1, *[1] * (scores.ndim - 1))
+        counts = np.broadcast_to(test_counts, scores.shape)
+        regression = np.array([task.regression for task in self.tasks])
+        classification = ~regression
+        bounds = np.full((2, *scores.shape), np.nan)
+        bounds[:, classification] = wilson_interval(
+            (scores * counts)[classification], counts[classification]
         )
-        for name, dims, fitted, long_name in (
-            ("validation", HEADS, "heads/validation", "validation score that ranks the heads"),
-            (
-                "layer_validation",
-                LAYERS,
-                "layers/validation",
-                "validation score that ranks the layers",
-            ),
-            ("penalty", HEADS, "heads/penalty", "L2 penalty that validation picked"),
-            ("spearman", HEADS, "heads/spearman", "Spearman's rho on the test part"),
-            ("layer_spearman", LAYERS, "layers/spearman", "Spearman's rho on the test part"),
-        ):
-            if "spearman" not in name or any(task.regression for task in self.tasks):
-                self.put(name, dims, self.stacked(fitted, dims), long_name)
+        bounds[:, regression] = fisher_interval(scores[regression], counts[regression])
+        self.add(name, dims, scores, long_name)
+        known_counts = np.where(np.isnan(scores), 0, counts)
+        self.add(f"{name}_n", dims, known_counts, f"test examples behind {name}")
+        self.add_bounds(name, dims, bounds)
 
-    def pooled(self) -> None:
-        best = np.array([int(np.argmax(fit["layers/validation"])) for fit in self.fits])
+    # --- topics -----------------------------------------------------------------------------------
+
+    def add_heads_and_layers(self) -> None:
+        self.add_scores(
+            "accuracy",
+            HEAD_DIMS,
+            self.stack("heads/test", HEAD_DIMS),
+            "test score of a probe on the head's output",
+        )
+        self.add_scores(
+            "layer_accuracy",
+            LAYER_DIMS,
+            self.stack("layers/test", LAYER_DIMS),
+            "test score of a probe on the layer's output",
+        )
+        self.add(
+            "validation",
+            HEAD_DIMS,
+            self.stack("heads/validation", HEAD_DIMS),
+            "validation score that ranks the heads",
+        )
+        self.add(
+            "layer_validation",
+            LAYER_DIMS,
+            self.stack("layers/validation", LAYER_DIMS),
+            "validation score that ranks the layers",
+        )
+        self.add(
+            "penalty",
+            HEAD_DIMS,
+            self.stack("heads/penalty", HEAD_DIMS),
+            "L2 penalty selected on validation",
+        )
+        if any(task.regression for task in self.tasks):
+            long_name = "Spearman's rho on the test part"
+            self.add("spearman", HEAD_DIMS, self.stack("heads/spearman", HEAD_DIMS), long_name)
+            self.add(
+                "layer_spearman", LAYER_DIMS, self.stack("layers/spearman", LAYER_DIMS), long_name
+            )
+
+    def add_pooled_scores(self) -> None:
+        """Scores of the last layer, the best layer and the joined heads."""
+        dims = ("task", "pooling")
         scores = np.full((len(self.tasks), len(self.poolings)), np.nan)
-        extra = {name: np.full_like(scores, np.nan) for name in ("f1", "matthews", "spearman")}
+        second_scores = {
+            name: np.full_like(scores, np.nan) for name in ("f1", "matthews", "spearman")
+        }
+        best_layers = np.array([int(np.argmax(fit["layers/validation"])) for fit in self.fits])
         for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
-            joined = [(f"{selection}/{self.top}", 0) for selection in self.selections]
-            for j, (name, row) in enumerate(
-                [("layers", self.shape.layers - 1), ("layers", best[i]), *joined]
-            ):
-                if f"{name}/test" in fit:
-                    scores[i, j] = fit[f"{name}/test"][row]
-                    if task.second_metric:
-                        extra[task.second_metric][i, j] = second_metric(
-                            task.second_metric, fit, name, row
-                        )
-        self.scored(
-            "pooled_accuracy",
-            ("task", "pooling"),
-            scores,
-            "test score of a probe on the pooled vector",
+            # The family of probes and the unit in it, in the order of `poolings`.
+            units = [("layers", self.shape.layers - 1), ("layers", int(best_layers[i]))]
+            for selection in self.selections:
+                units.append((f"{selection}/{self.top}", 0))
+            for j, (family, unit) in enumerate(units):
+                if f"{family}/test" not in fit:
+                    continue
+                scores[i, j] = fit[f"{family}/test"][unit]
+                if task.second_metric:
+                    second_scores[task.second_metric][i, j] = second_metric(
+                        task.second_metric, fit, family, unit
+                    )
+        self.add_scores(
+            "pooled_accuracy", dims, scores, "test score of a probe on the pooled vector"
         )
-        for name, values in extra.items():
+        for name, values in second_scores.items():
             if np.isfinite(values).any():
-                self.put(f"pooled_{name}", ("task", "pooling"), values, f"{name} on the test part")
-        self.put("best_layer", ("task",), best, "layer with the best validation score")
-        if self.curve:
-            names = [[f"{selection}/{n}/test" for selection in self.selections] for n in self.curve]
-            found = [
-                [[fit.get(name, [np.nan])[0] for name in row] for row in names] for fit in self.fits
-            ]
-            dims = ("task", "n_heads", "selection")
-            self.scored(
-                "curve_accuracy", dims, np.array(found), "test score of the n best heads together"
-            )
+                self.add(f"pooled_{name}", dims, values, f"{name} on the test part")
+        self.add("best_layer", ("task",), best_layers, "layer with the best validation score")
+
+    def add_curves(self) -> None:
+        """Scores of the n best heads together."""
+        if not self.curve:
+            return
+        scores = np.full((len(self.fits), len(self.curve), len(self.selections)), np.nan)
+        for i, fit in enumerate(self.fits):
+            for j, n in enumerate(self.curve):
+                for k, selection in enumerate(self.selections):
+                    name = f"{selection}/{n}/test"
+                    if name in fit:
+                        scores[i, j, k] = fit[name][0]
+        self.add_scores(
+            "curve_accuracy",
+            ("task", "n_heads", "selection"),
+            scores,
+            "test score of the n best heads together",
+        )
+
+    def add_rankings(self) -> None:
+        """The heads of each rank, by each selection."""
         for selection in self.selections:
-            order = np.full((len(self.fits), self.ranks), -1, dtype=np.int64)
+            order = np.full((len(self.fits), self.n_ranks), -1, dtype=np.int64)
             for row, fit in zip(order, self.fits, strict=True):
-                ranked = fit.get(f"{selection}/order", np.zeros(0))[: self.ranks]
+                ranked = fit.get(f"{selection}/order", np.zeros(0))[: self.n_ranks]
                 row[: len(ranked)] = ranked
-            layer, head = (
-                np.where(order < 0, -1, part) for part in np.divmod(order, self.shape.heads)
-            )
-            self.put(
+            layer, head = np.divmod(order, self.shape.heads)
+            empty = order < 0
+            self.add(
                 f"{selection}_layer",
                 ("task", "rank"),
-                layer,
+                np.where(empty, -1, layer),
                 "layer of the head with this rank (-1: none)",
             )
-            self.put(f"{selection}_head", ("task", "rank"), head, "head with this rank (-1: none)")
+            self.add(
+                f"{selection}_head",
+                ("task", "rank"),
+                np.where(empty, -1, head),
+                "head with this rank (-1: none)",
+            )
 
-    def tests(self, correction: str) -> None:
-        p = np.full((len(self.tasks), *self.heads), np.nan)
-        adjusted, majority = p.copy(), np.zeros(len(self.tasks))
+    def add_significance(self, correction: str) -> None:
+        """Tests of each head against the most frequent label."""
+        p_values = np.full((len(self.tasks), *self.head_shape), np.nan)
+        adjusted = p_values.copy()
+        majority = np.zeros(len(self.tasks))
         for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
             if task.regression:
-                found = correlation_p(fit["heads/test"], len(task.split.test), "greater")
+                p = correlation_p(fit["heads/test"], len(task.split.test), "greater")
             else:
-                by_head, by_majority = (
-                    fit["heads/predicted"] == fit["truth"],
-                    fit["truth"] == fit["majority"],
-                )
-                majority[i] = by_majority.mean()
-                found = mcnemar_exact(
-                    (by_head & ~by_majority).sum(1), (~by_head & by_majority).sum(1)
-                )
-            p[i] = found.reshape(self.heads)
-            adjusted[i] = correct(p[i], correction)
-        long_name = "test score of the most frequent training label (0 for a correlation)"
-        self.put("majority", ("task",), majority, long_name)
-        self.put("p_value", HEADS, p, "p-value of 'no better than the majority label', one-sided")
-        self.put(
+                head_correct = fit["heads/predicted"] == fit["truth"]
+                majority_correct = fit["truth"] == fit["majority"]
+                majority[i] = majority_correct.mean()
+                only_head = (head_correct & ~majority_correct).sum(1)
+                only_majority = (~head_correct & majority_correct).sum(1)
+                p = mcnemar_exact(only_head, only_majority)
+            p_values[i] = p.reshape(self.head_shape)
+            adjusted[i] = correct(p_values[i], correction)
+        self.add(
+            "majority",
+            ("task",),
+            majority,
+            "test score of the most frequent training label (0 for a correlation)",
+        )
+        self.add(
+            "p_value",
+            HEAD_DIMS,
+            p_values,
+            "p-value of 'no better than the majority label', one-sided",
+        )
+        self.add(
             "p_adjusted",
-            HEADS,
+            HEAD_DIMS,
             adjusted,
             f"p-value corrected over the heads of a task ({correction})",
         )
-        self.put(
-            "better", HEADS, adjusted < 0.05, "better than the majority label at 5 %, corrected"
+        self.add(
+            "better",
+            HEAD_DIMS,
+            adjusted < SIGNIFICANCE,
+            "better than the majority label at 5 %, corrected",
         )
 
-    def control(self) -> None:
-        self.scored(
+    def add_control(self) -> None:
+        """Scores on the control task, and selectivity."""
+        control_scores = self.stack("control/test", HEAD_DIMS)
+        self.add_scores(
             "control_accuracy",
-            HEADS,
-            "control/test",
-            "test score on the control task: labels dealt at random",
+            HEAD_DIMS,
+            control_scores,
+            "test score on the control task: random labels",
         )
-        gain = self.stacked("heads/test", HEADS) - self.stacked("control/test", HEADS)
-        bounds = np.full((2, *gain.shape), np.nan)
+        selectivity = self.stack("heads/test", HEAD_DIMS) - control_scores
+        bounds = np.full((2, *selectivity.shape), np.nan)
         for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
-            if not task.regression and "control/test" in fit:
-                right = fit["heads/predicted"] == fit["truth"]
-                control = fit["control/predicted"] == fit["control/truth"]
-                bounds[:, i] = _paired_interval(right, control).reshape(2, *self.heads)
-        self.put("selectivity", HEADS, gain, "score minus score on the control task")
+            if task.regression or "control/test" not in fit:
+                continue
+            correct_answers = fit["heads/predicted"] == fit["truth"]
+            control_correct = fit["control/predicted"] == fit["control/truth"]
+            interval = _paired_interval(correct_answers, control_correct)
+            bounds[:, i] = interval.reshape(2, *self.head_shape)
+        self.add("selectivity", HEAD_DIMS, selectivity, "score minus score on the control task")
         counts = self.variables["control_accuracy_n"].values
-        self.put("selectivity_n", HEADS, counts, "test examples behind selectivity")
-        self.bounds("selectivity", HEADS, bounds, " (paired over examples)")
+        self.add("selectivity_n", HEAD_DIMS, counts, "test examples behind selectivity")
+        self.add_bounds("selectivity", HEAD_DIMS, bounds, " (paired over examples)")
 
-    def localised(self) -> None:
-        found = {name: np.full((3, len(self.tasks)), np.nan) for name in LOCALISED}
+    def add_random_baseline(self, baselines: Sequence[FittedArrays]) -> None:
+        self.add_scores(
+            "random_accuracy",
+            HEAD_DIMS,
+            self.stack("heads/test", HEAD_DIMS, baselines),
+            "test score of the head with random weights",
+        )
+        self.add_scores(
+            "random_layer_accuracy",
+            LAYER_DIMS,
+            self.stack("layers/test", LAYER_DIMS, baselines),
+            "test score of the layer with random weights",
+        )
+
+    def add_localisation(self) -> None:
+        """How localised each task is; NaN where no head is better than the majority label."""
+        values = {name: np.full((3, len(self.tasks)), np.nan) for name in LOCALISATION}
         for i, (task, fit) in enumerate(zip(self.tasks, self.fits, strict=True)):
-            if self.variables["better"].values[i].any():
-                chance = float(self.variables["majority"].values[i])
-                for name, values in localised(
-                    fit, self.heads, chance, regression=task.regression
-                ).items():
-                    found[name][:, i] = values
-        for name, about in LOCALISED.items():
-            self.put(name, ("task",), found[name][0], about)
-            self.bounds(name, ("task",), found[name][1:], " (bootstrap over test examples)")
+            if not self.variables["better"].values[i].any():
+                continue
+            chance = float(self.variables["majority"].values[i])
+            indices = task_localisation(fit, self.head_shape, chance, regression=task.regression)
+            for name, value_and_bounds in indices.items():
+                values[name][:, i] = value_and_bounds
+        for name, long_name in LOCALISATION.items():
+            self.add(name, ("task",), values[name][0], long_name)
+            self.add_bounds(name, ("task",), values[name][1:], " (bootstrap over test examples)")
 
-    def readings(self) -> None:
+    def add_task_groups(self) -> None:
+        """Mean accuracy over the syntactic and the semantic tasks (§6.2, Fig 5)."""
         accuracy = self.variables["accuracy"].values.astype(float)
         for group in ("syntactic", "semantic"):
             members = [i for i, task in enumerate(self.tasks) if task.group == group]
-            values = accuracy[members].mean(0) if members else np.full(self.heads, np.nan)
-            names = ", ".join(self.tasks[i].name for i in members) or "none of its tasks was run"
-            self.put(
-                f"{group}_score", ("layer", "head"), values, f"mean test accuracy over {names}"
-            )
+            if members:
+                mean_accuracy = accuracy[members].mean(0)
+                names = ", ".join(self.tasks[i].name for i in members)
+            else:
+                mean_accuracy = np.full(self.head_shape, np.nan)
+                names = "none of its tasks was run"
+            long_name = f"mean test accuracy over {names}"
+            self.add(f"{group}_score", ("layer", "head"), mean_accuracy, long_name)
+
+    def add_task_correlation(self) -> None:
+        accuracy = self.variables["accuracy"].values.astype(float)
         flat = accuracy.reshape(len(self.tasks), -1)
-        long_name = "Pearson correlation of two tasks' scores over all heads"
-        self.put(
+        self.add(
             "task_correlation",
             ("task", "task_b"),
             correlation(flat[:, None], flat[None]).r,
-            long_name,
+            "Pearson correlation of two tasks' scores over all heads",
         )
 
     def dataset(self) -> xr.Dataset:
         names = [task.name for task in self.tasks]
+        metrics = [PEARSON if task.regression else "accuracy" for task in self.tasks]
+        paper_names = [SENTEVAL[name][0] if name in SENTEVAL else name for name in names]
         coords: dict[str, Any] = {
             "layer": np.arange(self.shape.layers),
             "head": np.arange(self.shape.heads),
             "task": names,
             "task_b": names,
             "pooling": list(self.poolings),
-            "rank": np.arange(self.ranks),
+            "rank": np.arange(self.n_ranks),
             "kind": ("task", [task.kind for task in self.tasks]),
             "group": ("task", [task.group for task in self.tasks]),
-            "metric": ("task", [PEARSON if task.regression else "accuracy" for task in self.tasks]),
-            "paper_task": (
-                "task",
-                [SENTEVAL[name][0] if name in SENTEVAL else name for name in names],
-            ),
+            "metric": ("task", metrics),
+            "paper_task": ("task", paper_names),
             "train_n": ("task", [len(task.split.train) for task in self.tasks]),
             "validation_n": ("task", [len(task.split.validation) for task in self.tasks]),
         }
         if self.curve:
-            coords |= {"n_heads": np.array(self.curve), "selection": list(self.selections)}
+            coords["n_heads"] = np.array(self.curve)
+            coords["selection"] = list(self.selections)
         return xr.Dataset(self.variables, coords)
 
 
 def pooling_rows(dataset: xr.Dataset) -> list[tuple[str, ...]]:
-    """For every task its name, what its scores are, the test score of each pooling of
-    `POOLINGS[:3]`, and the best head with its own: picked on the validation part, as layers and
-    heads joined are."""
+    """Return a row for every task: its name, its metric, the test score of each pooling of
+    `POOLINGS[:3]`, and the best head with its score.
+
+    The best head is selected on the validation part, like the best layer and the joined heads.
+    """
     rows = []
     for name in map(str, dataset["task"].values):
-        part = dataset.sel(task=name)
-        layer, head = (int(part[f"top_{what}"].isel(rank=0)) for what in ("layer", "head"))
-        best = f"{head_name(layer, head)} {float(part['accuracy'].sel(layer=layer, head=head)):.3f}"
-        pooled = (
-            f"{value:.3f}"
-            for value in part["pooled_accuracy"].reindex(pooling=list(POOLINGS[:3])).values
-        )
-        rows.append((name, str(part["metric"].values), *pooled, best))
+        task = dataset.sel(task=name)
+        layer = int(task["top_layer"].isel(rank=0))
+        head = int(task["top_head"].isel(rank=0))
+        score = float(task["accuracy"].sel(layer=layer, head=head))
+        pooled = task["pooled_accuracy"].reindex(pooling=list(POOLINGS[:3])).values
+        pooled_texts = [f"{value:.3f}" for value in pooled]
+        best_head = f"{head_name(layer, head)} {score:.3f}"
+        rows.append((name, str(task["metric"].values), *pooled_texts, best_head))
     return rows
 
 
 def _paired_interval(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The interval of the mean of `first − second` over examples, the last axis; NaN for a single
-    example."""
-    gain = first.astype(float) - second
-    variance = gain.var(1, ddof=1) if gain.shape[1] > 1 else np.full(len(gain), np.nan)
-    return np.array(mean_interval(gain.mean(1), variance, np.array(gain.shape[1])))
+    """Return the interval of the mean of `first − second` over examples, the last axis; NaN for a
+    single example."""
+    difference = first.astype(float) - second
+    n_examples = difference.shape[1]
+    variance = np.full(len(difference), np.nan)
+    if n_examples > 1:
+        variance = difference.var(1, ddof=1)
+    return np.array(mean_interval(difference.mean(1), variance, np.array(n_examples)))
 
 
-def second_metric(metric: str, fit: Fitted, name: str, row: int) -> float:
-    """F1 of class 1, Matthews' correlation, or Spearman's rho of one fitted unit on the test
+def second_metric(metric: str, fit: FittedArrays, family: str, unit: int) -> float:
+    """Return F1 of class 1, Matthews' correlation, or Spearman's rho of one fitted unit on the test
     part."""
     if metric == "spearman":
-        return float(fit[f"{name}/spearman"][row])
-    return METRICS[metric](fit["truth"] == 1, fit[f"{name}/predicted"][row] == 1)
+        return float(fit[f"{family}/spearman"][unit])
+    return METRICS[metric](fit["truth"] == 1, fit[f"{family}/predicted"][unit] == 1)
 
 
-def localised(
-    fit: Fitted, heads: tuple[int, int], chance: float, *, regression: bool
+def task_localisation(
+    fit: FittedArrays, head_shape: tuple[int, int], chance: float, *, regression: bool
 ) -> dict[str, np.ndarray]:
-    """Value, lower and upper end of each of `LOCALISED`, `[3]`.
+    """Return value, lower and upper end, `[3]`, of each index in `LOCALISATION`.
 
-    The gain of a head is its test score less `chance` (the most frequent label; 0 for a
-    correlation), at least 0. Noise makes gains uneven, in a resample once more than in the sample;
-    so the interval is the pivotal one (twice the value, less the quantiles of the resamples), which
-    takes that out, within the range of the index and widened to hold the value.
+    The gain of a head is its test score minus `chance` (the most frequent label; 0 for a
+    correlation), at least 0. Noise makes gains uneven, in a resample even more than in the sample;
+    so the interval is the pivotal one (twice the value minus the quantiles of the resamples), which
+    removes that bias, limited to the range of the index and widened to contain the value.
 
     Parameters
     ----------
     fit : mapping
         `heads/predicted[head, example]` and `truth[example]` of the test part.
-    heads : tuple of int
+    head_shape : tuple of int
         Layers, and heads of each.
     chance : float
-        What no knowledge gives.
+        The score without any knowledge.
     regression : bool
         Whether scores are Pearson's r.
     """
-    truth, predicted = fit["truth"], fit["heads/predicted"]
+    truth = fit["truth"]
     metric = "pearson" if regression else "accuracy"
-    whole, draws = np.ones((1, len(truth))), resamples(len(truth), RESAMPLES)
-    own, again = (
-        np.clip(resampled_metric(metric, one, truth, predicted) - chance, 0, None)
-        for one in (whole, draws)
-    )
-    out = {}
-    for name, (low, high), measure in (
-        ("localisation", (0.0, 1.0), localisation),
-        ("effective_heads", (1.0, float(own.shape[1])), effective_number),
-        (
-            "layer_localisation",
-            (0.0, 1.0),
-            lambda gain: localisation(gain.reshape(-1, *heads).sum(-1)),
-        ),
-    ):
-        value, resampled = float(measure(own)[0]), measure(again)
-        ends = percentile_interval(resampled)
-        pivotal = 2 * value - float(ends[1]), 2 * value - float(ends[0])
-        out[name] = np.array(
-            [value, *np.clip((min(value, pivotal[0]), max(value, pivotal[1])), low, high)]
-        )
-    return out
+
+    def gains(weights: np.ndarray) -> np.ndarray:
+        scores = resampled_metric(metric, weights, truth, fit["heads/predicted"])
+        return np.clip(scores - chance, 0, None)
+
+    sample_gains = gains(np.ones((1, len(truth))))
+    resampled_gains = gains(resamples(len(truth), RESAMPLES))
+
+    def among_layers(head_gains: np.ndarray) -> np.ndarray:
+        return localisation(head_gains.reshape(-1, *head_shape).sum(-1))
+
+    n_heads = float(sample_gains.shape[1])
+    indices: list[tuple[str, Callable[[np.ndarray], np.ndarray], float, float]] = [
+        ("localisation", localisation, 0.0, 1.0),
+        ("effective_heads", effective_number, 1.0, n_heads),
+        ("layer_localisation", among_layers, 0.0, 1.0),
+    ]
+    intervals = {}
+    for name, index, lowest, highest in indices:
+        value = float(index(sample_gains)[0])
+        low_quantile, high_quantile = percentile_interval(index(resampled_gains))
+        low = min(value, 2 * value - float(high_quantile))
+        high = max(value, 2 * value - float(low_quantile))
+        intervals[name] = np.array([value, *np.clip((low, high), lowest, highest)])
+    return intervals

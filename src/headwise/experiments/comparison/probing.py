@@ -11,8 +11,8 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.papers import reference
-from headwise.analyses.probing.analysis import default_settings
-from headwise.analyses.probing.fit import ProbingOptions, fit_baseline
+from headwise.analyses.probing.fit import fit_baseline
+from headwise.analyses.probing.options import ProbingOptions
 from headwise.core.store import CheckpointStore
 from headwise.experiments.ablation.significance import paired_differences
 from headwise.experiments.work import Report
@@ -46,12 +46,12 @@ def probing_change(
     found = [
         task.limit(*wanted.probing_limits, seed=seed) for task in read_tasks(wanted.probing, seed)
     ]
-    options = ProbingOptions(default_settings(models[0], seed))
+    settings = ProbingOptions(seed=seed).probe_settings(models[0].device)
     kept = store.part(
         "probing",
         {
             "tasks": [[task.name, task.fingerprint()] for task in found],
-            "settings": asdict(options.fitting),
+            "settings": asdict(settings),
         },
     )
     size = (models[0].layers, models[0].heads)
@@ -75,7 +75,7 @@ def probing_change(
                 vectors = collect_vectors(
                     model, task.examples, part, report=report, what=f"{task.name}: {name}"
                 )
-                fitted = fit_baseline(task, vectors, options, layers=False)
+                fitted = fit_baseline(task, vectors, settings, layers=False)
                 return {
                     name: fitted[name]
                     for name in ("heads/test", "heads/predicted", "truth", "majority")
@@ -110,5 +110,5 @@ def probing_change(
     coords |= {"kind": ("task", [task.kind for task in found])}
     coords |= {"layer": np.arange(size[0]), "head": np.arange(size[1])}
     about = {"title": "Change of probing accuracy", **reference("jo2020").attributes("Fig 4")}
-    how = {"solver": options.fitting.solver, "correction": wanted.correction, "analysis": "probing"}
+    how = {"solver": settings.solver, "correction": wanted.correction, "analysis": "probing"}
     return xr.Dataset(variables, coords=coords, attrs={**about, "reference_model": names[0], **how})

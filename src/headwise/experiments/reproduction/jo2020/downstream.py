@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import spearmanr
 
-from headwise.analyses.probing.analysis import probe
+from headwise.analyses.probing.analysis import probe_tasks
 from headwise.experiments.reproduction.context import QUICK_ROWS, ReproductionContext
 from headwise.experiments.reproduction.jo2020.probing import POOLINGS, probing_options
 from headwise.experiments.reproduction.schema import (
@@ -150,9 +150,9 @@ def _probe_heads(context: ReproductionContext, model: HeadModel, name: str) -> x
     (task,) = read_tasks([context.data.path(f"glue-{name}")], context.seed)
     options, _ = probing_options(context)
     n_train = context.sample_size(len(task.split.train), QUICK_ROWS)
-    n_other = QUICK_ROWS if context.options.quick else None
-    options = replace(options, limits=(n_train, n_other, n_other))
-    return probe(model, task, options, store=context.store, progress=context.report_progress)
+    n_other = QUICK_ROWS if context.options.quick else 0
+    options = replace(options, train=n_train, validation=n_other, test=n_other)
+    return probe_tasks(model, task, options, store=context.store, progress=context.report_progress)
 
 
 def _state_figures(name: str, probed: Mapping[str, xr.Dataset]) -> list[ReportFigure]:

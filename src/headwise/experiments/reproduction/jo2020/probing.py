@@ -11,8 +11,8 @@ import numpy as np
 import xarray as xr
 from scipy.stats import spearmanr
 
-from headwise.analyses.probing.analysis import default_settings, probe
-from headwise.analyses.probing.fit import ProbingOptions
+from headwise.analyses.probing.analysis import probe_tasks
+from headwise.analyses.probing.options import ProbingOptions
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.jo2020.reference import (
@@ -69,26 +69,23 @@ def task_title(task: str) -> str:
 def probing_options(context: ReproductionContext) -> tuple[ProbingOptions, list[str]]:
     """Return the paper's solver with five folds and no standardisation, or least squares on one
     split in a quick run; and the deviations."""
-    defaults = default_settings(context.model, context.seed)
-    if context.options.quick:
-        settings = replace(defaults, solver="ridge")
-        deviations = [
-            "Least squares on standardised vectors and one split, in place of logistic regression "
-            "and five folds."
-        ]
-    else:
-        settings = replace(defaults, solver="senteval", folds=5, standardize=False)
-        deviations = []
     n_train, n_validation, n_test = map(context.sample_size, PAPER_SIZES, QUICK_SIZES)
     options = ProbingOptions(
-        settings,
-        limits=(n_train, n_validation, n_test),
+        train=n_train,
+        validation=n_validation,
+        test=n_test,
         greedy=False,
         control=False,
         curve=(),
         seed=context.seed,
     )
-    return options, deviations
+    if context.options.quick:
+        deviation = (
+            "Least squares on standardised vectors and one split, in place of logistic regression "
+            "and five folds."
+        )
+        return replace(options, solver="ridge"), [deviation]
+    return replace(options, solver="senteval", folds=5, standardize=False), []
 
 
 def available_tasks(context: ReproductionContext) -> tuple[dict[str, Path], list[str]]:
@@ -119,7 +116,7 @@ def probed_tasks(context: ReproductionContext) -> tuple[xr.Dataset, dict[str, st
         "limits": list(options.limits),
     }
     run = partial(
-        probe,
+        probe_tasks,
         context.model,
         list(files.values()),
         options,

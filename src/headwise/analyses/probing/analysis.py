@@ -253,7 +253,7 @@ class Probing(ProbingOptions, Experiment):
         ProbingOptions.__post_init__(self)
 
     @property
-    def requires(self) -> frozenset[str]:  # type: ignore[override]
+    def requires(self) -> frozenset[str]:
         """Labels, unless tasks named by path bring their own."""
         return frozenset() if self.tasks else frozenset({"label"})
 

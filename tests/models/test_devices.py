@@ -79,7 +79,7 @@ def test_what_a_user_names_wrongly(folder: Path) -> None:
         ({"device_map": "everywhere"}, "`device_map` must be one of auto, balanced"),
         ({"device_map": "no.json"}, "`device_map` must be one of auto, balanced"),
         ({"device_map": {}}, "`device_map` must name a device for each module"),
-        ({"device_map": "auto", "device": "cpu"}, "cannot stand beside `device`"),
+        ({"device_map": "auto", "device": "cpu"}, "cannot be combined with `device`"),
         ({"dtype": "float8"}, "dtype"),
     ):
         with pytest.raises(ParameterError, match=said):

@@ -288,7 +288,7 @@ def test_too_long_an_input() -> None:
     assert opened.max_length == 38  # 40 rows of positions, the first two are the padding's
     opened.forward(ids_batch((38,)))
     with pytest.raises(
-        InputError, match="The batch is 39 tokens long, but RobertaModel takes at most 38"
+        InputError, match="The batch is 39 tokens long; RobertaModel takes at most 38"
     ):
         opened.forward(ids_batch((39,)))
     with pytest.raises(InputError, match="at least one example"):
@@ -312,7 +312,7 @@ def test_inputs_are_limited_without_a_change_to_the_model() -> None:
     longer = opened(max_length=1000)
     assert longer.encoder.max_length == whole.max_length
     assert longer.notes == [
-        f"Inputs of 1000 tokens were asked for; the model takes at most {whole.max_length}."
+        f"Inputs of 1000 tokens were requested; the model takes at most {whole.max_length}."
     ]
     shorter = whole.encoder.limited(4, "skip")
     assert (shorter.max_length, shorter.overlong, shorter.limited(9).max_length) == (4, "skip", 4)

@@ -15,6 +15,7 @@ from headwise.core.errors import ParameterError
 
 FEW = 30  # below this many values an approximation by large samples is flagged
 HEAD_NAME = re.compile(r"^L(\d{1,9})H(\d{1,9})$")
+HEAD_OR_LAYER_NAME = re.compile(r"L(\d+)(?:H(\d+))?")
 
 
 def head_name(layer: int, head: int) -> str:
@@ -30,6 +31,21 @@ def parse_head(name: str) -> tuple[int, int]:
             f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{name}'."
         )
     return int(found[1]), int(found[2])
+
+
+def parse_place(name: str) -> Any:
+    """Return (3, 5) for the head `L3H5`, 3 for the layer `L3`; anything else as it is.
+
+    >>> parse_place("L3H5"), parse_place("L3"), parse_place("third")
+    ((3, 5), 3, 'third')
+    """
+    match = HEAD_OR_LAYER_NAME.fullmatch(name)
+    if match is None:
+        return name
+    layer, head = match.groups()
+    if head is None:
+        return int(layer)
+    return int(layer), int(head)
 
 
 def variable_of(dataset: xr.Dataset, name: str) -> xr.DataArray | None:

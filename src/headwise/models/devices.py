@@ -1,5 +1,5 @@
 """Where a model's weights lie and in which precision: named by a user, spread over devices, or left
-on the disk."""
+on disk."""
 
 from __future__ import annotations
 
@@ -26,88 +26,94 @@ MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 DeviceMap = str | Mapping[str, Any]
 
 
-def dtype_of(given: torch.dtype | str | None) -> torch.dtype | None:
-    """The precision that a user named; None for the checkpoint's own on a GPU and at least float32
-    on a CPU.
+def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Return the dtype that a user named; None for the default (the checkpoint's own on a GPU, at
+    least float32 on a CPU).
 
-    >>> dtype_of("bfloat16"), dtype_of("auto")
+    >>> as_dtype("bfloat16"), as_dtype("auto")
     (torch.bfloat16, None)
     """
-    if given is None or isinstance(given, torch.dtype):
-        return given
-    if given not in DTYPES:
-        raise ParameterError(unknown("dtype", given, DTYPES))
-    return DTYPES[given]
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise ParameterError(unknown("dtype", dtype, DTYPES))
+    return DTYPES[dtype]
 
 
-def map_of(given: DeviceMap | None) -> str | dict[str, Any] | None:
-    """A device map as transformers takes it: a rule by its name, or devices by the names of
-    modules, as a mapping, as JSON or in a .json file.
+def as_device_map(device_map: DeviceMap | None) -> str | dict[str, Any] | None:
+    """Return a device map as transformers takes it: the name of a rule, or devices by module.
 
-    >>> map_of('{"": "cpu"}')
+    Devices by module may be a mapping, JSON, or a .json file.
+
+    >>> as_device_map('{"": "cpu"}')
     {'': 'cpu'}
     """
-    if given is None:
+    if device_map is None:
         return None
-    if isinstance(given, str) and given not in MAPS:
-        text = given
+    if isinstance(device_map, str) and device_map not in MAPS:
+        text = device_map
         try:
-            if given.endswith(".json"):
-                text = Path(given).expanduser().read_text(encoding="utf-8")
-            given = json.loads(text)
+            if device_map.endswith(".json"):
+                text = Path(device_map).expanduser().read_text(encoding="utf-8")
+            device_map = json.loads(text)
         except (OSError, ValueError, RecursionError) as error:
             raise ParameterError(
-                f"`device_map` must be one of {', '.join(MAPS)}, or devices by module as JSON or a .json file; it is "
-                f"{shown(text)}."
+                f"`device_map` must be one of {', '.join(MAPS)}, or devices by module as JSON or a "
+                f".json file; it is {shown(text)}."
             ) from error
-    if not isinstance(given, str) and not (isinstance(given, Mapping) and given):
+    if not isinstance(device_map, str) and not (isinstance(device_map, Mapping) and device_map):
         raise ParameterError(
-            f"`device_map` must name a device for each module; it is {shown(given)}."
+            f"`device_map` must name a device for each module; it is {shown(device_map)}."
         )
     if importlib.util.find_spec("accelerate") is None:
         raise ParameterError(
             "`device_map` needs accelerate; install it with: pip install 'headwise[big]'"
         )
-    return given if isinstance(given, str) else dict(given)
+    return device_map if isinstance(device_map, str) else dict(device_map)
 
 
-def home_of(module: nn.Module) -> torch.device:
-    """The device that inputs go to and statistics are taken on: where the embeddings are
-    computed."""
-    embeddings = (
-        module.get_input_embeddings() if isinstance(module, transformers.PreTrainedModel) else None
-    )
+def input_device(module: nn.Module) -> torch.device:
+    """Return the device of the embeddings: inputs go there, and statistics are taken there."""
+    embeddings = None
+    if isinstance(module, transformers.PreTrainedModel):
+        embeddings = module.get_input_embeddings()
     for part in (embeddings, module):
-        device = getattr(getattr(part, "_hf_hook", None), "execution_device", None)
+        hook = getattr(part, "_hf_hook", None)
+        device = getattr(hook, "execution_device", None)
         if device is not None:
             return torch.device(device)
     return next(parameter.device for parameter in module.parameters() if not parameter.is_meta)
 
 
 def is_spread(module: nn.Module) -> bool:
-    """Whether the weights lie on more than one device, or partly outside memory."""
-    return len({parameter.device for parameter in module.parameters()}) > 1 or any(
-        parameter.is_meta for parameter in module.parameters()
-    )
+    """Return whether the weights lie on more than one device, or partly outside memory."""
+    devices = set()
+    for parameter in module.parameters():
+        if parameter.is_meta:
+            return True
+        devices.add(parameter.device)
+    return len(devices) > 1
 
 
 def stored_weights(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every weight by its name, in the order of names, read where it lies: one left on the disk is
-    read when it comes, so that one is held at a time."""
+    """Yield every weight with its name, in the order of names.
+
+    Weights on disk are read one by one, so that only one is in memory at a time."""
     parameters = dict(module.named_parameters())
-    for name in sorted(parameters):
-        owner, _, own = name.rpartition(".")
-        yield name, weight_in(module.get_submodule(owner), own, parameters[name])
+    for path in sorted(parameters):
+        owner, _, name = path.rpartition(".")
+        yield path, weight_in(module.get_submodule(owner), name, parameters[path])
 
 
 def weight_in(module: nn.Module, name: str, parameter: Tensor) -> Tensor:
-    """A weight of a module, fetched where accelerate left it outside of memory."""
+    """Return a weight of a module, fetched if accelerate left it outside of memory."""
     if not parameter.is_meta:
         return parameter.detach()
     hook = getattr(module, "_hf_hook", None)
-    for one in getattr(hook, "hooks", (hook,)):
-        kept = getattr(one, "weights_map", None)
-        if kept is not None:
-            found: Tensor = kept[name]
-            return found.detach()
+    # accelerate may chain several hooks in one.
+    for part in getattr(hook, "hooks", (hook,)):
+        weights_map = getattr(part, "weights_map", None)
+        if weights_map is not None:
+            weight: Tensor = weights_map[name]
+            return weight.detach()
     return parameter.detach()

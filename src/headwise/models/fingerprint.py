@@ -218,51 +218,38 @@ def _hash_entry(job: tuple[str, Path, int, int]) -> tuple[str, str]:
     return name, digest.hexdigest()
 
 
-def identity(self: HeadModel, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What tells this model from others: name, architecture, sizes, a hash over its weights, and
-    what that was taken of (`weights_from`: the `files` they came from, or the `tensors`).
-
-    Parameters
-    ----------
-    like : mapping, optional
-        An identity told before: where it is of the same weights, hashed the other way, its hash is
-        given.
-    """
-    digest, way = _hash(self)
-    if like and like.get("weights_from", TENSORS) != way and same_weights(self, like):
-        digest, way = like["weight_hash"], like.get("weights_from", TENSORS)
+def identity(model: HeadModel, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what distinguishes a model from others; see `HeadModel.identity`."""
+    digest, source = _hash(model)
+    if like and like.get("weights_from", TENSORS) != source and same_weights(model, like):
+        digest = like["weight_hash"]
+        source = like.get("weights_from", TENSORS)
     return {
-        "name": self.name,
-        "architecture": type(self.module).__name__,
-        "model_type": self.config.model_type,
+        "name": model.name,
+        "architecture": type(model.module).__name__,
+        "model_type": model.config.model_type,
         "weight_hash": digest,
-        "weights_from": way,
-        **{name: getattr(self, name) for name in SIZES},
-        "dtype": str(self.dtype).removeprefix("torch."),
+        "weights_from": source,
+        **{name: getattr(model, name) for name in SIZES},
+        "dtype": str(model.dtype).removeprefix("torch."),
     }
 
 
-def same_weights(self: HeadModel, told: Mapping[str, Any]) -> bool | None:
-    """Whether an identity (of an atlas's provenance, say) is that of these weights, whichever way
-    it was hashed; None where that cannot be known: it tells no hash, or one of files, and these
-    weights came from none.
-
-    One that does not name the way is of the tensors, as all were before files could be hashed.
-
-    Parameters
-    ----------
-    told : mapping
-        What `identity` gave, or `atlas.provenance["model"]`.
-    """
-    way = told.get("weights_from", TENSORS)
-    own = _hash(self)
-    found = own if own[1] == way else weight_hash(self.module, way)
-    return None if found is None or not told.get("weight_hash") else found[0] == told["weight_hash"]
+def same_weights(model: HeadModel, identity: Mapping[str, Any]) -> bool | None:
+    """Return whether an identity has the weights of a model; see `HeadModel.same_weights`."""
+    # An identity without `weights_from` is older than hashes of files: it is of the tensors.
+    source = identity.get("weights_from", TENSORS)
+    hashed: tuple[str, str] | None = _hash(model)
+    if hashed is not None and hashed[1] != source:
+        hashed = weight_hash(model.module, source)
+    if hashed is None or not identity.get("weight_hash"):
+        return None
+    return bool(hashed[0] == identity["weight_hash"])
 
 
 def _hash(model: HeadModel) -> tuple[str, str]:
-    """The hash of the weights as they are when it is first asked for."""
-    if model.hashed is None:
-        model.hashed = weight_hash(model.module)
-        assert model.hashed is not None
-    return model.hashed
+    """Return the hash of the weights as they were when it was first requested."""
+    if model.weight_hash is None:
+        model.weight_hash = weight_hash(model.module)
+        assert model.weight_hash is not None
+    return model.weight_hash

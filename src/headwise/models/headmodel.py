@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakSet
 
+import numpy as np
+import pandas as pd
 import torch
 import transformers
+import xarray as xr
 from torch import Tensor, nn
 
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
-from headwise.models import asked, fingerprint, loading
-from headwise.models.devices import DeviceMap, dtype_of, home_of, is_spread, map_of
+from headwise.core.labels import existing_heads, head_name, parse_place
+from headwise.models import fingerprint, generation, loading
+from headwise.models.devices import (
+    DeviceMap,
+    as_device_map,
+    as_dtype,
+    input_device,
+    is_spread,
+)
 from headwise.models.fallbacks import select_tap
 from headwise.models.forward_call import call_part, evaluating, shifted
 from headwise.models.gradients import stream_gradients
-from headwise.models.inputs import Input, check_length, input_rows
-from headwise.models.interventions import Intervention, of_heads, plan_interventions, plan_streams
+from headwise.models.inputs import Input, input_rows
+from headwise.models.interventions import (
+    Intervention,
+    head_interventions,
+    plan_interventions,
+    plan_streams,
+)
 from headwise.models.measure import measure
 from headwise.models.session import BLOCK_BYTES, Session, at_least_float32
-from headwise.models.sites import KINDS
+from headwise.models.sites import STACKS, LayerCount, Sites
 from headwise.models.sizes import head_of, input_limit, padding_id
+from headwise.models.tap import Call, Running, use_session
 from headwise.models.trace import Trace, TraceWatcher
 from headwise.models.view import AttentionRows, Watcher, check_needs
 from headwise.text.encode import TOO_LONG_RULES, Batch, Encoded, Encoder, collate
@@ -34,39 +50,40 @@ from headwise.text.example import Example
 from headwise.text.targets import TargetEncoder
 
 Interventions = Mapping[Any, Intervention]
+Heads = str | int | tuple[int, int] | Sequence[str | tuple[int, int]]
 DEMO_NAME = "wiki-bert"
-OPEN: WeakSet[HeadModel] = (
-    WeakSet()
-)  # every model of this process, but for those that `limited` gave
+# Every open model of this process, except the copies that `limited` returns.
+OPEN: WeakSet[HeadModel] = WeakSet()
 
 
 class HeadModel:
-    """A transformer with the tap selected; use `HeadModel.open`.
+    """A transformer whose attention heads can be read and changed.
+
+    Open one with `HeadModel.from_pretrained` (or `HeadModel.open`, the same).
 
     Attributes
     ----------
     name, module, tokenizer, encoder, config, device, dtype
-        What was opened and where it lives; `tokenizer` is None for a bare module, which then has no
-        `encoder`.
+        The model and where it runs. A bare module has no tokenizer (None) and no `encoder`.
     layers, heads, kv_heads, d_head, hidden
-        Sizes as seen in a run: attention layers, query heads, key/value heads, size of a head's
+        Sizes, measured in a run: attention layers, query heads, key/value heads, size of a head's
         output, width of the hidden states.
     kv_groups
         The key/value group of each query head.
     causal, stack
-        Whether tokens see only what is before them; `encoder`, `decoder` (self-attention) or
+        Whether tokens attend only to earlier ones; `encoder`, `decoder` (self-attention) or
         `cross`.
     max_length, pad_id
         The longest input in tokens that the model takes (`encoder` may be limited to less); the id
         that fills batches.
     lm_kind
-        `masked`, `causal` or None where there is no language-model head.
+        `masked`, `causal`, or None without a language-modelling head.
     notes, reopens
-        What was decided at opening that a user should know; what `open` found it by (None where it
-        got a module).
+        What a user should know about how the model was opened; the arguments to open it again
+        (None if a module was given).
     sites, encoder_part
         The attention modules of the stack; the encoder of an encoder-decoder. With `run`,
-        `evaluating` and `in_precision` they are for code that makes passes of its own.
+        `evaluating` and `in_precision` they serve code that makes passes of its own.
     """
 
     def __init__(
@@ -79,32 +96,39 @@ class HeadModel:
         max_length: int | None = None,
         overlong: str = "truncate",
     ) -> None:
-        if stack is not None and stack not in KINDS:
-            raise ParameterError(unknown("stack", stack, KINDS))
+        if stack is not None and stack not in STACKS:
+            raise ParameterError(unknown("stack", stack, STACKS))
         one_of("overlong", overlong, TOO_LONG_RULES)
-        at_least("max_length", 2 if max_length is None else max_length, 2)
-        self.module, self.tokenizer, self.name, self.notes = module, tokenizer, name, notes
-        self.hashed: tuple[str, str] | None = None
+        if max_length is not None:
+            at_least("max_length", max_length, 2)
+        self.module = module
+        self.tokenizer = tokenizer
+        self.name = name
+        self.notes = notes
+        self.weight_hash: tuple[str, str] | None = None
         self.config = module.config
-        self.device: torch.device = home_of(module)
+        self.device: torch.device = input_device(module)
         self.dtype: torch.dtype = next(
-            p.dtype for p in module.parameters() if p.is_floating_point()
+            parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()
         )
         loading.check_text(type(module), name)
         loading.check_weights(module, name)
         if tokenizer is not None:
             loading.check_tokenizer(module, tokenizer, name)
+        self._is_spread = is_spread(module)
         self.pad_id = padding_id(module, tokenizer)
         self.max_length = input_limit(module, tokenizer, notes)
-        if max_length is not None and max_length > self.max_length:
-            notes.append(
-                f"Inputs of {max_length} tokens were asked for; the model takes at most {self.max_length}."
-            )
-        limit = min(max_length or self.max_length, self.max_length)
-        self._encoder = None if tokenizer is None else Encoder(tokenizer, limit, overlong)
-        self.encoder_part: nn.Module | None = (
-            module.get_encoder() if self.config.is_encoder_decoder else None
-        )
+        input_length = self.max_length
+        if max_length is not None:
+            input_length = min(max_length, self.max_length)
+            if max_length > self.max_length:
+                notes.append(
+                    f"Inputs of {max_length} tokens were requested; "
+                    f"the model takes at most {self.max_length}."
+                )
+        self.encoder_part: nn.Module | None = None
+        if self.config.is_encoder_decoder:
+            self.encoder_part = module.get_encoder()
         self._undo = select_tap(module)
         try:
             self.sites, self.stack, self.hidden = measure(
@@ -114,18 +138,37 @@ class HeadModel:
             self.close()
             raise
         self.has_lm_head, self.lm_kind = head_of(module, self.stack)
-        if self._encoder is not None and self.encoder_part is not None and self.stack != "encoder":
-            self._encoder = TargetEncoder(
-                self._encoder, partial(shifted, module), cross=self.stack == "cross"
-            )
-        self._count()
+        self._encoder: Encoder | None = None
+        if tokenizer is not None:
+            self._encoder = Encoder(tokenizer, input_length, overlong)
+            if self.encoder_part is not None and self.stack != "encoder":
+                to_decoder_input = partial(shifted, module)
+                is_cross = self.stack == "cross"
+                self._encoder = TargetEncoder(self._encoder, to_decoder_input, cross=is_cross)
+        self.layers = self.sites.layers
+        self.heads = self.sites.heads
+        self.kv_heads = self.sites.kv_heads
+        self.causal = self.sites.causal
+        self.d_head = self.sites.d_heads[0]
+        group_size = self.heads // self.kv_heads
+        self.kv_groups = tuple(head // group_size for head in range(self.heads))
+        self._note_layers_without_attention()
         self.reopens: dict[str, Any] | None = None
         OPEN.add(self)
+
+    def _note_layers_without_attention(self) -> None:
+        config = self.config.get_text_config(decoder=self.stack != "encoder")
+        n_layers = getattr(config, "num_hidden_layers", self.layers)
+        if self.encoder_part is None and isinstance(n_layers, int) and n_layers != self.layers:
+            self.notes.append(
+                f"{self.layers} of the model's {n_layers} layers compute attention; "
+                "only those are counted, from 0."
+            )
 
     # --- opening and closing ----------------------------------------------------------------------
 
     @classmethod
-    def open(
+    def from_pretrained(
         cls,
         model: str | Path | nn.Module | None = None,
         *,
@@ -138,25 +181,25 @@ class HeadModel:
         max_length: int | None = None,
         overlong: str = "truncate",
     ) -> HeadModel:
-        """Open a model and select the tap on it.
+        """Open a model so that its heads can be read and changed.
 
         Parameters
         ----------
         model : str, Path or Module, optional
-            A folder, a hub name, a module of transformers, or None for the built-in demo model.
+            A folder, a hub name, or a module of transformers; default: the built-in model.
         tokenizer : optional
             A fast tokenizer, or a folder or name to load it from; by default the one beside the
             model.
         device : torch.device or str, optional
-            Where to run; a GPU where there is one. A given module stays where it is.
+            Where to run; by default a GPU if there is one. A given module stays where it is.
         dtype : torch.dtype or str, optional
             Precision of the weights (`float32`, `bfloat16`, `float16`); by default (`auto`) the
             checkpoint's own on a GPU, at least float32 on a CPU.
         device_map : str or mapping, optional
-            Of a model that does not fit one device (needs accelerate): `auto`, `balanced`,
+            For a model that does not fit one device (needs accelerate): `auto`, `balanced`,
             `balanced_low_0`, `sequential`, or devices by module (`{"model.layers.3": 1, "lm_head":
-            "disk", ...}`). What lies in memory or on the disk is brought to a device when it is
-            needed. `device` must not be given then.
+            "disk", ...}`). Weights in memory or on disk move to a device when they are needed.
+            Excludes `device`.
         stack : str, optional
             Of an encoder-decoder: `encoder` (default), `decoder`, `cross`; the last two read pairs,
             source and target.
@@ -170,50 +213,52 @@ class HeadModel:
             What happens to longer inputs: `truncate` or `skip`.
         """
         notes: list[str] = []
-        dtype, spread = dtype_of(dtype), map_of(device_map)
-        if spread is not None and (device is not None or isinstance(model, nn.Module)):
-            what = (
-                "a module, which lies somewhere already"
-                if isinstance(model, nn.Module)
-                else "`device`"
-            )
+        dtype = as_dtype(dtype)
+        checked_map = as_device_map(device_map)
+        if checked_map is not None and (device is not None or isinstance(model, nn.Module)):
+            rival = "a module, which has its devices already"
+            if not isinstance(model, nn.Module):
+                rival = "`device`"
             raise ParameterError(
-                f"`device_map` says where the weights go, so it cannot stand beside {what}."
+                f"`device_map` says where the weights go; it cannot be combined with {rival}."
             )
-        reopens = None
+        reopens: dict[str, Any] | None = None
         if isinstance(model, nn.Module):
-            module, name = loading.unwrapped(model), type(loading.unwrapped(model)).__name__
+            module = loading.unwrapped(model)
+            name = type(module).__name__
             if device is not None:
-                module = module.to(loading.device_of(device))
+                module = module.to(loading.as_device(device))
             if dtype is not None:
                 module = module.to(dtype)
         else:
-            where = loading.device_of(device)
-            demo, model = model is None, loading.model_path(model)
+            target_device = loading.as_device(device)
+            path = loading.model_path(model)
             reopens = {
-                "model": None if demo else model,
+                "model": None if model is None else path,
                 "tokenizer": tokenizer,
                 "dtype": dtype,
                 "task": task,
+                "device_map": device_map,
             }
-            reopens["device_map"] = device_map
-            module = loading.load_model(model, task, where, dtype, notes, spread)
-            name = (
-                Path(model).expanduser().resolve().name
-                if Path(model).expanduser().is_dir()
-                else str(model)
-            )
-            loading.check_text(type(module), name)  # before its tokenizer is missed
-            name = DEMO_NAME if demo else name  # its folder in the cache is named by a hash
-            tokenizer = model if tokenizer is None else tokenizer
+            module = loading.load_model(path, task, target_device, dtype, notes, checked_map)
+            folder = Path(path).expanduser()
+            name = folder.resolve().name if folder.is_dir() else path
+            # A model that reads no text has no tokenizer either: say the first, not the second.
+            loading.check_text(type(module), name)
+            if model is None:
+                name = DEMO_NAME  # its folder in the cache is named by a hash
+            if tokenizer is None:
+                tokenizer = path
         if isinstance(tokenizer, str | Path):
             tokenizer = loading.load_tokenizer(tokenizer)
-        made = cls(module, tokenizer, name, stack, notes, max_length, overlong)
-        made.reopens = reopens
-        return made
+        opened = cls(module, tokenizer, name, stack, notes, max_length, overlong)
+        opened.reopens = reopens
+        return opened
+
+    open = from_pretrained
 
     def close(self) -> None:
-        """Give the module back as it was."""
+        """Restore the module as it was before opening."""
         while self._undo:
             self._undo.pop()()
 
@@ -227,59 +272,74 @@ class HeadModel:
         sizes = f"layers={self.layers}, heads={self.heads}, d_head={self.d_head}"
         return f"HeadModel({self.name!r}, {self.stack}, {sizes}, {self.dtype}, {self.device})"
 
-    # --- what the model is ------------------------------------------------------------------------
+    # --- identity and limits ----------------------------------------------------------------------
 
-    def _count(self) -> None:
-        sites = self.sites
-        self.layers, self.heads, self.kv_heads, self.causal = (
-            sites.layers,
-            sites.heads,
-            sites.kv_heads,
-            sites.causal,
-        )
-        self.d_head = sites.d_heads[0]
-        self.kv_groups = tuple(head // (self.heads // self.kv_heads) for head in range(self.heads))
-        config = self.config.get_text_config(decoder=self.stack != "encoder")
-        counted = getattr(config, "num_hidden_layers", self.layers)
-        if self.encoder_part is None and isinstance(counted, int) and counted != self.layers:
-            self.notes.append(
-                f"{self.layers} of the model's {counted} layers compute attention; only those are counted, from 0."
-            )
+    def identity(self, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return what distinguishes this model from others.
 
-    identity, same_weights = fingerprint.identity, fingerprint.same_weights
+        Name, architecture, sizes, a hash of the weights (`weight_hash`), and what was hashed
+        (`weights_from`: the `files` they came from, or the `tensors`).
+
+        Parameters
+        ----------
+        like : mapping, optional
+            An earlier identity. If it has the same weights, hashed in the other way, its hash is
+            returned.
+        """
+        return fingerprint.identity(self, like)
+
+    def same_weights(self, identity: Mapping[str, Any]) -> bool | None:
+        """Return whether an identity is that of these weights, whichever way it was hashed.
+
+        None if that cannot be known: the identity has no hash, or one of files, and these weights
+        came from none.
+
+        Parameters
+        ----------
+        identity : mapping
+            What `identity` returned, or `atlas.provenance["model"]`.
+        """
+        return fingerprint.same_weights(self, identity)
 
     @property
     def encoder(self) -> Encoder:
-        """What turns examples into rows of tokens."""
+        """Turns examples into rows of tokens."""
         if self._encoder is None:
             raise ModelError(
-                f"{self.name} was opened without a tokenizer and cannot read text: give HeadModel.open one."
+                f"{self.name} was opened without a tokenizer and cannot read text: "
+                "pass `tokenizer` to HeadModel.from_pretrained."
             )
         return self._encoder
 
     def limited(self, max_length: int, overlong: str | None = None) -> HeadModel:
-        """The same open model with a lower limit for its inputs, by default with what happens to
-        longer ones unchanged.
+        """Return the same open model with a lower limit for its inputs.
 
         Both share the module and the tap: this one stays as it is, and closing either closes both.
+
+        Parameters
+        ----------
+        max_length : int
+            The longest input in tokens.
+        overlong : str, optional
+            What happens to longer inputs; by default unchanged.
         """
-        other = copy.copy(self)
-        other._encoder = self.encoder.limited(max_length, overlong)
-        return other
+        limited = copy.copy(self)
+        limited._encoder = self.encoder.limited(max_length, overlong)
+        return limited
 
     # --- text -------------------------------------------------------------------------------------
 
     def encode(self, example: Example | str, index: int = 0) -> Encoded:
-        """One example (or plain text) as a row of tokens."""
-        row = self.encoder.encode(
-            Example(text=example) if isinstance(example, str) else example, index
-        )
+        """Return one example (or plain text) as a row of tokens."""
+        if isinstance(example, str):
+            example = Example(text=example)
+        row = self.encoder.encode(example, index)
         if row is None:
             raise InputError(f"The example is longer than {self.encoder.max_length} tokens.")
         return row
 
     def batch(self, inputs: Input, mask: Any = None) -> Batch:
-        """One input or several as one batch on the model's device.
+        """Return one input or several as one batch on the model's device.
 
         Parameters
         ----------
@@ -287,21 +347,218 @@ class HeadModel:
             Token ids are lists of whole numbers or a tensor `[token]` or `[example, token]`. A
             Batch stays as it is.
         mask : array or Tensor, optional
-            Which token ids are real, in their shape; by default all are. Padding must be on the
-            right.
+            The attention mask of token ids, in their shape; by default all are tokens. Padding must
+            be on the right.
         """
         if isinstance(inputs, Batch):
             return inputs
-        embeddings = getattr(self.module.get_input_embeddings(), "num_embeddings", None)
-        rows = input_rows(inputs, mask, self.encode, self._encoder, embeddings)
+        if isinstance(inputs, str) and mask is None:
+            rows = [self.encode(inputs)]
+        else:
+            vocabulary = getattr(self.module.get_input_embeddings(), "num_embeddings", None)
+            rows = input_rows(inputs, mask, self.encode, self._encoder, vocabulary)
         return collate(rows, self.pad_id, self.device)
 
-    attention, outputs, effect, generate = (
-        asked.attention,
-        asked.outputs,
-        asked.effect,
-        asked.generate,
-    )
+    def one_input(self, text: Input) -> Batch:
+        """Return one input as a batch; several are rejected."""
+        batch = self.batch(text)
+        if len(batch.rows) != 1:
+            raise InputError(f"Pass one text at a time; {len(batch.rows)} were given.")
+        return batch
+
+    def check_length(self, ids: Tensor) -> None:
+        """Reject token ids `[example, token]` that are longer than the model takes."""
+        n_tokens = ids.shape[1]
+        if n_tokens > self.max_length:
+            raise InputError(
+                f"The batch is {n_tokens} tokens long; {self.name} takes at most {self.max_length}."
+            )
+
+    # --- reading heads on one text ----------------------------------------------------------------
+
+    def attention(
+        self,
+        text: Input,
+        head: Heads | None = None,
+        *,
+        interventions: Interventions | None = None,
+    ) -> xr.DataArray:
+        """Return the attention of one head on one text, with the tokens as coordinates.
+
+        Dims are `query` (the token that attends) and `key`. The forward pass stops after the last
+        requested layer, and only the requested heads' maps are formed.
+
+        Parameters
+        ----------
+        text : str, or what `batch` takes
+            One input.
+        head : str, tuple, int or list, optional
+            `L3H5` or (3, 5). A layer (`L3` or 3) or a list of heads (`["L17H3", "L18H6"]`) adds a
+            dim `head`; by default all heads, with dims `layer` and `head`.
+        interventions : mapping, optional
+            As in `forward`; the weights are those after it.
+        """
+        batch = self.one_input(text)
+        coords = {
+            "query": np.array(batch.rows[0].tokens),
+            "key": np.array(batch.keys.rows[0].tokens),
+        }
+        array = self._read_heads(batch, "attention", head, interventions, coords)
+        array.attrs["long_name"] = "attention weight"
+        return array
+
+    def outputs(
+        self,
+        text: Input,
+        head: Heads | None = None,
+        *,
+        interventions: Interventions | None = None,
+    ) -> xr.DataArray:
+        """Return the output of one head at each token of one text, before the output projection.
+
+        Dims are `token` and `dimension`.
+
+        Parameters
+        ----------
+        text, head, interventions
+            As in `attention`; the outputs are those after an intervention.
+        """
+        batch = self.one_input(text)
+        check_needs(frozenset({"outputs"}), self.name, self.sites.d_heads, self.hidden)
+        coords = {
+            "token": np.array(batch.rows[0].tokens),
+            "dimension": np.arange(self.d_head),
+        }
+        array = self._read_heads(batch, "outputs", head, interventions, coords)
+        array.attrs["long_name"] = "output of the head"
+        return array
+
+    def _read_heads(
+        self,
+        batch: Batch,
+        kind: str,
+        head: Heads | None,
+        interventions: Interventions | None,
+        coords: dict[str, np.ndarray],
+    ) -> xr.DataArray:
+        """Return `attention` or `outputs` of a head, a list of heads, a layer or all heads."""
+        name = "attention" if kind == "attention" else "output"
+        attrs = {"model": self.name}
+        place = parse_place(head) if isinstance(head, str) else head
+        if place is None:
+            traced = getattr(self.trace(batch, {kind}, interventions=interventions), kind)
+            numbers = {"layer": np.arange(self.layers), "head": np.arange(self.heads)}
+            dims = ("layer", "head", *coords)
+            return xr.DataArray(traced[0].cpu().numpy(), numbers | coords, dims, name, attrs)
+        if isinstance(place, list):
+            heads = existing_heads(place, self.layers, self.heads)
+            coords = {"head": np.array([head_name(*pair) for pair in heads])} | coords
+        elif isinstance(place, int) and not isinstance(place, bool):
+            heads = existing_heads([(place, 0)], self.layers, self.heads)
+            heads = [(place, number) for number in range(self.heads)]
+            coords = {"head": np.arange(self.heads)} | coords
+        else:
+            heads = existing_heads([place], self.layers, self.heads)  # type: ignore[list-item]
+        values = self._head_values(batch, kind, heads, interventions)
+        if "head" not in coords:
+            values = values[0]
+            name = head_name(*heads[0])
+        return xr.DataArray(values, coords, tuple(coords), name, attrs)
+
+    def _head_values(
+        self,
+        batch: Batch,
+        kind: str,
+        heads: Sequence[tuple[int, int]],
+        interventions: Interventions | None,
+    ) -> np.ndarray:
+        """Return the maps or outputs of some heads on one text, `[head, token, ...]`."""
+        if interventions:
+            traced = getattr(self.trace(batch, {kind}, interventions=interventions), kind)
+            return np.stack([traced[0, layer, head].cpu().numpy() for layer, head in heads])
+        self.check_length(batch.ids)
+        reader = _HeadReader(self.sites, heads, kind, stops=not self._is_spread)
+        try:
+            with evaluating(self.module), torch.no_grad(), use_session(reader):
+                self.run(batch.ids, batch.attention_mask, batch.types, source=batch.source)
+        except _AllHeadsRead:
+            pass
+        if not reader.values.keys() >= set(heads):
+            raise ModelError(
+                f"The tap did not see all layers of {self.name}: "
+                "the module was closed or changed after opening; open it again."
+            )
+        return np.stack([reader.values[pair].cpu().numpy() for pair in heads])
+
+    # --- predictions ------------------------------------------------------------------------------
+
+    def effect(
+        self,
+        text: Input,
+        interventions: Interventions,
+        *,
+        top: int = 5,
+        tokens: Sequence[str | int] | None = None,
+        position: int | None = None,
+    ) -> pd.DataFrame:
+        """Return what the model predicts next (or at the mask), before and after an intervention.
+
+        One row for each of the likeliest tokens before and after, the likeliest before first:
+        `token`, `id`, `logit_before`, `logit_after`, `probability_before`, `probability_after`. In
+        `attrs`: `position`, and `kl`, the divergence of the distribution after from that before, in
+        nats.
+
+        Parameters
+        ----------
+        text : str, or what `batch` takes
+            One input. A masked language model predicts at its mask token.
+        interventions : mapping
+            `{"L3H5": "zero"}`, as in `forward`.
+        top : int, default 5
+            Number of likeliest tokens of each distribution.
+        tokens : sequence of str or int, optional
+            Show these tokens instead, as texts or ids.
+        position : int, optional
+            Which token's prediction; by default the last one's, or the first mask token's.
+        """
+        return generation.compare_predictions(
+            self, text, interventions, top=top, tokens=tokens, position=position
+        )
+
+    def generate(
+        self,
+        text: Input,
+        *,
+        interventions: Interventions | None = None,
+        max_new_tokens: int = 20,
+        as_ids: bool = False,
+        seed: int = 0,
+        **options: Any,
+    ) -> Any:
+        """Continue a text with interventions on heads; return the new text alone.
+
+        Greedy by default, with the cache of keys and values. Every token is the one that a whole
+        forward pass with the same interventions would give; `mean`, which changes with every token,
+        is computed that way. A `Patch` fits one length only and is rejected.
+
+        Parameters
+        ----------
+        text : str, or what `batch` takes
+            One input; of an encoder-decoder, its source.
+        interventions : mapping, optional
+            `{"L3H5": "zero"}`: `zero`, `uniform`, `mean` or a `Mean`, of heads and layers.
+        max_new_tokens : int, default 20
+            The largest number of new tokens.
+        as_ids : bool, default False
+            Return token ids instead of text.
+        seed : int, default 0
+            For `do_sample=True`; the caller's random state does not change.
+        **options
+            Of transformers' `generate`: `do_sample`, `temperature`, `num_beams` and so on.
+        """
+        return generation.generate(
+            self, text, interventions, max_new_tokens, as_ids=as_ids, seed=seed, options=options
+        )
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -315,8 +572,7 @@ class HeadModel:
         block_bytes: int = BLOCK_BYTES,
         logits: bool = False,
     ) -> Any:
-        """Run the model once over a batch, without gradients and dropout; gives the model's own
-        output.
+        """Run the model once over a batch, without gradients and dropout; return its output.
 
         Parameters
         ----------
@@ -327,9 +583,9 @@ class HeadModel:
         interventions : mapping, optional
             `{"L3H5": what}` or `{"L3": what}` (or (3, 5) and 3): `uniform`, `zero`, `mean`, a
             `Mean` or a `Patch`. Watchers see the weights after it. `(3, "residual")` is what enters
-            a layer, `(3, "mlp")` what its feed-forward part gives.
+            a layer, `(3, "mlp")` the output of its feed-forward part.
         block_rows, block_bytes : int, optional
-            Weights are formed for so many query rows at a time; by default for all, unless they
+            Number of query rows whose weights are formed at a time; by default all, unless they
             would take more than `block_bytes`. Results do not depend on it.
         logits : bool, default False
             Run the whole model with its head; otherwise only what the watched stack needs.
@@ -347,8 +603,17 @@ class HeadModel:
         interventions: Interventions | None = None,
         block_rows: int | None = None,
     ) -> Trace:
-        """Everything asked for (`attention`, `outputs`, `hidden`), of all layers, stacked."""
-        watcher, batch = TraceWatcher(frozenset(needs)), self.batch(inputs)
+        """Return attention, head outputs or hidden states of all layers, stacked.
+
+        Parameters
+        ----------
+        inputs, interventions, block_rows
+            As in `forward`.
+        needs : set of str, default {"attention"}
+            Any of `attention`, `outputs`, `hidden`.
+        """
+        watcher = TraceWatcher(frozenset(needs))
+        batch = self.batch(inputs)
         session = self._session(batch, watcher, interventions, block_rows)
         with torch.no_grad():
             self._forward(session, batch, logits=False)
@@ -362,24 +627,30 @@ class HeadModel:
         interventions: Interventions | None = None,
         block_rows: int | None = None,
     ) -> list[AttentionRows]:
-        """Attention weights with d loss / d weights, layer by layer.
+        """Return attention weights with d loss / d weights, layer by layer.
 
-        `loss(output, batch)` gives one loss for each example, `[example]`, from the output of the
-        whole model. Since examples do not see each other, the gradient of their sum is each one's
-        own. The gradient is with respect to the very weights that multiply the values, after any
-        intervention; dropout is off. Weights and gradient are zero outside V(i)."""
-        batch = self.batch(inputs)
-        found: list[AttentionRows] = []
+        The gradient is with respect to the very weights that multiply the values, after any
+        intervention; dropout is off. Weights and gradient are zero outside V(i).
+
+        Parameters
+        ----------
+        inputs, interventions, block_rows
+            As in `forward`.
+        loss : callable
+            `loss(output, batch)` returns one loss for each example, `[example]`, from the output of
+            the whole model. Examples do not interact, so the gradient of the sum is that of each.
+        """
+        blocks: list[AttentionRows] = []
         stream_gradients(
             self,
-            batch,
+            self.batch(inputs),
             loss,
-            found.append,
+            blocks.append,
             interventions=interventions,
             block_rows=block_rows,
             max_kept_bytes=None,
         )
-        return found
+        return blocks
 
     def _session(
         self,
@@ -392,36 +663,40 @@ class HeadModel:
     ) -> Session:
         needs = frozenset() if watcher is None else watcher.needs
         check_needs(needs, self.name, self.sites.d_heads, self.hidden)
-        at_least("block_rows", 1 if block_rows is None else block_rows, 1)
-        check_length(batch.ids, self.max_length, self.name)
-        plan = plan_interventions(of_heads(interventions), self.layers, self.heads, self.d_head)
-        streams = plan_streams(interventions, self.layers, self.hidden)
-        how: dict[str, Any] = {
-            "block_rows": block_rows,
-            "block_bytes": block_bytes,
-            "keep": keep,
-            "streams": streams,
-        }
+        if block_rows is not None:
+            at_least("block_rows", block_rows, 1)
+        self.check_length(batch.ids)
+        on_heads = head_interventions(interventions)
         return Session(
-            self.sites, batch.attention_mask, watcher, plan, keys=batch.keys.attention_mask, **how
+            self.sites,
+            batch.attention_mask,
+            watcher,
+            plan_interventions(on_heads, self.layers, self.heads, self.d_head),
+            block_rows=block_rows,
+            block_bytes=block_bytes,
+            keep=keep,
+            streams=plan_streams(interventions, self.layers, self.hidden),
+            keys=batch.keys.attention_mask,
         )
 
     def _forward(self, session: Session, batch: Batch, logits: bool) -> Any:
-        if logits and not (self.has_lm_head or hasattr(self.module, "num_labels")):
+        has_head = self.has_lm_head or hasattr(self.module, "num_labels")
+        if logits and not has_head:
             raise ModelError(
-                f"{self.name} was opened without a head, so it gives no logits; open it with `task`."
+                f"{self.name} was opened without a head, so it has no logits; open it with `task`."
             )
         with self.evaluating(), session.running():
             output = self.run(
                 batch.ids, batch.attention_mask, batch.types, logits=logits, source=batch.source
             )
-        if session.layer_count.seen != self.layers:
+        n_seen = session.layer_count.seen
+        if n_seen != self.layers:
             raise ModelError(
-                f"The tap saw {session.layer_count.seen} of the {self.layers} layers of {self.name}: the module was "
-                "closed or changed after opening; open it again."
+                f"The tap saw {n_seen} of the {self.layers} layers of {self.name}: "
+                "the module was closed or changed after opening; open it again."
             )
         if "hidden" in session.needs and session.final is None:
-            # XLM keeps its layers in pieces: nothing else leaves the last one.
+            # XLM has no module for a layer, so no hook saw what leaves the last one.
             session.final = at_least_float32(output.last_hidden_state)
         return output
 
@@ -436,26 +711,42 @@ class HeadModel:
         logits: bool = False,
         source: Batch | None = None,
     ) -> Any:
-        """Call the smallest part of the model that computes its stack, in the context's session,
-        mode and gradients; `source` is what the encoder reads where the stack is its decoder's."""
-        more: Any = {
-            "logits": logits,
-            "source": None if source is None else (source.ids, source.attention_mask),
-        }
+        """Call the smallest part of the model that computes its stack, in the session, mode and
+        gradients of the context.
+
+        Parameters
+        ----------
+        ids, attention_mask, types : Tensor
+            Token ids, attention mask and segments, `[example, token]`.
+        logits : bool, default False
+            Run the whole model with its head.
+        source : Batch, optional
+            What the encoder reads, if the stack is the decoder's.
+        """
+        encoder_input = None if source is None else (source.ids, source.attention_mask)
         return call_part(
-            self.module, self.encoder_part, self.stack, ids, attention_mask, types, **more
+            self.module,
+            self.encoder_part,
+            self.stack,
+            ids,
+            attention_mask,
+            types,
+            logits=logits,
+            source=encoder_input,
         )
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Evaluation mode for a `with` block; training mode is given back module by module."""
+        """Set evaluation mode for a `with` block, then restore the mode of every module."""
         return evaluating(self.module)
 
     def in_precision(self, dtype: torch.dtype) -> HeadModel:
-        """A copy with weights of another type and a tap of its own, to be closed after use."""
-        if is_spread(self.module):
+        """Return a copy with weights of another dtype and a tap of its own; close it after use."""
+        if self._is_spread:
             raise ModelError(
-                f"{self.name} lies on several devices, so no copy of it in another precision is made; open it on one."
+                f"{self.name} lies on several devices, so it cannot be copied in another "
+                "precision; open it on one."
             )
+        # The tap is taken off meanwhile: the copy must not share its patched methods.
         self.close()
         try:
             module = copy.deepcopy(self.module)
@@ -464,10 +755,64 @@ class HeadModel:
         try:
             module = module.to(dtype)
         except (ValueError, RuntimeError, TypeError) as error:
-            name = str(dtype).removeprefix("torch.")
+            dtype_name = str(dtype).removeprefix("torch.")
             raise ModelError(
-                f"The weights of {self.name} cannot be turned into {name} ({error}); give an unquantised model."
+                f"The weights of {self.name} cannot be converted to {dtype_name} ({error}); "
+                "use an unquantised model."
             ) from error
-        made = HeadModel(module, self.tokenizer, self.name, self.stack, [])
-        made._encoder = self._encoder
-        return made
+        converted = HeadModel(module, self.tokenizer, self.name, self.stack, [])
+        converted._encoder = self._encoder
+        return converted
+
+
+class _AllHeadsRead(Exception):
+    """Ends a forward pass once the last requested layer has been read."""
+
+
+class _HeadReader(Running):
+    """A pass over one text that reads some heads and stops after the last of their layers.
+
+    Parameters
+    ----------
+    sites : Sites
+        The attention modules of the stack.
+    heads : sequence of (int, int)
+        Layers and heads to read.
+    kind : str
+        `attention` or `outputs`.
+    stops : bool
+        End the pass after the last requested layer. Not for weights that are moved in and out
+        while a model runs: the hooks that move them out again must be reached.
+
+    Attributes
+    ----------
+    values
+        Maps `[query, key]` or outputs `[token, d_head]` by (layer, head), in float32 or better.
+    """
+
+    def __init__(
+        self, sites: Sites, heads: Sequence[tuple[int, int]], kind: str, *, stops: bool
+    ) -> None:
+        self.layer_count = LayerCount(sites)
+        self.kind = kind
+        self.values: dict[tuple[int, int], Tensor] = {}
+        self._heads_by_layer: dict[int, list[int]] = {}
+        for layer, head in heads:
+            self._heads_by_layer.setdefault(layer, []).append(head)
+        self._last_layer = max(self._heads_by_layer) if stops else None
+
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        layer = self.layer_count.of_call(call.module)
+        if layer is None:
+            return call.plain()
+        heads = self._heads_by_layer.get(layer)
+        if heads is not None:
+            selected = call.select_heads(heads)
+            values, _ = selected.weights(selected.key, 0, selected.sizes[2])
+            if self.kind == "outputs":
+                values = at_least_float32(values.to(selected.value.dtype) @ selected.value)
+            for number, head in enumerate(heads):
+                self.values[layer, head] = values[0, number]
+            if layer == self._last_layer:
+                raise _AllHeadsRead
+        return call.output(BLOCK_BYTES), None

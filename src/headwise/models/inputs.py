@@ -75,14 +75,6 @@ def input_rows(
     return rows
 
 
-def check_length(ids: Tensor, longest: int, name: str) -> None:
-    """Refuse token ids `[example, token]` of more tokens than the model of this name takes."""
-    if ids.shape[1] > longest:
-        raise InputError(
-            f"The batch is {ids.shape[1]} tokens long, but {name} takes at most {longest}."
-        )
-
-
 class _IdRows:
     """Makes rows of token ids."""
 

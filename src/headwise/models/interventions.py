@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError, ParameterError, unknown
+from headwise.core.labels import parse_place
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.masks import is_open
 from headwise.models.sites import Sites, hidden_input, replaced
 from headwise.models.tap import Call
 
-PLACE_NAME = re.compile(r"L(\d+)(?:H(\d+))?")
 NAMED = ("uniform", "zero", "mean")
 STREAMS = ("residual", "mlp")
 # Where layers keep their feed-forward part: the path, inside the layer, of the module that gives
@@ -64,7 +64,7 @@ Plan = dict[int, dict[int, Intervention]]  # layer -> head -> what to do
 Streams = dict[tuple[int, str], Intervention]  # (layer, stream) -> what to do
 
 
-def of_heads(given: Mapping[Any, Intervention] | None) -> dict[Any, Intervention]:
+def head_interventions(given: Mapping[Any, Intervention] | None) -> dict[Any, Intervention]:
     """What is to be done to heads, without what is for other streams (`(layer, "residual")`,
     `(layer, "mlp")`)."""
     if given is not None and not isinstance(given, Mapping):
@@ -88,7 +88,7 @@ def plan_interventions(
     Heads are names (`L3H5`) or pairs (3, 5), layers names (`L3`) or numbers. A single head's entry
     wins over its layer's."""
     plan: Plan = {}
-    places = {key: named_place(key) if isinstance(key, str) else key for key in given or {}}
+    places = {key: parse_place(key) if isinstance(key, str) else key for key in given or {}}
     if len(set(places.values())) < len(places):
         twice = next(key for key, place in places.items() if list(places.values()).count(place) > 1)
         raise ParameterError(
@@ -116,18 +116,6 @@ def plan_interventions(
         for one in range(heads) if head is None else (head,):
             plan.setdefault(int(layer), {})[int(one)] = what
     return plan
-
-
-def named_place(name: str) -> Any:
-    """(3, 5) for `L3H5`, 3 for `L3`, anything else as it is.
-
-    >>> named_place("L3H5"), named_place("L3"), named_place("third")
-    ((3, 5), 3, 'third')
-    """
-    found = PLACE_NAME.fullmatch(name)
-    if found is None:
-        return name
-    return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
 
 
 def _is_index(value: object) -> bool:

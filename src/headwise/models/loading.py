@@ -127,7 +127,7 @@ def _placed(device: torch.device, device_map: str | dict[str, Any] | None) -> di
     return {}
 
 
-def device_of(given: torch.device | str | None) -> torch.device:
+def as_device(given: torch.device | str | None) -> torch.device:
     """The device that a user named, the best there is for None; one that is none, or is not here,
     is refused."""
     if given is None:

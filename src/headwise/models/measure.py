@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headwise.core.errors import ModelError
-from headwise.models.devices import home_of
+from headwise.models.devices import input_device
 from headwise.models.forward_call import call_part, evaluating
 from headwise.models.session import Session
 from headwise.models.sites import Sites, find_sites
@@ -40,7 +40,7 @@ def measure(
         The stack asked for; by default the encoder where there is one.
     """
     vocabulary = getattr(module.get_input_embeddings(), "num_embeddings", 100)
-    device = home_of(module)
+    device = input_device(module)
     ids = torch.arange(12, device=device).view(2, 6) * 7 % max(vocabulary - 1, 1)
     ids = torch.where(ids >= pad_id, ids + 1, ids).clamp(max=vocabulary - 1)
     attention_mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2], device=device)

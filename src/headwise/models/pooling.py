@@ -21,7 +21,6 @@ from headwise.core.errors import (
 )
 from headwise.core.labels import existing_heads, head_name
 from headwise.models import HeadModel
-from headwise.models.inputs import check_length
 from headwise.models.session import Session
 from headwise.models.vectors import pool_tokens, token_rule
 from headwise.models.view import Layer, Watcher
@@ -157,7 +156,7 @@ class HeadPooling(nn.Module):
             raise InputError(
                 "The batch is padded on the left; set the tokenizer's padding_side to right."
             )
-        check_length(ids, self.model.max_length, self.model.name)
+        self.model.check_length(ids)
         types = features.get("token_type_ids")
         wanted: dict[int, list[int]] = {}
         for layer, head in self.heads:

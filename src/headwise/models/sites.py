@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headwise.core.errors import ModelError
 from headwise.models.tap import Call, Running, use_session
 
-KINDS = ("encoder", "decoder", "cross")
+STACKS = ("encoder", "decoder", "cross")
 NO_ATTENTION = "{} has no attention, so it has no heads to look at; give a transformer."
 TOLERANCE = 1e-2  # of the probe; loose, for half precision: it looks for another computation, not for rounding
 

@@ -28,7 +28,6 @@ from headwise.core.checks import one_of
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel
-from headwise.models.asked import one_input
 from headwise.models.inputs import Input
 from headwise.models.interventions import plan_interventions
 from headwise.text.encode import Batch, Encoded
@@ -166,7 +165,7 @@ def head_contributions(
     ((layer, number),) = existing_heads([head], model.layers, model.heads)
     plan = plan_interventions(interventions, model.layers, model.heads, model.d_head)
     with in_float32(model) as single:
-        batch = one_input(single, text)
+        batch = single.one_input(text)
         length = int(batch.lengths[0])
         if not 0 <= token < length:
             raise ParameterError(

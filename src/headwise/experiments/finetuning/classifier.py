@@ -366,7 +366,7 @@ def open_classifier(
         try:
             facts = json.loads((where / HEAD_CONFIG).read_text())
             weights = load_file(where / HEAD_FILE)
-            encoder = loading.load_model(where, None, loading.device_of(device), torch.float32, [])
+            encoder = loading.load_model(where, None, loading.as_device(device), torch.float32, [])
             about = {key: facts[key] for key in ("layer", "heads", "dropout")}
             made = PooledClassifier(
                 encoder, tokenizer, facts["outputs"], **about, name=where.resolve().name
@@ -379,7 +379,7 @@ def open_classifier(
         return made.eval(), tokenizer
     notes: list[str] = []
     model = loading.load_model(
-        where, "classification", loading.device_of(device), torch.float32, notes
+        where, "classification", loading.as_device(device), torch.float32, notes
     )
     if any("classifier was newly initialised" in note for note in notes):
         raise ModelError(

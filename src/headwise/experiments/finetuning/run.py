@@ -194,7 +194,7 @@ class _Job:
         self.source, self.task, self.out, self.options = source, task, out, options
         self.overwrite, self.report = overwrite, report
         self.recipe = options.whole_recipe()
-        self.device = loading.device_of(options.device)
+        self.device = loading.as_device(options.device)
         self.results = ResultsFile(out)
         self.tokenizer = loading.load_tokenizer(source)
         longest = getattr(self.tokenizer, "model_max_length", options.max_length)

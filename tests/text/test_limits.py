@@ -87,7 +87,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "zero.tar").symlink_to("/dev/zero")
     for path in (tmp_path / "pipe.txt", tmp_path / "zero.tar"):
-        with pytest.raises(InputError, match="is no file but a pipe or device"):
+        with pytest.raises(InputError, match="is a pipe or device, not a file"):
             open_corpus(path)
     with pytest.raises(InputError, match="cannot be opened"):
         open_corpus("x" * 5000 + ".txt")

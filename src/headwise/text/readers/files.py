@@ -1,5 +1,4 @@
-"""Opening files of text: plain, compressed, in an archive or in a folder, line by line, with file
-and line in every error."""
+"""Read files line by line: plain, compressed, in an archive or in a folder."""
 
 from __future__ import annotations
 
@@ -20,12 +19,12 @@ from headwise.text.readers.limits import Walk, reading, shown
 from headwise.text.readers.packed import ARCHIVE_SHORT, endings, unpacked
 
 DAMAGED = "; it may be cut off, damaged or not what its ending says"
-LOOKED_AT = 100_000  # lines that may come before the first that tells the format
+MAX_LINES_BEFORE_ROW = 100_000  # lines that may come before the first row
 NUL = "lines with NUL characters, read as U+FFFD"
 
 
 def plain_name(name: str) -> str:
-    """A file's name without folder, compression and format ending."""
+    """Return the name of a file without folder, compression and format ending."""
     base = PurePosixPath(name.replace("\\", "/")).name
     ending, compression = endings(base)
     if PurePosixPath(base).suffix.lower() in ARCHIVE_SHORT:
@@ -33,15 +32,16 @@ def plain_name(name: str) -> str:
     for part in (compression, ending):
         if part and base.lower().endswith(part):
             base = base[: -len(part)]
-    return shown(base, 255)  # a name may hold bytes that are no text
+    return shown(base, 255)  # a name may contain bytes that are not text
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file of lines, and the one place where lines are read.
+    """One file of lines.
 
-    `label` is what messages call it; `walk` holds the limits. `begun` is set where reading has
-    begun already: all lines from the first on, to be read once."""
+    `label` is its name in messages; `walk` holds the limits. `begun` is set where reading has
+    started already: all lines from the first on, which can be read once.
+    """
 
     label: str
     open: Callable[[], IO[bytes]]
@@ -50,55 +50,69 @@ class TextFile:
 
     @property
     def stem(self) -> str:
-        """The file's own name, without archive, folder and endings."""
+        """The name of the file, without archive, folder and endings."""
         return plain_name(self.label.rsplit("!", 1)[-1])
 
     def where(self, line: int) -> str:
-        """File and line, as messages name them."""
+        """Return file and line, for messages."""
         return f"{self.label}:{line}"
 
     def lines(self) -> Iterator[tuple[int, str]]:
-        """Lines with their 1-based numbers, without line end. Only LF and CRLF end a line: a line
-        separator of Unicode is text."""
-        return self._lines() if self.begun is None else self.begun
+        """Yield lines with their 1-based numbers, without line end.
+
+        Only LF and CRLF end a line: a line separator of Unicode is text.
+        """
+        if self.begun is not None:
+            return self.begun
+        return self._lines()
 
     def filled(self) -> Iterator[tuple[str, str]]:
-        """Lines that are not blank, each with its place for messages."""
-        return ((self.where(number), line) for number, line in self.lines() if line.strip())
+        """Yield the lines that are not blank, each with file and line number."""
+        for number, line in self.lines():
+            if line.strip():
+                yield self.where(number), line
 
     def first_line(self, wanted: Callable[[str], bool]) -> tuple[str, TextFile]:
-        """The first line that is wanted ("" for none in the whole file), and the file from its
-        start."""
+        """Return the first line that is wanted ("" for none in the whole file), and the file from
+        its start."""
         line, file, more = self.look(wanted)
         if line is None and more:
             raise InputError(
-                f"{self.where(self.walk.line)}: no line so far is a row; check the format of the file."
+                f"{self.where(self.walk.line)}: no line up to here is a row; check the format of "
+                "the file."
             )
         return line or "", file
 
     def look(
-        self, wanted: Callable[[str], bool], most: int = LOOKED_AT
+        self, wanted: Callable[[str], bool], most: int = MAX_LINES_BEFORE_ROW
     ) -> tuple[str | None, TextFile, bool]:
-        """The first line that is wanted (None where none of the first `most` is), the file from its
-        start (a member of an archive cannot be opened twice), and whether lines were left that were
-        not looked at."""
+        """Search the beginning of the file for a line.
+
+        Returns the first line that is wanted (None where none of the first `most` is), the file
+        from its start (a member of an archive cannot be opened twice), and whether the search
+        stopped before the end of the file.
+        """
         lines = self.lines()
-        seen: list[tuple[int, str]] = []
-        found, held = None, 0
+        lines_read: list[tuple[int, str]] = []
+        n_characters = 0
+        first_wanted = None
+        stopped_early = False
         for number, line in lines:
-            seen.append((number, line))
-            held += len(line)
+            lines_read.append((number, line))
+            n_characters += len(line)
             if wanted(line):
-                found = line
+                first_wanted = line
                 break
-            if len(seen) >= most or held > self.walk.limits.max_whole:
-                return None, replace(self, begun=chain(seen, lines)), True
-        return found, replace(self, begun=chain(seen, lines)), False
+            if len(lines_read) >= most or n_characters > self.walk.limits.max_whole:
+                stopped_early = True
+                break
+        return first_wanted, replace(self, begun=chain(lines_read, lines)), stopped_early
 
     def read(self) -> bytes:
-        """The whole content, for formats that cannot be read by lines."""
+        """Return the whole content, for formats that cannot be read by lines."""
         limits = self.walk.limits
-        self.walk.label, self.walk.line = self.label, 0
+        self.walk.label = self.label
+        self.walk.line = 0
         with reading(self.label, "the file cannot be read", advice=DAMAGED), self.open() as handle:
             content = handle.read(limits.max_whole + 1)
         if len(content) > limits.max_whole:
@@ -108,20 +122,25 @@ class TextFile:
         return content
 
     def _lines(self) -> Iterator[tuple[int, str]]:
-        walk, longest = self.walk, self.walk.limits.max_line
-        walk.label, walk.line = self.label, 0
+        walk = self.walk
+        max_bytes = walk.limits.max_line
+        walk.label = self.label
+        walk.line = 0
 
         def place() -> str:
-            return self.where(walk.line + 1) if walk.line else self.label
+            if walk.line:
+                return self.where(walk.line + 1)
+            return self.label
 
         with reading(place, "the file cannot be read", advice=DAMAGED), self.open() as handle:
-            # At most two bytes more than a line may have, for its end.
-            for number, raw in enumerate(iter(partial(handle.readline, longest + 2), b""), 1):
+            # Two bytes more than the limit, for the line end.
+            raw_lines = iter(partial(handle.readline, max_bytes + 2), b"")
+            for number, raw in enumerate(raw_lines, 1):
                 if number == 1:
                     raw = raw.removeprefix(b"\xef\xbb\xbf")
                 raw = raw.removesuffix(b"\n").removesuffix(b"\r")
                 walk.line = number
-                if len(raw) > longest:
+                if len(raw) > max_bytes:
                     walk.limits.refuse(
                         self.where(number), "a line of more than {} bytes", "max_line"
                     )
@@ -139,8 +158,8 @@ class TextFile:
 
 
 class Files:
-    """The files of text behind one path: the file itself, the fitting members of an archive, or the
-    fitting files of a folder.
+    """The text files of one path: the file itself, or the matching members of an archive or
+    folder.
 
     Parameters
     ----------
@@ -160,20 +179,22 @@ class Files:
 
     def __iter__(self) -> Iterator[TextFile]:
         if self.path.is_dir():
-            found = [p for p in sorted(self.path.rglob("*")) if p.is_file() and self._fits(p.name)]
-            if not found:
+            n_files = 0
+            for path in sorted(self.path.rglob("*")):
+                if path.is_file() and self._fits(path.name):
+                    n_files += 1
+                    yield on_disk(path, self.walk)
+            if not n_files:
                 raise InputError(
                     f"The folder '{self.path}' holds no file that ends in {', '.join(self.wanted)}."
                 )
-            for path in found:
-                yield on_disk(path, self.walk)
         elif endings(self.path.name)[0] == ".tar":
             yield from self._members()
         else:
             yield on_disk(self.path, self.walk)
 
     def member_names(self) -> Iterator[str]:
-        """The names of an archive's members, in its order."""
+        """Yield the names of an archive's members, in order."""
         with self._archive() as archive:
             for _, member in archive:
                 yield member.name
@@ -185,26 +206,24 @@ class Files:
         return name[: len(name) - len(compression)].lower().endswith(self.wanted)
 
     def _members(self) -> Iterator[TextFile]:
-        found = False
+        any_member = False
         packed_already = bool(endings(self.path.name)[1])
         with self._archive() as archive:
             for tar, member in archive:
                 if not self._fits(member.name):
                     continue
-                found = True
+                any_member = True
                 label = f"{self.label}!{shown(member.name, 1000)}"
-                yield TextFile(
-                    label, partial(_open_member, tar, member, self.walk, packed_already), self.walk
-                )
-        if not found:
+                open_member = partial(_open_member, tar, member, self.walk, packed_already)
+                yield TextFile(label, open_member, self.walk)
+        if not any_member:
             raise InputError(
                 f"The archive '{self.path}' holds no file that ends in {', '.join(self.wanted)}."
             )
 
     @contextmanager
     def _archive(self) -> Iterator[Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]]:
-        # Front to back: members come in order and the archive is decompressed once, whatever its
-        # size.
+        # Front to back: the archive is decompressed once, whatever its size.
         advice = "; it may be cut off or damaged"
         broken = reading(self.label, "the archive cannot be read to its end", advice=advice)
         with broken, on_disk(self.path, self.walk).open() as raw:
@@ -212,25 +231,26 @@ class Files:
 
 
 def on_disk(path: Path, walk: Walk | None = None) -> TextFile:
-    """A file of the file system, decompressed as its ending says."""
-    walk = walk if walk is not None else Walk()
+    """Return a file on disk, decompressed by its ending."""
+    if walk is None:
+        walk = Walk()
     label = shown(path, 1000)
     return TextFile(label, lambda: unpacked(path.name, _open_file(path), walk), walk)
 
 
 def _open_file(path: Path) -> IO[bytes]:
-    """A plain file; a pipe or a device, which may never end and cannot be read twice, is refused
-    without waiting."""
+    """Open a plain file; a pipe or device, which may never end and cannot be read twice, is an
+    error."""
     try:
-        handle = os.fdopen(
-            os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
-        )  # opening a pipe would wait for its writer
+        # Without O_NONBLOCK, opening a pipe would wait for its writer.
+        handle = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     except FileNotFoundError:
         raise InputError(f"There is no file '{shown(path, 1000)}'; check the path.") from None
     if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
         handle.close()
         raise InputError(
-            f"'{shown(path, 1000)}' is no file but a pipe or device; save its content to a file first."
+            f"'{shown(path, 1000)}' is a pipe or device, not a file; save its content to a file "
+            "first."
         )
     return handle
 
@@ -239,5 +259,5 @@ def _open_member(
     archive: tarfile.TarFile, member: tarfile.TarInfo, walk: Walk, packed_already: bool
 ) -> IO[bytes]:
     handle = archive.extractfile(member)
-    assert handle is not None  # only plain files are asked for
+    assert handle is not None  # only plain files are opened
     return unpacked(member.name, handle, walk, packed_already)

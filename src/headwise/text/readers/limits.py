@@ -1,5 +1,4 @@
-"""How much a reader takes: stated limits, each a sentence that names file, line and limit and how
-to raise it; and the walk through files that holds them."""
+"""Limits of readers, and the state of one pass over the files of a corpus that enforces them."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from headwise.core.errors import HeadwiseError, InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 
-FREE = (
-    1 << 20
-)  # bytes that may be unpacked from however little: a small file of one repeated row is no bomb
-BEYOND = {  # what stands where a limit is passed
+# Bytes that may be unpacked whatever the ratio: a small file of one repeated row is no attack.
+ALWAYS_ALLOWED = 1 << 20
+# What the message says where a limit is exceeded.
+EXCEEDED = {
     "max_words": "a sentence or document of more than {} words",
     "max_whole": "a sentence or document whose rows have more than {} characters",
     "max_marks": "an example of more than {} mentions or frame links",
@@ -28,9 +27,10 @@ BEYOND = {  # what stands where a limit is passed
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that readers take of each. They stand far above what corpora have and below what
-    hurts: a file beyond them is most likely damaged, of another format, or meant to hurt.
-    `open_corpus` takes each by its name.
+    """Limits of readers, far above what corpora have and below what exhausts a machine.
+
+    A file beyond them is most likely damaged, of another format, or hostile. `open_corpus` takes
+    each limit by its name.
 
     Parameters
     ----------
@@ -73,13 +73,19 @@ class Limits:
 
     @classmethod
     def among(cls, options: Mapping[str, Any]) -> tuple[Limits, dict[str, Any]]:
-        """The limits among the options that a user gives, and the other options."""
+        """Return the limits among the options of a user, and the other options."""
         names = {entry.name for entry in fields(cls)}
-        own = {name: value for name, value in options.items() if name in names}
-        return cls(**own), {name: value for name, value in options.items() if name not in names}
+        limits = {}
+        other_options = {}
+        for name, value in options.items():
+            if name in names:
+                limits[name] = value
+            else:
+                other_options[name] = value
+        return cls(**limits), other_options
 
     def refuse(self, where: str, what: str, name: str) -> NoReturn:
-        """Refuse what is beyond the limit of this name; `{}` in the sentence becomes its number."""
+        """Raise the error for a limit that is exceeded; `{}` in `what` becomes the limit."""
         number = f"{getattr(self, name):,}"
         raise InputError(
             f"{where}: {what.format(number)} (the limit {name}); if this is intended, raise the "
@@ -88,26 +94,23 @@ class Limits:
         )
 
     def hold(self, name: str, count: int, where: str) -> None:
-        """Refuse more than the limit of this name allows, as soon as there is."""
+        """Raise an error where a count exceeds the limit of this name."""
         if count > getattr(self, name):
-            self.refuse(where, BEYOND[name], name)
+            self.refuse(where, EXCEEDED[name], name)
 
     def check(self, example: Example) -> None:
-        """Refuse an example beyond a limit, whatever reader it comes from."""
-        words, where = example.all_words, example.where
-        self.hold("max_words", len(words), where)
-        self.hold("max_marks", len(example.mentions or ()) + len(example.frames or ()), where)
-        self.hold(
-            "max_text",
-            max(len(example.text or ""), len(example.pair or ""), sum(map(len, words))),
-            where,
-        )
+        """Raise an error for an example that exceeds a limit, whatever reader it comes from."""
+        words = example.all_words
+        n_marks = len(example.mentions or ()) + len(example.frames or ())
+        longest_text = max(len(example.text or ""), len(example.pair or ""), sum(map(len, words)))
+        self.hold("max_words", len(words), example.where)
+        self.hold("max_marks", n_marks, example.where)
+        self.hold("max_text", longest_text, example.where)
 
 
 @dataclass
 class Walk:
-    """One walk through the files of a corpus: its limits, what it notes, how much it unpacked and
-    where it is."""
+    """One pass over the files of a corpus: its limits, notes, position, and bytes unpacked."""
 
     limits: Limits = field(default_factory=Limits)
     notes: Notes = field(default_factory=Counter)
@@ -121,12 +124,12 @@ class Walk:
         return f"{self.label}:{self.line}" if self.line else self.label
 
     def unpacked(self, taken: int, given: int) -> None:
-        """Count bytes taken from packed files and bytes they gave; refuse too many."""
+        """Count bytes read from compressed files and bytes unpacked; raise an error for too many."""
         self.packed += taken
         self.expanded += given
         if self.expanded > self.limits.max_expanded:
             self.limits.refuse(self.where(), "it unpacks to more than {} bytes", "max_expanded")
-        if self.expanded > max(FREE, self.limits.max_ratio * self.packed):
+        if self.expanded > max(ALWAYS_ALLOWED, self.limits.max_ratio * self.packed):
             self.limits.refuse(
                 self.where(), "it unpacks to more than {} times its size", "max_ratio"
             )
@@ -139,66 +142,68 @@ def reading(
     kinds: tuple[type[Exception], ...] = (Exception,),
     advice: str = "",
 ) -> Iterator[None]:
-    """What parsers and decoders raise, as one sentence of headwise's own: where, what is wrong,
-    what was said, what to do.
+    """Turn errors of parsers and decoders into an InputError: where, what is wrong, what to do.
 
     Parameters
     ----------
     where : str or callable
-        File and line; a function where the line moves on meanwhile.
+        File and line; a function where the line changes meanwhile.
     problem : str
-        What is wrong with what stands there.
+        What is wrong there.
     kinds : tuple of exception types, default all
-        Errors that mean it. Errors of headwise pass as they are.
+        The errors to turn; errors of headwise pass unchanged.
     advice : str, optional
-        What ends the sentence, from its semicolon on.
+        The end of the sentence, from its semicolon.
     """
     try:
         yield
     except HeadwiseError:
         raise
     except kinds as error:
-        said = shown(" ".join(str(error).split()), 200)
+        reason = type(error).__name__
+        message = shown(" ".join(str(error).split()), 200)
+        if message:
+            reason = f"{reason}: {message}"
         place = where if isinstance(where, str) else where()
-        raise InputError(
-            f"{place}: {problem} ({type(error).__name__}{': ' if said else ''}{said}){advice}."
-        ) from error
+        raise InputError(f"{place}: {problem} ({reason}){advice}.") from error
 
 
 def guarded(examples: Iterable[Example], walk: Walk, about: str) -> Iterator[Example]:
-    """The examples of a reader: the one place where any error of a parser becomes a sentence with
-    file and line, and where every example is held to the limits."""
-    with reading(
-        walk.where,
-        f"this cannot be read as {about}",
-        advice="; mend it there, or name another format",
-    ):
+    """Yield the examples of a reader: errors become sentences with file and line, and every example
+    is checked against the limits."""
+    problem = f"this cannot be read as {about}"
+    with reading(walk.where, problem, advice="; fix it there, or name another format"):
         for example in examples:
             walk.limits.check(example)
             yield example
 
 
 def shown(value: object, longest: int = 80) -> str:
-    """A value from a file as a message shows it: cut, and without characters that a terminal would
-    obey.
+    """Return a value from a file for a message: shortened, with control characters escaped.
 
     >>> shown("a\\x1b[31m" + "b" * 100, 12)
     'a\\\\x1b[31mbbbbbb…'
     """
     text = str(value)
-    cut = text[:longest] + "…" if len(text) > longest else text
-    return cut if cut.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in cut)
+    if len(text) > longest:
+        text = text[:longest] + "…"
+    if text.isprintable():
+        return text
+    return "".join(map(_escaped, text))
 
 
 def _escaped(character: str) -> str:
+    if character.isprintable():
+        return character
     return character.encode("unicode_escape").decode()
 
 
 def whole_number(text: str) -> int | None:
-    """A number written in at most 18 digits, None for all else: Python refuses to read thousands of
-    them.
+    """Return a number of at most 18 digits; None otherwise (Python rejects thousands of digits).
 
     >>> whole_number("12"), whole_number("-1"), whole_number("9" * 5000)
     (12, None, None)
     """
-    return int(text) if len(text) <= 18 and text.isdecimal() else None
+    if len(text) <= 18 and text.isdecimal():
+        return int(text)
+    return None

@@ -1,5 +1,4 @@
-"""Pairs of consecutive paragraphs of at most so many tokens, as BERT was trained on and as Clark et
-al. feed it."""
+"""Read pairs of consecutive paragraphs, as in BERT's training and in Clark et al. 2019."""
 
 from __future__ import annotations
 
@@ -17,9 +16,8 @@ from headwise.text.readers.rows import json_rows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Document = tuple[
-    Iterable[tuple[str, str]], str | None
-]  # its paragraphs, each with its place; what it is called
+# The paragraphs of a document, each with file and line, and its name.
+Document = tuple[Iterable[tuple[str, str]], str | None]
 
 
 def paragraph_pairs(
@@ -31,52 +29,59 @@ def paragraph_pairs(
     notes: Notes | None = None,
     document: str | None = None,
 ) -> Iterator[Example]:
-    """Segments of two consecutive paragraphs of one document (Clark et al. 2019, §3: "at most 128
+    """Yield pairs of consecutive paragraphs of one document (Clark et al. 2019, §3: "at most 128
     tokens").
 
-    `[CLS] a [SEP] b [SEP]` has at most `max_tokens` tokens: the longer paragraph is cut first, as
-    in BERT's own preparation, and a cut falls between words.
+    `[CLS] a [SEP] b [SEP]` has at most `max_tokens` tokens: the longer paragraph is truncated
+    first, as in BERT's own preprocessing, between words.
 
     Parameters
     ----------
     paragraphs : iterable of str or (str, str)
         The paragraphs of one document in order, or (origin, paragraph).
     tokenizer : PreTrainedTokenizerBase, optional
-        The fast tokenizer of the model the pairs are for; without one the pairs are left whole, and
-        the encoder cuts them to the model's length.
+        The fast tokenizer of the model; without one pairs are not truncated here.
     max_tokens : int, default 128
-        The longest row, special tokens included.
+        The maximum number of tokens, special tokens included.
     overlapping : bool, default False
-        Whether each paragraph but the first and last stands in two pairs ((1,2), (2,3), ...) or in
-        one ((1,2), (3,4),
-        ...).
+        Whether pairs overlap ((1, 2), (2, 3), ...) or not ((1, 2), (3, 4), ...).
     notes : Counter of str, optional
-        Where left-out paragraphs are counted.
+        Counts paragraphs that are left out.
     document : str, optional
-        What the document is called.
+        The name of the document.
 
     Examples
     --------
-    >>> [(pair.text, pair.pair) for pair in paragraph_pairs(["One.", "Two.", "Three."], overlapping=True)]
+    >>> pairs = paragraph_pairs(["One.", "Two.", "Three."], overlapping=True)
+    >>> [(pair.text, pair.pair) for pair in pairs]
     [('One.', 'Two.'), ('Two.', 'Three.')]
     """
-    notes = notes if notes is not None else Counter()
-    named = (item if isinstance(item, tuple) else ("", item) for item in paragraphs)
-    kept = ((origin, text.strip()) for origin, text in named if text.strip())
-    budget = (
-        max_tokens - tokenizer.num_special_tokens_to_add(pair=True) if tokenizer is not None else 2
-    )
-    if budget < 2:
+    if notes is None:
+        notes = Counter()
+    max_text_tokens = 2
+    if tokenizer is not None:
+        max_text_tokens = max_tokens - tokenizer.num_special_tokens_to_add(pair=True)
+    if max_text_tokens < 2:
         raise ParameterError(
-            f"`max_tokens` must leave room for a token of each paragraph; {max_tokens} does not."
+            f"`max_tokens` must allow at least one token of each paragraph; {max_tokens} does not."
         )
-    for (origin, first), (_, second) in pairwise(kept) if overlapping else _two_by_two(kept, notes):
+    located = _located(paragraphs)
+    pairs = pairwise(located) if overlapping else _two_by_two(located, notes)
+    for (origin, first), (_, second) in pairs:
         if tokenizer is not None:
-            first, second = _cut_pair(first, second, tokenizer, budget)
+            first, second = _cut_pair(first, second, tokenizer, max_text_tokens)
             if not first or not second:
                 notes["pairs of paragraphs left out: no whole word fits"] += 1
                 continue
         yield Example(text=first, pair=second, origin=origin, document=document)
+
+
+def _located(paragraphs: Iterable[str | tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the paragraphs that are not blank, stripped, each with where it is."""
+    for item in paragraphs:
+        origin, text = item if isinstance(item, tuple) else ("", item)
+        if text.strip():
+            yield origin, text.strip()
 
 
 def _two_by_two(
@@ -91,17 +96,21 @@ def _two_by_two(
 
 
 def _cut_pair(
-    first: str, second: str, tokenizer: PreTrainedTokenizerBase, budget: int
+    first: str, second: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int
 ) -> tuple[str, str]:
-    rows = [_offsets(tokenizer, first), _offsets(tokenizer, second)]
-    room_first, room_second = share(len(rows[0]), len(rows[1]), budget)
-    first_cut, second_cut = cut(first, rows[0], room_first), cut(second, rows[1], room_second)
-    # A piece may come out otherwise at a cut; tokenizing again settles it.
+    """Truncate two texts to `max_tokens` tokens in all."""
+    first_offsets = _offsets(tokenizer, first)
+    second_offsets = _offsets(tokenizer, second)
+    n_first, n_second = share(len(first_offsets), len(second_offsets), max_tokens)
+    first_cut = cut(first, first_offsets, n_first)
+    second_cut = cut(second, second_offsets, n_second)
+    # The last word may be tokenized differently after the cut: count again until both fit.
     while first_cut and second_cut:
-        lengths = [len(_offsets(tokenizer, first_cut)), len(_offsets(tokenizer, second_cut))]
-        if sum(lengths) <= budget:
+        n_first = len(_offsets(tokenizer, first_cut))
+        n_second = len(_offsets(tokenizer, second_cut))
+        if n_first + n_second <= max_tokens:
             break
-        if lengths[0] >= lengths[1]:
+        if n_first >= n_second:
             first_cut = _drop_last_word(first_cut)
         else:
             second_cut = _drop_last_word(second_cut)
@@ -109,7 +118,7 @@ def _cut_pair(
 
 
 def share(first: int, second: int, budget: int) -> tuple[int, int]:
-    """How many tokens each of two segments keeps when the longer is cut first until both fit.
+    """Return how many tokens each of two segments keeps if the longer is truncated first.
 
     >>> share(10, 100, 50), share(80, 90, 51)
     ((10, 40), (26, 25))
@@ -125,14 +134,15 @@ def share(first: int, second: int, budget: int) -> tuple[int, int]:
 
 
 def cut(text: str, offsets: list[tuple[int, int]], room: int) -> str:
-    """The longest beginning of a text that ends with a word and has at most `room` tokens; within a
-    word only where the text has no spaces at all."""
+    """Return the longest beginning of a text with at most `room` tokens that ends at a word
+    boundary; a text without spaces is cut anywhere."""
     if len(offsets) <= room:
         return text
-    spaced = any(character.isspace() for character in text)
-    for kept in range(room, 0, -1):
-        end = offsets[kept - 1][1]
-        if not spaced or text[end : end + 1].isspace() or text[end - 1 : end].isspace():
+    has_spaces = any(character.isspace() for character in text)
+    for n_tokens in range(room, 0, -1):
+        end = offsets[n_tokens - 1][1]
+        at_boundary = text[end : end + 1].isspace() or text[end - 1 : end].isspace()
+        if at_boundary or not has_spaces:
             return text[:end].rstrip()
     return ""
 
@@ -144,7 +154,7 @@ def _drop_last_word(text: str) -> str:
 
 def _offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[tuple[int, int]]:
     row = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    return [(int(a), int(b)) for a, b in row["offset_mapping"]]
+    return [(int(start), int(end)) for start, end in row["offset_mapping"]]
 
 
 def read_pairs(
@@ -156,8 +166,8 @@ def read_pairs(
     max_tokens: int = 128,
     overlapping: bool = False,
 ) -> Iterator[Example]:
-    """Pairs of consecutive paragraphs of the documents in each file; the options are those of
-    `paragraph_pairs`."""
+    """Read pairs of consecutive paragraphs of the documents in each file; the options are those
+    of `paragraph_pairs`."""
     for file in files:
         for paragraphs, name in documents(file):
             yield from paragraph_pairs(
@@ -171,15 +181,16 @@ def read_pairs(
 
 
 def articles_in(file: TextFile) -> Iterator[Document]:
-    """The articles of JSONL rows `{"title": ..., "paragraphs": [...]}`."""
-    return (article(row, where) for where, row in json_rows(file))
+    """Yield the articles of JSONL rows `{"title": ..., "paragraphs": [...]}`."""
+    for where, row in json_rows(file):
+        yield article(row, where)
 
 
 def article(row: Mapping[str, Any], where: str) -> Document:
-    """One article."""
-    paragraphs, title = row.get("paragraphs"), row.get("title")
-    if not isinstance(paragraphs, list) or not all(isinstance(p, str) for p in paragraphs):
+    """Return one article as a document, named by its title or else by where it is."""
+    paragraphs = row.get("paragraphs")
+    if not isinstance(paragraphs, list) or not all(isinstance(text, str) for text in paragraphs):
         raise InputError(f"{where}: an article needs `paragraphs`, a list of texts.")
-    return [(where, paragraph) for paragraph in paragraphs], title if isinstance(
-        title, str
-    ) and title else where
+    title = row.get("title")
+    name = title if isinstance(title, str) and title else where
+    return [(where, paragraph) for paragraph in paragraphs], name

@@ -17,7 +17,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from headwise import HeadModel, make_analysis
-from headwise.run.encoded import Scan
+from headwise.run.encoded import CorpusScan
 from headwise.run.engine import observe_batch
 from headwise.run.plan import model_shape
 from headwise.testing.models import random_model
@@ -68,7 +68,7 @@ def measured(size: dict[str, int], repeats: int) -> tuple[float, float]:
     ]
     cut = batches(rows, 4096, model.pad_id)
     analyses = [make_analysis(name) for name in ("surface", "offsets", "roles")]
-    about = model_shape(model, Scan(longest=max(map(len, rows))))
+    about = model_shape(model, CorpusScan(longest=max(map(len, rows))))
 
     def plain() -> None:
         with torch.no_grad():

@@ -17,7 +17,7 @@ from transformers import AutoModel
 from common import demo_rows, report_ratio
 from headwise import HeadModel, make_analysis
 from headwise.models.demo import demo_model_path
-from headwise.run.encoded import Scan
+from headwise.run.encoded import CorpusScan
 from headwise.run.engine import observe_batch
 from headwise.run.plan import model_shape
 from headwise.text.encode import batches
@@ -41,7 +41,7 @@ def main() -> None:
     rows = demo_rows(model, options.examples, options.length)
     cut = batches(rows, 4096, model.pad_id)
     analyses = [make_analysis(name) for name in options.analyses.split(",") if name]
-    shape = model_shape(model, Scan(longest=options.length))
+    shape = model_shape(model, CorpusScan(longest=options.length))
     times: dict[str, list[float]] = {"bare": [], "headwise": []}
     for _ in range(options.repeats):  # taken in turns, so that both meet the same machine
         began = clock()

@@ -24,7 +24,7 @@ import xarray as xr
 
 from headwise import Corpus, HeadModel, RunOptions, make_analysis
 from headwise.analyses.contract import Experiment, ExperimentContext, Paper
-from headwise.run import Listener, Run, Source
+from headwise.run import Run, RunCallbacks, Source
 from headwise.testing import random_model
 from headwise.testing.corpora import battery_examples
 from headwise.text.encode import Encoded
@@ -73,7 +73,7 @@ def make(model: HeadModel, folder: Path, notes: list[str]) -> str:
         analyses,
         folder,
         RunOptions(full=True, shard_size=3, batch_tokens=64),
-        Listener(note=notes.append),
+        RunCallbacks(note=notes.append),
     ) as run:
         return run.atlas().digest
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 MANY = """
 import json, os, resource, sys, tempfile, time
 from headwise import Corpus, HeadModel, make_analysis
-from headwise.run import Listener, RunOptions, run_analyses
+from headwise.run import RunCallbacks, RunOptions, run_analyses
 from headwise.testing import random_model
 from headwise.testing.corpora import battery_examples
 count = int(sys.argv[1])
@@ -37,7 +37,7 @@ def note(what, done, total):
         moments.append((done, pages * os.sysconf("SC_PAGE_SIZE") / 2**20, time.process_time(), time.perf_counter()))
 with tempfile.TemporaryDirectory() as folder:
     options = RunOptions(full=True, shard_size=512, batch_tokens=16384)
-    run_analyses(model, Corpus("stream", stream), analyses, folder, options, Listener(progress=note))
+    run_analyses(model, Corpus("stream", stream), analyses, folder, options, RunCallbacks(progress=note))
 print(json.dumps(moments))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

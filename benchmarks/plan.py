@@ -52,21 +52,21 @@ def main() -> None:
     said = {cost.stage: cost for cost in costs.stages}
     print(f"{'stage':<16}{'said':>9}{'was':>9}{'ratio':>8}{'MiB said':>10}{'was':>8}")
     for name in sorted(
-        said.keys() | clock.spent.keys(), key=lambda name: -clock.spent[name].cpu_seconds
+        said.keys() | clock.usage.keys(), key=lambda name: -clock.usage[name].cpu_seconds
     ):
-        one, other = said[name].cpu_seconds if name in said else 0.0, clock.spent[name].cpu_seconds
+        one, other = said[name].cpu_seconds if name in said else 0.0, clock.usage[name].cpu_seconds
         sizes = [
             f"{size / 2**20:.0f}"
-            for size in (said[name].memory if name in said else 0, clock.spent[name].memory)
+            for size in (said[name].memory if name in said else 0, clock.usage[name].memory)
         ]
         print(
             f"{name:<16}{one:>9.2f}{other:>9.2f}{one / max(other, 1e-9):>8.2f}{sizes[0]:>10}{sizes[1]:>8}"
         )
-    was = sum(one.cpu_seconds for one in clock.spent.values())
+    was = sum(one.cpu_seconds for one in clock.usage.values())
     print(f"{'together':<16}{costs.cpu_seconds:>9.2f}{was:>9.2f}{costs.cpu_seconds / was:>8.2f}")
     memory = " / ".join(
         f"{size / 2**30:.2f}"
-        for size in (costs.memory, max(one.memory for one in clock.spent.values()))
+        for size in (costs.memory, max(one.memory for one in clock.usage.values()))
     )
     seen = max(cost.examples for cost in costs.stages if cost.stage != OPENING)
     model = Path(given.model).name if given.model else "wiki-bert (the built-in model)"

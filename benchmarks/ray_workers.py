@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from headwise import HeadModel, make_analysis
-from headwise.run import Backend, Listener, RunOptions, run_analyses, workers_of
+from headwise.run import Backend, RunCallbacks, RunOptions, run_analyses, workers_of
 from headwise.run.cluster import RayWorkers
 from headwise.text import open_corpus
 
@@ -51,10 +51,10 @@ class Bench:
         """The bytes of an atlas."""
         self.runs += 1
         options = RunOptions(full=True, shard_size=8, limit=limit)
-        listener = Listener() if progress is None else Listener(progress=progress)
+        callbacks = RunCallbacks() if progress is None else RunCallbacks(progress=progress)
         chosen = [make_analysis(name) for name in ANALYSES]
         where = self.folder / f"run-{self.runs}"
-        return run_analyses(self.model, self.corpus, chosen, where, options, listener).to_bytes()
+        return run_analyses(self.model, self.corpus, chosen, where, options, callbacks).to_bytes()
 
 
 def throughput(bench: Bench, expected: bytes) -> None:

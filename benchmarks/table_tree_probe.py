@@ -22,7 +22,7 @@ import xarray as xr
 
 from headwise.analyses.contract import make_analysis
 from headwise.models import HeadModel
-from headwise.run import Listener, run_analyses
+from headwise.run import RunCallbacks, run_analyses
 from headwise.text import open_corpus
 
 PAPER = {"attention_words": 77, "attention": 61, "distance_words": 58, "right_branching": 26}
@@ -83,7 +83,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir=args.data) as folder,
     ):
         corpus = open_corpus(str(test), tokenizer=model.tokenizer)
-        found = run_analyses(model, corpus, [analysis], folder, listener=Listener(tell))[
+        found = run_analyses(model, corpus, [analysis], folder, callbacks=RunCallbacks(tell))[
             "tree_probe"
         ]
     seconds = time.perf_counter() - began

@@ -38,7 +38,7 @@ from headwise.experiments.finetuning.classifier import PooledClassifier
 from headwise.experiments.patching import PatchOptions, PromptPair, patch
 from headwise.models.random_init import with_random_weights
 from headwise.models.vectors import collect_vectors
-from headwise.run import Backend, Listener, Run, Source, run_analyses, workers_of
+from headwise.run import Backend, Run, RunCallbacks, Source, run_analyses, workers_of
 from headwise.run.blame import Blame
 from headwise.run.cluster import RayWorkers
 from headwise.run.shipping import Packer, Parcel, dumps, unpack, unpack_unit
@@ -78,12 +78,12 @@ def analyses() -> list[Analysis]:
 
 
 def run_bytes(
-    model: HeadModel, folder: Path, listener: Listener | None = None, texts: list[str] = TEXTS
+    model: HeadModel, folder: Path, callbacks: RunCallbacks | None = None, texts: list[str] = TEXTS
 ) -> bytes:
     options = RunOptions(full=True, shard_size=4, batch_tokens=24)
     corpus = Corpus.from_texts(texts, name="toy")
     return run_analyses(
-        model, corpus, analyses(), folder, options, listener or Listener()
+        model, corpus, analyses(), folder, options, callbacks or RunCallbacks()
     ).to_bytes()
 
 
@@ -103,7 +103,7 @@ def test_an_atlas_has_the_bytes_of_one_process(
             seen.append(done)
 
     with use_workers(workers):
-        assert run_bytes(model, tmp_path, Listener(progress=see)) == here
+        assert run_bytes(model, tmp_path, RunCallbacks(progress=see)) == here
     assert seen == sorted(seen)
     assert seen[-1] == len(TEXTS)
     assert len(workers.pids) == 2
@@ -128,7 +128,7 @@ def test_a_stopped_run_is_resumed_by_the_other(
 
     turns = [workers, Workers()] if first == "ray" else [Workers(), workers]
     with use_workers(turns[0]), pytest.raises(KeyboardInterrupt):
-        run_bytes(model, tmp_path, Listener(progress=stop))
+        run_bytes(model, tmp_path, RunCallbacks(progress=stop))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*.checkpoint")}
     assert 2 <= len(before) < len(TEXTS) / 4
     with use_workers(turns[1]):
@@ -329,7 +329,7 @@ def test_what_a_dead_worker_had_is_made_again(
             os.kill(killed[0], signal.SIGKILL)
 
     with use_workers(workers):
-        assert run_bytes(model, tmp_path, Listener(progress=kill)) == here
+        assert run_bytes(model, tmp_path, RunCallbacks(progress=kill)) == here
     assert killed[0] not in workers.pids
     assert len(workers.pids) >= 1
     assert any("is made again" in sentence for sentence in said)

@@ -19,7 +19,7 @@ from headwise.analyses.contract import Experiment, ExperimentContext, Observer, 
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import ParameterError
 from headwise.models.view import AttentionRows, Layer
-from headwise.run import Listener, Run, Source, clock, estimate, extrapolation
+from headwise.run import Run, RunCallbacks, Source, clock, estimate, extrapolation
 from headwise.run import plan as plan_module
 from headwise.run.encoded import EncodedCorpus
 from headwise.stats.accumulators import Moments, State
@@ -142,10 +142,10 @@ def test_what_is_said_is_what_then_happens(
     assert (
         said["watching"].seconds
         == pytest.approx(150 * 0.5 * 2 + 1 + 15)
-        == was.spent["watching"].seconds
+        == was.usage["watching"].seconds
     )
-    assert said["trying"].seconds == pytest.approx(2 + 3 * 40) == was.spent["trying"].seconds
-    assert said["long"].seconds == pytest.approx(60) == was.spent["long"].seconds
+    assert said["trying"].seconds == pytest.approx(2 + 3 * 40) == was.usage["trying"].seconds
+    assert said["long"].seconds == pytest.approx(60) == was.usage["long"].seconds
     assert (said["watching"].examples, said["trying"].examples) == (150, 40)
     assert said["watching"].cpu_seconds == pytest.approx(said["watching"].seconds / 2)
 
@@ -205,7 +205,7 @@ def test_stages_within_a_stage_are_apart_or_part_of_it(planted_time: None) -> No
             works(8)
             with clock.stage("inner"):
                 works(16)
-    assert {name: spent.seconds for name, spent in one.spent.items()} == {
+    assert {name: spent.seconds for name, spent in one.usage.items()} == {
         "outer": 5,
         "inner": 2,
         "whole": 24,
@@ -221,7 +221,7 @@ def test_the_largest_memory_of_a_stage_is_its_own() -> None:
             np.ones(200 * 2**20, dtype=np.uint8).sum()
         with clock.stage("small", memory=True):
             pass
-    assert one.spent["large"].memory - one.spent["small"].memory > 150 * 2**20
+    assert one.usage["large"].memory - one.usage["small"].memory > 150 * 2**20
 
 
 def test_observers_of_the_registry_have_a_clock_each(opened: HeadModel, tmp_path: Path) -> None:
@@ -235,20 +235,20 @@ def test_observers_of_the_registry_have_a_clock_each(opened: HeadModel, tmp_path
         ) as run,
     ):
         run.atlas()
-    assert {"model pass", "surface", "gradient"} <= set(one.spent)
+    assert {"model pass", "surface", "gradient"} <= set(one.usage)
 
 
 def test_every_batch_and_every_result_is_told(opened: HeadModel, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     doing: list[str] = []
-    listener = Listener(progress=lambda *what: told.append(what), doing=doing.append)
+    callbacks = RunCallbacks(progress=lambda *what: told.append(what), stage=doing.append)
     asked = [make_analysis("surface"), make_analysis("roles")]
     with Run(
         Source(opened, texts(20)),
         asked,
         tmp_path,
         RunOptions(full=True, shard_size=10, batch_tokens=40),
-        listener,
+        callbacks,
     ) as run:
         run.atlas()
     examples = [done for what, done, total in told if what == "examples" and total == 20]
@@ -283,15 +283,15 @@ def test_bars_in_python(opened: HeadModel, capsys: pytest.CaptureFixture[str]) -
 def test_the_time_of_fits_lies_between_a_line_and_a_power(
     takes: Callable[[int], float], within: float
 ) -> None:
-    few, more = (clock.Spent(takes(count), takes(count) / 2, 0) for count in (12, 50))
-    said = extrapolation.fitted(extrapolation.Line(12, 50, few, more), 200)
+    few, more = (clock.Usage(takes(count), takes(count) / 2, 0) for count in (12, 50))
+    said = extrapolation.extrapolate_fit(extrapolation.CostLine(12, 50, few, more), 200)
     assert takes(200) / within <= said.seconds <= takes(200) * within
     assert said.cpu_seconds == pytest.approx(said.seconds / 2)
 
 
 def test_noise_makes_no_time_that_falls() -> None:
-    line = extrapolation.Line(12, 50, clock.Spent(9.0, 0.0, 0), clock.Spent(8.0, 0.0, 0))
-    assert extrapolation.fitted(line, 200) == clock.Spent(8.0, 0.0, 0)
+    line = extrapolation.CostLine(12, 50, clock.Usage(9.0, 0.0, 0), clock.Usage(8.0, 0.0, 0))
+    assert extrapolation.extrapolate_fit(line, 200) == clock.Usage(8.0, 0.0, 0)
 
 
 def test_where_an_example_takes_long_fewer_are_tried(planted_time: None, opened: HeadModel) -> None:

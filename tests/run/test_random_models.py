@@ -21,7 +21,7 @@ from headwise.core.workers import Workers, use_workers
 from headwise.models.random_init import with_random_weights
 from headwise.run import Run, Source, nulls
 from headwise.run.encoded import EncodedCorpus
-from headwise.run.runner import Listener, run_analyses
+from headwise.run.runner import RunCallbacks, run_analyses
 from headwise.testing import eager_maps, random_model
 from headwise.testing.corpora import battery_examples
 from headwise.text.encode import Encoded
@@ -49,9 +49,9 @@ def test_a_random_model_is_made_as_sharp_as_the_model(causal: bool) -> None:
     target = nulls.sharpness(model, rows)
     assert target == pytest.approx(slow, rel=1e-5)
     random = with_random_weights(model, 5)
-    nulls.sharpen(random, nulls.as_sharp(random, 0.6, rows))
+    nulls.sharpen(random, nulls.matching_factor(random, 0.6, rows))
     assert nulls.sharpness(random, rows) == pytest.approx(0.6, abs=0.05)
-    nulls.sharpen(random, nulls.as_sharp(random, 0.0, rows))  # no flatter than uniform
+    nulls.sharpen(random, nulls.matching_factor(random, 0.0, rows))  # no flatter than uniform
     uniform = [1 / (i + 1) if causal else 1 / len(row) for row in rows for i in range(len(row))]
     assert nulls.sharpness(random, rows) == pytest.approx(np.mean(uniform), abs=0.03)
 
@@ -80,7 +80,7 @@ def test_units_of_a_model_add_up(
     model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run_analyses(model, CORPUS, analyses(), tmp_path / "whole")
-    monkeypatch.setattr(nulls, "PART", 9)
+    monkeypatch.setattr(nulls, "UNIT_ROWS", 9)
     told: list[tuple[int, int]] = []
 
     def progress(what: str, done: int, total: int) -> None:
@@ -88,7 +88,7 @@ def test_units_of_a_model_add_up(
             told.append((done, total))
 
     parts = run_analyses(
-        model, CORPUS, analyses(), tmp_path / "parts", listener=Listener(progress=progress)
+        model, CORPUS, analyses(), tmp_path / "parts", callbacks=RunCallbacks(progress=progress)
     )
     assert len(told) > 6
     assert told == [(done, told[-1][1]) for done in range(len(told))]
@@ -146,7 +146,7 @@ def test_of_a_long_corpus_only_the_chosen_rows_are_held(
         return True
 
     roles = make_analysis("roles")
-    monkeypatch.setattr(type(roles), "wants", staticmethod(counting))
+    monkeypatch.setattr(type(roles), "applies_to", staticmethod(counting))
     chosen = nulls.spread_rows(rows, [roles], {})["roles"]
     assert [row.index for row in chosen] == [k * 1000 // 128 for k in range(128)]
     assert max(held) - held[0] < 100  # a block at a time
@@ -170,10 +170,10 @@ def test_a_model_that_cannot_be_made_anew_stands_alone_and_that_is_said(
     monkeypatch.setattr(nulls, "with_random_weights", refuse)
     said: list[str] = []
     atlas = run_analyses(
-        model, CORPUS, analyses(), tmp_path / "run", listener=Listener(note=said.append)
+        model, CORPUS, analyses(), tmp_path / "run", callbacks=RunCallbacks(note=said.append)
     )
     assert said == [
-        "No random-weights model stands beside roles, token_pairs: It cannot be made anew."
+        "No random-weights model for roles, token_pairs: It cannot be made anew."
     ]
     assert atlas["roles"].attrs["random_models"] == 0
     assert "random_bound" not in atlas["roles"]

@@ -23,7 +23,7 @@ from headwise.core.errors import InputError, MissingAnnotationError, OutputError
 from headwise.core.failures import UnexpectedError
 from headwise.core.files import write_atomically
 from headwise.core.store import Checkpoint, CheckpointStore
-from headwise.run import Listener, Run, Source, run_analyses
+from headwise.run import Run, RunCallbacks, Source, run_analyses
 from headwise.run import shard as shard_module
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import Plan, make_plan
@@ -201,7 +201,7 @@ def test_a_damaged_shard_is_made_again_and_that_is_said(
     shard.write_bytes(shard.read_bytes()[:50])
     said: list[str] = []
     after = run_analyses(
-        model, corpus, analyses(), tmp_path / "run", options(), Listener(note=said.append)
+        model, corpus, analyses(), tmp_path / "run", options(), RunCallbacks(note=said.append)
     )
     assert said == ["shard-000001.checkpoint is damaged and is computed again."]
     before.save(tmp_path / "a.nc")
@@ -492,7 +492,7 @@ def test_a_folder_is_held_until_the_result_is_safe(
         run.atlas().save(tmp_path / "atlas.nc")
         with pytest.raises(OutputError, match="in use by process"):
             run_analyses(model, corpus, analyses(), tmp_path / "run", options())
-        run.forget()
+        run.job.finish()
     assert not (tmp_path / "run").exists()
 
 

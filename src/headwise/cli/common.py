@@ -55,11 +55,13 @@ def running(
     never interrupted draws."""
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
-    from headwise.run import Listener, Run
+    from headwise.run import Run, RunCallbacks
 
     watch = Watch()
-    listener = Listener(watch, _announce, lambda note: err.print(note, style="dim"), watch.doing)
-    with Run(source, analyses, job, options, listener) as run:
+    callbacks = RunCallbacks(
+        watch, _announce, lambda note: err.print(note, style="dim"), watch.doing
+    )
+    with Run(source, analyses, job, options, callbacks) as run:
         written = job.written()
         if written is not None:
             for facts in written["failures"]:

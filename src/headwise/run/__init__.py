@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from headwise.run.job import Job
     from headwise.run.options import AtlasOptions, RunOptions, SourceOptions
     from headwise.run.plan import Plan
-    from headwise.run.runner import Listener, Run, run_analyses
-    from headwise.run.simple import make_atlas
+    from headwise.run.runner import Run, RunCallbacks, make_atlas, run_analyses
     from headwise.run.source import Source
 
 # Imported when first used: the command line reads `run.options` and does not wait for torch.
@@ -23,8 +22,7 @@ __getattr__ = lazy_names(
         "headwise.run.job": ("Job",),
         "headwise.run.options": ("AtlasOptions", "RunOptions", "SourceOptions"),
         "headwise.run.plan": ("Plan",),
-        "headwise.run.runner": ("Listener", "Run", "run_analyses"),
-        "headwise.run.simple": ("make_atlas",),
+        "headwise.run.runner": ("Run", "RunCallbacks", "make_atlas", "run_analyses"),
         "headwise.run.source": ("Source",),
     },
 )
@@ -33,9 +31,9 @@ __all__ = [
     "AtlasOptions",
     "Backend",
     "Job",
-    "Listener",
     "Plan",
     "Run",
+    "RunCallbacks",
     "RunOptions",
     "Source",
     "SourceOptions",

@@ -1,177 +1,167 @@
-"""What a run spends its time and memory on, by stage: a clock that stages tell when they begin and
-end."""
+"""What a run spends its time and memory on, by stage."""
 
 from __future__ import annotations
 
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
 from headwise.core.context import temporarily
 
 CLOCK: ContextVar[Clock | None] = ContextVar("headwise_clock", default=None)
-DOING: ContextVar[Callable[[str], None] | None] = ContextVar(
-    "headwise_doing", default=None
-)  # told of every stage
-SEEN: ContextVar[Callable[[int], None] | None] = ContextVar(
-    "headwise_seen", default=None
-)  # told of examples watched
-Piece = TypeVar("Piece")
-STATUS, REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+# Called with the name of every stage that begins.
+STAGE_CALLBACK: ContextVar[Callable[[str], None] | None] = ContextVar(
+    "headwise_stage_callback", default=None
+)
+PROCESS_STATUS = Path("/proc/self/status")
+CLEAR_REFS = Path("/proc/self/clear_refs")
+RESET_PEAK = "5"  # what Linux takes in clear_refs as: forget the peak of the resident memory
 
 
 @dataclass(slots=True)
-class Spent:
-    """What a stage took: seconds of the clock on the wall and of processors, and the largest memory
-    while it ran."""
+class Usage:
+    """What a stage took: seconds of wall-clock and processor time, and its peak memory in bytes.
+
+    Examples
+    --------
+    >>> Usage(1.0, 0.5, 100) + Usage(2.0, 0.5, 50) * 3
+    Usage(seconds=7.0, cpu_seconds=2.0, memory=100)
+    """
 
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     memory: int = 0
 
+    def __add__(self, other: Usage) -> Usage:
+        """Return the usage of one stage after the other."""
+        return Usage(
+            self.seconds + other.seconds,
+            self.cpu_seconds + other.cpu_seconds,
+            max(self.memory, other.memory),
+        )
+
+    def __mul__(self, factor: float) -> Usage:
+        """Return the usage of the stage so many times, one after the other."""
+        return Usage(self.seconds * factor, self.cpu_seconds * factor, self.memory)
+
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds and memory by stage; a stage within another is its own, and not part of the other's.
+    """Time and memory by stage; a stage within another one is not counted in the outer one.
 
     Examples
     --------
     >>> clock = Clock()
     >>> with clock.running(), stage("reading"):
     ...     pass
-    >>> list(clock.spent)
+    >>> list(clock.usage)
     ['reading']
     """
 
-    spent: dict[str, Spent] = field(default_factory=dict)
-    closed: bool = False  # whether stages within the open one are part of it
-    _open: list[str] = field(default_factory=list)
-    _since: tuple[float, float] = (0.0, 0.0)
+    usage: dict[str, Usage] = field(default_factory=dict)
+    closed: bool = False  # whether stages within the current one are counted in it
+    _stages: list[str] = field(default_factory=list)
+    _wall_time: float = 0.0
+    _cpu_time: float = 0.0
 
     def running(self) -> AbstractContextManager[Clock | None]:
         """Make this the clock of the current context."""
         return temporarily(CLOCK, self)
 
     def enter(self, name: str) -> None:
-        self._turn()
-        self._open.append(name)
+        """Begin a stage."""
+        self._count_until_now()
+        self._stages.append(name)
 
     def leave(self) -> None:
-        self._turn()
-        self._open.pop()
+        """End the current stage."""
+        self._count_until_now()
+        self._stages.pop()
 
-    def _turn(self) -> None:
-        """Add what has passed to the stage that is open, and note the time."""
-        now = time.perf_counter(), time.process_time()
-        if self._open:
-            own = self.spent.setdefault(self._open[-1], Spent())
-            own.seconds += now[0] - self._since[0]
-            own.cpu_seconds += now[1] - self._since[1]
-        self._since = now
+    def _count_until_now(self) -> None:
+        """Add the time since the last call to the current stage."""
+        wall_time = time.perf_counter()
+        cpu_time = time.process_time()
+        if self._stages:
+            usage = self.usage.setdefault(self._stages[-1], Usage())
+            usage.seconds += wall_time - self._wall_time
+            usage.cpu_seconds += cpu_time - self._cpu_time
+        self._wall_time = wall_time
+        self._cpu_time = cpu_time
 
 
 @contextmanager
 def stage(name: str, memory: bool = False, whole: bool = False) -> Iterator[None]:
-    """Count what is done within as one stage of the current clock, where there is one: with its
-    memory, and `whole` with the stages within it."""
-    clock, doing = CLOCK.get(), DOING.get()
-    if doing is not None:
-        doing(name)
+    """Count the block as one stage of the current clock, if there is one.
+
+    Parameters
+    ----------
+    name : str
+        Of the stage.
+    memory : bool, default False
+        Measure its peak memory too.
+    whole : bool, default False
+        Count stages within it as part of it.
+    """
+    callback = STAGE_CALLBACK.get()
+    if callback is not None:
+        callback(name)
+    clock = CLOCK.get()
     if clock is None or clock.closed:
         yield
         return
     clock.closed = whole
     if memory:
-        forget_peak()
+        reset_peak_memory()
     clock.enter(name)
     try:
         yield
     finally:
         if memory and _on_gpu():
-            torch.cuda.synchronize()  # what was started here is counted here
+            torch.cuda.synchronize()  # what was started in this stage is counted in it
         clock.leave()
         clock.closed = False
         if memory:
-            clock.spent[name].memory = max(clock.spent[name].memory, peak_memory())
+            usage = clock.usage[name]
+            usage.memory = max(usage.memory, peak_memory())
 
 
-def telling(doing: Callable[[str], None]) -> AbstractContextManager[Callable[[str], None] | None]:
-    """Within it, every stage that begins is told."""
-    return temporarily(DOING, doing)
-
-
-class Steps:
-    """How far a walk over examples is: told after every batch that is watched here, and after every
-    shard, wherever it was made.
-
-    Parameters
-    ----------
-    report : callable
-        Told what is counted, how many are done, and how many there are.
-    what : str
-        What is counted.
-    total : int
-        How many there are.
-    shard_size : int
-        Examples of a shard.
-    """
-
-    def __init__(
-        self, report: Callable[[str, int, int], None], what: str, total: int, shard_size: int
-    ) -> None:
-        self.report, self.what, self.total, self.shard_size = report, what, total, shard_size
-        self._done = self._within = 0
-
-    def following(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """The same pieces; while one is waited for, batches are counted."""
-        walk = iter(pieces)
-        while True:
-            with temporarily(SEEN, self.seen):
-                piece = next(walk, None)
-            if piece is None:
-                return
-            yield piece
-
-    def seen(self, examples: int) -> None:
-        """So many examples of the shard that is being made were watched."""
-        self._within = min(self._within + examples, self.shard_size)
-        self.report(self.what, min(self._done + self._within, self.total), self.total)
-
-    def after(self, done: int) -> None:
-        """A shard is done, and so many examples with it."""
-        self._done, self._within = done, 0
-        self.report(self.what, done, self.total)
+def report_stages(
+    callback: Callable[[str], None],
+) -> AbstractContextManager[Callable[[str], None] | None]:
+    """Call a function with the name of every stage that begins within a block."""
+    return temporarily(STAGE_CALLBACK, callback)
 
 
 def _on_gpu() -> bool:
     return torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
-def forget_peak() -> None:
-    """Begin anew with the largest memory, where the system can."""
+def reset_peak_memory() -> None:
+    """Forget the peak memory so far, where the system can."""
     if _on_gpu():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):  # elsewhere than on Linux the peak is that of the whole process
-        REFS.write_text("5")
+        CLEAR_REFS.write_text(RESET_PEAK)
 
 
 def peak_memory() -> int:
-    """The largest memory in bytes since it was last forgotten: of the GPU where there is one, else
-    of this process."""
+    """Return the peak memory in bytes since it was reset: of the GPU if there is one, else of this
+    process."""
     if _on_gpu():
         return int(torch.cuda.max_memory_allocated())
     try:
-        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    except (OSError, StopIteration, ValueError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-            1 if sys.platform == "darwin" else 1024
-        )
+        for line in PROCESS_STATUS.read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, others KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -16,7 +16,8 @@ from headwise.core.failures import Failure
 from headwise.models import HeadModel
 from headwise.models.statistics import StatsRequest, StatsResult, can_join, join_layers
 from headwise.models.view import AttentionRows, Layer
-from headwise.run.clock import SEEN, stage
+from headwise.run.clock import stage
+from headwise.run.progress import EXAMPLES_SEEN
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, documents_of
 
@@ -299,7 +300,7 @@ def observe_batch(
                 record_failure(analysis, error, failed)
 
     batch.forget()
-    report_examples = SEEN.get()
+    report_examples = EXAMPLES_SEEN.get()
     if report_examples is not None:
         report_examples(len(batch))
 

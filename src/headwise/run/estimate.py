@@ -1,9 +1,7 @@
-"""What a run would take, before it is run: from a short calibration on a few of its examples, by
-analysis."""
+"""What a run would take, before it is run: a short calibration on a few examples, by analysis."""
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,14 +26,14 @@ from headwise.core.checks import at_least
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import takes_options
 from headwise.models import HeadModel
-from headwise.run.clock import Clock, Spent, forget_peak, peak_memory, stage, telling
+from headwise.run.clock import Clock, Usage, peak_memory, report_stages, reset_peak_memory, stage
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.extrapolation import Line, fitted
+from headwise.run.extrapolation import CostLine, extrapolate_fit
 from headwise.run.nulls import RandomModels
 from headwise.run.options import AtlasOptions, RunOptions
-from headwise.run.plan import Part, make_plan
-from headwise.run.runner import PASS, RANDOM, Listener, LocalContext, Run
+from headwise.run.plan import CorpusPart, make_plan
+from headwise.run.runner import MODEL_PASS, RANDOM_MODELS, LocalContext, Run, RunCallbacks
 from headwise.run.source import Source
 from headwise.stats.accumulators import State
 from headwise.text import Corpus, Spec
@@ -43,19 +41,22 @@ from headwise.text.encode import Encoded, batches
 
 T = TypeVar("T")
 SAMPLE = 16  # examples of a calibration
-PATIENCE = 20.0  # seconds after which work that tells how far it is need not end
-LONG = 60.0  # seconds of a first try of an experiment from where the second is on an eighth, not a quarter
+PATIENCE = 20.0  # seconds after which work that reports its progress is stopped
+# Seconds of the first try of an experiment from which on the second try is on an eighth of the
+# examples, not on a quarter.
+LONG = 60.0
 OPENING = "opening"
-DOUBLED = 8  # a state is merged with itself until it has so many times the examples: how its result's time grows
+# A state is merged with itself until it has so many times the examples, to see how the time of its
+# result grows.
+STATE_GROWTH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one stage of a run would take.
 
-    `seconds` are those of the clock on the wall as this machine is now, `cpu_seconds` those of its
-    processors; `memory` is the largest in bytes while it runs: of the GPU, or of the process with
-    the model in it."""
+    `seconds` is wall-clock time as this machine is now, `cpu_seconds` processor time; `memory` is
+    the peak in bytes: of the GPU, or of the process with the model in it."""
 
     stage: str
     examples: int
@@ -68,8 +69,8 @@ class Cost:
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What a run would take, by stage: `opening` the model and reading the corpus, the `model pass`
-    that all analyses watch, what each analysis adds to it, and the `random models` beside it. The
-    page of an atlas is not in it."""
+    that all analyses share, what each analysis adds to it, and the `random models` beside it. The
+    page of an atlas is not included."""
 
     stages: tuple[Cost, ...]
     examples: int
@@ -77,32 +78,34 @@ class Costs:
 
     @property
     def seconds(self) -> float:
-        """Of the clock on the wall, all stages together."""
+        """Wall-clock time of all stages."""
         return sum(cost.seconds for cost in self.stages)
 
     @property
     def cpu_seconds(self) -> float:
-        """Of processors, all stages together."""
+        """Processor time of all stages."""
         return sum(cost.cpu_seconds for cost in self.stages)
 
     @property
     def memory(self) -> int:
-        """The largest of any stage, in bytes."""
+        """The largest peak memory of any stage, in bytes."""
         return max(cost.memory for cost in self.stages)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
-        whole = {
-            name: getattr(self, name)
-            for name in ("examples", "tokens", "seconds", "cpu_seconds", "memory")
+        """Return everything as JSON can hold it."""
+        return {
+            "examples": self.examples,
+            "tokens": self.tokens,
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "memory": self.memory,
+            "stages": [asdict(cost) for cost in self.stages],
         }
-        return whole | {"stages": [asdict(cost) for cost in self.stages]}
 
     def table(self) -> pd.DataFrame:
-        """A row for each stage, the longest first."""
-        return pd.DataFrame(
-            [asdict(cost) for cost in sorted(self.stages, key=lambda cost: -cost.seconds)]
-        )
+        """Return a row for each stage, the longest first."""
+        longest_first = sorted(self.stages, key=lambda cost: -cost.seconds)
+        return pd.DataFrame([asdict(cost) for cost in longest_first])
 
 
 @takes_options(AtlasOptions)
@@ -115,7 +118,8 @@ def plan(
     sample: int = SAMPLE,
     options: AtlasOptions,
 ) -> Costs:
-    """What `make_atlas` with the same arguments would take, from a calibration on a few examples.
+    """Return what `make_atlas` with the same arguments would take, from a calibration on a few
+    examples.
 
     Parameters
     ----------
@@ -138,275 +142,322 @@ def plan(
 def estimate(
     source: Source, analyses: Sequence[Analysis], options: RunOptions, sample: int = SAMPLE
 ) -> Costs:
-    """What a `Run` with the same arguments would take; see `plan`."""
+    """Return what a `Run` with the same arguments would take; see `plan`."""
     at_least("sample", sample, 2)
     clock = Clock()
-    quiet = Listener(note=lambda _: None)
-    with tempfile.TemporaryDirectory() as folder, clock.running():
+    quiet = RunCallbacks(note=lambda _: None)
+    with clock.running():
         with stage(OPENING, memory=True):
-            run = Run(source, analyses, folder, options, quiet)
+            run = Run(source, analyses, None, options, quiet)
         with run, run.same_threads():
-            stages = [
-                _cost(OPENING, run.plan.scan.examples, clock.spent[OPENING]),
-                *_Calibration(run, sample).stages(),
-            ]
-            return Costs(tuple(stages), run.plan.scan.examples, run.plan.scan.tokens)
+            scan = run.plan.scan
+            opening = _cost(OPENING, scan.examples, clock.usage[OPENING])
+            stages = _Calibration(run, sample).stages()
+            return Costs((opening, *stages), scan.examples, scan.tokens)
 
 
-def _cost(name: str, examples: int, spent: Spent, note: str = "") -> Cost:
-    return Cost(name, examples, spent.seconds, spent.cpu_seconds, spent.memory, note)
+def _cost(name: str, examples: int, usage: Usage, note: str = "") -> Cost:
+    return Cost(name, examples, usage.seconds, usage.cpu_seconds, usage.memory, note)
 
 
-class _Enough(BaseException):
-    """Work that has told how far it is need not end."""
+class _EnoughMeasured(BaseException):
+    """Stops work whose cost is known well enough."""
 
 
 class _Calibration:
-    """Runs every stage of a run on a few examples, and says what all of them would take."""
+    """Runs every stage of a run on a few examples, and extrapolates to all of them."""
 
     def __init__(self, run: Run, sample: int) -> None:
-        self.run, self.model, self.sample = run, run.model, sample
+        self.run = run
+        self.model = run.model
+        self.sample = sample
         self.notes: dict[str, str] = {}
-        self.views = {
-            a.name: view for a in run.plan.streaming if (view := run._view(a)) is not None
-        }
+        self.views = run._own_views()
 
     def stages(self) -> list[Cost]:
-        plan, found = self.run.plan, []
-        passes, added = Spent(), dict[str, tuple[int, Spent]]()
-        most = 0
-        for part, together in plan.together(self.views):
-            if together:
-                counts = {a.name: self._seen(a.name, part.rows) for a in together}
-                own, others = self._observed(part, together, counts)
-                passes = _plus(passes, own)
-                most += max(counts.values())
-                added |= {a.name: (counts[a.name], others[a.name]) for a in together}
-        if most:
-            found.append(_cost(PASS, most, passes))
-        found += [
-            _cost(name, count, spent, self.notes.get(name, ""))
-            for name, (count, spent) in added.items()
-        ]
-        found += [self._alone(a) for a in plan.streaming if a.name in self.views]
-        found += [self._performed(e) for e in plan.experiments]
-        found += self._random()
-        return found
+        """Return the cost of every stage but the opening."""
+        plan = self.run.plan
+        pass_usage = Usage()
+        pass_examples = 0
+        observer_costs: list[Cost] = []
+        for part, observers in plan.together(self.views):
+            if not observers:
+                continue
+            counts = {a.name: self._n_examples(a.name, part.rows) for a in observers}
+            part_usage, added = self._observe(part, observers, counts)
+            pass_usage = pass_usage + part_usage
+            pass_examples += max(counts.values())
+            for observer in observers:
+                name = observer.name
+                note = self.notes.get(name, "")
+                observer_costs.append(_cost(name, counts[name], added[name], note))
 
-    def _seen(self, name: str, rows: EncodedCorpus) -> int:
-        """How many examples an analysis sees: its budget is rounded up to whole shards."""
-        limit, size = self.run.plan.limits[name], self.run.plan.shard_size
-        return len(rows) if limit is None else min(len(rows), -(-limit // size) * size)
+        costs = []
+        if pass_examples:
+            costs.append(_cost(MODEL_PASS, pass_examples, pass_usage))
+        costs += observer_costs
+        for observer in plan.streaming:
+            if observer.name in self.views:
+                costs.append(self._observe_view(observer))
+        for experiment in plan.experiments:
+            costs.append(self._perform(experiment))
+        return costs + self._random_models()
 
-    def _chosen(self, rows: EncodedCorpus) -> tuple[list[Encoded], list[Encoded]]:
-        """Rows of all lengths, evenly, and the longest ones that fill a batch."""
-        lengths = sorted((len(row), row.index) for row in rows)
-        even = [index for _, index in _evenly(lengths, self.sample)]
-        fitting = max(1, self.run.options.batch_tokens // lengths[-1][0])
-        longest = [index for _, index in lengths[-min(fitting, self.run.plan.shard_size) :]]
-        found = rows.pick({*even, *longest})
-        return [found[index] for index in even], [found[index] for index in longest]
+    # --- observers --------------------------------------------------------------------------------
 
-    def _observed(
-        self, part: Part, analyses: Sequence[Observer], counts: Mapping[str, int]
-    ) -> tuple[Spent, dict[str, Spent]]:
-        """What the pass over a part takes, and what each analysis adds to it: watching, and its
-        result."""
-        rows, longest = self._chosen(part.rows)
-        middle = _evenly(rows, 1)
-        each = _timed(
-            lambda: self._watch(part, analyses, middle)
-        ).seconds  # with what is only done once
-        if each * self.sample > PATIENCE:
-            each = _timed(lambda: self._watch(part, analyses, middle)).seconds
-        memory = self._peak(part, analyses, longest, each * len(longest) > PATIENCE)
-        rows = _evenly(rows, max(2, min(len(rows), int(PATIENCE / (1.5 * each)))))
-        clocks = Clock(), Clock()
+    def _n_examples(self, name: str, rows: EncodedCorpus) -> int:
+        """Return how many examples an observer reads: its budget, rounded up to whole shards."""
+        limit = self.run.plan.limits[name]
+        if limit is None:
+            return len(rows)
+        shard_size = self.run.plan.shard_size
+        return min(len(rows), -(-limit // shard_size) * shard_size)
+
+    def _choose_rows(self, rows: EncodedCorpus) -> tuple[list[Encoded], list[Encoded]]:
+        """Return rows of all lengths, evenly, and the longest ones that fill a batch."""
+        by_length = sorted((len(row), row.index) for row in rows)
+        sampled = [index for _, index in _evenly(by_length, self.sample)]
+        longest_length = by_length[-1][0]
+        n_fitting = max(1, self.run.options.batch_tokens // longest_length)
+        n_longest = min(n_fitting, self.run.plan.shard_size)
+        longest = [index for _, index in by_length[-n_longest:]]
+        row_at = rows.pick({*sampled, *longest})
+        return [row_at[index] for index in sampled], [row_at[index] for index in longest]
+
+    def _observe(
+        self, part: CorpusPart, observers: Sequence[Observer], counts: Mapping[str, int]
+    ) -> tuple[Usage, dict[str, Usage]]:
+        """Return what the pass over a part takes, and what each observer adds to it: observing, and
+        its result."""
+        rows, longest = self._choose_rows(part.rows)
+        one_row = _evenly(rows, 1)
+        # The first pass includes what is done only once.
+        seconds_per_row = _measure(lambda: self._run_pass(part, observers, one_row)).seconds
+        if seconds_per_row * self.sample > PATIENCE:
+            seconds_per_row = _measure(lambda: self._run_pass(part, observers, one_row)).seconds
+        takes_long = seconds_per_row * len(longest) > PATIENCE
+        memory = self._measure_peak(part, observers, longest, takes_long)
+
+        n_affordable = int(PATIENCE / (1.5 * seconds_per_row))
+        rows = _evenly(rows, max(2, min(len(rows), n_affordable)))
         half = rows[::2]
-        for clock, some in zip(clocks, (half, rows), strict=True):
-            with clock.running(), stage(PASS):
-                states = self._watch(part, analyses, some)
+        half_clock = Clock()
+        with half_clock.running(), stage(MODEL_PASS):
+            self._run_pass(part, observers, half)
+        full_clock = Clock()
+        with full_clock.running(), stage(MODEL_PASS):
+            states = self._run_pass(part, observers, rows)
+
         # A batch takes some time whatever is in it, so what counts is how many rows the batches of
         # the run have.
-        mean = part.rows.scan.tokens / part.rows.scan.examples
-        size = max(1, min(self.run.plan.shard_size, int(self.run.options.batch_tokens / mean)))
+        mean_length = part.rows.scan.tokens / part.rows.scan.examples
+        rows_of_batch = int(self.run.options.batch_tokens / mean_length)
+        rows_of_batch = max(1, min(self.run.plan.shard_size, rows_of_batch))
 
-        def whole(name: str, count: int) -> Spent:
-            few, more = (clock.spent.get(name, Spent()) for clock in clocks)
-            return _times(Line(len(half), len(rows), few, more).at(size), count / size)
-
-        added: dict[str, Spent] = {}
-        for analysis in analyses:
-            count, added[analysis.name] = (
-                counts[analysis.name],
-                whole(analysis.name, counts[analysis.name]),
+        def usage_of(name: str, n_examples: int) -> Usage:
+            line = CostLine(
+                len(half),
+                len(rows),
+                half_clock.usage.get(name, Usage()),
+                full_clock.usage.get(name, Usage()),
             )
+            return line.at(rows_of_batch) * (n_examples / rows_of_batch)
+
+        added: dict[str, Usage] = {}
+        for observer in observers:
+            n_examples = counts[observer.name]
+            added[observer.name] = usage_of(observer.name, n_examples)
             try:
-                result = self._result(analysis, states[analysis.name], part, len(rows)).at(count)
-                added[analysis.name] = _plus(added[analysis.name], result)
-            except (
-                Exception
-            ):  # so few may have nothing of what it looks for; the run itself says what is wrong
-                self.notes[analysis.name] = (
+                line = self._measure_result(observer, states[observer.name], part, len(rows))
+            except Exception:
+                # So few examples may have nothing of what it looks for; the run itself will say
+                # what is wrong.
+                self.notes[observer.name] = (
                     "without its result, for which the sample has too little"
                 )
-        own = whole(PASS, max(counts.values()))
-        own.memory = memory
-        return own, added
+            else:
+                added[observer.name] = added[observer.name] + line.at(n_examples)
+        pass_usage = usage_of(MODEL_PASS, max(counts.values()))
+        pass_usage.memory = memory
+        return pass_usage, added
 
-    def _peak(
-        self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded], long: bool
+    def _measure_peak(
+        self,
+        part: CorpusPart,
+        observers: Sequence[Observer],
+        rows: Sequence[Encoded],
+        takes_long: bool,
     ) -> int:
-        """The largest memory of a pass over these rows.
+        """Return the peak memory of a pass over some rows.
 
-        Where that would take long, it ends once it has: what looks at one layer after the other
-        takes as much for the first as for the last, and what looks at whole examples holds all maps
-        before it begins with them."""
-        forget_peak()
-        if not long:
-            self._watch(part, analyses, rows)
+        A pass that takes long is stopped early: observers that read one layer after the other need
+        as much for the first as for the last, and those that read whole examples hold all maps
+        before they begin."""
+        reset_peak_memory()
+        if not takes_long:
+            self._run_pass(part, observers, rows)
             return peak_memory()
-        whole = [a for a in analyses if isinstance(a, OwnPassObserver)]
-        for some in (whole, [a for a in analyses if a not in whole]):
-            began = time.perf_counter()
+        whole = [observer for observer in observers if isinstance(observer, OwnPassObserver)]
+        by_layer = [observer for observer in observers if observer not in whole]
+        for group in (whole, by_layer):
+            deadline = time.perf_counter() + PATIENCE
 
-            def stop(_: str, began: float = began) -> None:
-                if time.perf_counter() - began > PATIENCE:
-                    raise _Enough
+            def stop_when_due(_: str, deadline: float = deadline) -> None:
+                if time.perf_counter() > deadline:
+                    raise _EnoughMeasured
 
-            with suppress(_Enough), telling(stop):
-                self._watch(part, some, rows)
+            with suppress(_EnoughMeasured), report_stages(stop_when_due):
+                self._run_pass(part, group, rows)
         return peak_memory()
 
-    def _watch(
-        self, part: Part, analyses: Sequence[Observer], rows: Sequence[Encoded]
+    def _run_pass(
+        self, part: CorpusPart, observers: Sequence[Observer], rows: Sequence[Encoded]
     ) -> Mapping[str, State]:
-        model, states = self.model, {a.name: a.start(part.shape) for a in analyses}
-        given = batches(list(rows), self.run.options.batch_tokens, model.pad_id, model.device)
-        return observe_batches(model, given, analyses, states, failed={})
+        model = self.model
+        states = {observer.name: observer.start(part.shape) for observer in observers}
+        batch_tokens = self.run.options.batch_tokens
+        pass_batches = batches(list(rows), batch_tokens, model.pad_id, model.device)
+        return observe_batches(model, pass_batches, observers, states, failed={})
 
-    def _result(self, analysis: Observer, state: State, part: Part, examples: int) -> Line:
-        """The time for a result, by the number of examples in its state."""
+    def _measure_result(
+        self, observer: Observer, state: State, part: CorpusPart, examples: int
+    ) -> CostLine:
+        """Return the cost of a result, by the number of examples in its state."""
 
-        def timed() -> Spent:
-            return _timed(lambda: analysis.result(state, part.shape))
+        def measure() -> Usage:
+            return _measure(lambda: observer.result(state, part.shape))
 
-        first, more = timed(), examples
-        while more < DOUBLED * examples and (more == examples or first.seconds < PATIENCE):
-            own = analysis.start(part.shape)
-            own.load(state.arrays())
-            state.merge(own)  # as shards are: twice the examples
-            more *= 2
-        return Line(examples, more, first, timed())
+        first = measure()
+        grown = examples
+        while grown < STATE_GROWTH * examples and (grown == examples or first.seconds < PATIENCE):
+            copy = observer.start(part.shape)
+            copy.load(state.arrays())
+            state.merge(copy)  # as shards are merged: twice the examples
+            grown *= 2
+        return CostLine(examples, grown, first, measure())
 
-    def _alone(self, analysis: Observer) -> Cost:
-        """An analysis with a pass of its own over its form of the corpus."""
-        rows = EncodedCorpus(self.views[analysis.name].alone(), self.model.encoder)
-        part = make_plan(self.model, rows, [analysis]).parts[analysis.name]
-        own, added = self._observed(part, [analysis], {analysis.name: len(rows)})
-        return _cost(
-            analysis.name, len(rows), _plus(own, added[analysis.name]), "a pass of its own"
-        )
+    def _observe_view(self, observer: Observer) -> Cost:
+        """Return the cost of an observer with its own pass over its form of the corpus."""
+        name = observer.name
+        rows = EncodedCorpus(self.views[name].alone(), self.model.encoder)
+        part = make_plan(self.model, rows, [observer]).parts[name]
+        pass_usage, added = self._observe(part, [observer], {name: len(rows)})
+        return _cost(name, len(rows), pass_usage + added[name], "a pass of its own")
 
-    def _performed(self, experiment: Experiment) -> Cost:
-        """An experiment on few examples and on more; one whose work does not depend on them is
-        stopped once it has told how far it is."""
-        part = self.run.plan.parts[experiment.name]
-        limit = self.run.plan.limits[experiment.name]
-        every = len(part.rows) if limit is None else min(limit, len(part.rows))
-        few, more = max(2, every // 16), max(4, every // 8)
+    # --- experiments ------------------------------------------------------------------------------
+
+    def _perform(self, experiment: Experiment) -> Cost:
+        """Return the cost of an experiment, tried on few examples and on more.
+
+        One whose work does not depend on examples is stopped once it has reported its progress."""
+        name = experiment.name
+        part = self.run.plan.parts[name]
+        limit = self.run.plan.limits[name]
+        n_examples = len(part.rows)
+        if limit is not None:
+            n_examples = min(limit, n_examples)
         if type(experiment).budget is None:
-            spent = self._try(experiment, part, every, stop=True)
-            return _cost(experiment.name, every, spent)
-        while more <= every:
+            return _cost(name, n_examples, self._try(experiment, part, n_examples, stop=True))
+        few = max(2, n_examples // 16)
+        more = max(4, n_examples // 8)
+        while more <= n_examples:
             try:
-                first = self._try(experiment, part, few)
-                # What takes long whatever it is given grows more slowly than two small tries say.
-                long = min(first.seconds, first.cpu_seconds) > LONG  # however busy the machine is
-                second = more if long else max(more, every // 4)
-                line = Line(few, second, first, self._try(experiment, part, second))
-                return _cost(experiment.name, every, fitted(line, every))
-            except HeadwiseError:  # too few for what it does
-                few, more = few * 2, more * 2
+                usage = self._extrapolate(experiment, part, few, more, n_examples)
+            except HeadwiseError:  # too few examples for what it does
+                few *= 2
+                more *= 2
+            else:
+                return _cost(name, n_examples, usage)
         try:
-            return _cost(experiment.name, every, self._try(experiment, part, every))
+            return _cost(name, n_examples, self._try(experiment, part, n_examples))
         except HeadwiseError as error:
-            return _cost(experiment.name, every, Spent(), f"cannot be done on this corpus: {error}")
+            note = f"cannot be done on this corpus: {error}"
+            return _cost(name, n_examples, Usage(), note)
 
-    def _try(self, experiment: Experiment, part: Part, limit: int, stop: bool = False) -> Spent:
-        began, told, factor = time.perf_counter(), 0.0, 1.0
+    def _extrapolate(
+        self, experiment: Experiment, part: CorpusPart, few: int, more: int, n_examples: int
+    ) -> Usage:
+        first = self._try(experiment, part, few)
+        # What takes long whatever it is given grows more slowly than two small tries suggest. The
+        # smaller of both times counts: the machine may be busy.
+        if min(first.seconds, first.cpu_seconds) <= LONG:
+            more = max(more, n_examples // 4)
+        second = self._try(experiment, part, more)
+        return extrapolate_fit(CostLine(few, more, first, second), n_examples)
+
+    def _try(
+        self, experiment: Experiment, part: CorpusPart, limit: int, stop: bool = False
+    ) -> Usage:
+        """Return what an experiment takes on so many examples; with `stop` it is stopped after a
+        while, and what it took is multiplied by the work that was left."""
+        began = time.perf_counter()
+        total_over_done = 0.0
+        factor = 1.0
 
         def progress(what: str, done: int, total: int) -> None:
-            nonlocal told
-            told = total / max(done, 1)
+            nonlocal total_over_done
+            total_over_done = total / max(done, 1)
             if stop and done and time.perf_counter() - began > PATIENCE:
-                raise _Enough
+                raise _EnoughMeasured
 
-        inner = self.run.store.part(f"plan-{uuid4().hex}")
-        bench = LocalContext(
-            self.model, part.rows.corpus, part.rows, part.shape, inner, limit, progress
+        context = LocalContext(
+            model=self.model,
+            corpus=part.rows.corpus,
+            rows=part.rows,
+            shape=part.shape,
+            store=self.run.store.part(f"plan-{uuid4().hex}"),
+            limit=limit,
+            progress=progress,
         )
 
         def perform() -> None:
             nonlocal factor
             try:
-                experiment.perform(bench)
-            except _Enough:
-                factor = told
+                experiment.perform(context)
+            except _EnoughMeasured:
+                factor = total_over_done
 
-        return _times(_timed(perform), factor)
+        return _measure(perform) * factor
 
-    def _random(self) -> list[Cost]:
-        """The random-weights models beside the model."""
-        plan, found = self.run.plan, Spent()
-        count = 0
-        for part, together in plan.together(self.views):
-            asked = [a for a in together if isinstance(a, RandomNull)]
+    # --- random models ----------------------------------------------------------------------------
+
+    def _random_models(self) -> list[Cost]:
+        """Return the cost of the random-weights models beside the model."""
+        plan = self.run.plan
+        usage = Usage()
+        n_models = 0
+        for part, observers in plan.together(self.views):
+            analyses = [observer for observer in observers if isinstance(observer, RandomNull)]
             models = RandomModels(self.model, part, plan.limits, self.run.options.seed)
-            wanted = models.wanted(asked)
+            models_of = models.n_models(analyses)
             try:
-                for rows, some in models.together(asked):
-                    few, more = (
-                        rows[:: max(1, 2 * len(rows) // self.sample)],
-                        rows[:: max(1, len(rows) // self.sample)],
-                    )
-                    first, second = (
-                        _timed(partial(models.alone, 1, own, some)) for own in (few, more)
-                    )
-                    if not count:  # the first one of all is made as sharp as the model
-                        found = _timed(partial(models.sharpness, rows))
-                    number = max(wanted[a.name] for a in some)
-                    found = _plus(
-                        found,
-                        _times(Line(len(few), len(more), first, second).at(len(rows)), number),
-                    )
-                    count += number
+                for rows, group in models.together(analyses):
+                    few = rows[:: max(1, 2 * len(rows) // self.sample)]
+                    more = rows[:: max(1, len(rows) // self.sample)]
+                    first = _measure(partial(models.alone, 1, few, group))
+                    second = _measure(partial(models.alone, 1, more, group))
+                    if not n_models:  # sharpness is measured once for all of them
+                        usage = _measure(partial(models.sharpness, rows))
+                    count = max(models_of[analysis.name] for analysis in group)
+                    line = CostLine(len(few), len(more), first, second)
+                    usage = usage + line.at(len(rows)) * count
+                    n_models += count
             except HeadwiseError:
-                continue  # none can be made of this model
-        return [_cost(RANDOM, count, found)] if count else []
+                continue  # none can be built of this model
+        if not n_models:
+            return []
+        return [_cost(RANDOM_MODELS, n_models, usage)]
 
 
-def _evenly(rows: Sequence[T], count: int) -> list[T]:
-    """So many of them, evenly."""
-    count = min(count, len(rows))
-    return [rows[(2 * place + 1) * len(rows) // (2 * count)] for place in range(count)]
+def _evenly(items: Sequence[T], count: int) -> list[T]:
+    """Return so many items, spread evenly."""
+    count = min(count, len(items))
+    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
 
 
-def _timed(work: Callable[[], object]) -> Spent:
-    """What some work takes, all its stages together."""
+def _measure(work: Callable[[], object]) -> Usage:
+    """Return what some work takes, all its stages together."""
     clock = Clock()
     with clock.running(), stage("all", memory=True, whole=True):
         work()
-    return clock.spent["all"]
-
-
-def _plus(one: Spent, other: Spent) -> Spent:
-    return Spent(
-        one.seconds + other.seconds,
-        one.cpu_seconds + other.cpu_seconds,
-        max(one.memory, other.memory),
-    )
-
-
-def _times(one: Spent, factor: float) -> Spent:
-    return Spent(one.seconds * factor, one.cpu_seconds * factor, one.memory)
+    return clock.usage["all"]

@@ -1,4 +1,4 @@
-"""How the time of some work grows with examples: told from tries on a few of them."""
+"""How the cost of some work grows with the number of examples, from tries on a few of them."""
 
 from __future__ import annotations
 
@@ -6,57 +6,61 @@ import math
 from dataclasses import dataclass
 
 from headwise.models.session import BLOCK_BYTES
-from headwise.run.clock import Spent
+from headwise.run.clock import Usage
 
-HALF = (
-    0.5  # the power of the number of examples below which most of the time does not grow with them
-)
+# The power of the number of examples below which most of the time does not grow with them.
+GROWING_POWER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What something took for some examples and for more of them: the time for any number lies on a
-    line."""
+class CostLine:
+    """What some work took for `few` and for `more` examples; the time for any number lies on the
+    line through both."""
 
     few: int
     more: int
-    first: Spent
-    second: Spent
+    first: Usage
+    second: Usage
 
-    def at(self, examples: int) -> Spent:
-        """For so many."""
+    def at(self, examples: int) -> Usage:
+        """Return what it takes for so many examples."""
+        seconds = self._on_line(self.first.seconds, self.second.seconds, examples)
+        cpu_seconds = self._on_line(self.first.cpu_seconds, self.second.cpu_seconds, examples)
+        memory_growth = max(self.second.memory - self.first.memory, 0)
+        memory_per_example = memory_growth / max(self.more - self.few, 1)
+        # Batches are bounded, so memory does not grow for ever.
+        added_memory = min(memory_per_example * max(examples - self.more, 0), BLOCK_BYTES)
+        return Usage(
+            max(seconds, 0.0), max(cpu_seconds, 0.0), int(self.second.memory + added_memory)
+        )
 
-        def line(low: float, high: float) -> float:
-            # Noise must not make more examples cost less, nor many more than they do one by one.
-            slope = min(
-                max(high - low, 0.0) / max(self.more - self.few, 1), high / max(self.more, 1)
-            )
-            return high + slope * (examples - self.more)
-
-        seconds = line(self.first.seconds, self.second.seconds)
-        cpu = line(self.first.cpu_seconds, self.second.cpu_seconds)
-        grown = max(self.second.memory - self.first.memory, 0) / max(self.more - self.few, 1)
-        memory = self.second.memory + min(
-            grown * max(examples - self.more, 0), BLOCK_BYTES
-        )  # batches are no larger
-        return Spent(max(seconds, 0.0), max(cpu, 0.0), int(memory))
+    def _on_line(self, low: float, high: float, examples: int) -> float:
+        slope = max(high - low, 0.0) / max(self.more - self.few, 1)
+        # Noise must not make more examples cost less, nor more than the same number one by one.
+        slope = min(slope, high / max(self.more, 1))
+        return high + slope * (examples - self.more)
 
 
-def fitted(line: Line, examples: int) -> Spent:
-    """What work that learns from examples would take for more of them than it was tried on.
+def extrapolate_fit(line: CostLine, examples: int) -> Usage:
+    """Return what work that learns from examples takes for more of them than it was tried on.
 
-    Where most of the time grows with examples, as on the line. Where most does not (fits of all
-    heads, which need a few more rounds for more examples), two small tries cannot tell how the rest
-    grows: it lies between the line and the power of the number that the tries lie on, and the
-    geometric mean of these is said."""
-    straight = line.at(examples)
+    Where most of the time grows with examples, it lies on the line. Where most does not (fits of
+    all heads, which need a few more rounds for more examples), two small tries cannot tell how the
+    rest grows: it lies between the line and the power law through the tries, and the estimate is
+    the geometric mean of these."""
+    on_line = line.at(examples)
+    return Usage(
+        _between(line, line.first.seconds, line.second.seconds, on_line.seconds, examples),
+        _between(
+            line, line.first.cpu_seconds, line.second.cpu_seconds, on_line.cpu_seconds, examples
+        ),
+        on_line.memory,
+    )
 
-    def between(low: float, high: float, along: float) -> float:
-        power = math.log(max(high, 1e-9) / max(low, 1e-9)) / math.log(line.more / line.few)
-        if power >= HALF:
-            return along
-        return math.sqrt(along * high * (examples / line.more) ** max(power, 0.0))
 
-    seconds = between(line.first.seconds, line.second.seconds, straight.seconds)
-    cpu = between(line.first.cpu_seconds, line.second.cpu_seconds, straight.cpu_seconds)
-    return Spent(seconds, cpu, straight.memory)
+def _between(line: CostLine, low: float, high: float, on_line: float, examples: int) -> float:
+    power = math.log(max(high, 1e-9) / max(low, 1e-9)) / math.log(line.more / line.few)
+    if power >= GROWING_POWER:
+        return on_line
+    by_power_law = high * (examples / line.more) ** max(power, 0.0)
+    return math.sqrt(on_line * by_power_law)

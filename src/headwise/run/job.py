@@ -44,14 +44,11 @@ from headwise.core.store import Checkpoint, CheckpointStore, Facts, stored_ident
 from headwise.core.version import __version__
 from headwise.core.workers import UnitFunction, UnitResult, current, raise_failures
 from headwise.models.forward_call import threads
+from headwise.run.progress import Progress as Progress
+from headwise.run.progress import no_progress as no_progress
 
-Progress = Callable[[str, int, int], None]  # what is counted, how many are done, how many in all
 Note = Callable[[str], None]
 WRITTEN = "written"  # the checkpoint that says which result was written
-
-
-def no_progress(what: str, done: int, total: int) -> None:
-    """Ignore how far the work is."""
 
 
 def log_note(sentence: str) -> None:

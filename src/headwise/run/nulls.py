@@ -1,5 +1,5 @@
-"""Random-weights models beside the model: of the same shape, as sharp as it is, on the same
-inputs."""
+"""Random-weights models beside the model: of the same shape, with attention as sharp as the
+model's, on the same inputs."""
 
 from __future__ import annotations
 
@@ -23,41 +23,47 @@ from headwise.models.tap import SHARPER
 from headwise.models.view import AttentionRows, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.plan import Part
+from headwise.run.plan import CorpusPart
+from headwise.run.progress import Progress, no_progress
 from headwise.run.shard import merge_checkpoint, pack_states
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, Encoded, batches
 
-PART = 32  # rows of a unit of work
+UNIT_ROWS = 32  # rows of a unit of work
 INPUTS = 128  # rows that random-weights models see, spread over those the analysis sees
 SHARPNESS_INPUTS = 6
 HALVINGS = 7
-RANGE = (-6.0, 10.0)  # powers of two that scores are multiplied by
-SEED = 7_919_000  # far from the seeds that people give to models of their own
+MIN_POWER, MAX_POWER = (-6.0, 10.0)  # powers of two that scores are multiplied by
+SEED = 7_919_000  # far from the seeds that users give to models of their own
 BATCH_TOKENS = 4096
 
 
-class Sharpness(Watcher):
-    """Watches a pass: the mean largest weight of a row, over all rows and heads."""
+class SharpnessWatcher(Watcher):
+    """Measures a pass: the mean largest attention weight of a row, over all rows and heads."""
 
     needs = frozenset({"attention"})
 
     def __init__(self, batch: Batch) -> None:
-        self.batch, self.total, self.count = batch, 0.0, 0.0
+        self.batch = batch
+        self.total = 0.0
+        self.count = 0.0
 
     def on_rows(self, rows: AttentionRows) -> None:
-        real = self.batch.attention_mask[:, None, rows.start : rows.stop]
-        self.total += float((rows.weights.amax(-1) * real).sum())
-        self.count += float(real.sum()) * rows.weights.shape[1]
+        query_mask = self.batch.attention_mask[:, None, rows.start : rows.stop]
+        n_heads = rows.weights.shape[1]
+        self.total += float((rows.weights.amax(-1) * query_mask).sum())
+        self.count += float(query_mask.sum()) * n_heads
 
 
 def sharpness(model: HeadModel, rows: Sequence[Encoded]) -> float:
-    """The mean largest weight of a row of the model's maps on these inputs."""
-    total = count = 0.0
+    """Return the mean largest attention weight of a row, over all rows and heads, on some inputs."""
+    total = 0.0
+    count = 0.0
     for batch in batches(list(rows), BATCH_TOKENS, model.pad_id, model.device):
-        watcher = Sharpness(batch)
+        watcher = SharpnessWatcher(batch)
         model.forward(batch, watcher)
-        total, count = total + watcher.total, count + watcher.count
+        total += watcher.total
+        count += watcher.count
     return total / max(count, 1.0)
 
 
@@ -67,14 +73,18 @@ def sharpen(model: HeadModel, factor: float) -> None:
         setattr(module, SHARPER, factor)
 
 
-def as_sharp(random: HeadModel, target: float, rows: Sequence[Encoded]) -> float:
-    """The factor by which a random model's scores are multiplied to be as sharp as this, found by
-    halving."""
-    low, high = RANGE
+def matching_factor(random: HeadModel, target: float, rows: Sequence[Encoded]) -> float:
+    """Return the factor on a random model's scores that makes it as sharp as `target`, found by
+    bisection."""
+    low = MIN_POWER
+    high = MAX_POWER
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         sharpen(random, 2.0**middle)
-        low, high = (middle, high) if sharpness(random, rows) < target else (low, middle)
+        if sharpness(random, rows) < target:
+            low = middle
+        else:
+            high = middle
     return float(2.0 ** ((low + high) / 2))
 
 
@@ -84,226 +94,247 @@ def spread_rows(
     limits: Mapping[str, int | None],
     most: int = INPUTS,
 ) -> dict[str, list[Encoded]]:
-    """For each analysis at most so many of the rows that it looks at, spread evenly over those it
-    sees.
+    """Return for each analysis at most so many of the rows that it applies to, spread evenly.
 
-    Two walks, so that of a long corpus only the places of the rows are held, not the rows.
-    """
-    places = {a.name: array("q") for a in analyses}
+    The corpus is iterated twice, so that of a long one only the indices of rows are held in memory,
+    not the rows."""
+    indices = {analysis.name: array("q") for analysis in analyses}
     for number, row in enumerate(rows):
-        asked = [a for a in analyses if (limit := limits.get(a.name)) is None or number < limit]
-        if not asked:
+        reading = []
+        for analysis in analyses:
+            limit = limits.get(analysis.name)
+            if limit is None or number < limit:
+                reading.append(analysis)
+        if not reading:
             break
-        for analysis in asked:
+        for analysis in reading:
             if analysis.applies_to(row):
-                places[analysis.name].append(row.index)
-    chosen = {
-        name: [own[place * len(own) // most] for place in range(most)]
-        if len(own) > most
-        else own.tolist()
-        for name, own in places.items()
-    }
-    found = rows.pick({index for own in chosen.values() for index in own})
-    return {name: [found[index] for index in own] for name, own in chosen.items()}
+                indices[analysis.name].append(row.index)
+
+    chosen: dict[str, list[int]] = {}
+    for name, candidates in indices.items():
+        if len(candidates) > most:
+            chosen[name] = [candidates[i * len(candidates) // most] for i in range(most)]
+        else:
+            chosen[name] = candidates.tolist()
+    row_at = rows.pick(set(chain.from_iterable(chosen.values())))
+    return {name: [row_at[index] for index in picked] for name, picked in chosen.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RandomUnit:
+    """A unit of work: which random-weights model, what it reads, and the analyses that observe."""
+
+    number: int
+    rows: list[Encoded]
+    analyses: tuple[RandomNull, ...]
 
 
 class RandomModels:
-    """Random-weights models of the shape of a model, and what analyses find on them.
+    """Random-weights models of the shape of a model, and the results of analyses on them.
 
     Parameters
     ----------
     model : HeadModel
         The model whose shape and sharpness they have.
-    part : Part
+    part : CorpusPart
         What it reads, and its shape there.
     limits : mapping of str to int or None
-        How many examples each analysis sees.
+        How many examples each analysis reads.
     seed : int, default 0
         Of the run.
     """
 
     def __init__(
-        self, model: HeadModel, part: Part, limits: Mapping[str, int | None], seed: int = 0
+        self, model: HeadModel, part: CorpusPart, limits: Mapping[str, int | None], seed: int = 0
     ) -> None:
-        self.model, self.rows, self.shape, self.limits, self.seed = (
-            model,
-            part.rows,
-            part.shape,
-            limits,
-            seed,
-        )
+        self.model = model
+        self.rows = part.rows
+        self.shape = part.shape
+        self.limits = limits
+        self.seed = seed
 
     def results(
         self,
         analyses: Sequence[RandomNull],
         store: CheckpointStore,
         note: Callable[[str], None],
-        progress: Callable[[str, int, int], None] = lambda *_: None,
+        progress: Progress = no_progress,
     ) -> dict[str, list[xr.Dataset]]:
-        """The results of each analysis on as many models as it wants, an empty list where there are
+        """Return the results of each analysis on its random models; an empty list where there are
         none.
 
-        A model that cannot be made anew from its config has none, which is said.
-        """
-        wanted = self.wanted(analyses)
-        found: dict[str, list[xr.Dataset]] = {a.name: [] for a in analyses}
-        together = self.together(analyses)
-        every = max(wanted.values(), default=0) if together else 0
-        if not every:
-            return found
-        groups: list[
-            list[tuple[str, RandomUnit]]
-        ] = []  # the units of one model and those that watch it together
-        for number in range(every):
-            for group, (rows, alike) in enumerate(together):
-                if asked := tuple(a for a in alike if number < wanted[a.name]):
-                    parts = [rows[start : start + PART] for start in range(0, len(rows), PART)]
-                    named = [(f"random-{number}-{group}-{i}", part) for i, part in enumerate(parts)]
-                    groups.append([(name, RandomUnit(number, part, asked)) for name, part in named])
-        total, done = sum(map(len, groups)), 0
+        A model that cannot be built from its config has no random models, which is noted."""
+        results: dict[str, list[xr.Dataset]] = {analysis.name: [] for analysis in analyses}
+        groups = self.together(analyses)
+        series = self._units(groups, self.n_models(analyses))
+        if not series:
+            return results
+        done = 0
+        total = sum(map(len, series))
         progress("random models", done, total)
-        made = _Made()
+        cache = _ModelCache()
         try:
-            # One number says how sharp all are made; all units can then be made beside each other.
-            factor = self.sharpness(together[0][0], store, made)
-            pieces = raise_failures(
-                current().run_units(store, self.job(factor, made), chain.from_iterable(groups))
+            # One factor makes all of them as sharp, so that all units can be computed in parallel.
+            factor = self.sharpness(groups[0][0], store, cache)
+            units = chain.from_iterable(series)
+            checkpoints = raise_failures(
+                current().run_units(store, self.function(factor, cache), units)
             )
-            for units in groups:
-                asked = units[0][1].asked
-                states = {a.name: a.reduced().start(self.shape) for a in asked}
-                for _ in units:
-                    self._add(states, asked, next(pieces).arrays)
+            for model_units in series:
+                observing = model_units[0][1].analyses
+                states = self._start(observing)
+                for _ in model_units:
+                    self._merge(states, observing, next(checkpoints).arrays)
                     done += 1
                     progress("random models", done, total)
-                for a in asked:
-                    found[a.name].append(self._result(a, states[a.name], factor))
-            assert next(pieces, None) is None
+                for analysis in observing:
+                    results[analysis.name].append(
+                        self._result(analysis, states[analysis.name], factor)
+                    )
+            # `raise_failures` raises after the last result: exhaust it.
+            assert next(checkpoints, None) is None
         except UnexpectedError:
             raise  # a unit that ended its workers: a failure of the run
         except HeadwiseError as error:
-            note(f"No random-weights model stands beside {', '.join(found)}: {error}")
-            return {name: [] for name in found}
+            note(f"No random-weights model for {', '.join(results)}: {error}")
+            return {name: [] for name in results}
         finally:
-            made.forget()
-        return found
+            cache.clear()
+        return results
+
+    def _units(
+        self,
+        groups: Sequence[tuple[list[Encoded], list[RandomNull]]],
+        n_models: Mapping[str, int],
+    ) -> list[list[tuple[str, RandomUnit]]]:
+        """Return the named units, one list for each model and each group of analyses."""
+        series = []
+        for number in range(max(n_models.values(), default=0)):
+            for group_number, (rows, alike) in enumerate(groups):
+                observing = tuple(a for a in alike if number < n_models[a.name])
+                if not observing:
+                    continue
+                units = []
+                for start in range(0, len(rows), UNIT_ROWS):
+                    name = f"random-{number}-{group_number}-{start // UNIT_ROWS}"
+                    unit_rows = rows[start : start + UNIT_ROWS]
+                    units.append((name, RandomUnit(number, unit_rows, observing)))
+                series.append(units)
+        return series
 
     def sharpness(
         self,
         rows: Sequence[Encoded],
         store: CheckpointStore | None = None,
-        made: _Made | None = None,
+        cache: _ModelCache | None = None,
     ) -> float:
-        """The factor that makes random models as sharp as the model on the first of these rows."""
-        sample = RandomUnit(0, list(rows[:SHARPNESS_INPUTS]), ())
-        job = self.job(None, made or _Made())
-        (piece,) = raise_failures(
-            current().run_units(store, job, iter([("random-sharpness", sample)]))
-        )
-        return float(piece.facts["factor"])
+        """Return the factor that makes random models as sharp as the model on the first rows."""
+        unit = RandomUnit(0, list(rows[:SHARPNESS_INPUTS]), ())
+        function = self.function(None, cache or _ModelCache())
+        results = current().run_units(store, function, iter([("random-sharpness", unit)]))
+        (checkpoint,) = raise_failures(results)
+        return float(checkpoint.facts["factor"])
 
-    def _add(
+    def _start(self, analyses: Sequence[RandomNull]) -> dict[str, State]:
+        return {analysis.name: analysis.reduced().start(self.shape) for analysis in analyses}
+
+    def _merge(
         self,
         states: Mapping[str, State],
-        asked: Sequence[RandomNull],
+        analyses: Sequence[RandomNull],
         arrays: Mapping[str, np.ndarray],
     ) -> None:
-        for analysis in asked:
+        for analysis in analyses:
             merge_checkpoint(states[analysis.name], analysis.reduced(), self.shape, arrays)
 
     def _result(self, analysis: RandomNull, state: State, factor: float) -> xr.Dataset:
         return analysis.reduced().result(state, self.shape).assign_attrs(sharpness=factor)
 
     def alone(
-        self, number: int, rows: Sequence[Encoded], asked: Sequence[RandomNull]
+        self, number: int, rows: Sequence[Encoded], analyses: Sequence[RandomNull]
     ) -> dict[str, xr.Dataset]:
-        """The results on some rows of one model that is not made sharp; nothing is kept."""
-        states = {a.name: a.reduced().start(self.shape) for a in asked}
-        self._add(
-            states, asked, self.job(1.0, _Made())(RandomUnit(number, list(rows), tuple(asked)))[0]
-        )
-        return {a.name: self._result(a, states[a.name], 1.0) for a in asked}
+        """Return the results on some rows of one model whose scores are as they are; without
+        checkpoints."""
+        states = self._start(analyses)
+        unit = RandomUnit(number, list(rows), tuple(analyses))
+        arrays, _ = self.function(1.0, _ModelCache())(unit)
+        self._merge(states, analyses, arrays)
+        return {a.name: self._result(a, states[a.name], 1.0) for a in analyses}
 
     def together(
         self, analyses: Sequence[RandomNull]
     ) -> list[tuple[list[Encoded], list[RandomNull]]]:
-        """The rows that random models see, each with the analyses that see them on the same
-        ones."""
-        wanted = self.wanted(analyses)
-        found: dict[tuple[int, ...], tuple[list[Encoded], list[RandomNull]]] = {}
-        some = [a for a in analyses if wanted[a.name]]
-        spread = spread_rows(self.rows, some, self.limits)
-        for analysis in some:
-            chosen = spread[analysis.name]
-            found.setdefault(tuple(row.index for row in chosen), (chosen, []))[1].append(analysis)
-        found.pop((), None)
-        return list(found.values())
+        """Return the rows that random models read, each with the analyses that share them."""
+        n_models = self.n_models(analyses)
+        with_models = [analysis for analysis in analyses if n_models[analysis.name]]
+        rows_of = spread_rows(self.rows, with_models, self.limits)
+        groups: dict[tuple[int, ...], tuple[list[Encoded], list[RandomNull]]] = {}
+        for analysis in with_models:
+            rows = rows_of[analysis.name]
+            key = tuple(row.index for row in rows)
+            if key:
+                groups.setdefault(key, (rows, []))[1].append(analysis)
+        return list(groups.values())
 
-    def wanted(self, analyses: Sequence[RandomNull]) -> dict[str, int]:
-        """How many models each analysis wants."""
-        heads = self.shape.layers * self.shape.heads
-        parameters = sum(p.numel() for p in self.model.module.parameters())
-        return {a.name: a.random_count(heads, parameters) for a in analyses}
+    def n_models(self, analyses: Sequence[RandomNull]) -> dict[str, int]:
+        """Return how many random models each analysis is compared with."""
+        n_heads = self.shape.layers * self.shape.heads
+        n_parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
+        return {a.name: a.random_count(n_heads, n_parameters) for a in analyses}
 
-    def job(self, factor: float | None, made: _Made) -> RandomJob:
-        """What makes their pieces; without a factor, it finds the one that makes them as sharp as
-        the model."""
-        return RandomJob(self.model, self.shape, self.seed, factor, made)
+    def function(self, factor: float | None, cache: _ModelCache) -> RandomJob:
+        """Return the function that computes units; without a factor it finds the factor."""
+        return RandomJob(self.model, self.shape, self.seed, factor, cache)
 
 
-class _Made:
-    """The random-weights model that was made last: its units follow each other. It does not
-    travel."""
+class _ModelCache:
+    """The random-weights model that was built last: its units follow each other. It is pickled
+    empty."""
 
     def __init__(self) -> None:
-        self._seed, self._model = -1, None  # type: int, HeadModel | None
+        self._seed = -1
+        self._model: HeadModel | None = None
 
-    def __reduce__(self) -> tuple[type[_Made], tuple[()]]:
-        return _Made, ()
+    def __reduce__(self) -> tuple[type[_ModelCache], tuple[()]]:
+        return _ModelCache, ()
 
     def model(self, like: HeadModel, seed: int) -> HeadModel:
-        """The one of this seed."""
+        """Return the random-weights model of a seed."""
         if self._model is None or self._seed != seed:
-            self.forget()
-            self._seed, self._model = seed, with_random_weights(like, seed)
+            self.clear()
+            self._seed = seed
+            self._model = with_random_weights(like, seed)
         return self._model
 
-    def forget(self) -> None:
-        """Let it go."""
+    def clear(self) -> None:
+        """Close the model."""
         if self._model is not None:
             self._model.close()
         self._model = None
 
 
 @dataclass(frozen=True, slots=True)
-class RandomUnit:
-    """Which random-weights model, what it reads, and who watches."""
-
-    number: int
-    rows: list[Encoded]
-    asked: tuple[RandomNull, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RandomJob:
-    """Makes a piece of a unit: the states of its analyses after its rows, scores multiplied by a
-    factor. Without one, the piece is the factor that makes them as sharp as the model's."""
+    """Computes the states of a unit's analyses on its rows, with all scores multiplied by a factor.
+
+    Without a factor the result is the factor that makes the random model as sharp as the model."""
 
     model: HeadModel
     shape: Shape
     seed: int
     factor: float | None
-    made: _Made
+    cache: _ModelCache
 
     def __call__(self, unit: RandomUnit) -> UnitResult:
         model = self.model
-        random = self.made.model(model, SEED + 100 * self.seed + unit.number)
+        random = self.cache.model(model, SEED + 100 * self.seed + unit.number)
         if self.factor is None:
-            return {}, {"factor": as_sharp(random, sharpness(model, unit.rows), unit.rows)}
+            target = sharpness(model, unit.rows)
+            return {}, {"factor": matching_factor(random, target, unit.rows)}
         sharpen(random, self.factor)
-        light = [analysis.reduced() for analysis in unit.asked]
-        states = {a.name: a.start(self.shape) for a in light}
-        observe_batches(
-            random, batches(unit.rows, BATCH_TOKENS, model.pad_id, model.device), light, states
-        )
+        observers = [analysis.reduced() for analysis in unit.analyses]
+        states = {observer.name: observer.start(self.shape) for observer in observers}
+        unit_batches = batches(unit.rows, BATCH_TOKENS, model.pad_id, model.device)
+        observe_batches(random, unit_batches, observers, states)
         return pack_states(states), {}

@@ -1,9 +1,9 @@
-"""Before any work: which analyses apply to this model and corpus, and how the corpus is cut into
+"""Before any work: which analyses apply to this model and corpus, and how the corpus is split into
 shards."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -13,14 +13,15 @@ from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.models import HeadModel
 from headwise.models.sizes import layer_kinds
-from headwise.run.encoded import EncodedCorpus, Scan
+from headwise.run.encoded import CorpusScan, EncodedCorpus
+from headwise.text import Corpus
 
 SHARD_SIZE = 64
-COSTLY = 4.0  # times the work of an example in BERT from where shards are half as large
+COSTLY = 4.0  # times the cost of an example in BERT from which on shards are half as large
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class CorpusPart:
     """A corpus, or a part of one, as rows, and what analyses may know of the model on it."""
 
     rows: EncodedCorpus
@@ -33,84 +34,110 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be done: the analyses that apply, and what is left out with the reason."""
+    """What will be done: the analyses that apply, and what is left out with the reason.
+
+    Attributes
+    ----------
+    analyses : tuple of Analysis
+        Those that apply.
+    shape : Shape
+        What analyses may know of the model on the corpus.
+    scan : CorpusScan
+        What the corpus holds.
+    dropped : mapping
+        Analysis to item to reason; the item "" is the whole analysis.
+    limits : mapping of str to int or None
+        The budget of each analysis: how many examples it reads at most.
+    shard_size : int
+        Examples of a shard.
+    parts : mapping of str to CorpusPart
+        What each analysis reads: the corpus, or the first part of it with the annotation it needs.
+    failures : mapping of str to Failure
+        Analyses that failed while the plan was made.
+    """
 
     analyses: tuple[Analysis, ...]
     shape: Shape
-    scan: Scan
-    dropped: Mapping[
-        str, Mapping[str, str]
-    ]  # analysis -> item -> reason; item "" is the whole analysis
-    limits: Mapping[str, int | None]  # examples each analysis may see
+    scan: CorpusScan
+    dropped: Mapping[str, Mapping[str, str]]
+    limits: Mapping[str, int | None]
     shard_size: int
-    parts: Mapping[
-        str, Part
-    ]  # analysis -> what it sees: the corpus, or the first part of it with all that it needs
-    failures: Mapping[str, Failure] = field(
-        default_factory=dict
-    )  # analyses that failed while they were asked
+    parts: Mapping[str, CorpusPart]
+    failures: Mapping[str, Failure] = field(default_factory=dict)
 
     @property
     def elsewhere(self) -> dict[str, list[str]]:
-        """The analyses that do not see the corpus itself, by the name of the part that they see."""
-        found: dict[str, list[str]] = {}
+        """The analyses that read a part instead of the corpus itself, by the name of the part."""
+        by_part: dict[str, list[str]] = {}
         for name, part in self.parts.items():
             if part.rows.scan is not self.scan:
-                found.setdefault(part.name, []).append(name)
-        return found
+                by_part.setdefault(part.name, []).append(name)
+        return by_part
 
     @property
     def streaming(self) -> tuple[Observer, ...]:
+        """The analyses that observe the model's pass."""
         return tuple(a for a in self.analyses if isinstance(a, Observer))
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
+        """The analyses that run the model themselves."""
         return tuple(a for a in self.analyses if isinstance(a, Experiment))
 
-    def together(self, apart: Collection[str]) -> list[tuple[Part, list[Observer]]]:
-        """Each part that is seen, with the streaming analyses that watch it in one pass; those
-        apart have their own."""
-        shared = [a for a in self.streaming if a.name not in apart]
-        return [
-            (part, [a for a in shared if self.parts[a.name] is part])
-            for part in dict.fromkeys(self.parts.values())
-        ]
+    def together(self, apart: Collection[str]) -> list[tuple[CorpusPart, list[Observer]]]:
+        """Return each part with the observers that share one pass over it, without those named in
+        `apart`."""
+        shared = [observer for observer in self.streaming if observer.name not in apart]
+        passes = []
+        for part in dict.fromkeys(self.parts.values()):
+            observers = [observer for observer in shared if self.parts[observer.name] is part]
+            passes.append((part, observers))
+        return passes
 
     @property
     def shards(self) -> int:
-        return -(-(self.scan.examples + self.scan.skipped) // self.shard_size)
+        """The number of shards of the corpus."""
+        n_examples = self.scan.examples + self.scan.skipped
+        return -(-n_examples // self.shard_size)
 
     def active(self, shard: int) -> list[Observer]:
-        """The streaming analyses that see this shard (a budget is rounded up to whole shards)."""
-        first = shard * self.shard_size
-        return [
-            a for a in self.streaming if (limit := self.limits[a.name]) is None or first < limit
-        ]
+        """Return the observers that read a shard; a budget is rounded up to whole shards."""
+        first_example = shard * self.shard_size
+        active = []
+        for observer in self.streaming:
+            limit = self.limits[observer.name]
+            if limit is None or first_example < limit:
+                active.append(observer)
+        return active
 
     def sampled(self) -> dict[str, int]:
-        """The analyses whose budget lets them see only a part, with the number of examples they
-        see."""
-        streaming = {a.name for a in self.streaming}
-        seen = {
-            name: -(-limit // self.shard_size) * self.shard_size if name in streaming else limit
-            for name, limit in self.limits.items()
-            if limit is not None
-        }
-        return {name: count for name, count in seen.items() if count < len(self.parts[name].rows)}
+        """Return the analyses whose budget covers only a part of the corpus, with the number of
+        examples they read."""
+        observers = {observer.name for observer in self.streaming}
+        sampled = {}
+        for name, limit in self.limits.items():
+            if limit is None:
+                continue
+            n_read = limit
+            if name in observers:
+                n_read = -(-limit // self.shard_size) * self.shard_size
+            if n_read < len(self.parts[name].rows):
+                sampled[name] = n_read
+        return sampled
 
 
-def model_shape(model: HeadModel, found: Scan) -> Shape:
-    """What analyses may know of this model on this corpus."""
+def model_shape(model: HeadModel, scan: CorpusScan) -> Shape:
+    """Return what analyses may know of this model on this corpus."""
     return Shape(
         layers=model.layers,
         heads=model.heads,
         d_head=model.d_head,
         hidden=model.hidden,
         causal=model.causal,
-        max_length=found.longest,
+        max_length=scan.longest,
         token_types=model.encoder.token_types,
-        annotations=found.annotations,
-        relations=found.relations,
+        annotations=scan.annotations,
+        relations=scan.relations,
         kv_groups=tuple(model.kv_groups),
         extras={
             "model": model.name,
@@ -122,6 +149,28 @@ def model_shape(model: HeadModel, found: Scan) -> Shape:
     )
 
 
+class _Parts:
+    """The corpus and its parts; a part is read and encoded only when an analysis needs it."""
+
+    def __init__(self, model: HeadModel, rows: EncodedCorpus) -> None:
+        self.model = model
+        self.read = [CorpusPart(rows, model_shape(model, rows.scan))]
+        self._unread: Iterator[Corpus] = iter(rows.corpus.parts)
+
+    def with_annotations(self, required: frozenset[str]) -> CorpusPart:
+        """Return the first part that has what is required; the corpus itself if none has."""
+        for part in self.read:
+            if required <= part.shape.annotations:
+                return part
+        for corpus in self._unread:
+            rows = EncodedCorpus(corpus, self.model.encoder)
+            part = CorpusPart(rows, model_shape(self.model, rows.scan))
+            self.read.append(part)
+            if required <= part.shape.annotations:
+                return part
+        return self.read[0]
+
+
 def make_plan(
     model: HeadModel,
     rows: EncodedCorpus,
@@ -130,15 +179,27 @@ def make_plan(
     shard_size: int | None = None,
     full: bool = True,
 ) -> Plan:
-    """Decide what will be done on a corpus that has been read. Fails before any work if nothing is
-    left to do.
+    """Return what will be done on a corpus that has been read; raise an error if nothing applies.
 
-    Where the corpus lacks what an analysis needs, and a part that comes with it does not, the
-    analysis sees that part."""
-    parts = [Part(rows, model_shape(model, rows.scan))]
-    others = iter(rows.corpus.parts)
+    Where the corpus lacks the annotation that an analysis needs, and a part that comes with it does
+    not, the analysis reads that part.
+
+    Parameters
+    ----------
+    model : HeadModel
+        The model.
+    rows : EncodedCorpus
+        The corpus.
+    analyses : sequence of Analysis
+        What is asked for.
+    shard_size : int, optional
+        Examples of a shard; by default 64, or 32 for a model whose examples are costly.
+    full : bool, default True
+        Every analysis reads every example; otherwise each keeps to its budget.
+    """
+    parts = _Parts(model, rows)
     kept: list[Analysis] = []
-    seen: dict[str, Part] = {}
+    part_of: dict[str, CorpusPart] = {}
     dropped: dict[str, Mapping[str, str]] = {}
     failures: dict[str, Failure] = {}
     for analysis in analyses:
@@ -146,53 +207,55 @@ def make_plan(
             raise ParameterError(
                 f"'{analysis.name}' is neither an Observer nor an Experiment; make it one of them."
             )
-        while all(analysis.requires - part.shape.annotations for part in parts):
-            other = next(others, None)
-            if other is None:
-                break
-            read = EncodedCorpus(other, model.encoder)
-            parts.append(Part(read, model_shape(model, read.scan)))
-        part = next(
-            (part for part in parts if analysis.requires <= part.shape.annotations), parts[0]
-        )
+        part = parts.with_annotations(analysis.requires)
         try:
-            items = _unfit(analysis, part.shape, model.stack == "cross")
+            reasons = _reasons_against(analysis, part.shape, model.stack == "cross")
         except Exception as error:
             failures[analysis.name] = Failure.of(analysis.name, error)
             continue
-        if items:
-            dropped[analysis.name] = MappingProxyType(items)
-        if "" not in items:
+        if reasons:
+            dropped[analysis.name] = MappingProxyType(reasons)
+        if "" not in reasons:
             kept.append(analysis.planned(part.shape))
-            seen[analysis.name] = part
+            part_of[analysis.name] = part
     if failures and not kept:
         raise UnexpectedError(*failures.values())
     if not kept:
-        reasons = "; ".join(f"{name}: {items['']}" for name, items in dropped.items())
+        told = "; ".join(f"{name}: {reasons['']}" for name, reasons in dropped.items())
         raise MissingAnnotationError(
-            f"None of the analyses can run on '{rows.corpus.name}' ({reasons})."
+            f"None of the analyses can run on '{rows.corpus.name}' ({told})."
         )
-    limits = MappingProxyType(
-        {a.name: None if full else a.max_examples(seen[a.name].shape) for a in kept}
-    )
+
+    limits: dict[str, int | None] = {}
+    for analysis in kept:
+        limits[analysis.name] = None
+        if not full:
+            limits[analysis.name] = analysis.max_examples(part_of[analysis.name].shape)
+    shape = parts.read[0].shape
+    if shard_size is None:
+        shard_size = SHARD_SIZE
+        # Budgets are rounded up to whole shards: those of costly models stay small this way.
+        if relative_cost(shape) >= COSTLY:
+            shard_size = SHARD_SIZE // 2
     return Plan(
         analyses=tuple(kept),
-        shape=parts[0].shape,
+        shape=shape,
         scan=rows.scan,
         dropped=MappingProxyType(dropped),
-        limits=limits,
-        shard_size=shard_size
-        or (SHARD_SIZE if relative_cost(parts[0].shape) < COSTLY else SHARD_SIZE // 2),
-        parts=MappingProxyType(seen),
+        limits=MappingProxyType(limits),
+        shard_size=shard_size,
+        parts=MappingProxyType(part_of),
         failures=MappingProxyType(failures),
     )
 
 
-def _unfit(analysis: Analysis, shape: Shape, cross: bool) -> dict[str, str]:
-    """What of an analysis cannot be computed, with the reason; all of it under the name ""."""
-    refusal = missing_annotation_reason(analysis.requires, shape) or analysis.unsupported_reason(
-        shape
-    )
+def _reasons_against(analysis: Analysis, shape: Shape, cross: bool) -> dict[str, str]:
+    """Return what of an analysis cannot be computed, with the reason; the name "" is all of it."""
+    reason = missing_annotation_reason(analysis.requires, shape)
+    if not reason:
+        reason = analysis.unsupported_reason(shape)
     if cross and not analysis.cross:
-        refusal = "it looks from a text to itself, and cross-attention from a target to its source"
-    return {"": refusal} if refusal else dict(analysis.missing_items(shape))
+        reason = "it is defined for self-attention, and this is the cross-attention of a decoder"
+    if reason:
+        return {"": reason}
+    return dict(analysis.missing_items(shape))

@@ -1,5 +1,5 @@
-"""What a run is and where its numbers come from: its identity, its provenance, the words on its
-results."""
+"""What a run is and where its numbers come from: its identity, its provenance, the attributes of
+its results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwise.analyses.papers import reference
 from headwise.core.files import file_digest
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
-from headwise.run.encoded import Scan
+from headwise.run.encoded import CorpusScan
 from headwise.run.options import RunOptions
 from headwise.run.plan import Plan
 from headwise.text import Corpus
@@ -24,14 +24,15 @@ Reasons = Mapping[str, str]
 
 
 def describe(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters as JSON can hold them."""
-
-    def plain(value: Any) -> Any:
+    """Return parameters as JSON can hold them: sets sorted, tuples as lists."""
+    described = {}
+    for name, value in parameters.items():
         if isinstance(value, set | frozenset):
-            return sorted(value)
-        return list(value) if isinstance(value, tuple) else value
-
-    return {name: plain(value) for name, value in parameters.items()}
+            value = sorted(value)
+        elif isinstance(value, tuple):
+            value = list(value)
+        described[name] = value
+    return described
 
 
 def identity(
@@ -41,18 +42,27 @@ def identity(
     options: RunOptions,
     stored: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All that decides the numbers: a run with the same identity may go on with what another has
-    finished.
+    """Return all that decides the numbers of a run; one of the same identity may resume it.
 
-    `stored` is the identity of the run that lies there: the same weights are told as they are
-    there."""
-    like = (stored or {}).get("model")
-    found: dict[str, Any] = {
-        "model": model.identity(like) if isinstance(like, dict) else model.identity(),
-        "corpus": _read(corpus, plan.scan),
+    Parameters
+    ----------
+    model, corpus, plan, options
+        Of the run.
+    stored : mapping, optional
+        The identity of the run that may be resumed: the same weights are described as they are
+        there.
+    """
+    stored_model = (stored or {}).get("model")
+    if isinstance(stored_model, dict):
+        model_identity = model.identity(stored_model)
+    else:
+        model_identity = model.identity()
+    about: dict[str, Any] = {
+        "model": model_identity,
+        "corpus": _corpus_identity(corpus, plan.scan),
         "encoding": {"max_length": model.encoder.max_length, "overlong": model.encoder.overlong},
         "analyses": {a.name: describe(a.parameters) for a in plan.analyses},
-        "files": _named_files(plan.analyses),
+        "files": _digests_of_named_files(plan.analyses),
         "limits": dict(plan.limits),
         "seed": options.seed,
         "shard_size": plan.shard_size,
@@ -61,58 +71,80 @@ def identity(
         "dtype": str(model.dtype).removeprefix("torch."),
     }
     if plan.elsewhere:
-        parts = {part.name: part for part in plan.parts.values()}
-        found["corpus"]["parts"] = {
-            name: {**_read(parts[name].rows.corpus, parts[name].rows.scan), "analyses": seen}
-            for name, seen in plan.elsewhere.items()
-        }
-    return found
+        part_by_name = {part.name: part for part in plan.parts.values()}
+        about["corpus"]["parts"] = {}
+        for name, analyses in plan.elsewhere.items():
+            rows = part_by_name[name].rows
+            about["corpus"]["parts"][name] = {
+                **_corpus_identity(rows.corpus, rows.scan),
+                "analyses": analyses,
+            }
+    return about
 
 
-def _read(corpus: Corpus, scan: Scan) -> dict[str, Any]:
-    """What was read of a corpus."""
-    about = {"name": corpus.name, "licence": corpus.licence, "fingerprint": scan.fingerprint}
-    return {**about, **scan.counts(), "notes": dict(scan.notes)}
-
-
-def _named_files(analyses: Sequence[Analysis]) -> dict[str, str]:
-    """Digests of the files that parameters name (sieves, word vectors): a run whose files changed
-    is another run."""
-    digests = {
-        f"{analysis.name}.{name}": file_digest(Path(value))[:16]
-        for analysis in analyses
-        for name, value in analysis.parameters.items()
-        if isinstance(value, str | Path) and str(value)
+def _corpus_identity(corpus: Corpus, scan: CorpusScan) -> dict[str, Any]:
+    return {
+        "name": corpus.name,
+        "licence": corpus.licence,
+        "fingerprint": scan.fingerprint,
+        **scan.counts(),
+        "notes": dict(scan.notes),
     }
-    return {name: digest for name, digest in digests.items() if digest}
+
+
+def _digests_of_named_files(analyses: Sequence[Analysis]) -> dict[str, str]:
+    """Return digests of the files that parameters name (sieves, word vectors): a run whose files
+    changed is another run."""
+    digests = {}
+    for analysis in analyses:
+        for name, value in analysis.parameters.items():
+            if not isinstance(value, str | Path) or not str(value):
+                continue
+            digest = file_digest(Path(value))[:16]
+            if digest:
+                digests[f"{analysis.name}.{name}"] = digest
+    return digests
 
 
 def provenance(
     store: CheckpointStore, plan: Plan, left_out: Mapping[str, Reasons], batch_tokens: Sequence[int]
 ) -> dict[str, Any]:
-    """The run's identity, and what came of it; `batch_tokens` are the sizes of batches that memory
-    allowed."""
+    """Return the run's identity and what was left out or sampled.
+
+    Parameters
+    ----------
+    store : CheckpointStore
+        The checkpoints, which hold the identity.
+    plan : Plan
+        What was done.
+    left_out : mapping
+        What was left out, by analysis and item, with the reason.
+    batch_tokens : sequence of int
+        The batch size of every shard: smaller than asked for where memory was short.
+    """
+    notes = []
     smaller = sorted(set(batch_tokens) - {store.identity["batch_tokens"]})
-    note = (
-        f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, "
-        "so bytes may differ from an undisturbed run"
-    )
+    if smaller:
+        notes.append(
+            f"memory was short: some batches held {', '.join(map(str, smaller))} tokens, "
+            "so bytes may differ from an undisturbed run"
+        )
     return {
         **store.identity,
         "threads": store.adopted["threads"],
         "left_out": left_out,
         "sampled": plan.sampled(),
-        "notes": [note] if smaller else [],
+        "notes": notes,
     }
 
 
 def label(dataset: xr.Dataset, analysis: Analysis, left_out: Reasons) -> xr.Dataset:
-    """A result with where it comes from, and the units that its variables do not carry
-    themselves."""
+    """Return a result with its paper and parameters, and with units for variables without one."""
     dataset = dataset.copy()
     for unit, names in analysis.units.items():
-        for name in filter(dataset.data_vars.__contains__, names.split()):
-            dataset[name].attrs.setdefault("units", unit)
+        for name in names.split():
+            if name in dataset.data_vars:
+                dataset[name].attrs.setdefault("units", unit)
     attrs = {
         "title": analysis.title,
         **reference(analysis.paper.key).attributes(analysis.paper.section),

@@ -1,61 +1,72 @@
-"""One run on one machine: plan, shards, merge, atlas; killed at any moment, the same call goes
-on."""
+"""A run of analyses: plan, shards, merge, atlas. An interrupted run resumes when it is repeated."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import xarray as xr
+from torch import nn
 
-from headwise.analyses.contract import Analysis, Experiment, Observer, Shape
+from headwise.analyses.contract import Analysis, Experiment, Observer, Shape, choose_analyses
 from headwise.analyses.nulls import RandomNull
 from headwise.atlas import Atlas
 from headwise.core.errors import AtlasError, HeadwiseError, MissingAnnotationError, OutputError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.files import check_space
-from headwise.core.store import CheckpointStore
+from headwise.core.options import takes_options
+from headwise.core.store import Checkpoint, CheckpointStore
 from headwise.core.workers import current
 from headwise.models import HeadModel
-from headwise.run.clock import Steps, stage, telling
+from headwise.run.clock import report_stages, stage
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import Failures
-from headwise.run.job import Job, Progress, no_progress
+from headwise.run.job import Job
 from headwise.run.nulls import RandomModels
-from headwise.run.options import RunOptions
-from headwise.run.plan import Part, Plan, make_plan
+from headwise.run.options import AtlasOptions, RunOptions
+from headwise.run.plan import CorpusPart, Plan, make_plan
+from headwise.run.progress import Progress, ProgressBars, ShardProgress, no_progress
 from headwise.run.provenance import describe, identity, label, provenance
 from headwise.run.shard import ShardJob, ShardUnit, fixed_threads, merge_checkpoint
 from headwise.run.source import Source
 from headwise.stats.accumulators import State
-from headwise.text import Corpus
+from headwise.text import Corpus, Spec
 
-Report = Progress
-PASS, RANDOM, RESULTS = (
-    "model pass",
-    "random models",
-    "results",
-)  # stages of a run beside those of its analyses
+# Stages of a run beside those of its analyses.
+MODEL_PASS = "model pass"
+RANDOM_MODELS = "random models"
+RESULTS = "results"
 
 
-def _silent(*_: object) -> None:
+def _ignore(*_: object) -> None:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
-    """Whom a run tells how far it is (what, done, total), what is about to be done, whatever else
-    must be said, and which stage is at work now."""
+class RunCallbacks:
+    """Functions that a run calls on its way.
 
-    progress: Report = no_progress
-    plan: Callable[[Plan], None] = _silent
+    Parameters
+    ----------
+    progress : callable, optional
+        Called as `progress(what, done, total)`.
+    plan : callable, optional
+        Called with the `Plan` before the work starts.
+    note : callable, optional
+        Called with every other sentence a user should read; by default a warning in the log.
+    stage : callable, optional
+        Called with the name of every stage that begins.
+    """
+
+    progress: Progress = no_progress
+    plan: Callable[[Plan], None] = _ignore
     note: Callable[[str], None] = logging.getLogger("headwise").warning
-    doing: Callable[[str], None] = _silent
+    stage: Callable[[str], None] = _ignore
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,43 +79,50 @@ class LocalContext:
     shape: Shape
     store: CheckpointStore
     limit: int | None
-    progress: Report
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelPass:
+    """One pass of the model over a part of the corpus, and the observers that share it."""
+
+    part: CorpusPart
+    observers: list[Observer]
+    store: CheckpointStore
 
 
 class Run:
-    """One run, open from before the work until its result is safe; as long no other run can have
-    its folder.
+    """A run of analyses, open from before the work until its result is safe; no other run can use
+    its folder in the meantime.
 
     Parameters
     ----------
     source : Source
         The model and the corpus.
     analyses : sequence of Analysis
-        What is asked; those that draw anything and have no seed of their own get the run's.
+        What is computed. Analyses that draw random numbers and have no seed get the run's.
     folder : Job, str, Path or None
         A job with its output target, or the folder of the checkpoints: an interrupted call resumes
-        when it is repeated. None for a temporary folder. `forget` deletes the checkpoints.
+        when it is repeated. None for a temporary folder.
     options : RunOptions, optional
         How to run.
-    listener : Listener, optional
-        Whom to tell how it goes.
+    callbacks : RunCallbacks, optional
+        What is called on the way.
 
     Attributes
     ----------
-    model, corpus, plan, store
-        What it runs on (the examples are read once), what will be done, and where its finished
-        pieces are kept.
+    model, corpus, plan : HeadModel, Corpus, Plan
+        What it runs on, and what will be done.
+    job, store : Job, CheckpointStore
+        Its lifecycle and its checkpoints. `job.finish()` deletes them when the result is safe.
     failures : dict of str to Failure
-        The analyses that failed unexpectedly, once `atlas` has been made: it holds the others.
+        The analyses that failed unexpectedly, known after `atlas`, which holds all others.
 
     Examples
     --------
-    >>> import tempfile
     >>> from headwise.analyses.contract import make_analysis
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with Run(Source(), [make_analysis("surface")], folder, RunOptions(limit=2)) as run:
-    ...         atlas = run.atlas()  # save it, draw it: then the pieces are not needed any more
-    ...         run.forget()
+    >>> with Run(Source(), [make_analysis("surface")], None, RunOptions(limit=2)) as run:
+    ...     atlas = run.atlas()
     >>> list(atlas)
     ['surface']
     """
@@ -115,35 +133,40 @@ class Run:
         analyses: Sequence[Analysis],
         folder: Job | str | Path | None,
         options: RunOptions = RunOptions(full=True),
-        listener: Listener = Listener(),  # noqa: B008  (frozen)
+        callbacks: RunCallbacks = RunCallbacks(),  # noqa: B008  (frozen)
     ) -> None:
-        self.options, self.listener = options, listener
-        if isinstance(folder, Job):
-            self.job = folder
-        else:
-            self.job = Job.in_folder(folder, overwrite=options.overwrite)
-        self._job_opened_here = self.job is not folder
-        self.job.progress = listener.progress
-        self.job.note = listener.note
+        self.options = options
+        self.callbacks = callbacks
         self.failures: Failures = {}
-        self.model = source.open_model()
-        self._opened_here = source.opens_model
+        self._stack = ExitStack()
         try:
-            for note in self.model.notes if self._opened_here else ():
-                listener.note(note)
-            self._rows = EncodedCorpus(
-                source.open_corpus(self.model, options.limit, options.seed), self.model.encoder
-            )
-            self.corpus = self._rows.corpus
-            seeded = [analysis.seeded(options.seed) for analysis in analyses]
-            self.plan = self._planned(self._rows, seeded, options.full)
-            listener.plan(self.plan)
-            self.store = self.job.begin(
-                identity(self.model, self.corpus, self.plan, options, self.job.stored_identity)
-            )
+            self.job = self._stack.enter_context(Job.opened(folder, overwrite=options.overwrite))
+            self.job.progress = callbacks.progress
+            self.job.note = callbacks.note
+            self._open(source, analyses)
         except BaseException:
             self.close()
             raise
+
+    def _open(self, source: Source, analyses: Sequence[Analysis]) -> None:
+        """Open the model, read the corpus, plan, and start the job or resume it."""
+        options = self.options
+        self.model = source.open_model()
+        if source.opens_model:
+            self._stack.callback(self.model.close)
+            for note in self.model.notes:
+                self.callbacks.note(note)
+        corpus = source.open_corpus(self.model, options.limit, options.seed)
+        self._rows = EncodedCorpus(corpus, self.model.encoder)
+        self.corpus = self._rows.corpus
+        seeded = [analysis.seeded(options.seed) for analysis in analyses]
+        self.plan = self._make_plan(self._rows, seeded, options.full)
+        self.callbacks.plan(self.plan)
+        stored = self.job.stored_identity
+        self.store = self.job.begin(identity(self.model, self.corpus, self.plan, options, stored))
+
+    def _make_plan(self, rows: EncodedCorpus, analyses: Sequence[Analysis], full: bool) -> Plan:
+        return make_plan(self.model, rows, analyses, shard_size=self.options.shard_size, full=full)
 
     def __enter__(self) -> Self:
         return self
@@ -152,273 +175,306 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Let others have the folder; what is finished stays there."""
-        if self._job_opened_here:
-            self.job.close()
-        self._close_model()
-
-    def forget(self) -> None:
-        """Delete the checkpoints: the result is safe elsewhere."""
-        self.job.finish()
+        """Release the folder for other processes, and the model; finished work stays there."""
+        self._stack.close()
 
     def same_threads(self) -> AbstractContextManager[None]:
-        """So many threads as the finished pieces were made with: the same number gives the same
+        """Use as many threads as the checkpoints were made with: the same number gives the same
         bytes."""
         return fixed_threads(int(self.store.adopted["threads"]), self.model.device)
-
-    def _close_model(self) -> None:
-        if self._opened_here:
-            self.model.close()
-
-    def _planned(self, rows: EncodedCorpus, analyses: Sequence[Analysis], full: bool) -> Plan:
-        return make_plan(self.model, rows, analyses, shard_size=self.options.shard_size, full=full)
 
     # --- the work ---------------------------------------------------------------------------------
 
     def atlas(self) -> Atlas:
-        """Do what is not done yet, and label it."""
+        """Compute what has no checkpoint yet, and return the atlas of all results."""
         plan = self.plan
         for failure in plan.failures.values():
-            self._fail(failure)
-        self.listener.progress(
-            RESULTS, 0, len(plan.analyses)
-        )  # all that is to come is in sight from the start
-        with self.same_threads(), telling(self.listener.doing):
-            views = {a.name: view for a in plan.streaming if (view := self._view(a)) is not None}
-            makers: dict[str, Callable[[], xr.Dataset]] = {}
-            facts: list[dict[str, Any]] = []
-            watched: list[tuple[Part, list[Observer], CheckpointStore]] = []
-            for part, together in plan.together({*views, *self.failures}):
-                own = (
-                    self.store
-                    if part.rows is self._rows
-                    else self.store.part(f"corpus-{part.name}")
-                )
-                with stage(PASS, memory=True):
-                    states, told = self._stream(part, together, plan, own)
-                facts += told
-                watched.append((part, together, own))
-                makers |= {
-                    a.name: partial(a.result, states[a.name], part.shape)
-                    for a in together
-                    if a.name in states
-                }
-            makers |= {
-                a.name: partial(self._apart, a, views[a.name])
-                for a in plan.streaming
-                if a.name in views
-            }
-            makers |= {e.name: partial(self._perform, e) for e in plan.experiments}
-            datasets, left_out = self._make_all(makers)
-            for part, together, own in watched:
-                with stage(RANDOM, memory=True, whole=True):
-                    datasets |= self._against_random(
-                        part, [a for a in together if a.name in datasets], datasets, own
+            self._add_failure(failure)
+        # Reported first, so that a display knows from the start all that is to come.
+        self.callbacks.progress(RESULTS, 0, len(plan.analyses))
+        with self.same_threads(), report_stages(self.callbacks.stage):
+            views = self._own_views()
+            passes = self._model_passes({*views, *self.failures})
+            computations: dict[str, Callable[[], xr.Dataset]] = {}
+            batch_tokens: list[int] = []
+            for model_pass in passes:
+                with stage(MODEL_PASS, memory=True):
+                    states, facts = self._observe(
+                        model_pass.part, model_pass.observers, plan, model_pass.store
                     )
-            for analysis in plan.analyses:
-                datasets = self._finished(analysis, datasets, left_out)
-        asked = {a.name: a for a in plan.analyses}
-        labelled = {
-            name: label(dataset, asked[name], left_out.get(name, {}))
-            for name, dataset in datasets.items()
-        }
-        for name, dataset in labelled.items():
-            dataset.attrs["corpus"] = plan.parts[name].name
-        about = provenance(self.store, plan, left_out, [fact["batch_tokens"] for fact in facts])
-        return Atlas(
-            labelled,
-            about | {"failed": {name: failure.error for name, failure in self.failures.items()}},
-        )
+                batch_tokens += [shard["batch_tokens"] for shard in facts]
+                for observer in model_pass.observers:
+                    if observer.name in states:
+                        computations[observer.name] = partial(
+                            observer.result, states[observer.name], model_pass.part.shape
+                        )
+            for observer in plan.streaming:
+                if observer.name in views:
+                    view = views[observer.name]
+                    computations[observer.name] = partial(self._observe_view, observer, view)
+            for experiment in plan.experiments:
+                computations[experiment.name] = partial(self._perform, experiment)
 
-    def _fail(self, failure: Failure) -> None:
+            datasets, left_out = self._compute_all(computations)
+            for model_pass in passes:
+                with stage(RANDOM_MODELS, memory=True, whole=True):
+                    datasets |= self._apply_nulls(model_pass, datasets)
+            for analysis in plan.analyses:
+                datasets = self._extend(analysis, datasets, left_out)
+        labelled = self._label(datasets, left_out)
+        about = provenance(self.store, plan, left_out, batch_tokens)
+        about["failed"] = {name: failure.error for name, failure in self.failures.items()}
+        return Atlas(labelled, about)
+
+    def _add_failure(self, failure: Failure) -> None:
         self.failures[failure.what] = failure
-        self.listener.note(
-            f"{failure.what} failed unexpectedly ({failure.error}); the others go on"
+        self.callbacks.note(
+            f"{failure.what} failed unexpectedly ({failure.error}); the run continues without it"
         )
 
     @contextmanager
-    def _apart_from_others(self, what: str) -> Iterator[None]:
-        """What fails within is a failure of that alone, and the others go on."""
+    def _isolated(self, what: str) -> Iterator[None]:
+        """Turn an exception of the block into a failure of `what` alone."""
         try:
             yield
         except Exception as error:
-            self._fail(Failure.of(what, error))
+            self._add_failure(Failure.of(what, error))
 
-    def _finished(
-        self,
-        analysis: Analysis,
-        datasets: dict[str, xr.Dataset],
-        left_out: dict[str, dict[str, str]],
-    ) -> dict[str, xr.Dataset]:
-        """The datasets with what an analysis adds to those of others; what matched nothing goes
-        into `left_out`."""
-        with self._apart_from_others(analysis.name):
-            if analysis.name in datasets and (
-                unmatched := analysis.unmatched(datasets[analysis.name])
-            ):
-                left_out[analysis.name] = left_out.get(analysis.name, {}) | unmatched
-            return analysis.extend(datasets)
-        return datasets
+    # --- observers --------------------------------------------------------------------------------
 
-    def _against_random(
-        self,
-        part: Part,
-        analyses: Sequence[Observer],
-        datasets: Mapping[str, xr.Dataset],
-        store: CheckpointStore,
-    ) -> dict[str, xr.Dataset]:
-        """The results of those that want random-weights models beside the model, with these beside
-        them."""
-        asked = [a for a in analyses if isinstance(a, RandomNull)]
-        what = "random-weights models"
-        with self._apart_from_others(what):
-            models = RandomModels(self.model, part, self.plan.limits, self.options.seed)
-            try:
-                found = models.results(asked, store, self.listener.note, self.listener.progress)
-            except UnexpectedError as error:  # units that ended their workers
-                for failure in error.failures:
-                    self._fail(replace(failure, what=f"{what} ({failure.what})"))
-            else:
-                return {
-                    a.name: a.apply_null(datasets[a.name], found[a.name])
-                    for a in asked
-                    if found[a.name]
-                }
-        return {}
+    def _model_passes(self, apart: set[str]) -> list[_ModelPass]:
+        """Return the passes that observers share, but for the observers named in `apart`."""
+        passes = []
+        for part, observers in self.plan.together(apart):
+            store = self.store
+            if part.rows is not self._rows:
+                store = self.store.part(f"corpus-{part.name}")
+            passes.append(_ModelPass(part, observers, store))
+        return passes
 
-    def _view(self, analysis: Observer) -> Corpus | None:
-        """The form of the corpus that an analysis wants for itself; what it may see is limited
-        before."""
-        rows = self.plan.parts[analysis.name].rows
-        scan, limited = rows.scan, rows.corpus.limit(self.plan.limits[analysis.name])
-        with self._apart_from_others(analysis.name):
-            return analysis.view(limited, self.model.encoder, scan.longest, scan.truncated)
-        return None
-
-    def _apart(self, analysis: Observer, view: Corpus) -> xr.Dataset:
-        """A pass of its own over its form of the corpus."""
-
-        def make() -> xr.Dataset:
-            before = len(self.failures)
-            plan = self._planned(
-                EncodedCorpus(view.alone(), self.model.encoder), [analysis], full=True
-            )
-            part = plan.parts[analysis.name]
-            states, _ = self._stream(part, plan.streaming, plan, self.store.part(analysis.name))
-            if analysis.name in self.failures:
-                raise UnexpectedError(self.failures[analysis.name])
-            if (
-                len(self.failures) > before
-            ):  # a shard was set aside: what is kept of an own pass is whole or not there
-                raise UnexpectedError(*list(self.failures.values())[before:])
-            return analysis.result(states[analysis.name], part.shape)
-
-        return self.store.dataset(f"result-{analysis.name}", make)
-
-    def _perform(self, experiment: Experiment) -> xr.Dataset:
-        """Perform an experiment once; a finished one is kept until the run is forgotten."""
-        seen = self.plan.parts[experiment.name]
-        bench = LocalContext(
-            model=self.model,
-            corpus=seen.rows.corpus,
-            rows=seen.rows,
-            shape=seen.shape,
-            store=self.store.part(experiment.name, {"parameters": describe(experiment.parameters)}),
-            limit=self.plan.limits[experiment.name],
-            progress=self.listener.progress,
-        )
-        return self.store.dataset(f"result-{experiment.name}", lambda: experiment.perform(bench))
-
-    def _stream(
-        self, part: Part, analyses: Sequence[Observer], plan: Plan, store: CheckpointStore
+    def _observe(
+        self, part: CorpusPart, observers: Sequence[Observer], plan: Plan, store: CheckpointStore
     ) -> tuple[dict[str, State], list[dict[str, Any]]]:
-        """The states after the whole corpus: shards are added up in their order, so that the sum is
-        always the same.
+        """Return the states of observers after the whole corpus, and the facts of every shard.
 
-        An analysis that fails in a shard is out from there on, and has no state in the end. A shard
-        that ends every worker that tries it is a failure itself: the states are then those of the
-        others."""
-        rows, shape = part.rows, part.shape
+        Shards are merged in their order, so that the sum is always the same. An observer that fails
+        in a shard is left out from there on, and has no state in the end. A shard that ends every
+        worker which tries it is a failure itself: the states are then those of the others."""
         states: dict[str, State] = {}
-        for analysis in analyses:
-            with self._apart_from_others(analysis.name):
-                states[analysis.name] = analysis.start(shape)
+        for observer in observers:
+            with self._isolated(observer.name):
+                states[observer.name] = observer.start(part.shape)
 
-        def units() -> Iterator[tuple[str, ShardUnit]]:
-            for shard, block in enumerate(rows.blocks(plan.shard_size) if analyses else ()):
-                active = frozenset(a.name for a in plan.active(shard) if a.name in states)
-                yield f"shard-{shard:06d}", ShardUnit(active, block)
-
-        job = ShardJob(self.model, shape, tuple(analyses), self.options.batch_tokens)
+        n_examples = len(part.rows)
+        what = "examples"
+        if part.rows is not self._rows:
+            what = f"examples of {part.name}"
+        progress = ShardProgress(self.callbacks.progress, what, n_examples, plan.shard_size)
+        function = ShardJob(self.model, part.shape, tuple(observers), self.options.batch_tokens)
+        units = self._shard_units(part, observers, plan, states)
+        results = progress.counting(current().run_units(store, function, units))
         facts: list[dict[str, Any]] = []
-        what = "examples" if rows is self._rows else f"examples of {part.name}"
-        steps = Steps(self.listener.progress, what, len(rows), plan.shard_size)
-        for shard, piece in enumerate(steps.following(current().run_units(store, job, units()))):
-            done = min((shard + 1) * plan.shard_size, len(rows))
-            steps.after(done)
-            if isinstance(piece, Failure):
-                span = f"examples {shard * plan.shard_size + 1:,} to {done:,} of '{part.name}'"
-                self._fail(replace(piece, what=f"Shard {shard} ({span})"))
+        for shard, result in enumerate(results):
+            done = min((shard + 1) * plan.shard_size, n_examples)
+            progress.finish_shard(done)
+            if isinstance(result, Failure):
+                first = shard * plan.shard_size + 1
+                span = f"examples {first:,} to {done:,} of '{part.name}'"
+                self._add_failure(replace(result, what=f"Shard {shard} ({span})"))
                 continue
             if not facts:
-                size = sum(array.nbytes for array in piece.arrays.values())
-                check_space(
-                    store.folder,
-                    size * (plan.shards - 1),
-                    f"The other {plan.shards - 1} shards of this run",
-                )
-            facts.append(piece.facts)
-            for failure in piece.facts["failed"]:
-                if (
-                    failure["what"] in states
-                ):  # a shard that was made at the same time may have failed too
-                    self._fail(Failure(**failure))
-                    del states[failure["what"]]
-            for analysis in [a for a in plan.active(shard) if a.name in states]:
-                with self._apart_from_others(analysis.name):
-                    merge_checkpoint(states[analysis.name], analysis, shape, piece.arrays)
-                if analysis.name in self.failures:
-                    del states[analysis.name]
+                _check_space_for_shards(store, result, plan.shards - 1)
+            facts.append(result.facts)
+            self._merge_shard(shard, result, part, plan, states)
         return states, facts
 
-    def _make_all(
-        self, makers: Mapping[str, Callable[[], xr.Dataset]]
-    ) -> tuple[dict[str, xr.Dataset], dict[str, dict[str, str]]]:
-        """The labelled arrays of every analysis, and what was left out.
+    def _shard_units(
+        self,
+        part: CorpusPart,
+        observers: Sequence[Observer],
+        plan: Plan,
+        states: Mapping[str, State],
+    ) -> Iterator[tuple[str, ShardUnit]]:
+        """Yield the shards; observers that have failed by then (without a state) are not in them."""
+        if not observers:
+            return
+        for shard, block in enumerate(part.rows.blocks(plan.shard_size)):
+            active = {observer.name for observer in plan.active(shard)}
+            yield f"shard-{shard:06d}", ShardUnit(frozenset(active & states.keys()), block)
 
-        One that finds only now that it cannot be done is left out with its reason, unless it is the
-        only one; one that fails unexpectedly is among the failures, and is not tried again when the
-        run goes on."""
-        datasets = {}
+    def _merge_shard(
+        self,
+        shard: int,
+        checkpoint: Checkpoint,
+        part: CorpusPart,
+        plan: Plan,
+        states: dict[str, State],
+    ) -> None:
+        for failure in checkpoint.facts["failed"]:
+            # A shard that was computed at the same time may have had the same failure.
+            if failure["what"] in states:
+                self._add_failure(Failure(**failure))
+                del states[failure["what"]]
+        for observer in plan.active(shard):
+            if observer.name not in states:
+                continue
+            with self._isolated(observer.name):
+                merge_checkpoint(states[observer.name], observer, part.shape, checkpoint.arrays)
+            if observer.name in self.failures:
+                del states[observer.name]
+
+    def _own_views(self) -> dict[str, Corpus]:
+        """Return the corpora of observers that need another form of it than the others."""
+        views = {}
+        for observer in self.plan.streaming:
+            view = self._view(observer)
+            if view is not None:
+                views[observer.name] = view
+        return views
+
+    def _view(self, observer: Observer) -> Corpus | None:
+        """Return the form of the corpus that an observer needs for itself, within its budget."""
+        rows = self.plan.parts[observer.name].rows
+        limited = rows.corpus.limit(self.plan.limits[observer.name])
+        with self._isolated(observer.name):
+            return observer.view(
+                limited, self.model.encoder, rows.scan.longest, rows.scan.truncated
+            )
+        return None
+
+    def _observe_view(self, observer: Observer, view: Corpus) -> xr.Dataset:
+        """Return the result of an observer that has its own pass over its form of the corpus."""
+
+        def compute() -> xr.Dataset:
+            n_failures = len(self.failures)
+            rows = EncodedCorpus(view.alone(), self.model.encoder)
+            plan = self._make_plan(rows, [observer], full=True)
+            part = plan.parts[observer.name]
+            store = self.store.part(observer.name)
+            states, _ = self._observe(part, plan.streaming, plan, store)
+            if observer.name in self.failures:
+                raise UnexpectedError(self.failures[observer.name])
+            if len(self.failures) > n_failures:
+                # A shard was left out: the checkpoint of an own pass is complete or not there.
+                raise UnexpectedError(*list(self.failures.values())[n_failures:])
+            return observer.result(states[observer.name], part.shape)
+
+        return self.store.dataset(f"result-{observer.name}", compute)
+
+    # --- experiments, results, nulls --------------------------------------------------------------
+
+    def _perform(self, experiment: Experiment) -> xr.Dataset:
+        """Return the result of an experiment, performed now unless it has a checkpoint."""
+        part = self.plan.parts[experiment.name]
+        parameters = describe(experiment.parameters)
+        context = LocalContext(
+            model=self.model,
+            corpus=part.rows.corpus,
+            rows=part.rows,
+            shape=part.shape,
+            store=self.store.part(experiment.name, {"parameters": parameters}),
+            limit=self.plan.limits[experiment.name],
+            progress=self.callbacks.progress,
+        )
+        return self.store.dataset(f"result-{experiment.name}", lambda: experiment.perform(context))
+
+    def _compute_all(
+        self, computations: Mapping[str, Callable[[], xr.Dataset]]
+    ) -> tuple[dict[str, xr.Dataset], dict[str, dict[str, str]]]:
+        """Return the dataset of every analysis, and what was left out with the reason.
+
+        An analysis that only now turns out not to apply is left out, unless it is the only one. One
+        that fails unexpectedly is among the failures, and is not tried again when the run resumes."""
+        datasets: dict[str, xr.Dataset] = {}
         left_out = {name: dict(items) for name, items in self.plan.dropped.items()}
-        for number, (name, make) in enumerate(makers.items()):
-            self.listener.progress(RESULTS, number, len(makers))
-            known = self.store.load(f"failed-{name}")
-            if known is not None:
-                self._fail(Failure(**known.facts))
+        for number, (name, compute) in enumerate(computations.items()):
+            self.callbacks.progress(RESULTS, number, len(computations))
+            known_failure = self.store.load(f"failed-{name}")
+            if known_failure is not None:
+                self._add_failure(Failure(**known_failure.facts))
                 continue
             try:
                 with stage(name, memory=True, whole=True):
-                    datasets[name] = make()
+                    datasets[name] = compute()
             except (OutputError, AtlasError):
                 raise
             except UnexpectedError:
-                pass  # in its own pass, where it is noted
+                pass  # of its own pass, where it was noted
             except HeadwiseError as error:
-                if len(makers) == 1:
+                if len(computations) == 1:
                     raise
                 left_out.setdefault(name, {})[""] = str(error).rstrip(".")
             except Exception as error:
                 failure = Failure.of(name, error)
                 self.store.save(f"failed-{name}", {}, failure.facts())
-                self._fail(failure)
-        self.listener.progress(RESULTS, len(makers), len(makers))
+                self._add_failure(failure)
+        self.callbacks.progress(RESULTS, len(computations), len(computations))
         if not datasets and self.failures:
             raise UnexpectedError(*self.failures.values())
         if not datasets:
-            reasons = (f"{name}: {items['']}" for name, items in left_out.items() if "" in items)
+            reasons = [f"{name}: {items['']}" for name, items in left_out.items() if "" in items]
             raise MissingAnnotationError("; ".join(reasons) + ".")
         return datasets, left_out
+
+    def _apply_nulls(
+        self, model_pass: _ModelPass, datasets: Mapping[str, xr.Dataset]
+    ) -> dict[str, xr.Dataset]:
+        """Return the results that are compared with random-weights models, with the comparison."""
+        analyses = []
+        for observer in model_pass.observers:
+            if observer.name in datasets and isinstance(observer, RandomNull):
+                analyses.append(observer)
+        what = "random-weights models"
+        compared: dict[str, xr.Dataset] = {}
+        with self._isolated(what):
+            models = RandomModels(self.model, model_pass.part, self.plan.limits, self.options.seed)
+            try:
+                nulls = models.results(
+                    analyses, model_pass.store, self.callbacks.note, self.callbacks.progress
+                )
+            except UnexpectedError as error:  # units that ended their workers
+                for failure in error.failures:
+                    self._add_failure(replace(failure, what=f"{what} ({failure.what})"))
+                return {}
+            for analysis in analyses:
+                name = analysis.name
+                if nulls[name]:
+                    compared[name] = analysis.apply_null(datasets[name], nulls[name])
+            return compared
+        return {}
+
+    def _extend(
+        self,
+        analysis: Analysis,
+        datasets: dict[str, xr.Dataset],
+        left_out: dict[str, dict[str, str]],
+    ) -> dict[str, xr.Dataset]:
+        """Return the datasets with what an analysis adds to those of others; note in `left_out`
+        what of it matched nothing."""
+        with self._isolated(analysis.name):
+            if analysis.name in datasets:
+                unmatched = analysis.unmatched(datasets[analysis.name])
+                if unmatched:
+                    left_out[analysis.name] = left_out.get(analysis.name, {}) | unmatched
+            return analysis.extend(datasets)
+        return datasets
+
+    def _label(
+        self, datasets: Mapping[str, xr.Dataset], left_out: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, xr.Dataset]:
+        """Return the datasets with where they come from."""
+        analyses = {analysis.name: analysis for analysis in self.plan.analyses}
+        labelled = {}
+        for name, dataset in datasets.items():
+            labelled[name] = label(dataset, analyses[name], left_out.get(name, {}))
+            labelled[name].attrs["corpus"] = self.plan.parts[name].name
+        return labelled
+
+
+def _check_space_for_shards(store: CheckpointStore, shard: Checkpoint, remaining: int) -> None:
+    """Raise an error if the disk has no room for the shards to come, which are as large as one."""
+    size = sum(array.nbytes for array in shard.arrays.values())
+    check_space(store.folder, size * remaining, f"The other {remaining} shards of this run")
 
 
 def run_analyses(
@@ -427,9 +483,61 @@ def run_analyses(
     analyses: Sequence[Analysis],
     folder: Job | str | Path | None,
     options: RunOptions = RunOptions(full=True),
-    listener: Listener = Listener(),  # noqa: B008  (frozen)
+    callbacks: RunCallbacks = RunCallbacks(),  # noqa: B008  (frozen)
 ) -> Atlas:
-    """Run analyses over a corpus and return the atlas; see `Run`. What is finished stays in the
-    folder."""
-    with Run(Source(model, corpus), analyses, folder, options, listener) as run:
+    """Run analyses over a corpus and return the atlas; see `Run`. Checkpoints stay in the folder."""
+    with Run(Source(model, corpus), analyses, folder, options, callbacks) as run:
+        return run.atlas()
+
+
+@takes_options(AtlasOptions)
+def make_atlas(
+    model: HeadModel | nn.Module | str | Path | None = None,
+    corpus: Corpus | Spec | str | Path | None = None,
+    analyses: Sequence[str | Analysis] | None = None,
+    *,
+    parameters: Mapping[str, Mapping[str, Any]] | None = None,
+    folder: str | Path | None = None,
+    progress: bool | Progress = False,
+    options: AtlasOptions,
+) -> Atlas:
+    """Return an atlas of a model's heads.
+
+    Parameters
+    ----------
+    model : HeadModel, module of transformers, str, Path or None, default None
+        An open model, or a hub name or folder; None for the built-in model.
+    corpus : Corpus, str, Path, Spec or None, default None
+        An open corpus, or a SPEC as on the command line; None for the built-in corpus.
+    analyses : sequence of str or Analysis, optional
+        Names or analyses; None for all that apply.
+    parameters : mapping, optional
+        Parameters by analysis: `{"offsets": {"reach": 20}}`.
+    folder : str or Path, optional
+        Where checkpoints are kept, so that an interrupted call resumes when it is repeated; None for
+        a temporary folder.
+    progress : bool or callable, default False
+        True for progress bars in a notebook or a terminal, or a function that is called as
+        `progress(what, done, total)`.
+    options : AtlasOptions, optional
+        Or each of its fields as a keyword: `limit`, `full`, `seed`, `shard_size`, `batch_tokens`,
+        `overwrite` as in `RunOptions`; `device`, `stack`, `dtype`, `device_map`, `max_length`,
+        `overlong`, `parser` as in `SourceOptions`.
+
+    Examples
+    --------
+    >>> atlas = make_atlas(analyses=["surface"], limit=2)
+    >>> dict(atlas["surface"]["entropy"].mean("head").sizes)
+    {'layer': 12}
+    """
+    source = Source(model, corpus, options.source_options())
+    chosen = choose_analyses(analyses, parameters)
+    with ExitStack() as stack:
+        if progress is True:
+            callbacks = RunCallbacks(stack.enter_context(ProgressBars()))
+        elif progress:
+            callbacks = RunCallbacks(progress)
+        else:
+            callbacks = RunCallbacks()
+        run = stack.enter_context(Run(source, chosen, folder, options.run_options(), callbacks))
         return run.atlas()

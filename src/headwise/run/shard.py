@@ -13,7 +13,7 @@ import torch
 from headwise.analyses.contract import Observer, Shape
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
-from headwise.run.encoded import Block
+from headwise.run.encoded import ExampleBlock
 from headwise.run.engine import Failures, is_out_of_memory, observe_batch
 from headwise.stats.accumulators import State
 from headwise.text.encode import Encoded, batches
@@ -24,7 +24,7 @@ class ShardUnit:
     """The examples of a shard, and the names of the analyses that observe it."""
 
     active: frozenset[str]
-    block: Block
+    block: ExampleBlock
 
 
 @dataclass(frozen=True, slots=True, eq=False)

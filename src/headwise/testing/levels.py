@@ -18,7 +18,7 @@ from headwise.analyses.frames.analysis import Frames
 from headwise.core.labels import head_name
 from headwise.models import HeadModel
 from headwise.run.options import RunOptions
-from headwise.run.runner import Listener, run_analyses
+from headwise.run.runner import RunCallbacks, run_analyses
 from headwise.testing.models import Size, blank_model
 from headwise.testing.vocabulary import make_vocabulary
 from headwise.text import Corpus
@@ -107,7 +107,7 @@ def random_calls(
                     Corpus.from_examples(given, "levels"),
                     RunOptions(full=True, seed=seed),
                 )
-                quiet = Listener(note=lambda _: None)
+                quiet = RunCallbacks(note=lambda _: None)
                 atlas = run_analyses(model, corpus, made, folder, options, quiet)
             for analysis in made:
                 if (

@@ -23,7 +23,7 @@ from headwise.experiments.reproduction.data import DATA_SETS, DataFolder
 from headwise.experiments.reproduction.schema import NotRunError
 from headwise.experiments.work import Report, silent
 from headwise.models import HeadModel
-from headwise.run import Listener, Run, RunOptions, Source
+from headwise.run import RunCallbacks, Run, RunOptions, Source
 from headwise.run.provenance import describe
 from headwise.text import Corpus, open_corpus
 from headwise.text.known_tasks import known_task
@@ -223,17 +223,17 @@ class ReproductionContext:
     ) -> xr.Dataset:
         # The folder's name holds the identity: an unfinished run there is the same run, and resumes.
         options = RunOptions(full=True, seed=self.seed, overwrite=True)
-        listener = Listener(self.report_progress, note=self.store.note)
-        with Run(Source(model, corpus), [analysis], folder, options, listener) as run:
+        callbacks = RunCallbacks(self.report_progress, note=self.store.note)
+        with Run(Source(model, corpus), [analysis], folder, options, callbacks) as run:
             # The reason under the empty name is that of the whole analysis.
             reasons = [items[""] for items in run.plan.dropped.values() if "" in items]
             if reasons:
-                run.forget()
+                run.job.finish()
                 raise NotRunError("; ".join(reasons))
             atlas = run.atlas()
             if run.failures:
                 raise UnexpectedError(*run.failures.values())
-            run.forget()
+            run.job.finish()
         return atlas[analysis.name]
 
     def stored_dataset(

@@ -172,8 +172,6 @@ def test_a_model_that_cannot_be_made_anew_stands_alone_and_that_is_said(
     atlas = run_analyses(
         model, CORPUS, analyses(), tmp_path / "run", callbacks=RunCallbacks(note=said.append)
     )
-    assert said == [
-        "No random-weights model for roles, token_pairs: It cannot be made anew."
-    ]
+    assert said == ["No random-weights model for roles, token_pairs: It cannot be made anew."]
     assert atlas["roles"].attrs["random_models"] == 0
     assert "random_bound" not in atlas["roles"]

@@ -23,7 +23,7 @@ from headwise.experiments.reproduction.data import DATA_SETS, DataFolder
 from headwise.experiments.reproduction.schema import NotRunError
 from headwise.experiments.work import Report, silent
 from headwise.models import HeadModel
-from headwise.run import RunCallbacks, Run, RunOptions, Source
+from headwise.run import Run, RunCallbacks, RunOptions, Source
 from headwise.run.provenance import describe
 from headwise.text import Corpus, open_corpus
 from headwise.text.known_tasks import known_task

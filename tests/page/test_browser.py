@@ -108,7 +108,7 @@ def test_a_stranger_finds_the_best_head_sees_it_its_likes_and_its_table(visit: A
 def test_the_card_tells_values_intervals_tests_and_definitions(visit: Any) -> None:
     tab = visit(f"#L{BEST[0]}H{BEST[1]}")
     tab.click("details[data-group=dependency] summary")
-    row = tab.inner_text("details[data-group=dependency] tr.sure >> nth=0")
+    row = tab.inner_text("details[data-group=dependency] tr.significant >> nth=0")
     assert re.search(
         r"obj.*0\.870\s+0\.840 to 0\.900\s+0\.390 best baseline\s+1e−12\s+1", row, re.S
     ), row
@@ -347,13 +347,18 @@ def test_three_models_stand_on_one_page_each_in_its_own_row(
     tab = visit("#L1H2", path)
     tab.click("details[data-group=change_surface] summary")
     tab.wait_for_selector(
-        "table.changes tr.sure"
+        "table.changes tr.significant"
     )  # it is filled once it has opened, and all at once
-    rows = [text.split("\t")[:2] for text in tab.locator("table.changes tr.sure").all_inner_texts()]
+    rows = [
+        text.split("\t")[:2]
+        for text in tab.locator("table.changes tr.significant").all_inner_texts()
+    ]
     assert rows == [["mass: first", "new"], ["mass: first", "newest"]]
     assert tab.locator("#card .models button").all_inner_texts() == names["model_all"]
     assert re.search(
-        r"of old\s+broad.*of new\s+to cls.*of newest\s+to cls", tab.inner_text("#card dl"), re.S
+        r"label in old\s+broad.*label in new\s+to cls.*label in newest\s+to cls",
+        tab.inner_text("#card dl"),
+        re.S,
     )
 
 
@@ -373,9 +378,11 @@ def test_two_models_stand_on_one_page_with_what_changed(
     tab.click("#what-changed-most td a.head")
     assert tab.inner_text("#card-title").startswith("L1H2")
     card = tab.inner_text("#card dl")
-    assert re.search(r"of old\s+broad: cls 0.20\s+of new\s+to cls: cls 0.20", card), card
+    assert re.search(r"label in old\s+broad: cls 0.20\s+label in new\s+to cls: cls 0.20", card), (
+        card
+    )
     tab.click("details[data-group=change_surface] summary")
-    row = tab.inner_text("table.changes tr.sure")
+    row = tab.inner_text("table.changes tr.significant")
     before = (
         compared()["change_surface"]["mass_mean"]
         .sel(model_all="old", layer=1, head=2, token_type="cls")
@@ -383,7 +390,7 @@ def test_two_models_stand_on_one_page_with_what_changed(
     )
     assert row.split("\t")[0] == "mass: cls"
     assert row.split("\t")[1:3] == [f"{before:.3f}", "0.800"]
-    assert tab.locator("table.changes tr.sure").count() == 1
+    assert tab.locator("table.changes tr.significant").count() == 1
     assert "new: " in tab.inner_text("#card select")
     assert tab.locator("#card .models button").all_inner_texts() == [
         "old",

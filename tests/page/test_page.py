@@ -381,7 +381,7 @@ def test_what_does_not_apply_is_named_once_at_the_end() -> None:
         title="x", absent=["surface (position=1): a causal model cannot look ahead."]
     )
     assert page.count("a causal model cannot look ahead") == 1
-    assert page.index("What does not apply</h2>") < page.index("a causal model cannot look ahead")
+    assert page.index("Not computed</h2>") < page.index("a causal model cannot look ahead")
 
 
 def test_a_figure_of_thousands_of_points_is_a_bitmap_where_that_is_smaller(tmp_path: Path) -> None:

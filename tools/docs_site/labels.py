@@ -9,25 +9,25 @@ from headwise.atlas import behaviours, describe
 def page() -> str:
     """Return the page as Markdown."""
     labels = [
-        (f"`{short}`", label, category) for label, (category, short) in describe.WORDS.items()
+        (f"`{short}`", label, category) for label, (category, short) in describe.LABELS.items()
     ]
     labels.append(("`obj`, `det`, …", "a dependency relation", "syntax"))
     limits = [
         (
             "share of its attention on one target, above what a uniform head gives",
-            f"{behaviours.LEAST_SHARE}",
+            f"{behaviours.MIN_SHARE}",
         ),
         (
             "margin over the best baseline, for a relation or antecedents",
-            f"{behaviours.LEAST_MARGIN}",
+            f"{behaviours.MIN_MARGIN}",
         ),
-        ("share of its attention on a repeated sequence", f"{behaviours.LEAST_REPEAT}"),
-        ("share of a needle's tokens", f"{behaviours.LEAST_RETRIEVAL}"),
-        ("copying, by its weights", f"{behaviours.LEAST_COPYING}"),
+        ("share of its attention on a repeated sequence", f"{behaviours.MIN_REPEAT}"),
+        ("share of a needle's tokens", f"{behaviours.MIN_RETRIEVAL}"),
+        ("copying, by its weights", f"{behaviours.MIN_COPYING}"),
         ("level of every test, after correction", f"{behaviours.LEVEL}"),
         (
             "`broad`: from this to that share of the entropy of a uniform head",
-            f"{behaviours.BROAD} to {behaviours.UNIFORM}",
+            f"{behaviours.MIN_BROAD_ENTROPY} to {behaviours.MAX_BROAD_ENTROPY}",
         ),
     ]
     return (
@@ -43,7 +43,7 @@ def page() -> str:
                 "A category is a colour of the grid.",
                 table(
                     ("category", "a head of this category"),
-                    [(f"`{category}`", text) for category, text in describe.KINDS.items()],
+                    [(f"`{category}`", text) for category, text in describe.LABEL_GROUPS.items()],
                 ),
                 "## Thresholds behind the labels",
                 table(("threshold", "value"), limits),

@@ -1,4 +1,4 @@
-"""The card of one head: all that is known of it."""
+"""The card of one head: all its measures."""
 
 from __future__ import annotations
 
@@ -8,58 +8,44 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from headwise.atlas.describe import TOLD, describe_heads
+from headwise.atlas.describe import CARD_COLUMNS, describe_heads
 from headwise.atlas.tables import ITEM, LEADING_MEASURES, per_head
 from headwise.core.display import NotebookDisplay, view_of
 from headwise.core.errors import ParameterError
 from headwise.core.labels import head_name
 
-_SHOWN: dict[str, Any] = {
+_TABLE_FORMAT: dict[str, Any] = {
     "float_format": "{:.3f}".format,
     "formatters": dict.fromkeys(("n", "rank"), "{:,.0f}".format),
 }
 
 
-def _place(datasets: Mapping[str, xr.Dataset]) -> dict[str, str]:
-    """What its layer may see, and whose keys and values it shares, where models differ in that."""
-    names = {"layer_kind": "layer sees", "kv_group": "key/value group"}
-    return {
-        words: str(data[name].values)
-        for name, words in names.items()
-        for data in datasets.values()
-        if name in data.coords and not data[name].ndim
-    }
-
-
 class HeadCard(NotebookDisplay):
-    """One head: every measure of every analysis at its place, with count and interval, and its rank
-    among all heads (1 is the highest).
+    """One head: every measure of every analysis, with count, interval and rank among all heads.
 
-    `does` says what it does in a word, with what was found; `short()` the measures in which it
-    stands out; `table` has all measures; `datasets` everything, curves too, as labelled arrays."""
+    `does` has its label and what was measured; `short()` the measures in which it stands out;
+    `table` all measures (rank 1 is the highest); `datasets` everything, curves too, as labelled
+    arrays.
+    """
 
     def __init__(
         self, datasets: Mapping[str, xr.Dataset], size: tuple[int, int], layer: int, head: int
     ) -> None:
         self.name = head_name(layer, head)
-        self.layer, self.head = layer, head
-        self.datasets = {
-            name: data.sel(layer=layer, head=head)
-            for name, data in datasets.items()
-            if {"layer", "head"} <= set(data.dims)
-        }
-        told = describe_heads(datasets, *size).set_index("name").loc[self.name]
-        self.does = {name: told[name] for name in TOLD if told[name]}
-        self.does |= _place(self.datasets)
-        frame = per_head(datasets)
-        ranks = frame.groupby(ITEM, sort=False)["value"].rank(ascending=False, method="min")
-        here = (frame["layer"] == layer) & (frame["head"] == head)
-        self.table = (
-            frame[here]
-            .assign(rank=ranks[here])
-            .drop(columns=["layer", "head"])
-            .reset_index(drop=True)
-        )
+        self.layer = layer
+        self.head = head
+        self.datasets = {}
+        for group, dataset in datasets.items():
+            if {"layer", "head"} <= set(dataset.dims):
+                self.datasets[group] = dataset.sel(layer=layer, head=head)
+        description = describe_heads(datasets, *size).set_index("name").loc[self.name]
+        self.does = {name: description[name] for name in CARD_COLUMNS if description[name]}
+        self.does |= _layer_facts(self.datasets)
+        all_heads = per_head(datasets)
+        ranks = all_heads.groupby(ITEM, sort=False)["value"].rank(ascending=False, method="min")
+        is_this_head = (all_heads["layer"] == layer) & (all_heads["head"] == head)
+        table = all_heads[is_this_head].assign(rank=ranks[is_this_head])
+        self.table = table.drop(columns=["layer", "head"]).reset_index(drop=True)
 
     def __getitem__(self, key: tuple[str, str] | tuple[str, str, str]) -> float:
         """`card["surface", "entropy"]` or `card["surface", "mass", "sep"]`."""
@@ -76,25 +62,27 @@ class HeadCard(NotebookDisplay):
         return float(rows["value"].iloc[0])
 
     def __repr__(self) -> str:
-        told = [f"{name}: {text}" for name, text in self.does.items()]
+        lines = [f"<headwise head {self.name}>"]
+        lines += [f"{name}: {text}" for name, text in self.does.items()]
         short = self.short()
         if len(short):
-            told.append(
-                f"Where it ranks highest among all heads, of {len(self.table):,} numbers (`.table` has all):"
+            lines.append(
+                f"Where it ranks highest among all heads, of {len(self.table):,} numbers "
+                "(`.table` has all):"
             )
-            told.append(short.to_string(index=False, **_SHOWN))
-        return "\n".join([f"<headwise head {self.name}>", *told])
+            lines.append(short.to_string(index=False, **_TABLE_FORMAT))
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return str(view_of(self).html)
 
     def short(self, count: int = 10) -> pd.DataFrame:
-        """The measures in which this head ranks highest among all heads, at most one label of each.
+        """Return the measures in which this head ranks highest, at most one item of each.
 
         Parameters
         ----------
         count : int, default 10
-            At most so many.
+            The most rows to return.
         """
         rows = self.table[self.table["value"].notna() & (self.table["value"] != 0)]
         is_leading = []
@@ -103,3 +91,13 @@ class HeadCard(NotebookDisplay):
         ranked = rows[is_leading].sort_values("rank", kind="stable")
         best = ranked.drop_duplicates(["analysis", "variable"])
         return best.head(count).drop(columns=["n"])
+
+
+def _layer_facts(datasets: Mapping[str, xr.Dataset]) -> dict[str, str]:
+    """Return what the layer may attend to and whose keys the head shares, where models differ."""
+    facts = {}
+    for coordinate, name in (("layer_kind", "layer sees"), ("kv_group", "key/value group")):
+        for dataset in datasets.values():
+            if coordinate in dataset.coords and not dataset[coordinate].ndim:
+                facts[name] = str(dataset[coordinate].values)
+    return facts

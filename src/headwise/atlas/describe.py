@@ -1,5 +1,5 @@
-"""What each head does, in one line: a word for it, and behind the word what each analysis found,
-with its number and what it is measured against."""
+"""What each head does, in one row: its label, and behind it what each analysis measured, with the
+baselines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import xarray as xr
 from headwise.atlas import behaviours
 from headwise.core.labels import head_name, labels_of
 
-SHOWN_SHARE = 0.1  # smaller shares of attention are not worth a word
+MIN_SHOWN_SHARE = 0.1  # smaller shares of attention are not listed
 MOST_RELATIONS = 3
 ANTECEDENTS = "antecedents"
 FIRST = "first"
-Cells = dict[tuple[int, ...], list[str]]  # what is said of a head, by (layer, head)
-TOLD = ("does", "attention", "finds", "roles", "maps")  # what a card says first
+TextsByHead = dict[tuple[int, ...], list[str]]  # what is said of a head, by (layer, head)
+CARD_COLUMNS = ("does", "attention", "finds", "roles", "maps")  # what a card says first
 COLUMNS = (
     "layer",
     "head",
@@ -31,8 +31,8 @@ COLUMNS = (
     "roles",
     "maps",
 )
-# What the words for heads have in common, and what each kind means to a reader.
-KINDS = {
+# The groups of labels (column `kind`), and what each means to a reader.
+LABEL_GROUPS = {
     "syntax": "on this dependency relation it beats every baseline (a fixed offset, uniform attention, the first word) "
     "by 10 points or more, after correction (of several relations, on the one with the largest margin); in bold, the "
     "best head for it",
@@ -44,8 +44,8 @@ KINDS = {
     "copying": "by its weights it writes the token that it reads",
     "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
     "attention",
-    "sink": "the first token, whatever it is, gets more than half of its attention: it rests; below, where the rest of "
-    "its attention goes",
+    "sink": "the first token, whatever it is, gets more than half of its attention; below, where its attention goes "
+    "excluding that token",
     "cls": "the opening token gets more than half of its attention",
     "sep": "the closing token gets more than half of its attention",
     "delimiters": "full stops and commas (stops), or these with the first and the closing token (delim), get more than "
@@ -53,9 +53,9 @@ KINDS = {
     "broad": "its attention has four fifths or more of the entropy of a uniform head, and is not uniform",
     "other": "none of these",
 }
-# Every word but the relations, which are words of the kind `syntax`: its kind, and how a grid
-# writes it.
-WORDS = {
+# Every label but the relations, which are of the group `syntax`: its group, and its short form in a
+# grid.
+LABELS: dict[str, tuple[str, str]] = {
     ANTECEDENTS: ("coreference", "antec."),
     "previous token": ("position", "prev"),
     "next token": ("position", "next"),
@@ -70,243 +70,278 @@ WORDS = {
     "to sep": ("sep", "sep"),
     "to punct": ("delimiters", "stops"),
     behaviours.DELIMITERS: ("delimiters", "delim"),
-    behaviours.BROADLY: ("broad", "broad"),
+    behaviours.BROAD_LABEL: ("broad", "broad"),
     behaviours.OTHER: ("other", "–"),
 }
-SHORT = {word: short for word, (_, short) in WORDS.items()}
-# Words for what a head was found to do, which no relation replaces.
-FOUND = (behaviours.INDUCTION, behaviours.DUPLICATE, behaviours.RETRIEVAL)
+SHORT_LABELS = {label: short for label, (_, short) in LABELS.items()}
+# Labels from dedicated tests, which the label `antecedents` does not replace.
+TESTED = (behaviours.INDUCTION, behaviours.DUPLICATE, behaviours.RETRIEVAL)
 
 
 def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> pd.DataFrame:
-    """One row for each head, from what there is of `surface`, `dependency`, `coreference`,
-    `frames`, `roles`, `patterns`, `induction`, `retrieval` and `circuits`.
+    """Return one row for each head, from the groups that describe heads.
+
+    These are `surface`, `dependency`, `coreference`, `frames`, `roles`, `patterns`, `induction`,
+    `retrieval` and `circuits`, as far as they are there.
 
     Returns
     -------
     DataFrame
-        `layer`, `head`, `name` (`L7H9`); `does`: one word. What the head finds comes first, for a
-        head with nothing to find rests on delimiters or on the first token: what it does on
-        repeated sequences, else the relation it follows best, else `antecedents`; where it finds
-        nothing, where its attention goes (see `headwise.atlas.behaviours.head_labels`); `kind` of
-        that word, one of `KINDS`; `best`: whether it is the best head of that relation; `looks`:
-        where its attention goes, in one word (of a `sink`, where the rest of it goes); `attention`:
-        the token types and neighbouring positions that get at least a tenth of its attention, each
-        with its mean share (a token counts for its type and for its position, so shares of both
-        sorts overlap), and of a head that rests on the first token the same without that; `finds`:
-        up to three dependency relations on which the head beats every baseline by 10 points or
-        more, antecedents where it beats every baseline by as much, frame elements where it stands
-        out from the same words unlinked and from random heads, all after correction, with score and
-        baseline; `roles`: the roles it has after correction; `maps`: the kind that more than half
-        of its maps are of, by the lower end of the interval.
+        - `layer`, `head`, `name` (`L7H9`);
+        - `does`: the label. What the head finds comes first, because a head with nothing to find
+          attends to delimiters or to the first token: what it does on repeated sequences, else the
+          relation it follows best, else `antecedents`; where it finds nothing, where its attention
+          goes (see `headwise.atlas.behaviours.head_labels`);
+        - `kind`: the group of that label, one of `LABEL_GROUPS`;
+        - `best`: whether it is the best head of that relation;
+        - `looks`: where its attention goes, as a label (of a `sink`, excluding the first token);
+        - `attention`: the token types and neighbouring positions that get at least a tenth of its
+          attention, each with its mean share (a token counts for its type and for its position, so
+          shares of both overlap), and of a sink head the same excluding the first token;
+        - `finds`: up to three dependency relations on which the head beats every baseline by 10
+          points or more, antecedents where it beats every baseline by as much, frame elements where
+          it stands out from the same words unlinked and from random heads, all after correction,
+          with score and baseline;
+        - `roles`: the roles it has after correction;
+        - `maps`: the pattern of more than half of its maps, by the lower end of the interval.
     """
-    known = {
-        name: datasets[name]
-        for name, (_, needed) in FINDERS.items()
-        if name in datasets and all(variable in datasets[name] for variable in needed)
-    }
-    labels = behaviours.head_labels(known, layers, heads)
-    looks = behaviours.head_labels(
-        {"surface": known["surface"]} if "surface" in known else {}, layers, heads
-    )
-    if "surface" in known:
-        rests = (looks == behaviours.SINK) & (labels == behaviours.SINK)
-        looks = np.where(rests, behaviours.rest_labels(known["surface"]), looks)
-    cells = {name: FINDERS[name][0](dataset) for name, dataset in known.items()}
-    # The same token by two names: of a decoder it is the first, of an encoder its opening token.
-    decoder = "surface" in known and behaviours.is_decoder(known["surface"])
-    twice, kept = (("cls", "delimiter"), "first") if decoder else (("first", "sink"), "cls")
-    cells["roles"] = {
-        place: [role for role in own if role not in twice or kept not in own]
-        for place, own in cells.get("roles", {}).items()
-    }
-    best_heads = _best_heads(known["dependency"]) if "dependency" in known else {}
+    usable = {}
+    for name, (_, needed_variables) in DESCRIBERS.items():
+        if name in datasets and all(needed in datasets[name] for needed in needed_variables):
+            usable[name] = datasets[name]
+    labels = behaviours.head_labels(usable, layers, heads)
+    looks = _attention_labels(usable, labels)
+    texts = {name: DESCRIBERS[name][0](dataset) for name, dataset in usable.items()}
+    texts["roles"] = _without_synonyms(texts.get("roles", {}), usable.get("surface"))
+    best_heads = {}
+    if "dependency" in usable:
+        best_heads = _best_heads(usable["dependency"])
+
     rows = []
     for place in np.ndindex(layers, heads):
-        found = {name: cells.get(name, {}).get(place, []) for name in FINDERS}
-        does = str(labels[place])
-        if (
-            found["coreference"] and does in WORDS and does not in FOUND
-        ):  # where it looks gives way to what it finds
-            does = ANTECEDENTS
-        best = best_heads.get(does) == place
-        order = ("induction", "retrieval", "dependency", "coreference", "frames", "circuits")
-        finds = [text for name in order for text in found[name]]
-        texts = (found["surface"], finds, found["roles"], found["patterns"])
-        kind, _ = WORDS.get(does, ("syntax", does))
-        told = (does, kind, best, str(looks[place]), *map(", ".join, texts))
-        rows.append((*place, head_name(*place), *told))
+        head_texts = {name: texts.get(name, {}).get(place, []) for name in DESCRIBERS}
+        label = str(labels[place])
+        is_relation = label not in LABELS
+        if head_texts["coreference"] and not is_relation and label not in TESTED:
+            label = ANTECEDENTS
+        label_group = "syntax"
+        if label in LABELS:
+            label_group, _ = LABELS[label]
+        finds = []
+        for name in ("induction", "retrieval", "dependency", "coreference", "frames", "circuits"):
+            finds += head_texts[name]
+        row = (
+            *place,
+            head_name(*place),
+            label,
+            label_group,
+            best_heads.get(label) == place,
+            str(looks[place]),
+            ", ".join(head_texts["surface"]),
+            ", ".join(finds),
+            ", ".join(head_texts["roles"]),
+            ", ".join(head_texts["patterns"]),
+        )
+        rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _attention(surface: xr.Dataset) -> Cells:
-    planes = _planes(surface)
-    rest = _planes(surface, "_rest") if "mass_rest" in surface else {}
-    cells: Cells = {}
+def _attention_labels(datasets: Mapping[str, xr.Dataset], labels: np.ndarray) -> np.ndarray:
+    """Return where the attention of each head goes, as labels; of sinks, excluding the sink."""
+    if "surface" not in datasets:
+        return behaviours.head_labels({}, *labels.shape)
+    surface = datasets["surface"]
+    looks = behaviours.head_labels({"surface": surface}, *labels.shape)
+    is_sink = (looks == behaviours.SINK) & (labels == behaviours.SINK)
+    return np.where(is_sink, behaviours.labels_without_sink(surface), looks)
+
+
+def _without_synonyms(roles: TextsByHead, surface: xr.Dataset | None) -> TextsByHead:
+    """Leave out roles that name the same token as another: of a decoder the opening token is the
+    first token, of an encoder the first token is its opening token."""
+    if surface is not None and behaviours.is_decoder(surface):
+        synonyms = ("cls", "delimiter")
+        usual_name = "first"
+    else:
+        synonyms = ("first", "sink")
+        usual_name = "cls"
+    roles_by_head = {}
+    for place, names in roles.items():
+        if usual_name in names:
+            names = [name for name in names if name not in synonyms]
+        roles_by_head[place] = names
+    return roles_by_head
+
+
+def _describe_attention(surface: xr.Dataset) -> TextsByHead:
+    shares = _shares_by_name(surface)
+    shares_without_sink = {}
+    if "mass_rest" in surface:
+        shares_without_sink = _shares_by_name(surface, "_rest")
+    texts: TextsByHead = {}
     for place in np.ndindex(*surface["max_weight"].shape):
-        cells[place] = _shown(planes, place)
-        if rest and FIRST in planes and planes[FIRST][place] > behaviours.LEAST_SHARE:
-            left = ", ".join(_shown(rest, place)) or "spread"
-            cells[place].append(f"without the first token: {left}")
-    return cells
+        texts[place] = _largest_shares(shares, place)
+        is_sink = FIRST in shares and shares[FIRST][place] > behaviours.MIN_SHARE
+        if shares_without_sink and is_sink:
+            largest = ", ".join(_largest_shares(shares_without_sink, place)) or "spread"
+            texts[place].append(f"without the first token: {largest}")
+    return texts
 
 
-def _planes(surface: xr.Dataset, suffix: str = "") -> dict[str, np.ndarray]:
-    """Shares of attention, `[layer, head]`, by the name a reader knows."""
-    known = {
-        words: FIRST if words == behaviours.SINK else name
-        for name, words in behaviours.TYPES.items()
-    }
-    found = behaviours.shares(surface, suffix)
-    return {
-        known.get(name, name): array.transpose("layer", "head").values
-        for name, array in found.items()
-    }
+def _shares_by_name(surface: xr.Dataset, suffix: str = "") -> dict[str, np.ndarray]:
+    """Return the shares of attention, `[layer, head]`, by position or token type."""
+    type_by_label = {label: token_type for token_type, label in behaviours.TYPES.items()}
+    type_by_label[behaviours.SINK] = FIRST
+    shares = {}
+    for label, share in behaviours.attention_shares(surface, suffix).items():
+        shares[type_by_label.get(label, label)] = share.transpose("layer", "head").values
+    return shares
 
 
-def _shown(planes: Mapping[str, np.ndarray], place: tuple[int, ...]) -> list[str]:
-    """The shares worth a word, the largest first; one that is not defined has no place."""
-    shown = [
-        (float(plane[place]), name) for name, plane in planes.items() if plane[place] >= SHOWN_SHARE
-    ]
-    return [f"{name} {share:.2f}" for share, name in sorted(shown, reverse=True)]
+def _largest_shares(shares: Mapping[str, np.ndarray], place: tuple[int, ...]) -> list[str]:
+    """Return the shares of one head worth listing, the largest first."""
+    large = []
+    for name, values in shares.items():
+        # A share that is not defined (NaN) is not listed.
+        if values[place] >= MIN_SHOWN_SHARE:
+            large.append((float(values[place]), name))
+    return [f"{name} {share:.2f}" for share, name in sorted(large, reverse=True)]
 
 
-def _relations(dependency: xr.Dataset) -> Cells:
-    """Up to three relations that each head follows, the largest margin first."""
-    margins = behaviours.sure_margins(dependency)
-    accuracy, margin = dependency["accuracy"].transpose(*margins.dims).values, margins.values
-    baseline = behaviours.bar(dependency).transpose("direction", "relation").values
-    called = np.full(baseline.shape, "offset", dtype=object)
+def _describe_relations(dependency: xr.Dataset) -> TextsByHead:
+    """Return up to three relations that each head follows, the largest margin first."""
+    margins = behaviours.significant_margins(dependency)
+    accuracy = dependency["accuracy"].transpose(*margins.dims).values
+    baseline = behaviours.best_baseline(dependency).transpose("direction", "relation").values
+    baseline_name = np.full(baseline.shape, "offset", dtype=object)
     if "bar_name" in dependency:
-        called = dependency["bar_name"].transpose("direction", "relation").values
+        baseline_name = dependency["bar_name"].transpose("direction", "relation").values
     names = labels_of(dependency, "relation")
-    cells: Cells = {}
-    for layer, head in np.ndindex(*margin.shape[1:3]):
-        own = margin[:, layer, head]
-        for relation in np.argsort(-own.max(0), kind="stable")[:MOST_RELATIONS]:
-            if own[:, relation].max() >= behaviours.LEAST_MARGIN:
-                direction = int(own[:, relation].argmax())
-                score, offset = (
-                    accuracy[direction, layer, head, relation],
-                    baseline[direction, relation],
-                )
-                rule = called[direction, relation]
-                text = f"{names[relation]} {100 * score:.0f} % ({rule} {100 * offset:.0f} %)"
-                cells.setdefault((layer, head), []).append(text)
-    return cells
+    texts: TextsByHead = {}
+    n_layers, n_heads = margins.shape[1:3]
+    for layer, head in np.ndindex(n_layers, n_heads):
+        head_margins = margins.values[:, layer, head]
+        for relation in np.argsort(-head_margins.max(0), kind="stable")[:MOST_RELATIONS]:
+            if head_margins[:, relation].max() < behaviours.MIN_MARGIN:
+                continue
+            direction = int(head_margins[:, relation].argmax())
+            score = 100 * accuracy[direction, layer, head, relation]
+            rule_score = 100 * baseline[direction, relation]
+            rule = baseline_name[direction, relation]
+            text = f"{names[relation]} {score:.0f} % ({rule} {rule_score:.0f} %)"
+            texts.setdefault((layer, head), []).append(text)
+    return texts
 
 
 def _best_heads(dependency: xr.Dataset) -> dict[str, tuple[int, int]]:
-    """The head that follows each relation best, where one does so significantly."""
-    places = zip(
-        dependency["best_layer"].values.tolist(),
-        dependency["best_head"].values.tolist(),
-        strict=True,
-    )
-    certain = (dependency["best_p_adjusted"] < behaviours.LEVEL).values
-    names = labels_of(dependency, "relation")
-    return {name: place for name, place, sure in zip(names, places, certain, strict=True) if sure}
+    """Return the head that follows each relation best, where one does so significantly."""
+    best_layer = dependency["best_layer"].values.tolist()
+    best_head = dependency["best_head"].values.tolist()
+    significant = (dependency["best_p_adjusted"] < behaviours.LEVEL).values
+    best = {}
+    for number, relation in enumerate(labels_of(dependency, "relation")):
+        if significant[number]:
+            best[relation] = (best_layer[number], best_head[number])
+    return best
 
 
-def _antecedents(coreference: xr.Dataset) -> Cells:
-    of_all = coreference.sel(mention_type="all")
-    (accuracy,) = _by_head(of_all, "accuracy")
-    rule = float(of_all["baseline_accuracy"].max())
-    certain = (
-        (of_all["p_adjusted"] < behaviours.LEVEL).all("baseline").transpose("layer", "head").values
-    )
-    found = certain & (np.nan_to_num(accuracy) - rule >= behaviours.LEAST_MARGIN)
-    return _said(
-        found, lambda at: f"{ANTECEDENTS} {100 * accuracy[at]:.0f} % (best rule {100 * rule:.0f} %)"
-    )
+def _describe_antecedents(coreference: xr.Dataset) -> TextsByHead:
+    all_mentions = coreference.sel(mention_type="all")
+    (accuracy,) = _by_head(all_mentions, "accuracy")
+    best_rule = float(all_mentions["baseline_accuracy"].max())
+    significant = (all_mentions["p_adjusted"] < behaviours.LEVEL).all("baseline")
+    significant = significant.transpose("layer", "head").values
+    finds = significant & (np.nan_to_num(accuracy) - best_rule >= behaviours.MIN_MARGIN)
+    rule_text = f"(best rule {100 * best_rule:.0f} %)"
+    return _texts_where(finds, lambda at: f"{ANTECEDENTS} {100 * accuracy[at]:.0f} % {rule_text}")
 
 
-def _repeats(induction: xr.Dataset) -> Cells:
-    cells: Cells = {}
-    for measure, word in reversed(behaviours.REPEATS.items()):
-        if measure in induction and f"{measure}_p_adjusted" in induction:
-            score, p = _by_head(induction, measure, f"{measure}_p_adjusted")
-            told = _scored(
-                f"{word} on repeats",
-                score,
-                (p < behaviours.LEVEL) & (score >= behaviours.LEAST_REPEAT),
-            )
-            for place, texts in told.items():
-                cells.setdefault(place, []).extend(texts)
-    return cells
+def _describe_repeats(induction: xr.Dataset) -> TextsByHead:
+    texts: TextsByHead = {}
+    for measure, label in reversed(behaviours.REPEATS.items()):
+        if measure not in induction or f"{measure}_p_adjusted" not in induction:
+            continue
+        score, p_adjusted = _by_head(induction, measure, f"{measure}_p_adjusted")
+        passes = (p_adjusted < behaviours.LEVEL) & (score >= behaviours.MIN_REPEAT)
+        for place, head_texts in _scores_where(passes, f"{label} on repeats", score).items():
+            texts.setdefault(place, []).extend(head_texts)
+    return texts
 
 
-def _retrieval(retrieval: xr.Dataset) -> Cells:
+def _describe_retrieval(retrieval: xr.Dataset) -> TextsByHead:
     (score,) = _by_head(retrieval, "score")
-    return _scored(
-        "retrieval of needles", score, np.nan_to_num(score) >= behaviours.LEAST_RETRIEVAL
-    )
+    passes = np.nan_to_num(score) >= behaviours.MIN_RETRIEVAL
+    return _scores_where(passes, "retrieval of needles", score)
 
 
-def _copying(circuits: xr.Dataset) -> Cells:
-    score, p = _by_head(circuits, "ov_copying", "ov_copying_p_adjusted")
-    return _scored(
-        "copying by weights", score, (p < behaviours.LEVEL) & (score >= behaviours.LEAST_COPYING)
-    )
+def _describe_copying(circuits: xr.Dataset) -> TextsByHead:
+    score, p_adjusted = _by_head(circuits, "ov_copying", "ov_copying_p_adjusted")
+    passes = (p_adjusted < behaviours.LEVEL) & (score >= behaviours.MIN_COPYING)
+    return _scores_where(passes, "copying by weights", score)
 
 
-def _frames(frames: xr.Dataset) -> Cells:
-    score, expected, found = _by_head(frames, "score", "expected", "stands_out")
-    return _said(
-        found.astype(bool),
+def _describe_frames(frames: xr.Dataset) -> TextsByHead:
+    score, expected, stands_out = _by_head(frames, "score", "expected", "stands_out")
+    return _texts_where(
+        stands_out.astype(bool),
         lambda at: f"frame elements {score[at]:.2f} (expected {expected[at]:.2f})",
     )
 
 
-def _roles(roles: xr.Dataset) -> Cells:
+def _describe_roles(roles: xr.Dataset) -> TextsByHead:
     names = labels_of(roles, "role")
-    has = _by_head(roles, "has_role_adjusted")[0].astype(bool)
-    cells = _said(has, lambda at: names[at[2]])
-    if "has_role_rest" in roles:  # of heads that rest on the first token, what they are without it
-        rest = _by_head(roles, "has_role_rest")[0].astype(bool) & ~has
-        for place, found in _said(rest, lambda at: names[at[2]]).items():
-            cells.setdefault(place, []).append(f"without the first token: {', '.join(found)}")
-    return cells
+    (has_role,) = _by_head(roles, "has_role_adjusted")
+    has_role = has_role.astype(bool)
+    texts = _texts_where(has_role, lambda at: names[at[2]])
+    if "has_role_rest" in roles:
+        # Sink heads have other roles when the first token is excluded.
+        (has_role_without_sink,) = _by_head(roles, "has_role_rest")
+        additional = has_role_without_sink.astype(bool) & ~has_role
+        for place, role_names in _texts_where(additional, lambda at: names[at[2]]).items():
+            text = f"without the first token: {', '.join(role_names)}"
+            texts.setdefault(place, []).append(text)
+    return texts
 
 
-def _maps(patterns: xr.Dataset) -> Cells:
+def _describe_maps(patterns: xr.Dataset) -> TextsByHead:
     names = labels_of(patterns, "pattern")
     share, low = _by_head(patterns, "proportion", "proportion_low")
-    return _said(
-        np.nan_to_num(low) > behaviours.LEAST_SHARE,
+    return _texts_where(
+        np.nan_to_num(low) > behaviours.MIN_SHARE,
         lambda at: f"{names[at[2]]} {100 * share[at]:.0f} %",
     )
 
 
 def _by_head(dataset: xr.Dataset, *names: str) -> list[np.ndarray]:
-    """Variables as `[layer, head, ...]`."""
+    """Return variables as `[layer, head, ...]`."""
     return [dataset[name].transpose("layer", "head", ...).values for name in names]
 
 
-def _scored(words: str, score: np.ndarray, where: np.ndarray) -> Cells:
-    return _said(where, lambda at: f"{words} {score[at]:.2f}")
+def _scores_where(passes: np.ndarray, name: str, score: np.ndarray) -> TextsByHead:
+    """Return the name and the score of every head that passes."""
+    return _texts_where(passes, lambda at: f"{name} {score[at]:.2f}")
 
 
-def _said(where: np.ndarray, words: Callable[[tuple[int, ...]], str]) -> Cells:
-    """The words for every place `[layer, head, ...]` where something was found, by head."""
-    cells: Cells = {}
-    for at in map(tuple, np.argwhere(where).tolist()):
-        cells.setdefault((at[0], at[1]), []).append(words(at))
-    return cells
+def _texts_where(passes: np.ndarray, text_of: Callable[[tuple[int, ...]], str]) -> TextsByHead:
+    """Return the texts of every index `[layer, head, ...]` that passes, by head."""
+    texts: TextsByHead = {}
+    for index in np.argwhere(passes).tolist():
+        layer, head = index[:2]
+        texts.setdefault((layer, head), []).append(text_of(tuple(index)))
+    return texts
 
 
-# What is said of each group, and what must be in it; one without that (of another version, a part)
-# is passed over.
+# What describes heads by each group, and the variables it needs; a group without them (of another
+# version, a part of one) is passed over.
 BEST = ("best_layer", "best_head", "best_margin", "best_p_adjusted")
-FINDERS: dict[str, tuple[Callable[[xr.Dataset], Cells], tuple[str, ...]]] = {
-    "surface": (_attention, ("position", "mass", "max_weight")),
-    "dependency": (_relations, ("accuracy", "p_adjusted", "baseline_possible", *BEST)),
-    "coreference": (_antecedents, ("accuracy", "p_adjusted", "baseline_accuracy")),
-    "frames": (_frames, ("score", "expected", "stands_out")),
-    "roles": (_roles, ("has_role_adjusted",)),
-    "patterns": (_maps, ("proportion", "proportion_low")),
-    "induction": (_repeats, ("prefix_matching", "prefix_matching_p_adjusted")),
-    "retrieval": (_retrieval, ("score",)),
-    "circuits": (_copying, ("ov_copying", "ov_copying_p_adjusted")),
+DESCRIBERS: dict[str, tuple[Callable[[xr.Dataset], TextsByHead], tuple[str, ...]]] = {
+    "surface": (_describe_attention, ("position", "mass", "max_weight")),
+    "dependency": (_describe_relations, ("accuracy", "p_adjusted", "baseline_possible", *BEST)),
+    "coreference": (_describe_antecedents, ("accuracy", "p_adjusted", "baseline_accuracy")),
+    "frames": (_describe_frames, ("score", "expected", "stands_out")),
+    "roles": (_describe_roles, ("has_role_adjusted",)),
+    "patterns": (_describe_maps, ("proportion", "proportion_low")),
+    "induction": (_describe_repeats, ("prefix_matching", "prefix_matching_p_adjusted")),
+    "retrieval": (_describe_retrieval, ("score",)),
+    "circuits": (_describe_copying, ("ov_copying", "ov_copying_p_adjusted")),
 }

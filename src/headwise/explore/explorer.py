@@ -16,7 +16,7 @@ import torch
 
 from headwise.analyses.attribution.contributions import head_contributions
 from headwise.atlas import Atlas
-from headwise.atlas.describe import SHORT, TOLD
+from headwise.atlas.describe import CARD_COLUMNS, SHORT_LABELS
 from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import InputError, ParameterError
 from headwise.core.labels import existing_heads, head_name
@@ -172,8 +172,8 @@ class Explorer:
         ]
         for row in atlas.describe().to_dict("records"):
             words[row["layer"]][row["head"]] = {
-                "word": SHORT.get(row["does"], row["does"]),
-                **{name: str(row[name] or "") for name in TOLD},
+                "word": SHORT_LABELS.get(row["does"], row["does"]),
+                **{name: str(row[name] or "") for name in CARD_COLUMNS},
             }
         return words
 

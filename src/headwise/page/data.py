@@ -19,7 +19,7 @@ import xarray as xr
 
 from headwise.atlas import Atlas
 from headwise.atlas.behaviours import OTHER
-from headwise.atlas.describe import KINDS, SHORT, TOLD
+from headwise.atlas.describe import CARD_COLUMNS, LABEL_GROUPS, SHORT_LABELS
 from headwise.page.compared import WORDS, models_of, words_of
 from headwise.page.measures import Measure, group_order, head_measures
 from headwise.page.sample import Sample
@@ -120,7 +120,7 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
             }
             for name in sorted(atlas, key=group_order)
         },
-        "kinds": KINDS,
+        "kinds": LABEL_GROUPS,
         **_heads(atlas, notes),
         **measured,
         **_distances(atlas),
@@ -216,11 +216,11 @@ def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
     heads: list[dict[str, Any]] = [
         {
             "name": row["name"],
-            "word": SHORT.get(row["does"], row["does"]),
+            "word": SHORT_LABELS.get(row["does"], row["does"]),
             "kind": row["kind"],
-            **({"below": SHORT.get(row["below"], row["below"])} if row["below"] else {}),
+            **({"below": SHORT_LABELS.get(row["below"], row["below"])} if row["below"] else {}),
             **({"best": 1} if row["best"] else {}),
-            **{name: row[name] for name in TOLD if row[name]},
+            **{name: row[name] for name in CARD_COLUMNS if row[name]},
             **({"models": row["models"]} if "models" in row else {}),
         }
         for row in described(atlas).to_dict("records")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from headwise.atlas import Atlas
-from headwise.atlas.behaviours import shares
+from headwise.atlas.behaviours import attention_shares
 from headwise.core.failures import Failure
 from headwise.core.files import sweep
 from headwise.core.labels import head_name
@@ -238,7 +238,9 @@ def highlights(atlas: Atlas) -> list[tuple[str, str]]:
     """The head that goes furthest in each measure a reader asks for first, in words."""
     frames = {name: atlas.to_dataframe(name) for name in ("surface", "offsets") if name in atlas}
     found = []
-    opening = "cls" if "surface" in atlas and "to cls" in shares(atlas["surface"]) else "first"
+    opening = (
+        "cls" if "surface" in atlas and "to cls" in attention_shares(atlas["surface"]) else "first"
+    )
     for (analysis, variable, item), words in ASKED.items():
         if analysis not in frames or item == (
             "first" if opening == "cls" else "cls"

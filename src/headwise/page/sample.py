@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from headwise.analyses.attribution import MIXING_METHODS, contributions, mixing
 from headwise.analyses.offsets.figures import READINGS as LOOKS
 from headwise.atlas import Atlas
-from headwise.atlas.behaviours import SINK, shares
+from headwise.atlas.behaviours import SINK, attention_shares
 from headwise.core.checks import one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
@@ -303,7 +303,7 @@ def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:
     if "surface" not in atlas:
         return [(0, h) for h in range(min(count, atlas.heads))]
     surface = atlas["surface"]
-    named = shares(surface)
+    named = attention_shares(surface)
     order = ("previous token", "next token", "to sep", SINK, "to cls", "same token")
     wanted = [named[name] for name in order if name in named]
     wanted.insert(3, surface["entropy"])

@@ -14,7 +14,7 @@ import pandas as pd
 import xarray as xr
 
 from headwise.atlas import Atlas, measures
-from headwise.atlas.describe import KINDS, SHORT
+from headwise.atlas.describe import LABEL_GROUPS, SHORT_LABELS
 from headwise.core.failures import Failure
 from headwise.core.spreadsheet import csv_text
 from headwise.page.data import described, places
@@ -150,9 +150,9 @@ def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
         PageHead(
             row["name"],
             row["layer"],
-            SHORT.get(row["does"], row["does"]),
+            SHORT_LABELS.get(row["does"], row["does"]),
             row["kind"],
-            SHORT.get(row["below"], row["below"]),
+            SHORT_LABELS.get(row["below"], row["below"]),
             row["best"],
             [row[name] for name in told],
         )
@@ -163,7 +163,7 @@ def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
     groups = [(name, size) for name, size in found.get("kv_groups", ())]
     layers = dict(enumerate(found.get("layer_kinds", ())))
     table = drawing.table(heads.drop(columns="below"), "heads")
-    grid = HeadGrid(cells, list(told.values()), KINDS, table, groups, layers)
+    grid = HeadGrid(cells, list(told.values()), LABEL_GROUPS, table, groups, layers)
     return grid, drawing.files
 
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from headwise.atlas import Atlas, HeadCard
-from headwise.atlas.describe import SHORT, TOLD
+from headwise.atlas.describe import CARD_COLUMNS, SHORT_LABELS
 from headwise.atlas.representation import html_card
 from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import existing_heads
@@ -210,7 +210,7 @@ def atlas_view(atlas: Atlas, measure: str = "") -> View:
     told = atlas.describe()
     title = repr(atlas).partition("\n")[0].strip("<>")
     grid = (atlas.layers, atlas.heads)
-    words = told["does"].map(lambda does: SHORT.get(does, does)).to_numpy().reshape(grid)
+    words = told["does"].map(lambda does: SHORT_LABELS.get(does, does)).to_numpy().reshape(grid)
     kinds = told["kind"].to_numpy().reshape(grid)
     room = max(1, MOST_NUMBERS // max(1, atlas.layers * atlas.heads))
     first = [own for own in found if own is colour or own.kind == "value"]
@@ -236,7 +236,8 @@ def atlas_view(atlas: Atlas, measure: str = "") -> View:
 
 def _told(told: pd.DataFrame, grid: tuple[int, int]) -> list[list[list[list[str]]]]:
     rows = [
-        [[name, str(row[name])] for name in TOLD if row[name]] for row in told.to_dict("records")
+        [[name, str(row[name])] for name in CARD_COLUMNS if row[name]]
+        for row in told.to_dict("records")
     ]
     return [rows[layer * grid[1] : (layer + 1) * grid[1]] for layer in range(grid[0])]
 

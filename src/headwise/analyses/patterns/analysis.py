@@ -38,7 +38,7 @@ from headwise.analyses.patterns.network import (
     load_classifier,
     shipped_classifier,
 )
-from headwise.atlas.behaviours import LEAST_SHARE
+from headwise.atlas.behaviours import MIN_SHARE
 from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.bootstrap import bootstrap_interval
@@ -240,7 +240,7 @@ class Patterns(Observer):
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         """Patterns that more than half of a head's maps show, by the lower end of the interval."""
-        return dataset["proportion_low"].drop_sel(pattern="heterogeneous") > LEAST_SHARE
+        return dataset["proportion_low"].drop_sel(pattern="heterogeneous") > MIN_SHARE
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
         counted, corrected = dataset["overall"], dataset["overall_corrected"]

@@ -6,7 +6,7 @@ const floatsOf = (base64) => new Float32Array(bytesOf(base64).buffer);
 const one = (id) => document.getElementById(id);
 const WAIT = 300; // milliseconds after the last key
 const PATIENCE = 6; // how often a busy server is asked again
-const WAYS = { zero: "sets its output to zero", uniform: "makes its attention even", mean: "gives its mean output" };
+const WAYS = { zero: "zero ablation", uniform: "uniform attention", mean: "mean ablation" };
 const SENTENCE = { masked: "She gave the old [MASK] to her sister.", other: "Once upon a time, a little girl gave the old book to" };
 const panes = [];
 let state = null;
@@ -135,7 +135,7 @@ class Pane {
     this.showOff();
     this.showPredictions();
     this.gridHost.dataset.seconds = this.seen.seconds;
-    if (this.seen.truncated) say(`${this.info.name} reads the first ${this.info.tokens} tokens; the rest was cut.`);
+    if (this.seen.truncated) say(`${this.info.name} reads the first ${this.info.tokens} tokens; the input was truncated.`);
     await this.full();
   }
 
@@ -198,7 +198,7 @@ class Pane {
   }
 
   showGathers(found) {
-    if (!found) return this.gathers.replaceChildren(element("p", { class: "hw-quiet" }, "Click a token on the left of the large head: attention beside what the head really gathers for it."));
+    if (!found) return this.gathers.replaceChildren(element("p", { class: "hw-quiet" }, "Click a token on the left of the large head: attention beside what the head actually collects for it."));
     const seen = this.seen;
     const keys = seen.keys || seen.tokens;
     const table = element("table", { class: "hw-table" }, element("tr", {}, element("th", {}, "token"), element("th", {}, "attention"), ...(found.contribution ? [element("th", {}, "contribution")] : [])));
@@ -213,7 +213,7 @@ class Pane {
     if (this.info.predicts === "masked" && (this.mask === this.row || seen.tokens[this.row] !== this.info.mask)) controls.append(this.mask === this.row ? act("unmask this token", () => this.ask({ mask: null })) : act("mask this token", () => this.ask({ mask: this.row })));
     if (this.info.predicts === "causal") controls.append(act("predict after this token", () => this.ask({ position: this.row })));
     const when = found.waiting ? "computing the contribution …" : found.seconds === undefined ? "" : `${found.seconds.toFixed(2)} s`;
-    this.gathers.replaceChildren(element("h3", {}, `What ${headName(...this.picked)} gathers for “${shownToken(seen.tokens[this.row], 30)}”`), controls, table, element("p", { class: "hw-quiet", "data-seconds": found.seconds ?? false }, when));
+    this.gathers.replaceChildren(element("h3", {}, `What ${headName(...this.picked)} collects for “${shownToken(seen.tokens[this.row], 30)}”`), controls, table, element("p", { class: "hw-quiet", "data-seconds": found.seconds ?? false }, when));
   }
 
   ask(change) {
@@ -234,7 +234,7 @@ class Pane {
     const after = found.kind === "causal" ? ` after “${shownToken(this.seen.tokens[found.position])}”` : "";
     const table = element("table", { class: "hw-table" }, element("tr", {}, element("th", {}, found.kind === "class" ? "class" : "token"), element("th", {}, compared ? "without them" : "probability"), ...(compared ? [element("th", {}, "all heads")] : [])));
     for (const row of found.rows) table.append(element("tr", {}, element("td", {}, shownToken(row.token, 30)), bar(row.now, ""), ...(compared ? [bar(row.before, "hw-other")] : [])));
-    const kl = compared ? element("span", { class: "hw-quiet" }, ` divergence from all heads at work ${number(found.kl)} nats`) : "";
+    const kl = compared ? element("span", { class: "hw-quiet" }, ` divergence from the intact model ${number(found.kl)} nats`) : "";
     this.predictions.replaceChildren(element("h3", {}, where ? `The model expects ${where}${after}` : "The model's classes", kl), table);
   }
 }

@@ -36,7 +36,8 @@ function tokens(text) {
   return found;
 }
 
-const WORDS = { word: (i) => data.heads[i].word, kind: (i) => data.heads[i].kind, name: (i) => data.heads[i].name };
+// `word` is the older name of `label`.
+const WORDS = { label: (i) => data.heads[i].word, word: (i) => data.heads[i].word, kind: (i) => data.heads[i].kind, name: (i) => data.heads[i].name };
 const PLACES = { layer: (i) => Math.floor(i / HEADS), head: (i) => i % HEADS };
 const COMPARE = {
   "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a > b, ">=": (a, b) => a >= b,
@@ -82,7 +83,7 @@ function parseFilter(text) {
     if (own && list[at + 1] && ["=", "!="].includes(list[at + 1].mark)) {
       const equal = list[at + 1].mark === "=";
       at += 2;
-      if (at >= list.length || list[at].name === undefined) throw new Error(`a word is missing before ${said()}`);
+      if (at >= list.length || list[at].name === undefined) throw new Error(`a label is missing before ${said()}`);
       const wanted = list[at++].name.toLowerCase();
       return (i) => (own(i).toLowerCase() === wanted) === equal;
     }
@@ -136,6 +137,6 @@ function parseFilter(text) {
     } finally { depth--; }
   }
   const test = any();
-  if (at < list.length) throw new Error(`${said()} stands where nothing more can`);
+  if (at < list.length) throw new Error(`${said()} is not expected here`);
   return { test, used: [...used] };
 }

@@ -1,7 +1,7 @@
 // The card of a head, beside the grid: everything that is known of it.
 
 const FIRST_ROWS = 8;
-const TOLD = { attention: "attention goes to", finds: "finds", roles: "roles", maps: "its maps are" };
+const FACTS = { attention: "attention goes to", finds: "finds", roles: "roles", maps: "its maps are" };
 const opened = new Set();  // groups that the reader has opened, kept from card to card
 
 const rankOf = (values, i) => { let above = 1; for (const x of values) if (x > values[i]) above++; return above; };
@@ -17,7 +17,7 @@ function rowOf(measure, i) {
 
 function tableOf(rows) {
   const has = (name) => rows.some((row) => !Number.isNaN(row[name]));
-  const columns = [["low", "95 % interval"], ["against", "held against"], ["p", "corrected p"]].filter(([name]) => has(name));
+  const columns = [["low", "95 % interval"], ["against", "baseline"], ["p", "corrected p"]].filter(([name]) => has(name));
   const head = element("tr", {}, element("th", { scope: "col" }, "measure"), element("th", { scope: "col" }, "value"), ...columns.map(([, text]) => element("th", { scope: "col" }, text)), element("th", { scope: "col" }, "rank"));
   const body = rows.map((row) => {
     const cell = (name) => ({
@@ -25,15 +25,15 @@ function tableOf(rows) {
       against: () => (Number.isNaN(row.against) ? "" : `${number(row.against)} ${row.measure.against_name || ""}`),
       p: () => (Number.isNaN(row.p) ? "" : number(row.p, "p")),
     })[name]();
-    const sure = row.p < 0.05;
-    return element("tr", { class: sure ? "sure" : null }, element("th", { scope: "row" }, nameButton(row.measure)),
+    const significant = row.p < 0.05;
+    return element("tr", { class: significant ? "significant" : null }, element("th", { scope: "row" }, nameButton(row.measure)),
       element("td", { class: "number" }, number(row.x, row.measure.kind)), ...columns.map(([name]) => element("td", { class: "number" }, cell(name))),
       element("td", { class: "number" }, Number.isNaN(row.rank) ? "" : String(row.rank)));
   });
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
-// In a comparison: what each model has, what changed, and how sure that is. null for groups without changes.
+// In a comparison: what each model has, what changed, and the evidence for it. null for groups without changes.
 function changesOf(group, i) {
   const changes = data.measures.filter((m) => m.group === group && m.kind === "value" && m.variable.endsWith("_change"));
   if (!data.models || !changes.length) return null;
@@ -42,7 +42,7 @@ function changesOf(group, i) {
     const [before, after] = [mean(data.models[0]), mean(m.model)].map((own) => (own ? valuesOf(own)[i] : NaN));
     return { m, before, after, ...rowOf(m, i) };
   }).filter((row) => !Number.isNaN(row.x));
-  const seen = new Set();  // several measures may show one sure change: a decoder's first token is its `cls` too
+  const seen = new Set();  // several measures may show one significant change: a decoder's first token is its `cls` too
   const once = rows.filter((row) => { const key = [row.m.model, row.before, row.after, row.low, row.high, row.p].join(); return !(row.p < 0.05) || (!seen.has(key) && seen.add(key)); });
   once.sort((a, b) => (a.p < 0.05 ? 0 : 1) - (b.p < 0.05 ? 0 : 1));
   const many = data.models.length > 2;
@@ -50,30 +50,30 @@ function changesOf(group, i) {
   const cells = (row) => [number(row.before), number(row.after), number(row.x), Number.isNaN(row.low) ? "" : `${number(row.low)} to ${number(row.high)}`, Number.isNaN(row.p) ? "" : number(row.p, "p")];
   const named = (m) => m.label.replace(/ change(?=:|$)/, "");
   return element("table", { class: "changes" }, element("thead", {}, element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)))),
-    element("tbody", {}, ...once.map((row) => element("tr", { class: row.p < 0.05 ? "sure" : null }, element("th", { scope: "row" }, nameButton(row.m, named(row.m))),
+    element("tbody", {}, ...once.map((row) => element("tr", { class: row.p < 0.05 ? "significant" : null }, element("th", { scope: "row" }, nameButton(row.m, named(row.m))),
       many ? element("td", {}, row.m.model) : "", ...cells(row).map((text) => element("td", { class: "number" }, text))))));
 }
 
-// Rows of a group, what is sure first; those that readers ask for first before the rest.
+// Rows of a group, significant ones first; measures that readers look for first before the others.
 function groupRows(group, i, all) {
   const own = data.measures.filter((m) => m.group === group && (all || m.leading));
   const rows = own.map((m) => rowOf(m, i)).filter((row) => !Number.isNaN(row.x));
-  const sure = (row) => (row.p < 0.05 ? 0 : 1);
-  return rows.some((row) => row.p < 0.05) ? rows.slice().sort((a, b) => sure(a) - sure(b) || (sure(a) ? 0 : b.x - a.x)) : rows;
+  const order = (row) => (row.p < 0.05 ? 0 : 1);
+  return rows.some((row) => row.p < 0.05) ? rows.slice().sort((a, b) => order(a) - order(b) || (order(a) ? 0 : b.x - a.x)) : rows;
 }
 
 function groupOf(group, i) {
   const about = data.groups[group] || {}, leading = groupRows(group, i, false);
   const count = data.measures.filter((m) => m.group === group).length;
   if (!count) return null;
-  const sure = leading.filter((row) => row.p < 0.05).length;
+  const significant = leading.filter((row) => row.p < 0.05).length;
   const box = element("details", { class: "group", open: opened.has(group), "data-group": group },
-    element("summary", {}, (about.title || group).split(":")[0], element("span", { class: "count" }, sure ? `${sure} sure` : `${count} measures`)));
+    element("summary", {}, (about.title || group).split(":")[0], element("span", { class: "count" }, significant ? `${significant} significant` : `${count} measures`)));
   const changes = changesOf(group, i);
   function fill(rows) {
     const source = [about.paper, about.section].filter(Boolean).join(", ");
     const parts = [element("p", { class: "quiet" }, `${group}${source ? ` · after ${source}` : ""}`), element("div", { class: "scroll" }, changes || tableOf(rows))];
-    if (!changes && rows.length < count) parts.push(element("button", { type: "button", onclick: () => fill(rows.length === leading.length && leading.length > 0 ? groupRows(group, i, true) : leading.length ? leading : groupRows(group, i, true)) }, "more of this"));
+    if (!changes && rows.length < count) parts.push(element("button", { type: "button", onclick: () => fill(rows.length === leading.length && leading.length > 0 ? groupRows(group, i, true) : leading.length ? leading : groupRows(group, i, true)) }, "Show more measures"));
     box.replaceChildren(box.firstElementChild, ...parts);
   }
   const begin = () => { if (box.children.length === 1) fill(leading.length ? leading.slice(0, FIRST_ROWS) : groupRows(group, i, true)); };
@@ -92,25 +92,25 @@ function nearestOf(i) {
   const near = (data.nearest || [])[i];
   if (!near || !near.length) return [];
   const first = near.slice(0, 3).map(([other]) => data.heads[other].name);
-  return [element("h3", {}, "Heads most like it"),
+  return [element("h3", {}, "Most similar heads"),
     element("p", { class: "near" }, ...near.flatMap(([other, js], k) => [k ? " · " : "", headLink(other), ` ${data.heads[other].word} `, element("span", { class: "quiet", title: "Jensen-Shannon divergence of their attention, in nats" }, number(js))])),
     element("p", {}, element("button", { type: "button", id: "compare-near", onclick: () => { change({ compare: [data.heads[i].name, ...first] }); byId("compare").scrollIntoView({ block: "nearest" }); } }, "Compare with the three nearest"))];
 }
 
-function modelWords(head) {
+function modelLabels(head) {
   if (!head.models) return [];
-  return Object.entries(head.models).map(([name, told]) => [`of ${name}`, told]);
+  return Object.entries(head.models).map(([name, label]) => [`label in ${name}`, label]);
 }
 
 function paintCard(keys) {
   const card = byId("card");
   if (!state.head) {
-    card.replaceChildren(element("p", { class: "quiet empty" }, "Choose a head in the grid: its card opens here, with everything that is known of it and its maps on example sentences."));
+    card.replaceChildren(element("p", { class: "quiet empty" }, "Click a head in the grid: its card opens here, with all its measures and its attention maps on example sentences."));
     return;
   }
   const i = headIndex.get(state.head), head = data.heads[i];
   const compared = state.compare.includes(head.name);
-  const facts = [...modelWords(head), ...Object.entries(TOLD).filter(([key]) => head[key]).map(([key, words]) => [words, head[key]])];
+  const facts = [...modelLabels(head), ...Object.entries(FACTS).filter(([key]) => head[key]).map(([key, words]) => [words, head[key]])];
   if (data.model.kv_groups) {
     let left = i % HEADS;
     const own = data.model.kv_groups.find(([, size]) => (left -= size) < 0);
@@ -121,12 +121,12 @@ function paintCard(keys) {
   card.replaceChildren(
     element("h2", { id: "card-title" }, head.name, " ", element("span", { class: `does kind-${head.kind}` }, head.does || head.word)),
     element("p", { class: "buttons" },
-      element("button", { type: "button", id: "compare-button", "aria-pressed": String(compared), onclick: () => toggleCompared(head.name) }, compared ? "Out of the comparison" : "Compare"),
+      element("button", { type: "button", id: "compare-button", "aria-pressed": String(compared), onclick: () => toggleCompared(head.name) }, compared ? "Remove from comparison" : "Compare"),
       element("button", { type: "button", id: "card-csv", onclick: () => cardCsv(i) }, "Download CSV")),
     element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)])),
     ...((data.sentences || []).length ? [element("h3", {}, "On a sentence"), mapControls(), mapView(i)] : []),
     ...nearestOf(i),
-    ...(head.examples && head.examples.length ? [element("h3", {}, "Where it is surest"), element("ul", { class: "rows" }, ...head.examples.map(([text, weight]) => element("li", {}, text, " ", element("span", { class: "quiet" }, number(weight)))))] : []),
+    ...(head.examples && head.examples.length ? [element("h3", {}, "Strongest examples"), element("ul", { class: "rows" }, ...head.examples.map(([text, weight]) => element("li", {}, text, " ", element("span", { class: "quiet" }, number(weight)))))] : []),
     element("h3", {}, "Measures"),
     ...Object.keys(data.groups).map((group) => groupOf(group, i)).filter(Boolean),
   );

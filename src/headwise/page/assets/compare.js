@@ -19,7 +19,7 @@ function paintCompare() {
   for (let i = 0; i < COUNT; i++) if (cells[i]) cells[i].classList.toggle("compared", heads.includes(i));
   box.hidden = !heads.length;
   if (!heads.length) { box.replaceChildren(); return; }
-  const title = element("h2", { id: "compare-title" }, "Side by side");
+  const title = element("h2", { id: "compare-title" }, "Comparison of heads");
   if (heads.length === 1) {
     box.replaceChildren(title, element("p", {}, headLink(heads[0]), " is in the comparison. Add a second head: choose it and press “Compare”, or shift-click it (or press c) in the grid. ", clearButton()));
     return;
@@ -27,7 +27,7 @@ function paintCompare() {
   const line = (text, cell) => element("tr", {}, element("th", { scope: "row" }, text), ...heads.map((i) => element("td", {}, cell(i))));
   const rows = [
     line("does", (i) => data.heads[i].does || data.heads[i].word),
-    ...Object.entries(TOLD).filter(([key]) => heads.some((i) => data.heads[i][key])).map(([key, words]) => line(words, (i) => data.heads[i][key] || "–")),
+    ...Object.entries(FACTS).filter(([key]) => heads.some((i) => data.heads[i][key])).map(([key, words]) => line(words, (i) => data.heads[i][key] || "–")),
   ];
   const maps = heads.map((i) => mapOf(i, state.sentence));
   if (maps.some(Boolean)) rows.push(element("tr", {}, element("th", { scope: "row" }, "on the sentence"), ...maps.map((map) => element("td", {}, map ? smallMap(map, 130) : "–"))));
@@ -46,7 +46,7 @@ function paintCompare() {
   });
   const head = element("tr", {}, element("td", {}), ...heads.map((i) => element("th", { scope: "col" }, headLink(i), " ", element("button", { type: "button", class: "out", "aria-label": `take ${data.heads[i].name} out`, onclick: () => toggleCompared(data.heads[i].name) }, "×"))));
   box.replaceChildren(title,
-    element("p", { class: "quiet" }, `Below the words: the measures in which these ${heads.length} heads differ most, as a share of their range over all heads. `, clearButton()),
+    element("p", { class: "quiet" }, `Below the labels: the measures in which these ${heads.length} heads differ most, as a share of their range over all heads. `, clearButton()),
     element("div", { class: "scroll", tabindex: 0, role: "region", "aria-labelledby": "compare-title" }, element("table", { class: "compared" }, element("thead", {}, head), element("tbody", {}, ...rows), element("tbody", { class: "differ" }, ...body))),
     element("p", {}, ranked.length > comparedRows ? element("button", { type: "button", onclick: () => { comparedRows += 60; paintCompare(); } }, `more of ${ranked.length} measures`) : "",
       " ", element("button", { type: "button", id: "compare-csv", onclick: () => download("compared.csv", csvText([["measure", ...heads.map((i) => data.heads[i].name)], ...ranked.map(([, m]) => [m.name, ...heads.map((i) => short(valuesOf(m)[i]))])])) }, "Download CSV")));

@@ -85,7 +85,7 @@ function paint() {
     if (!many) cell.style.setProperty("--cell-ink", colour ? inkOn(colour) : "");
     const link = cell.firstElementChild, head = data.heads[i];
     if (!many) link.lastElementChild.textContent = measure ? number(x, measure.kind) : head.below || "";
-    link.setAttribute("aria-label", `${head.name}: ${head.word === "–" ? "none of these words" : head.does || head.word}${measure ? `, ${measure.label} ${number(x, measure.kind)}` : ""}`);
+    link.setAttribute("aria-label", `${head.name}: ${head.word === "–" ? "no label" : head.does || head.word}${measure ? `, ${measure.label} ${number(x, measure.kind)}` : ""}`);
   }
   paintLegend(measure, scale);
   document.documentElement.dataset.painted = (performance.now() - started).toFixed(1);
@@ -112,7 +112,7 @@ function paintLegend(measure, scale) {
   const named = (list) => list.slice(0, 3).flatMap((i, k) => [k ? ", " : "", headLink(i), ` ${number(values[i], measure.kind)}`]);
   const line = element("p", { class: "ends" }, measure.kind === "p" ? "smallest: " : "highest: ", ...named(best), measure.kind === "p" ? "" : "; lowest: ", ...(measure.kind === "p" ? [] : named(best.slice().reverse())));
   legend.replaceChildren(
-    element("div", { class: "scale hw" }, drawScale(values, scale, measure.kind, state.head ? values[headIndex.get(state.head)] : NaN), element("span", { class: "quiet" }, about), nameButton(measure, "what is this?")),
+    element("div", { class: "scale hw" }, drawScale(values, scale, measure.kind, state.head ? values[headIndex.get(state.head)] : NaN), element("span", { class: "quiet" }, about), nameButton(measure, "definition")),
     line,
   );
 }
@@ -132,7 +132,7 @@ function nameButton(measure, text) {
     if (open) { button.nextElementSibling.remove(); return; }
     const paper = textOf(measure.paper), group = data.groups[measure.group] || {};
     const facts = [`${measure.name}`, measure.unit, measure.n ? `n ${countText(measure.n)}` : "", paper ? `after ${paper}` : ""].filter(Boolean).join(" · ");
-    button.after(element("span", { class: "meaning", role: "note" }, coded(textOf(measure.definition) || group.title || "no more is known of it"), element("small", {}, facts)));
+    button.after(element("span", { class: "meaning", role: "note" }, coded(textOf(measure.definition) || group.title || "no definition"), element("small", {}, facts)));
   });
   return button;
 }

@@ -17,13 +17,13 @@ function mapControls() {
   const tick = (text, checked, changed, id) => element("label", {}, element("input", { type: "checkbox", checked, id, onchange: changed }), ` ${text}`);
   const boxes = [tick("lines", state.view === "lines", (e) => change({ view: e.target.checked ? "lines" : "matrix" }), "as-lines")];
   if (now.special && now.special.some(Boolean)) boxes.push(tick("hide special tokens", !state.special, (e) => change({ special: !e.target.checked }), "hide-special"));
-  if (now.words && now.words.some((w, t) => w >= 0 && now.words[t + 1] === w)) boxes.push(tick("words, not pieces", state.words, (e) => change({ words: e.target.checked }), "as-words"));
+  if (now.words && now.words.some((w, t) => w >= 0 && now.words[t + 1] === w)) boxes.push(tick("whole words", state.words, (e) => change({ words: e.target.checked }), "as-words"));
   return element("div", { class: "map-controls" }, choice, ...boxes);
 }
 
 function mapView(i) {
   const map = mapOf(i, state.sentence);
-  if (!map) return element("p", { class: "quiet" }, (data.sentences || []).length ? "This head's map on this sentence is not on the page (see “Before you read”)." : "No sentence was kept with this atlas.");
+  if (!map) return element("p", { class: "quiet" }, (data.sentences || []).length ? "This head's map on this sentence is not on this page (see “Before you read”)." : "This atlas has no example sentences.");
   const said = element("p", { class: "said", "aria-live": "polite" }, ""), drawn = element("div", { class: "map hw" });
   const say = (text) => { said.textContent = text || "Point at the picture for numbers."; };
   say("");

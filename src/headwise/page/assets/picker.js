@@ -38,7 +38,7 @@ function setUpPicker() {
     shown = [...(input.value.trim() ? [] : [null]), ...found.slice(0, SHOWN_AT_ONCE)];
     list.replaceChildren(...shown.map((measure, i) => {
       const row = element("li", { role: "option", id: `colour-option-${i}`, "aria-selected": "false", onclick: () => choose(measure ? measure.name : "") });
-      if (!measure) row.append(element("strong", {}, "what each head does"), element("small", {}, "the word on each head"));
+      if (!measure) row.append(element("strong", {}, "what each head does"), element("small", {}, "the label of each head"));
       else {
         const about = [measure.unit, textOf(measure.paper), measure.n ? `n ${countText(measure.n)}` : ""].filter(Boolean).join(" · ");
         row.append(element("strong", {}, measure.label + (measure.model ? ` · ${measure.model}` : "")), element("span", {}, measure.group.replaceAll("_", " ")), element("small", {}, about));

@@ -37,7 +37,7 @@ export function number(x, kind = "value") {
   if (kind === "p") how = x < 0.001 ? ".0e" : ".3f";
   return written[how](x).replace("e-", "e−");
 }
-export const weightText = (x) => (Number.isNaN(x) ? "may not be seen" : x >= 0.9995 ? "1" : written[".3f"](x));
+export const weightText = (x) => (Number.isNaN(x) ? "masked" : x >= 0.9995 ? "1" : written[".3f"](x));
 
 // A token as it can be shown: line feeds and the like as signs, very long ones cut.
 export function shownToken(text, longest = 18) {

@@ -113,7 +113,7 @@ function showAtlas(el, data, bridge) {
   const select = chooser(data.measures.map((m) => m.label), (i) => { measure = i; paint(); }, "colour by");
   select.value = String(measure);
   const controls = element("div", { class: "hw-controls" }, "colour by ", select, scale);
-  card.append(element("p", { class: "hw-quiet" }, "Click a head: what is known of it."));
+  card.append(element("p", { class: "hw-quiet" }, "Click a head to see its measures."));
   el.append(controls, element("div", { style: "display:flex;flex-wrap:wrap;gap:18px" }, gridHost, card));
   paint();
   if (picked) pick(...picked);

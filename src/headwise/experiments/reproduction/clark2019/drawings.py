@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
-from headwise.atlas.behaviours import BROADLY, shares
+from headwise.atlas.behaviours import BROAD_LABEL, attention_shares
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.clark2019.corpora import segments, treebank
 from headwise.experiments.reproduction.clark2019.syntax import (
@@ -28,7 +28,7 @@ from headwise.text.example import ROOT
 
 # The patterns of Figure 1 and the behaviour that measures each.
 PATTERNS = {
-    "broad": BROADLY,
+    "broad": BROAD_LABEL,
     "next": "next token",
     "delimiter": "to sep",
     "punctuation": "to punct",
@@ -44,7 +44,7 @@ def patterns(context: ReproductionContext) -> EntryResult:
     commas."""
     corpus, inputs, deviations = segments(context)
     surface = context.run_analysis(corpus, context.analysis("surface"))
-    measures = {**shares(surface), BROADLY: surface["entropy"]}
+    measures = {**attention_shares(surface), BROAD_LABEL: surface["entropy"]}
     maps, tokens = attention_maps(context.model, _sentence_with_most(context, lambda example: 1))
     named_maps = {}
     for pattern, behaviour in PATTERNS.items():

@@ -12,7 +12,7 @@ from headwise.analyses.contract import Analysis
 from headwise.analyses.features.figures import from_cls, special_tokens
 from headwise.analyses.patterns.figures import gallery, shares_by_corpus
 from headwise.analyses.patterns.network import PATTERNS
-from headwise.atlas.behaviours import shares
+from headwise.atlas.behaviours import attention_shares
 from headwise.core.labels import head_name
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.context import ReproductionContext
@@ -352,7 +352,7 @@ def token_pairs(context: ReproductionContext) -> EntryResult:
     limit = context.sample_size(N_SENTENCES, N_SENTENCES_QUICK)
     corpus, inputs, deviations = treebank_sentences(context, limit)
     pair_scores = context.run_analysis(corpus, context.analysis("token_pairs"))
-    behaviour_shares = shares(context.run_analysis(corpus, context.analysis("surface")))
+    behaviour_shares = attention_shares(context.run_analysis(corpus, context.analysis("surface")))
     neighbour_shares = []
     for behaviour in ("previous token", "next token"):
         if behaviour in behaviour_shares:

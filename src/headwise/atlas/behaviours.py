@@ -223,8 +223,8 @@ def _label_by_attention(labels: np.ndarray, surface: xr.Dataset) -> None:
         return np.asarray((share - uniform) / (1 - uniform))
 
     if "entropy" in surface and "entropy_uniform" in surface:
-        relative_entropy = surface["entropy"] / surface["entropy_uniform"]
-        relative_entropy = relative_entropy.transpose("layer", "head").values
+        entropy_ratio = surface["entropy"] / surface["entropy_uniform"]
+        relative_entropy = entropy_ratio.transpose("layer", "head").values
         if np.nanstd(relative_entropy) >= MIN_ENTROPY_SPREAD:
             is_broad = relative_entropy >= MIN_BROAD_ENTROPY
             is_broad &= relative_entropy < MAX_BROAD_ENTROPY

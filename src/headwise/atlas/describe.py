@@ -249,8 +249,8 @@ def _describe_antecedents(coreference: xr.Dataset) -> TextsByHead:
     all_mentions = coreference.sel(mention_type="all")
     (accuracy,) = _by_head(all_mentions, "accuracy")
     best_rule = float(all_mentions["baseline_accuracy"].max())
-    significant = (all_mentions["p_adjusted"] < behaviours.LEVEL).all("baseline")
-    significant = significant.transpose("layer", "head").values
+    beats_all = (all_mentions["p_adjusted"] < behaviours.LEVEL).all("baseline")
+    significant = beats_all.transpose("layer", "head").values
     finds = significant & (np.nan_to_num(accuracy) - best_rule >= behaviours.MIN_MARGIN)
     rule_text = f"(best rule {100 * best_rule:.0f} %)"
     return _texts_where(finds, lambda at: f"{ANTECEDENTS} {100 * accuracy[at]:.0f} % {rule_text}")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas
     from headwise.run.estimate import plan
+    from headwise.run.find import find
     from headwise.text import Corpus, Example, open_corpus
 
 __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
@@ -39,6 +40,7 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     "Atlas",
     "RunOptions",
     "draw",
+    "find",
     # a model that is changed
     "Mean",
     "Patch",
@@ -74,6 +76,7 @@ __getattr__ = lazy_names(
         "headwise.page.views": ("draw",),
         "headwise.run": ("RunOptions", "make_atlas"),
         "headwise.run.estimate": ("plan",),
+        "headwise.run.find": ("find",),
         "headwise.text": ("Corpus", "Example", "open_corpus"),
     },
 )

@@ -85,3 +85,26 @@ class AtlasOptions(SourceOptions, RunOptions):
     def run_options(self) -> RunOptions:
         """Return the part that says how to run."""
         return part_of(self, RunOptions)
+
+
+@dataclass(frozen=True)
+class FindOptions(SourceOptions):
+    """The options of `find` and `headwise find`."""
+
+    above: float = option(0.5, min=0.0, help="The lowest weight.")
+    role: str = option(
+        "", help="Only pairs with this role: induction, nsubj, relation:det, previous ..."
+    )
+    token: str = option("", help="Only rows that attend to this token.")
+    query: str = option("", help="Only rows of this token.")
+    sink: bool = option(
+        False, help="Include attention to the first token, the attention sink of many heads."
+    )
+    hits: int = option(20, min=1, help="Stop after this many rows.")
+    limit: int | None = option(
+        None, min=1, help="Use at most this many examples, drawn at random by the seed."
+    )
+
+    def source_options(self) -> SourceOptions:
+        """Return the part that says how the model is opened and the corpus read."""
+        return part_of(self, SourceOptions)

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import headwise
 from headwise import make_atlas
 from headwise.analyses.contract import make_analysis
-from headwise.analyses.examples import Condition, find_rows
-from headwise.analyses.examples.watch import Best
+from headwise.analyses.examples import RowCondition, find_rows
+from headwise.analyses.examples.best_rows import BestRows
 from headwise.cli.main import app
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
@@ -70,7 +71,7 @@ def test_the_state_merges_in_any_order() -> None:
         ],
         -1,
     )
-    whole = Best(3, 4)
+    whole = BestRows(3, 4)
     whole.add(values, places)
     for cell in range(3):  # the slow way: sorted, first of each document
         seen, expected = set(), []
@@ -82,7 +83,7 @@ def test_the_state_merges_in_any_order() -> None:
             (v, e) for v, e in zip(whole.values[cell], whole.places[cell, :, 0], strict=True)
         ] == expected[:4]
     for cut in (1, 7, 13):
-        first, second = Best(3, 4), Best(3, 4)
+        first, second = BestRows(3, 4), BestRows(3, 4)
         first.add(values[:, :cut], places[:, :cut])
         second.add(values[:, cut:], places[:, cut:])
         second.merge(first)
@@ -91,19 +92,19 @@ def test_the_state_merges_in_any_order() -> None:
 
 
 def test_search_finds_what_is_asked(model) -> None:
-    hits = list(find_rows(model, CORPUS, "L1H0", Condition(role="induction")))
+    hits = list(find_rows(model, CORPUS, "L1H0", RowCondition(role="induction")))
     assert [(h.query, h.key) for h in hits] == [(4, 2), (4, 2), (2, 2), (1, 2)] or len(hits) >= 3
     assert all(hit.weight > 0.3 for hit in hits)
     assert hits[0].text == "[BOS] word1 ⟦word2⟧ word3 «word1»"
-    only = list(find_rows(model, CORPUS, "L1H0", Condition(token="word8")))
+    only = list(find_rows(model, CORPUS, "L1H0", RowCondition(token="word8")))
     assert [hit.text for hit in only] == ["[BOS] word4 ⟦word8⟧ word9 «word4»"]
     assert not list(find_rows(model, CORPUS, "L0H2"))  # it rests
-    assert len(list(find_rows(model, CORPUS, "L0H2", Condition(sink=True)))) == sum(
+    assert len(list(find_rows(model, CORPUS, "L0H2", RowCondition(sink=True)))) == sum(
         len(t.split()) + 1 for t in TEXTS
     )
     assert all(
         hit.text.count("«⟦word9⟧»")
-        for hit in find_rows(model, CORPUS, "L1H1", Condition(query="word9"))
+        for hit in find_rows(model, CORPUS, "L1H1", RowCondition(query="word9"))
     )
     with pytest.raises(ParameterError, match="There is no head"):
         next(find_rows(model, CORPUS, "L9H0"))
@@ -114,8 +115,8 @@ def test_a_decoder_reads_the_built_in_corpus_as_running_text(
 ) -> None:
     read: list[Example] = []
     monkeypatch.setattr(
-        "headwise.analyses.examples.find_rows",
-        lambda model, corpus, *_: iter(read.extend(corpus) or ()),
+        "headwise.run.find.find_rows",
+        lambda model, corpus, *_: (hit for hit in read.extend(corpus) or ()),
     )
     done = CliRunner().invoke(
         app, ["find", "L0H0", str(toy_folder(tmp_path, causal=True)), "--limit", "9"]
@@ -134,3 +135,12 @@ def test_command_figures_table_headline(found) -> None:
     assert [one.name for spec in figures_for("examples") for one in spec.draw(found)] == ["heads"]
     assert len(tables_for("examples")[0].function(found)) == 6
     assert make_analysis("examples").summary(found)
+
+
+def test_the_public_function_takes_the_options_of_the_command(model) -> None:
+    rows = headwise.find("L1H0", model, CORPUS, role="induction", hits=2)
+    assert rows == list(find_rows(model, CORPUS, "L1H0", RowCondition(role="induction")))[:2]
+    with pytest.raises(ParameterError, match="`above` must be between 0 and 1"):
+        headwise.find("L1H0", model, CORPUS, above=1.5)
+    with pytest.raises(ParameterError, match="no option of find 'roles'"):
+        headwise.find("L1H0", model, CORPUS, roles="induction")

@@ -1,5 +1,5 @@
-"""Examples of a head: the rows of a corpus where it is most itself, and a search for rows."""
+"""Examples of a head: the rows of a corpus that show what it does, and a search for rows."""
 
-from headwise.analyses.examples.find import Condition, Hit, find_rows
+from headwise.analyses.examples.find import Hit, RowCondition, find_rows
 
-__all__ = ["Condition", "Hit", "find_rows"]
+__all__ = ["Hit", "RowCondition", "find_rows"]

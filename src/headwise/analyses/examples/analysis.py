@@ -1,8 +1,8 @@
-"""Examples of every head: the rows where it is most itself, as text."""
+"""Examples of every head: the rows that show what it does, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,44 +19,53 @@ from headwise.analyses.contract import (
     at_least,
     layer_head_coords,
 )
-from headwise.analyses.examples.find import marked
-from headwise.analyses.examples.watch import Best, observe_piece
+from headwise.analyses.examples.best_rows import BestRows, best_rows_of
+from headwise.analyses.examples.find import marked_text
 from headwise.analyses.roles.sieves import Sieve, find_sieve
 from headwise.analyses.summaries import ranked_heads
 from headwise.core.labels import head_name
 from headwise.core.workers import current, raise_failures
+from headwise.models import HeadModel
 from headwise.stats.intervals import share
 from headwise.text.encode import Encoded
 
 HEADS = ("layer", "head")
-PIECE = 64
-_NAMES = (
-    "previous duplicate induction local:prev local:next same_word siblings nsubj dobj amod advmod"
+EXAMPLES_PER_CHECKPOINT = 64
+ROLES = (
+    "previous",
+    "duplicate",
+    "induction",
+    "local:prev",
+    "local:next",
+    "same_word",
+    "siblings",
+    "nsubj",
+    "dobj",
+    "amod",
+    "advmod",
 )
-ROLES = tuple(_NAMES.split())
 
 
 @dataclass(frozen=True)
 class Examples(Experiment):
-    """For every head the rows of the corpus where it is most itself, as text with «query» and ⟦key⟧
-    marked.
+    """For every head the rows of the corpus that show it best, with «query» and ⟦key⟧ marked.
 
-    No two rows are from one document (an example of its own where the corpus names none). Ranks
-    from 0:
+    No two rows are from one document (examples without one count as their own). Ranks from 0:
 
-    - `sharp_weight`, `sharp_text[layer, head, rank]`: the largest weights on any token but the first, where heads rest;
-    - `role[layer, head]`: of the roles that the corpus can give (neighbours, repetitions, syntax), the one that gets
-      most of the head's weight, and how much on average over the tokens that have one, `role_mean`;
-      `role_weight`, `role_text[layer, head, rank]`: the rows that give it most.
+    - `sharp_weight`, `sharp_text[layer, head, rank]`: the largest weights on any token but the
+      first, the attention sink of many heads;
+    - `role[layer, head]`: of the roles that the corpus has (neighbours, repetitions, syntax), the
+      one that receives most of the head's weight, and its mean weight over the tokens that have
+      one, `role_mean`; `role_weight`, `role_text[layer, head, rank]`: the rows that give it most.
 
     Parameters
     ----------
     rows : int, default 5
-        Rows kept for each head and kind.
+        Rows kept for each head and criterion.
 
     Notes
     -----
-    Question: On which rows of the corpus is each head most itself?
+    Question: Which rows of the corpus show best what each head does?
 
     Assumes: None: these are rows to read.
 
@@ -69,10 +78,8 @@ class Examples(Experiment):
     rows: int = 5
 
     name: ClassVar[str] = "examples"
-    title: ClassVar[str] = "Examples of every head: where it is most itself"
-    paper: ClassVar[Paper] = Paper(
-        "olsson2022", "our own reading; rows where a head is most itself"
-    )
+    title: ClassVar[str] = "Examples of every head: its strongest rows"
+    paper: ClassVar[Paper] = Paper("olsson2022", "our own analysis; strongest rows of a head")
     units: ClassVar[Mapping[str, str]] = {
         "share of attention": "sharp_weight role_weight role_mean"
     }
@@ -83,75 +90,92 @@ class Examples(Experiment):
         at_least("rows", self.rows, 1)
 
     def sieves(self, shape: Shape) -> list[Sieve]:
-        """The roles that this corpus and model can give."""
-        known = [find_sieve(name) for name in ROLES]
-        return [sieve for sieve in known if sieve.missing_reason(shape) is None]
+        """Return the roles that this corpus and model have."""
+        sieves = [find_sieve(name) for name in ROLES]
+        return [sieve for sieve in sieves if sieve.missing_reason(shape) is None]
 
-    def perform(self, bench: ExperimentContext) -> xr.Dataset:
-        model, shape = bench.model, bench.shape
-        rows = list(islice(iter(bench.rows), bench.limit))
+    def perform(self, context: ExperimentContext) -> xr.Dataset:
+        shape = context.shape
+        rows = list(islice(iter(context.rows), context.limit))
         sieves = self.sieves(shape)
-        documents = _documents(rows)
-        kinds = 1 + len(sieves)
-        best = Best(shape.layers * shape.heads * kinds, self.rows)
-        mass = np.zeros((2, shape.layers, shape.heads, len(sieves)))
-        starts = range(0, len(rows), PIECE)
-        units = ((f"examples-{start:06d}", rows[start : start + PIECE]) for start in starts)
-        job = partial(observe_piece, model, sieves, documents, self.rows)
-        for start, piece in zip(
-            starts, raise_failures(current().run_units(bench.store, job, units)), strict=True
-        ):
-            made = piece.arrays
-            part = Best(0, self.rows)
-            part.load(made)
-            best.merge(part)
-            mass += np.stack([made["mass"], made["count"]])
-            bench.progress("examples", min(start + PIECE, len(rows)), len(rows))
-        by_index = {row.index: row for row in rows}
-        size = (shape.layers, shape.heads, kinds, self.rows)
-        values, places = best.values.reshape(size), best.places.reshape(*size, -1)
-        mean = share(mass[0], mass[1])
-        chosen = (
-            np.where(np.isnan(mean), -1, mean).argmax(-1) if sieves else np.zeros(size[:2], int)
-        )
-        ranked = (*HEADS, "rank")
+        documents = _document_numbers(rows)
+        units = []
+        for start in range(0, len(rows), EXAMPLES_PER_CHECKPOINT):
+            unit_rows = rows[start : start + EXAMPLES_PER_CHECKPOINT]
+            units.append((f"examples-{start:06d}", unit_rows))
+
+        n_criteria = 1 + len(sieves)
+        best_rows = BestRows(shape.layers * shape.heads * n_criteria, self.rows)
+        mass = np.zeros((shape.layers, shape.heads, len(sieves)))
+        count = np.zeros_like(mass)
+        function = partial(best_rows_of, context.model, sieves, documents, self.rows)
+        checkpoints = raise_failures(current().run_units(context.store, function, iter(units)))
+        n_done = 0
+        for (_, unit_rows), checkpoint in zip(units, checkpoints, strict=True):
+            part = BestRows(0, self.rows)
+            part.load(checkpoint.arrays)
+            best_rows.merge(part)
+            mass += checkpoint.arrays["mass"]
+            count += checkpoint.arrays["count"]
+            n_done += len(unit_rows)
+            context.progress("examples", n_done, len(rows))
+
+        size = (shape.layers, shape.heads, n_criteria, self.rows)
+        values = best_rows.values.reshape(size)
+        places = best_rows.places.reshape(*size, -1)
+        sharpest = np.zeros((shape.layers, shape.heads), int)  # the first criterion
         variables: dict[str, Any] = {}
-        picks = {"sharp": np.zeros(size[:2], int)} | ({"role": 1 + chosen} if sieves else {})
-        for name, kind in picks.items():
-            own_values = np.take_along_axis(values, kind[..., None, None], 2)[:, :, 0]
-            own_places = np.take_along_axis(places, kind[..., None, None, None], 2)[:, :, 0]
-            texts = np.full(own_values.shape, "", dtype=object)
-            for at in np.ndindex(own_values.shape):
-                example, _, query, key = own_places[at].tolist()
-                if example >= 0:
-                    texts[at] = marked(model, by_index[example], query, key)
-            variables[f"{name}_weight"] = (
-                ranked,
-                np.where(np.isfinite(own_values), own_values, np.nan),
-            )
-            variables[f"{name}_text"] = (ranked, texts.astype(str))
+        variables |= _row_variables("sharp", context.model, rows, sharpest, values, places)
         if sieves:
-            names = np.array([sieve.name for sieve in sieves])
-            variables["role"] = (HEADS, names[chosen])
-            variables["role_mean"] = (
-                HEADS,
-                np.take_along_axis(mean, chosen[..., None], -1)[..., 0],
-            )
+            mean = share(mass, count)
+            role = np.where(np.isnan(mean), -1, mean).argmax(-1)
+            variables |= _row_variables("role", context.model, rows, 1 + role, values, places)
+            role_names = np.array([sieve.name for sieve in sieves])
+            role_mean = np.take_along_axis(mean, role[..., None], -1)[..., 0]
+            variables["role"] = (HEADS, role_names[role])
+            variables["role_mean"] = (HEADS, role_mean)
         coords = layer_head_coords(shape) | {"rank": np.arange(self.rows)}
         return xr.Dataset(variables, coords, {"documents": len(set(documents.values()))})
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
-        weight = dataset["sharp_weight"].isel(rank=0).values
+        weights = dataset["sharp_weight"].isel(rank=0).values
         texts = dataset["sharp_text"].isel(rank=0).values
-        return [
-            f"{head_name(*at)} {weight[at]:.2f}: {texts[at]}" for at in ranked_heads(weight)[:3]
-        ]
+        lines = []
+        for head in ranked_heads(weights)[:3]:
+            lines.append(f"{head_name(*head)} {weights[head]:.2f}: {texts[head]}")
+        return lines
 
 
-def _documents(rows: list[Encoded]) -> dict[int, int]:
-    """The number of each row's document; a row without one is its own."""
-    known: dict[str, int] = {}
+def _row_variables(
+    name: str,
+    model: HeadModel,
+    rows: Sequence[Encoded],
+    criterion: np.ndarray,
+    values: np.ndarray,
+    places: np.ndarray,
+) -> dict[str, Any]:
+    """Return `name_weight` and `name_text[layer, head, rank]`: the best rows by one criterion for
+    each head, `criterion[layer, head]`."""
+    row_of = {row.index: row for row in rows}
+    weights = np.take_along_axis(values, criterion[..., None, None], 2)[:, :, 0]
+    chosen_places = np.take_along_axis(places, criterion[..., None, None, None], 2)[:, :, 0]
+    texts = np.full(weights.shape, "", dtype=object)
+    for cell in np.ndindex(weights.shape):
+        example, _, query, key = chosen_places[cell].tolist()
+        if example >= 0:
+            texts[cell] = marked_text(model, row_of[example], query, key)
+    dims = (*HEADS, "rank")
     return {
-        row.index: known.setdefault(row.example.document or f"\0{row.index}", len(known))
-        for row in rows
+        f"{name}_weight": (dims, np.where(np.isfinite(weights), weights, np.nan)),
+        f"{name}_text": (dims, texts.astype(str)),
     }
+
+
+def _document_numbers(rows: Sequence[Encoded]) -> dict[int, int]:
+    """Return the number of each row's document; a row without one is a document of its own."""
+    numbers: dict[str, int] = {}
+    document_of = {}
+    for row in rows:
+        document = row.example.document or f"\0{row.index}"
+        document_of[row.index] = numbers.setdefault(document, len(numbers))
+    return document_of

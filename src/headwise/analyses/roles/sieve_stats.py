@@ -31,7 +31,7 @@ from headwise.analyses.roles.sieves.forms import (
     RelationArcs,
     SieveForm,
 )
-from headwise.models.statistics import MIN_MASS_WITHOUT_SINK, StatsRequest, StatsResult
+from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.text.encode import Batch, Encoded
 
 # The name under which `surface` requests the same set of keys: it is then computed once for both.
@@ -252,9 +252,7 @@ def bias_sums_from_stats(
     is_used = None
     scale_without_first = None
     if even.maybe_causal:
-        other_mass = _scaled(stats.without_sink.mass, token_scale)
-        is_used = even.is_later & (other_mass > MIN_MASS_WITHOUT_SINK)
-        scale_without_first = torch.where(is_used, 1 / stats.without_sink.mass.clamp(min=tiny), 0.0)
+        is_used, scale_without_first = stats.rows_without_sink(even.is_later)
 
     names = ["total", "count", "most"]
     if even.maybe_causal:

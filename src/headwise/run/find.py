@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
@@ -66,8 +65,7 @@ def stream_hits(head: str, source: Source, options: FindOptions) -> Iterator[Hit
     model = source.open_model()
     try:
         corpus = source.open_corpus(model, options.limit)
-        with closing(find_rows(model, corpus, head, condition)) as hits:
-            yield from islice(hits, options.hits)
+        yield from islice(find_rows(model, corpus, head, condition), options.hits)
     finally:
         if source.opens_model:
             model.close()

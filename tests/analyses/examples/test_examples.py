@@ -116,7 +116,7 @@ def test_a_decoder_reads_the_built_in_corpus_as_running_text(
     read: list[Example] = []
     monkeypatch.setattr(
         "headwise.run.find.find_rows",
-        lambda model, corpus, *_: (hit for hit in read.extend(corpus) or ()),
+        lambda model, corpus, *_: iter(read.extend(corpus) or ()),
     )
     done = CliRunner().invoke(
         app, ["find", "L0H0", str(toy_folder(tmp_path, causal=True)), "--limit", "9"]

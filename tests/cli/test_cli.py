@@ -316,11 +316,11 @@ def test_a_feature_that_matches_nothing_is_named(
     )
     done = headwise(*arguments)
     assert done.code == 0, done.err
-    assert "left out: features (feature=ghost): no token of the corpus is one" in done.err
+    assert "left out: features (feature=ghost): no token of this type in the corpus" in done.err
     assert "feature=ghost" in Atlas.load(tmp_path / "f.nc")["features"].attrs["left_out"]
     alone = headwise(*arguments, "--set", "features=ghost", "--overwrite")
     assert alone.code == 2
-    assert "No token of the corpus is of any of the features ghost" in alone.err
+    assert "No token of the corpus has any of the features ghost" in alone.err
 
 
 def test_plan_says_what_an_atlas_would_take(

@@ -133,7 +133,7 @@ def test_own_features_and_those_that_match_nothing() -> None:
     atlas = make_atlas(model, corpus, ["features"], parameters={"features": given})
     dataset = atlas["features"]
     assert atlas.provenance["left_out"]["features"] == {
-        "feature=ghost": "no token of the corpus is one"
+        "feature=ghost": "no token of this type in the corpus"
     }  # so the page and the file name it
     assert dataset["feature"].values.tolist() == ["old", "ghost", "cls"]
     assert dataset["attention_n"].sel(feature="old").item() == sum(
@@ -146,7 +146,7 @@ def test_own_features_and_those_that_match_nothing() -> None:
             model, corpus, ["features"], parameters={"features": {"extra": "subj: relation=nsubjx"}}
         )
     with pytest.raises(
-        ParameterError, match="No token of the corpus is of any of the features ghost; check"
+        ParameterError, match="No token of the corpus has any of the features ghost; check"
     ):
         make_atlas(
             model,

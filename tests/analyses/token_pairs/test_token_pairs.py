@@ -166,7 +166,7 @@ def test_own_pairs_and_bad_ones() -> None:
         dataset.attrs["matched_nothing"] == "noun->pronoun, pronoun->noun, ghost"
     )  # no sentence there has a noun and a pronoun
     alone = {"pairs": "ghost", "extra": "ghost: form=ghost -> noun"}
-    with pytest.raises(ParameterError, match="no pair of any of the kinds ghost; check"):
+    with pytest.raises(ParameterError, match="no pair of any of the types ghost; check"):
         make_atlas(
             model,
             Corpus.from_examples(examples),

@@ -1,1 +1,1 @@
-"""Attention to kinds of words (Kovaleva et al. 2019, §4.4)."""
+"""Attention to linguistic features (Kovaleva et al. 2019, §4.4)."""

@@ -25,15 +25,15 @@ from headwise.stats.corrections import holm
 from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
 
-FIRST = "features first"  # row 0, which is the cls token where there is one
+FIRST_ROW = "features first"  # the row of the cls token, if there is one
 DIMS = ("layer", "head", "feature")
-ROUNDING = 1e-5
-REACH = 2  # neighbours that a token is compared with, on either side
+ROUNDING = 1e-5  # an excess below this is rounding
+REACH = 2  # a token is compared with this many neighbours on either side
 
 
 @dataclass(frozen=True)
 class Features(RandomNull, ItemObserver):
-    """Attention that tokens of a feature receive.
+    """Measure the attention that tokens of a feature receive.
 
     For a token t of the feature (every piece is a token), `a(t) = Σ_i A[i, t] / n`; of an input
     with several such tokens the largest; inputs without any are left out; the mean over inputs. A
@@ -50,13 +50,13 @@ class Features(RandomNull, ItemObserver):
       around them (up to two on either side, as many before as behind where that can be, none of the
       feature), the mean over tokens, then over inputs: by how many times what uniform attention
       gives a token it gets more than its neighbours. Token 0 has no part in it, so that a head
-      which looks at token 0 alone has 0, as has a uniform one. `p_value`: one-tailed z-test of
+      which attends to token 0 alone has 0, as has a uniform one. `p_value`: one-tailed z-test of
       `excess > 0`; `p_adjusted`: by Holm over heads × features;
     - `random_excess`, `random_bound[feature]`: the mean excess of heads of random-weights models of
       the same shape, as sharp as this one, on the same inputs, and what, at 0.05, none of their
       heads passes; `above_random`: `excess − random_bound`;
     - `stands_out`: `p_adjusted < 0.05`, 30 inputs or more, an excess of `margin` or more and above
-      `random_bound`: what a head must have to be called one that looks at the feature.
+      `random_bound`: the condition for a head that attends to the feature.
 
     Attribute `matched_nothing`: features that no token of the corpus has.
 
@@ -70,7 +70,7 @@ class Features(RandomNull, ItemObserver):
         upos, relation, lemma, form and token. For instance `modal: upos=AUX & lemma=can|may|must;
         proper: upos=PROPN`.
     margin : float, default 0.5
-        The least excess of a head that stands out, in multiples of what uniform attention gives a
+        Smallest excess of a head that stands out, in multiples of what uniform attention gives a
         token.
     random_models : int, optional
         Random-weights models beside the model. By default one to four, so many that they have 144
@@ -84,8 +84,8 @@ class Features(RandomNull, ItemObserver):
     Assumes: Parts of speech and relations are right, or come from a parser that is good enough.
 
     Traps: `attention` is the largest over the tokens of a feature, as in the paper: it is high for
-    frequent features by chance, so it stands beside `uniform`; whether a head looks at the feature
-    is what `excess` and `stands_out` say. A head may like a place in the sentence where such words
+    frequent features by chance, so compare it with `uniform`; whether a head attends to the feature
+    is what `excess` and `stands_out` say. A head may prefer a place in the sentence where such words
     stand.
 
     Cost: The pass of the model, and a pass of one to four random-weights models on the same inputs.
@@ -105,7 +105,7 @@ class Features(RandomNull, ItemObserver):
     budget: ClassVar[int | None] = 1000
 
     item_dim: ClassVar[str] = "feature"
-    unmatched_reason: ClassVar[str] = "no token of the corpus is one"
+    unmatched_reason: ClassVar[str] = "no token of this type in the corpus"
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < float("inf"):
@@ -114,6 +114,7 @@ class Features(RandomNull, ItemObserver):
         self.chosen()
 
     def chosen(self) -> tuple[Feature, ...]:
+        """Return the features to compute."""
         return choose_items("feature", self.features, known_features() | parse_features(self.extra))
 
     def missing_items(self, shape: Shape) -> dict[str, str]:
@@ -124,111 +125,138 @@ class Features(RandomNull, ItemObserver):
             reasons["from_cls"] = "the tokenizer has no cls token"
         return reasons
 
+    # --- the pass ---------------------------------------------------------------------------------
+
     def start(self, shape: Shape) -> State:
-        count = len(self.chosen())
+        n_features = len(self.chosen())
+        by_head = (shape.layers, shape.heads, n_features)
         return State(
-            attention=Moments(shape.layers, shape.heads, count),
-            uniform=Moments(shape.layers, count),
-            from_cls=Moments(
-                shape.layers, shape.heads, count
-            ),  # only the last layer is filled and shown
-            excess=Moments(shape.layers, shape.heads, count),
-            first=Moments(count),
-            left_out=Sums(count),
+            attention=Moments(*by_head),
+            uniform=Moments(shape.layers, n_features),
+            from_cls=Moments(*by_head),  # only the last layer is filled and shown
+            excess=Moments(*by_head),
+            first=Moments(n_features),
+            left_out=Sums(n_features),
         )
 
     def request(self, batch: Batch) -> StatsRequest:
-        return StatsRequest(
-            rows={FIRST: torch.zeros(1, dtype=torch.int64, device=batch.device)},
-            received=True,
-            uniform=True,
-        )
+        first_row = torch.zeros(1, dtype=torch.int64, device=batch.device)
+        return StatsRequest(rows={FIRST_ROW: first_row}, received=True, uniform=True)
 
     def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.received is not None
         assert answers.uniform is not None
         assert answers.uniform.received is not None
-        first = answers.rows[FIRST][0][:, :, 0]
-        return {"received": answers.received, "even": answers.uniform.received, "first": first}
+        first_row_weights, _ = answers.rows[FIRST_ROW]
+        return {
+            "received": answers.received,
+            "even": answers.uniform.received,
+            "first": first_row_weights[:, :, 0],
+        }
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         features = self.chosen()
         masks = batch.remember(("features", features), lambda: feature_masks(batch, features))
-        length = batch.lengths[:, None, None].double()
-        here = (layer.layer,)
-        state.moments("attention").add(largest(sums["received"].double() / length, masks), here)
-        state.moments("uniform").add(largest(sums["even"].double() / length, masks)[:, 0], here)
         contrast = batch.remember(
             ("features around", features), lambda: neighbour_contrasts(batch, masks)
         )
-        excess = sums["received"].double() @ contrast.transpose(1, 2)
-        state.moments("excess").add(excess.masked_fill(~contrast.any(-1)[:, None], torch.nan), here)
+        received = sums["received"].double()
+        length = batch.lengths[:, None, None].double()
+        where = (layer.layer,)
+        state.moments("attention").add(max_of_feature(received / length, masks), where)
+        uniform = max_of_feature(sums["even"].double() / length, masks)[:, 0]
+        state.moments("uniform").add(uniform, where)
+        has_neighbours = contrast.any(-1)[:, None]
+        excess = received @ contrast.transpose(1, 2)
+        state.moments("excess").add(excess.masked_fill(~has_neighbours, torch.nan), where)
+
+        has_feature = masks.any(-1)
         if layer.layer == 0:
-            state.sums("left_out").add((~masks.any(-1)).sum(0))
-            opens_with = masks[:, :, 0].double().masked_fill(~masks.any(-1), torch.nan)
-            state.moments("first").add(opens_with)
-        if layer.layer == state.moments("from_cls").count.shape[0] - 1:
-            opens = batch.cls[:, 0, None, None]
+            state.sums("left_out").add((~has_feature).sum(0))
+            first_token_has_it = masks[:, :, 0].double()
+            state.moments("first").add(first_token_has_it.masked_fill(~has_feature, torch.nan))
+        last_layer = state.moments("from_cls").count.shape[0] - 1
+        if layer.layer == last_layer:
+            begins_with_cls = batch.cls[:, 0, None, None]
+            from_first = max_of_feature(sums["first"].double(), masks)
             state.moments("from_cls").add(
-                largest(sums["first"].double(), masks).masked_fill(~opens, torch.nan), here
+                from_first.masked_fill(~begins_with_cls, torch.nan), where
             )
 
+    # --- the result -------------------------------------------------------------------------------
+
     def result(self, state: State, shape: Shape) -> xr.Dataset:
-        chosen = self.chosen()
-        dims, units = DIMS, "share of attention"
-        variables = mean_variables("attention", dims, state.moments("attention"), units=units)
+        features = self.chosen()
+        units = "share of attention"
+        variables = mean_variables("attention", DIMS, state.moments("attention"), units=units)
         variables |= mean_variables(
             "uniform", ("layer", "feature"), state.moments("uniform"), units=units
         )
-        for name, variable in mean_variables(
-            "from_cls", dims, state.moments("from_cls"), units=units
-        ).items():
-            values = variable.values[-1]
-            if shape.causal:
-                values = (
-                    np.zeros_like(values) if name.endswith("_n") else np.full_like(values, np.nan)
-                )
-            variables[name] = xr.Variable(("head", "feature"), values, variable.attrs)
-        about = "times uniform attention"
-        variables |= mean_variables("excess", dims, state.moments("excess"), units=about)
-        told = "attention of a head that looks at token 0 alone"
+        variables |= self._from_cls_variables(state, shape)
         variables |= mean_variables(
-            "first", ("feature",), state.moments("first"), units=units, long_name=told
+            "excess", DIMS, state.moments("excess"), units="times uniform attention"
         )
-        variables |= self._tested(state.moments("excess"))
+        variables |= mean_variables(
+            "first",
+            ("feature",),
+            state.moments("first"),
+            units=units,
+            long_name="attention of a head that attends to token 0 alone",
+        )
+        variables |= self._tests(state.moments("excess"))
         variables["stands_out"] = significant_excess(variables, self.margin)
         left_out = state.sums("left_out").total.numpy().astype(np.int64)
         variables["inputs_left_out"] = xr.Variable(("feature",), left_out)
-        coords = layer_head_coords(shape) | {
-            "feature": np.array([feature.name for feature in chosen]),
-            "about": ("feature", np.array([feature.about for feature in chosen])),
-        }
-        seen = variables["attention_n"].values.reshape(-1, len(chosen)).max(0)
-        nothing = self.matched_nothing(seen, shape)
-        if nothing and not seen.any() and left_out.any():  # inputs there were
-            raise ParameterError(
-                f"No token of the corpus is of any of the features {', '.join(nothing)}; "
-                "check `features` and `extra`, or give another corpus."
-            )
-        return xr.Dataset(
-            variables,
-            coords=coords,
-            attrs={"matched_nothing": ", ".join(nothing), "random_models": 0},
-        )
 
-    def _tested(self, excess: Moments) -> dict[str, xr.Variable]:
-        seen = excess.count.numpy()
-        mean, variance = np.where(seen > 0, excess.mean.numpy(), np.nan), excess.variance()
-        noise = (np.abs(mean) <= ROUNDING) & (np.sqrt(variance) <= ROUNDING)
-        p = z_test(np.where(noise, 0.0, mean), np.where(noise, 0.0, variance), seen, 0.0).p_value
+        inputs_per_feature = variables["attention_n"].values.reshape(-1, len(features)).max(0)
+        matched_nothing = self.matched_nothing(inputs_per_feature, shape)
+        has_inputs = left_out.any()
+        if matched_nothing and not inputs_per_feature.any() and has_inputs:
+            raise ParameterError(
+                "No token of the corpus has any of the features "
+                f"{', '.join(matched_nothing)}; check `features` and `extra`, or use another "
+                "corpus."
+            )
+        coords = layer_head_coords(shape) | {
+            "feature": np.array([feature.name for feature in features]),
+            "about": ("feature", np.array([feature.about for feature in features])),
+        }
+        attrs = {"matched_nothing": ", ".join(matched_nothing), "random_models": 0}
+        return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+    def _from_cls_variables(self, state: State, shape: Shape) -> dict[str, xr.Variable]:
+        """Return the last layer of `from_cls`; NaN for causal models."""
+        of_layers = mean_variables(
+            "from_cls", DIMS, state.moments("from_cls"), units="share of attention"
+        )
+        variables = {}
+        for name, variable in of_layers.items():
+            values = variable.values[-1]
+            if shape.causal:
+                is_count = name.endswith("_n")
+                values = np.full_like(values, 0 if is_count else np.nan)
+            variables[name] = xr.Variable(("head", "feature"), values, variable.attrs)
+        return variables
+
+    def _tests(self, excess: Moments) -> dict[str, xr.Variable]:
+        """Test whether the excess is above zero."""
+        count = excess.count.numpy()
+        mean = np.where(count > 0, excess.mean.numpy(), np.nan)
+        variance = excess.variance()
+        is_rounding = (np.abs(mean) <= ROUNDING) & (np.sqrt(variance) <= ROUNDING)
+        mean = np.where(is_rounding, 0.0, mean)
+        variance = np.where(is_rounding, 0.0, variance)
+        p_value = z_test(mean, variance, count, 0.0).p_value
         return {
-            "p_value": xr.Variable(DIMS, p, {"long_name": "one-tailed z-test of excess > 0"}),
+            "p_value": xr.Variable(DIMS, p_value, {"long_name": "one-tailed z-test of excess > 0"}),
             "p_adjusted": xr.Variable(
-                DIMS, holm(p), {"long_name": "p_value corrected over heads and features (holm)"}
+                DIMS,
+                holm(p_value),
+                {"long_name": "p_value corrected over heads and features (holm)"},
             ),
         }
 
-    # --- beside random-weights models -------------------------------------------------------------
+    # --- beside random-weights models, and the summary --------------------------------------------
 
     def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
         # What a token receives may be most of the attention there is: a heavy tail.
@@ -241,64 +269,79 @@ class Features(RandomNull, ItemObserver):
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
         rows = []
+        counts = []
         for name in map(str, dataset["feature"].values):
-            one = dataset.sel(feature=name)
-            if one["attention"].notnull().any():
-                even = float(one["uniform"].mean())
-                rows.append(
-                    (name, top_heads(one, "attention", form=".3f"), f"even attention {even:.3f}")
-                )
-        counts = {
-            str(name): int(dataset["stands_out"].sel(feature=name).sum())
-            for name in dataset["feature"].values
-        }
-        found = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
-        least = f"{self.margin:g} times uniform attention or more over the words around, p < 0.05 corrected"
-        beside = ", above random heads of the same shape" if dataset.attrs["random_models"] else ""
-        out = f"Heads that stand out ({least}{beside}; token 0 left out): {found or 'none'}"
-        return ["Heads that attend most to each feature:", *align_columns(rows), out]
+            of_feature = dataset.sel(feature=name)
+            if of_feature["attention"].notnull().any():
+                uniform = float(of_feature["uniform"].mean())
+                heads = top_heads(of_feature, "attention", form=".3f")
+                rows.append((name, heads, f"uniform attention {uniform:.3f}"))
+            n_significant = int(of_feature["stands_out"].sum())
+            if n_significant:
+                counts.append(f"{name} {n_significant}")
+        conditions = (
+            f"{self.margin:g} times uniform attention or more over the words around, p < 0.05 "
+            "corrected"
+        )
+        if dataset.attrs["random_models"]:
+            conditions += ", above random heads of the same shape"
+        return [
+            "Heads that attend most to each feature:",
+            *align_columns(rows),
+            f"Heads that stand out ({conditions}; excluding token 0): {', '.join(counts) or 'none'}",
+        ]
 
 
-def largest(values: Tensor, masks: Tensor) -> Tensor:
-    """The largest of `values[example, head, token]` of each feature, `[example, head, feature]`;
-    NaN without any."""
-    inside = torch.where(masks[:, None], values[:, :, None], -torch.inf).amax(-1)
-    return torch.where(inside.isinf(), torch.nan, inside)
+def max_of_feature(values: Tensor, masks: Tensor) -> Tensor:
+    """Return the largest of `values[example, head, token]` over the tokens of each feature,
+    `[example, head, feature]`; NaN if there are none."""
+    largest = torch.where(masks[:, None], values[:, :, None], -torch.inf).amax(-1)
+    return torch.where(largest.isinf(), torch.nan, largest)
 
 
 def neighbour_contrasts(batch: Batch, masks: Tensor) -> Tensor:
-    """`[example, feature, token]`: the sum of an input's values by these weights is that of the
-    feature's tokens minus that of the tokens around them, mean over tokens; 0 throughout where no
-    token has such neighbours."""
-    found = masks.cpu().numpy()
-    out = np.zeros(found.shape)
-    for number, place in zip(*np.nonzero(found.any(-1)), strict=True):
-        own, length = found[number, place], len(batch.rows[number])
-        tokens = [
-            (int(t), around)
-            for t in np.flatnonzero(own)
-            if t and (around := _around(int(t), own, length))
-        ]
-        for t, around in tokens:
-            out[number, place, t] += 1 / len(tokens)
-            out[number, place, around] -= 1 / len(tokens) / len(around)
-    return torch.from_numpy(out).to(masks.device)
+    """Return weights `[example, feature, token]` that contrast tokens with their neighbours.
+
+    The weighted sum of an input's values is that of the feature's tokens minus that of the tokens
+    around them, mean over tokens; 0 throughout where no token has such neighbours."""
+    mask_array = masks.cpu().numpy()
+    contrasts = np.zeros(mask_array.shape)
+    for number, place in zip(*np.nonzero(mask_array.any(-1)), strict=True):
+        has_feature = mask_array[number, place]
+        length = len(batch.rows[number])
+        neighbours: dict[int, list[int]] = {}
+        for token in np.flatnonzero(has_feature).tolist():
+            around = _neighbours(token, has_feature, length)
+            if token > 0 and around:
+                neighbours[token] = around
+        for token, around in neighbours.items():
+            contrasts[number, place, token] += 1 / len(neighbours)
+            contrasts[number, place, around] -= 1 / len(neighbours) / len(around)
+    return torch.from_numpy(contrasts).to(masks.device)
 
 
-def _around(t: int, own: np.ndarray, length: int) -> list[int]:
-    """The tokens around one that are none of the feature and not token 0, as many before as behind
-    where that can be: what a token receives changes along an input, most of all in a decoder."""
-    free = [0 < u < length and not own[u] for u in range(t - REACH, t + REACH + 1)]
-    both = [d for d in range(1, REACH + 1) if free[REACH - d] and free[REACH + d]]
-    return [t + sign * d for d in both for sign in (-1, 1)] or [
-        t - REACH + k for k, is_free in enumerate(free) if is_free
-    ]
+def _neighbours(token: int, has_feature: np.ndarray, length: int) -> list[int]:
+    """Return the tokens around one that do not have the feature and are not token 0.
+
+    As many before as behind if possible: what a token receives changes along an input, most of all
+    in a decoder."""
+
+    def is_free(position: int) -> bool:
+        return 0 < position < length and not has_feature[position]
+
+    on_both_sides = []
+    for distance in range(1, REACH + 1):
+        if is_free(token - distance) and is_free(token + distance):
+            on_both_sides += [token - distance, token + distance]
+    if on_both_sides:
+        return on_both_sides
+    return [position for position in range(token - REACH, token + REACH + 1) if is_free(position)]
 
 
 def feature_masks(batch: Batch, features: tuple[Feature, ...]) -> Tensor:
-    """Bool `[example, feature, token]`: the same for every layer."""
-    out = torch.zeros(len(batch), len(features), batch.ids.shape[1], dtype=torch.bool)
+    """Return bool `[example, feature, token]`: the same for every layer."""
+    masks = torch.zeros(len(batch), len(features), batch.ids.shape[1], dtype=torch.bool)
     for number, row in enumerate(batch.rows):
         for place, feature in enumerate(features):
-            out[number, place, : len(row)] = torch.from_numpy(feature.tokens(row))
-    return out.to(batch.device)
+            masks[number, place, : len(row)] = torch.from_numpy(feature.tokens(row))
+    return masks.to(batch.device)

@@ -43,10 +43,11 @@ from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.bootstrap import FEW
 from headwise.text.encode import Batch, Encoded
 
-THERE, BACK = "frames there", "frames back"  # from target to element, and the other way
-FEWER = 99  # permutations on random weights, where only their mean is of interest
+FORWARD = "frames forward"  # from target to element
+BACKWARD = "frames backward"
+RANDOM_PERMUTATIONS = 99  # on random weights only the mean over permutations is used
 HEADS = ("layer", "head")
-COUNTED = ("score_n", "sentences")
+COUNTED = ("score_n", "sentences")  # what significance requires 30 of: variable, plural
 SCORES = ("score", "score_reverse", "score_both")
 COUNTS = (
     "sentences",
@@ -61,10 +62,10 @@ COUNTS = (
 
 @dataclass(frozen=True)
 class Frames(RandomNull):
-    """Weights between a frame's target and its elements.
+    """Score the weights between a frame's target and its elements.
 
-    Of each sentence the links (target, core element) that pass the filters; every pair of their
-    pieces (i of the target, j of the element) counts.
+    Each sentence contributes the links (target, core element) that pass the filters; every pair of
+    their pieces (i of the target, j of the element) counts.
 
     - `score[layer, head]`: the largest `A[i, j]` over the pairs of all links of a sentence, then
       the mean over sentences; `score_reverse`: of `A[j, i]`; `score_both`: of the larger; each with
@@ -75,7 +76,7 @@ class Frames(RandomNull):
       nulls, the largest p of the three. `moved`: every link is moved along its sentence, target and
       element together, by a random number of tokens, so that all distances stay; `other_target`:
       the same element, at its place, seen from another word of the sentence; `other_element`: the
-      same target, at its place, looking at other words. A head that likes a distance, a word or a
+      same target, at its place, attending to other words. A head that prefers a distance, a word or a
       place scores as high under one of them. p is the share of `permutations` whose mean score is
       at least as large; `p_adjusted` and so on: corrected over heads by the largest standardised
       score of each permutation (Westfall and Young); none of them from fewer than 30 sentences.
@@ -86,29 +87,29 @@ class Frames(RandomNull):
       links; only the training is missing); `random_bound`: what, at 0.05, none of their heads
       passes; `above_random[layer, head]`: `excess − random_bound`;
     - `stands_out[layer, head]`: `p_adjusted < 0.05`, 30 sentences or more, an excess of `margin` or
-      more and above `random_bound`: what a head must have to be called one that follows frames;
+      more and above `random_bound`: the condition for a head that follows frames;
     - `by_frame[layer, head, frame]`, `by_element[layer, head, element]`: `score` for the sentences
       and links of each, with `_n`, `_low`, `_high`.
 
     Parameters
     ----------
     max_words : int, default 12
-        Longer sentences are left out (in words, as the corpus gives them).
+        Leave out longer sentences (in words, as the corpus gives them).
     max_element : int, default 3
-        BatchLinks to longer elements are left out.
+        Leave out links to longer elements.
     min_distance : int, default 2
-        BatchLinks whose words lie nearer than this are left out: `min |i − j|` over their words.
+        Leave out links whose words are closer than this: `min |i − j|` over their words.
     core : bool, default True
         Only core elements.
     exclude : str, default "sentences"
         What links that fail the filters on elements and distance take with them: their `sentences`
         (the paper's reading), or nothing but themselves (`links`).
     margin : float, default 0.05
-        The least excess of a head that stands out.
+        Smallest excess of a head that stands out.
     percentile : float, default 99
         For `above`.
     permutations : int, default 999
-        How many; 0 leaves the test out.
+        Number of permutations; 0 for no test.
     random_models : int, optional
         Random-weights models beside the model. By default one to four, so many that they have 144
         heads, and none for models of more than 500 million parameters; 0 for none.
@@ -124,8 +125,8 @@ class Frames(RandomNull):
     of their pieces.
 
     Traps: The largest of several weights grows with their number, so a score says nothing without
-    `expected`. The 99th percentile (`above`) always calls one head in a hundred, random weights
-    too; `stands_out` calls none of those. Few sentences pass the filters.
+    `expected`. The 99th percentile (`above`) always marks one head in a hundred, even for random
+    weights; `stands_out` marks none of those. Few sentences pass the filters.
 
     Cost: The pass of the model, permutations on what it kept, and a pass of one to four
     random-weights models."""
@@ -166,6 +167,8 @@ class Frames(RandomNull):
     def _links(self, batch: Batch) -> BatchLinks:
         return batch.remember(("frames", self), lambda: gather_links(batch, self))
 
+    # --- the pass ---------------------------------------------------------------------------------
+
     def start(self, shape: Shape) -> State:
         heads = (shape.layers, shape.heads)
         state = State({name: Moments(*heads) for name in SCORES})
@@ -178,18 +181,18 @@ class Frames(RandomNull):
 
     def request(self, batch: Batch) -> StatsRequest:
         links = self._links(batch)
-        return StatsRequest(
-            pairs={THERE: links.forward.places, BACK: links.backward.places}, uniform=True
-        )
+        pairs = {FORWARD: links.forward.places, BACKWARD: links.backward.places}
+        return StatsRequest(pairs=pairs, uniform=True)
 
     def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.uniform is not None
-        own, even = answers.pair_weights, answers.uniform.pair_weights
+        # Uniform attention is above 0 exactly where a pair is visible.
+        uniform = answers.uniform.pair_weights
         return {
-            "forward": own[THERE],
-            "seen": even[THERE],
-            "backward": own[BACK],
-            "seen_back": even[BACK],
+            "forward": answers.pair_weights[FORWARD],
+            "seen": uniform[FORWARD],
+            "backward": answers.pair_weights[BACKWARD],
+            "seen_back": uniform[BACKWARD],
         }
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
@@ -198,184 +201,207 @@ class Frames(RandomNull):
             state.sums("counts").add(torch.tensor([links.counts[name] for name in COUNTS]))
         if not links.sentences:
             return
-        # [place of a link (0 is its own), head]: the largest weight over the pairs of pieces there
-        there = group_max(sums["forward"].double(), sums["seen"] > 0, links.forward)
-        back = group_max(sums["backward"].double(), sums["seen_back"] > 0, links.backward)
-        either = torch.fmax(there, back)
-        for direction, places in enumerate((there, back, either)):
-            state.moments(SCORES[direction]).add(
-                links.over_sentences(places[links.own]), (layer.layer,)
-            )
-            for null in range(len(NULLS) if self.permutations else 0):
-                moved = links.permuted(null, places)  # [sentence, permutation, head]
-                state.sums("permuted").add(
-                    moved.nan_to_num(0.0).sum(0), (null, direction, layer.layer)
-                )
+        # [position of a link, head]: the largest weight over its pairs of pieces
+        forward = group_max(sums["forward"].double(), sums["seen"] > 0, links.forward)
+        backward = group_max(sums["backward"].double(), sums["seen_back"] > 0, links.backward)
+        either = torch.fmax(forward, backward)
+        for direction, weights in enumerate((forward, backward, either)):
+            scores = links.max_per_sentence(weights[links.own])
+            state.moments(SCORES[direction]).add(scores, (layer.layer,))
+            if not self.permutations:
+                continue
+            for null in range(len(NULLS)):
+                permuted = links.permuted_scores(null, weights)  # [sentence, permutation, head]
+                where = (null, direction, layer.layer)
+                state.sums("permuted").add(permuted.nan_to_num(0.0).sum(0), where)
         records = state["links"]
         assert isinstance(records, LinkRecords)
-        records.add_named(links.keys, links.names, there[links.own], (layer.layer,))
+        records.add_named(links.keys, links.names, forward[links.own], (layer.layer,))
+
+    # --- the result -------------------------------------------------------------------------------
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
+        counts = {}
+        for name, value in zip(COUNTS, state.sums("counts").total, strict=True):
+            counts[name] = int(value)
+        if not counts["sentences"] and any(counts.values()):
+            raise self._no_link_error(counts)
+
         variables: dict[str, xr.Variable] = {}
         for name in SCORES:
             variables |= mean_variables(name, HEADS, state.moments(name), units="attention weight")
         score = variables["score"].values
-        cut = (
-            float(np.nanpercentile(score, self.percentile))
-            if np.isfinite(score).any()
-            else float("nan")
-        )
-        above = f"score above the {self.percentile:g}th percentile of all heads"
-        variables["above"] = xr.Variable(HEADS, score > cut, {"long_name": above})
-        permuted = state.sums("permuted").total.numpy()
-        counts = {
-            name: int(value) for name, value in zip(COUNTS, state.sums("counts").total, strict=True)
-        }
-        for place, name in enumerate(SCORES) if self.permutations else ():
-            direction = name.removeprefix("score").strip("_")
-            made = _permutation_variables(direction, state.moments(name), permuted[:, place])
-            if counts["sentences"] < FEW:  # what a handful of sentences give is shown, never tested
-                for tested in (own for own in made if "p_" in own):
-                    made[tested].values[:] = np.nan
-            variables |= made
+        cut = float("nan")
+        if np.isfinite(score).any():
+            cut = float(np.nanpercentile(score, self.percentile))
+        long_name = f"score above the {self.percentile:g}th percentile of all heads"
+        variables["above"] = xr.Variable(HEADS, score > cut, {"long_name": long_name})
         if self.permutations:
-            excess = variables["score"].values - variables["expected"].values
+            variables |= self._tests(state, counts["sentences"])
+            excess = score - variables["expected"].values
             variables["excess"] = xr.Variable(HEADS, excess, {"long_name": "score − expected"})
             variables["stands_out"] = significant_excess(variables, self.margin, counted=COUNTED)
+
         records = state["links"]
         assert isinstance(records, LinkRecords)
         coords = layer_head_coords(shape)
-        for place, kind in enumerate(("frame", "element")):
+        for place, item in enumerate(("frame", "element")):
             labels, moments = records.by_name(place)
-            coords[kind] = np.array(labels, dtype=str)
-            variables |= mean_variables(f"by_{kind}", (*HEADS, kind), moments)
-        if not counts["sentences"] and any(counts.values()):
-            raise ParameterError(
-                f"No sentence has a link that passes the filters ({counts['sentences_too_long']:,} are longer than "
-                f"{self.max_words} words, {counts['sentences_without_link']:,} have no such link, "
-                f"{counts['sentences_with_other_links']:,} others beside it, "
-                f"{counts['sentences_without_frames']:,} no frame, {counts['sentences_unaligned']:,} words that do not "
-                "align); loosen `max_words`, `max_element`, `min_distance` or `core`, or give `exclude=links`."
-            )
-        return xr.Dataset(
-            variables, coords=coords, attrs={**counts, "cut": cut, "random_models": 0}
+            coords[item] = np.array(labels, dtype=str)
+            variables |= mean_variables(f"by_{item}", (*HEADS, item), moments)
+        attrs = {**counts, "cut": cut, "random_models": 0}
+        return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+    def _tests(self, state: State, n_sentences: int) -> dict[str, xr.Variable]:
+        """Return the permutation tests of all scores."""
+        permuted = state.sums("permuted").total.numpy()
+        variables: dict[str, xr.Variable] = {}
+        for place, name in enumerate(SCORES):
+            direction = name.removeprefix("score").strip("_")
+            tests = _permutation_variables(direction, state.moments(name), permuted[:, place])
+            if n_sentences < FEW:
+                # The scores of a handful of sentences are shown, never tested.
+                for test_name, variable in tests.items():
+                    if "p_" in test_name:
+                        variable.values[:] = np.nan
+            variables |= tests
+        return variables
+
+    def _no_link_error(self, counts: Mapping[str, int]) -> ParameterError:
+        return ParameterError(
+            "No sentence has a link that passes the filters "
+            f"({counts['sentences_too_long']:,} are longer than {self.max_words} words, "
+            f"{counts['sentences_without_link']:,} have no such link, "
+            f"{counts['sentences_with_other_links']:,} others beside it, "
+            f"{counts['sentences_without_frames']:,} no frame, "
+            f"{counts['sentences_unaligned']:,} words that do not align); loosen `max_words`, "
+            '`max_element`, `min_distance` or `core`, or set `exclude="links"`.'
         )
 
     # --- beside random-weights models -------------------------------------------------------------
 
     def applies_to(self, row: Encoded) -> bool:
-        return bool(chosen_links(row, self)[1])
+        _, links = chosen_links(row, self)
+        return bool(links)
 
     def random_count(self, heads: int, parameters: int) -> int:
         return super().random_count(heads, parameters) if self.permutations else 0
 
     def reduced(self) -> Self:
-        return replace(self, permutations=min(self.permutations, FEWER))
+        return replace(self, permutations=min(self.permutations, RANDOM_PERMUTATIONS))
 
     def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
         mean, bound = random_bound("excess", random_results, dataset["excess"].size)
+        variables = {
+            "stands_out": significant_excess(dataset, self.margin, bound, COUNTED),
+            **above_random_variable(dataset["excess"], bound),
+        }
         attrs = {
             "random_excess": float(mean),
             "random_bound": float(bound),
             **null_attributes(random_results),
         }
-        made = {
-            "stands_out": significant_excess(dataset, self.margin, bound, COUNTED),
-            **above_random_variable(dataset["excess"], bound),
-        }
-        return dataset.assign(made).assign_attrs(attrs)
+        return dataset.assign(variables).assign_attrs(attrs)
+
+    # --- summary ----------------------------------------------------------------------------------
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return variable_of(dataset, "stands_out")
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
-        attrs, score = dataset.attrs, dataset["score"]
-        best = [tuple(at) for at in np.argwhere(dataset["above"].values)]
-        best.sort(key=lambda at: -float(score.values[at]))
-        tested = "expected" in dataset
-
-        def one(at: tuple[int, ...]) -> str:
-            beside = (
-                f" (the same words unlinked {float(dataset['expected'].values[at]):.2f})"
-                if tested
-                else ""
-            )
-            return f"{head_name(*at)} {float(score.values[at]):.2f}{beside}"
-
+        attrs = dataset.attrs
+        score = dataset["score"].values
+        is_tested = "expected" in dataset
+        heads = [(int(layer), int(head)) for layer, head in np.argwhere(dataset["above"].values)]
+        heads.sort(key=lambda place: -float(score[place]))
+        highest = []
+        for place in heads:
+            text = f"{head_name(*place)} {float(score[place]):.2f}"
+            if is_tested:
+                expected = float(dataset["expected"].values[place])
+                text += f" (the same words unlinked {expected:.2f})"
+            highest.append(text)
         lines = [
-            f"{attrs['sentences']:,} sentences with {attrs['links']:,} links; highest: {', '.join(map(one, best))}"
+            f"{attrs['sentences']:,} sentences with {attrs['links']:,} links; highest: "
+            f"{', '.join(highest)}"
         ]
         if attrs["sentences"] < FEW:
-            lines.append(too_few(dataset))
-        elif tested:
-            out = [head_name(*at) for at in np.argwhere(dataset["stands_out"].values)]
-            beside = (
-                f", random heads below +{attrs['random_bound']:.2f}"
-                if attrs["random_models"]
-                else ""
-            )
-            least = f"p < 0.05 corrected, +{self.margin:g} or more{beside}"
-            lines.append(f"Heads that stand out ({least}): {', '.join(out) or 'none'}")
+            lines.append(too_few_text(dataset))
+        elif is_tested:
+            significant = [head_name(*at) for at in np.argwhere(dataset["stands_out"].values)]
+            conditions = f"p < 0.05 corrected, +{self.margin:g} or more"
+            if attrs["random_models"]:
+                conditions += f", random heads below +{attrs['random_bound']:.2f}"
+            names = ", ".join(significant) or "none"
+            lines.append(f"Heads that stand out ({conditions}): {names}")
         return lines
 
 
-def too_few(dataset: xr.Dataset) -> str:
-    """Why there is no test, and where the other sentences went; "" where there are enough."""
+def too_few_text(dataset: xr.Dataset) -> str:
+    """Say why there is no test, and why sentences were left out; "" if there are enough."""
     attrs = dataset.attrs
     if attrs["sentences"] >= FEW:
         return ""
     return (
         f"Only {attrs['sentences']:,} sentences, fewer than {FEW}: no head is tested. Left out: "
-        f"{attrs['sentences_too_long']:,} too long (max_words), {attrs['sentences_without_link']:,} without such a "
-        f"link, {attrs['sentences_with_other_links']:,} with others beside it (exclude=links keeps these)"
+        f"{attrs['sentences_too_long']:,} too long (max_words), "
+        f"{attrs['sentences_without_link']:,} without such a link, "
+        f"{attrs['sentences_with_other_links']:,} with others beside it (exclude=links keeps these)"
     )
 
 
 def _permutation_variables(
-    prefix: str, moments: Moments, permuted: np.ndarray
+    direction: str, moments: Moments, permuted: np.ndarray
 ) -> dict[str, xr.Variable]:
-    """p-values of a mean score `[layer, head]` against the sums `[null, layer, permutation, head]`
-    that links put elsewhere gave: the null that is hardest to beat counts."""
-    tests = [_permutation_test(moments, drawn) for drawn in permuted]
-    p, adjusted, expected = (np.stack(parts) for parts in zip(*tests, strict=True))
-    start, end = (f"{prefix}_", f"_{prefix}") if prefix else ("", "")
-    made = {
-        f"{start}p_value": (p.max(0), "links put elsewhere give as much, by the hardest null"),
-        f"{start}p_adjusted": (
-            adjusted.max(0),
-            "corrected over heads (largest standardised score)",
-        ),
-        f"expected{end}": (
-            expected.max(0).astype(np.float32),
-            "mean score of links put elsewhere, by the hardest null",
+    """Return the p-values of a mean score `[layer, head]`, by the null that is hardest to beat.
+
+    `permuted[null, layer, permutation, head]` are the sums of scores of permuted links.
+    """
+    tests = [_permutation_test(moments, of_null) for of_null in permuted]
+    p_value, p_adjusted, expected = (np.stack(parts).max(0) for parts in zip(*tests, strict=True))
+    prefix = f"{direction}_" if direction else ""
+    suffix = f"_{direction}" if direction else ""
+    values = {
+        f"{prefix}p_value": (p_value, "permuted links give as much, by the hardest null"),
+        f"{prefix}p_adjusted": (p_adjusted, "corrected over heads (largest standardised score)"),
+        f"expected{suffix}": (
+            expected.astype(np.float32),
+            "mean score of permuted links, by the hardest null",
         ),
     }
-    return {
-        name: xr.Variable(HEADS, values, {"long_name": about})
-        for name, (values, about) in made.items()
-    }
+    variables = {}
+    for name, (array, long_name) in values.items():
+        variables[name] = xr.Variable(HEADS, array, {"long_name": long_name})
+    return variables
 
 
 def _permutation_test(
     moments: Moments, permuted: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """p, p corrected over heads, and the expected score `[layer, head]`, from sums `[layer,
-    permutation, head]`."""
+    """Return p, p corrected over heads, and the expected score, all `[layer, head]`.
+
+    `permuted[layer, permutation, head]` are sums over sentences.
+    """
     count = moments.count.numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = permuted.transpose(1, 0, 2) / count
+        drawn = permuted.transpose(1, 0, 2) / count  # [permutation, layer, head]
         observed = np.where(count > 0, moments.mean.numpy(), np.nan)
-        expected, spread = drawn.mean(0), drawn.std(0)
+        expected = drawn.mean(0)
+        spread = drawn.std(0)
+        # A head whose permuted scores do not vary beyond rounding is never above them.
         varies = spread > 1e-6 * np.maximum(np.abs(expected), 1e-6)
-        z = np.where(
-            varies, (observed - expected) / spread, np.where(np.isnan(observed), np.nan, 0.0)
-        )
+        constant_z = np.where(np.isnan(observed), np.nan, 0.0)
+        z = np.where(varies, (observed - expected) / spread, constant_z)
         drawn_z = np.where(varies, (drawn - expected) / spread, 0.0)
-    slack = 1e-9
-    p = (1 + (drawn_z >= z - slack).sum(0)) / (1 + len(drawn_z))
-    largest = drawn_z.max((1, 2))
-    adjusted = (1 + (largest[:, None, None] >= z - slack).sum(0)) / (1 + len(drawn_z))
-    known = ~np.isnan(z)
-    return tuple(
-        np.where(known, values, np.nan) for values in (p, np.maximum(adjusted, p), expected)
-    )  # type: ignore[return-value]
+    slack = 1e-9  # equal scores count as at least as large
+    n_drawn = len(drawn_z)
+    p_value = (1 + (drawn_z >= z - slack).sum(0)) / (1 + n_drawn)
+    largest_z = drawn_z.max((1, 2))
+    p_adjusted = (1 + (largest_z[:, None, None] >= z - slack).sum(0)) / (1 + n_drawn)
+    p_adjusted = np.maximum(p_adjusted, p_value)
+    is_known = ~np.isnan(z)
+    return (
+        np.where(is_known, p_value, np.nan),
+        np.where(is_known, p_adjusted, np.nan),
+        np.where(is_known, expected, np.nan),
+    )

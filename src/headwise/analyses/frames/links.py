@@ -1,5 +1,5 @@
-"""Frame links of a batch as pairs of tokens, at their own and every other place of a sentence, and
-what is kept."""
+"""Frame links of a batch as pairs of tokens, at their own and every other position of a sentence,
+and the records that are kept of them."""
 
 from __future__ import annotations
 
@@ -22,168 +22,206 @@ if TYPE_CHECKING:
     from headwise.analyses.frames.analysis import Frames
 
 NULLS = ("moved", "other_target", "other_element")
-LINKS_AT_MOST = (
-    10_000  # of one example: a link's key is its example's number times this, plus its own
-)
+# A link's key is the number of its example times this, plus its own number.
+MAX_LINKS = 10_000
+
+# A link with the tokens of its target and of its element.
+LinkTokens = tuple[FrameLink, np.ndarray, np.ndarray]
+# Tokens that attend, and tokens they attend to.
+Position = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchLinks:
     """The links of a batch.
 
-    A *place* is a link at one position: group `g` of `forward` (target to element) and of
-    `backward` holds its pairs of pieces. `own[link]` is the link's true place, `sentence[link]` the
-    number of its sentence among those used. `draws` says where each of the nulls puts it."""
+    A *position* is a link at one place of its sentence: group `g` of `forward` (target to element)
+    and of `backward` holds its pairs of pieces. `own[link]` is the link's true position,
+    `sentence[link]` the number of its sentence among those used. `draws[null, link, permutation]`
+    is the position a null moves it to."""
 
     forward: TokenPairs
     backward: TokenPairs
     own: Tensor
     sentence: Tensor
     sentences: int
-    draws: Tensor  # int64 [null, link, permutation]: the place it is moved to
+    draws: Tensor
     keys: list[int]
     names: list[tuple[str, str]]
     counts: Mapping[str, int]
 
-    def over_sentences(self, values: Tensor) -> Tensor:
-        """The largest of `values[link, ...]` in each sentence; NaN where none of its links has a
-        value."""
-        shown = values.nan_to_num(-torch.inf)
-        out = shown.new_full((self.sentences, *values.shape[1:]), -torch.inf)
-        place = self.sentence.view(-1, *[1] * (values.dim() - 1)).expand_as(shown)
-        out.scatter_reduce_(0, place, shown, "amax")
-        return torch.where(out.isinf(), torch.nan, out)
+    def max_per_sentence(self, values: Tensor) -> Tensor:
+        """Return the largest of `values[link, ...]` in each sentence; NaN where none of its links
+        has a value."""
+        filled = values.nan_to_num(-torch.inf)
+        largest = filled.new_full((self.sentences, *values.shape[1:]), -torch.inf)
+        sentence = self.sentence.view(-1, *[1] * (values.dim() - 1)).expand_as(filled)
+        largest.scatter_reduce_(0, sentence, filled, "amax")
+        return torch.where(largest.isinf(), torch.nan, largest)
 
-    def permuted(self, null: int, places: Tensor) -> Tensor:
-        """Scores `[sentence, permutation, head]` with every link at the place that a null drew for
-        it."""
-        return self.over_sentences(places[self.draws[null]])
+    def permuted_scores(self, null: int, weights: Tensor) -> Tensor:
+        """Return scores `[sentence, permutation, head]` with every link at the position that a null
+        drew for it; `weights[position, head]`."""
+        return self.max_per_sentence(weights[self.draws[null]])
 
 
-def gather_links(batch: Batch, asked: Frames) -> BatchLinks:
-    """All links of a batch that count, with every place they could have."""
+def gather_links(batch: Batch, analysis: Frames) -> BatchLinks:
+    """Return all links of a batch that count, with every position they could have."""
     counts: Counter[str] = Counter()
-    forward: list[tuple[int, int, int, int]] = []
-    owner: list[int] = []
-    own, sentence, keys = list[int](), list[int](), list[int]()
-    names, draws = list[tuple[str, str]](), list[np.ndarray]()
-    sentences = 0
+    pairs: list[tuple[int, int, int, int]] = []  # example, query, key, position
+    example_of_position: list[int] = []
+    own: list[int] = []
+    sentence: list[int] = []
+    keys: list[int] = []
+    names: list[tuple[str, str]] = []
+    draws: list[np.ndarray] = []
+    n_sentences = 0
     for number, row in enumerate(batch.rows):
-        reason, links = chosen_links(row, asked)
-        counts[reason] += 1
+        outcome, links = chosen_links(row, analysis)
+        counts[outcome] += 1
         if not links:
             continue
-        generator = np.random.default_rng([asked.seed or 0, row.index])
+        generator = np.random.default_rng([analysis.seed or 0, row.index])
         for place, (link, target, element) in enumerate(links):
-            own.append(len(owner))
+            own.append(len(example_of_position))
             drawn = []
-            for places in _places(row, target, element, asked.min_distance):
-                first = len(owner)
-                for looking, seen in [(target, element), *places]:
-                    forward.extend(
-                        (number, int(i), int(j), len(owner)) for i in looking for j in seen
-                    )
-                    owner.append(number)
-                drawn.append(
-                    first + generator.integers(0, len(places) + 1, size=asked.permutations)
-                )
+            for positions in _null_positions(row, target, element, analysis.min_distance):
+                first = len(example_of_position)
+                for queries, targets in [(target, element), *positions]:
+                    position = len(example_of_position)
+                    for i in queries:
+                        for j in targets:
+                            pairs.append((number, int(i), int(j), position))
+                    example_of_position.append(number)
+                # Position `first` is the link's own: a permutation may leave it in place.
+                size = analysis.permutations
+                drawn.append(first + generator.integers(0, len(positions) + 1, size=size))
             draws.append(np.stack(drawn))
-            sentence.append(sentences)
-            keys.append(row.index * LINKS_AT_MOST + place)
+            sentence.append(n_sentences)
+            keys.append(row.index * MAX_LINKS + place)
             names.append((link.frame, link.element))
-        sentences += 1
+        n_sentences += 1
         counts["links"] += len(links)
     device = batch.device
+    reversed_pairs = [(example, j, i, position) for example, i, j, position in pairs]
+    all_draws = np.array(draws, dtype=np.int64)
+    all_draws = all_draws.reshape(len(own), len(NULLS), analysis.permutations)
     return BatchLinks(
-        forward=token_pairs(forward, owner, device),
-        backward=token_pairs([(e, j, i, g) for e, i, j, g in forward], owner, device),
+        forward=token_pairs(pairs, example_of_position, device),
+        backward=token_pairs(reversed_pairs, example_of_position, device),
         own=torch.tensor(own, dtype=torch.int64, device=device),
         sentence=torch.tensor(sentence, dtype=torch.int64, device=device),
-        sentences=sentences,
-        draws=torch.from_numpy(
-            np.array(draws, dtype=np.int64).reshape(len(own), len(NULLS), asked.permutations)
-        )
-        .transpose(0, 1)
-        .to(device),
+        sentences=n_sentences,
+        draws=torch.from_numpy(all_draws).transpose(0, 1).to(device),
         keys=keys,
         names=names,
         counts=counts,
     )
 
 
-def chosen_links(
-    row: Encoded, asked: Frames
-) -> tuple[str, list[tuple[FrameLink, np.ndarray, np.ndarray]]]:
-    """What a sentence is counted as, and its links that count with the tokens of target and
-    element."""
+def chosen_links(row: Encoded, analysis: Frames) -> tuple[str, list[LinkTokens]]:
+    """Return what a sentence is counted as, and its links that count."""
     example = row.example
     if example.frames is None:
         return "sentences_without_frames", []
     if not row.aligned:
         return "sentences_unaligned", []
-    if len(example.all_words) > asked.max_words:
+    if len(example.all_words) > analysis.max_words:
         return "sentences_too_long", []
-    wanted = [link for link in example.frames if link.core or not asked.core]
-    passing = [link for link in wanted if _passes(link, asked)]
-    if passing and asked.exclude == "sentences" and len(passing) < len(wanted):
+    candidates = [link for link in example.frames if link.core or not analysis.core]
+    passing = [link for link in candidates if _passes(link, analysis)]
+    if passing and analysis.exclude == "sentences" and len(passing) < len(candidates):
         return "sentences_with_other_links", []
-    found = []
+    links: list[LinkTokens] = []
     for link in passing:
-        target, element = (
-            np.flatnonzero((row.word >= a) & (row.word < b)) for a, b in (link.target, link.span)
-        )
-        if all(
-            len(np.unique(row.word[t])) == b - a
-            for t, (a, b) in ((target, link.target), (element, link.span))
-        ):
-            found.append((link, target, element))  # none of their words was cut off
-    return ("sentences", found) if found else ("sentences_without_link", [])
+        target = _tokens_of(row, link.target)
+        element = _tokens_of(row, link.span)
+        if target is not None and element is not None:
+            links.append((link, target, element))
+    if not links:
+        return "sentences_without_link", []
+    return "sentences", links
 
 
-def _passes(link: FrameLink, asked: Frames) -> bool:
-    """Whether a link passes the filters on elements and distance."""
-    (a, b), (c, d) = link.target, link.span
-    distance = c - (b - 1) if c >= b else a - (d - 1) if a >= d else 0
-    return d - c <= asked.max_element and distance >= asked.min_distance
+def _tokens_of(row: Encoded, span: tuple[int, int]) -> np.ndarray | None:
+    """Return the tokens of a span of words; None if one of its words was cut off."""
+    start, stop = span
+    tokens = np.flatnonzero((row.word >= start) & (row.word < stop))
+    n_words = len(np.unique(row.word[tokens]))
+    return tokens if n_words == stop - start else None
 
 
-Place = tuple[np.ndarray, np.ndarray]  # tokens that look, tokens that are looked at
+def _passes(link: FrameLink, analysis: Frames) -> bool:
+    """Return whether a link passes the filters on elements and distance."""
+    target_start, target_stop = link.target
+    element_start, element_stop = link.span
+    distance = 0
+    if element_start >= target_stop:
+        distance = element_start - (target_stop - 1)
+    elif target_start >= element_stop:
+        distance = target_start - (element_stop - 1)
+    element_length = element_stop - element_start
+    return element_length <= analysis.max_element and distance >= analysis.min_distance
 
 
-def _places(row: Encoded, target: np.ndarray, element: np.ndarray, apart: int) -> list[list[Place]]:
-    """Where each of the nulls can put a link besides its own place, all within its segment and off
-    special tokens.
+# --- where the nulls put a link -------------------------------------------------------------------
 
-    `moved`: target and element together, so that distances stay; `other_target`: the same element
-    seen from other words; `other_element`: the same target looking at other words. A target or
-    element that is put elsewhere keeps its number of tokens, lies on the same side of the other end
-    (a decoder sees one side only), as far from it as links must, and on none of its words."""
+
+def _null_positions(
+    row: Encoded, target: np.ndarray, element: np.ndarray, min_distance: int
+) -> list[list[Position]]:
+    """Return where each null can put a link besides its own position.
+
+    All within its segment and off special tokens. `moved`: target and element together, so that
+    distances stay; `other_target`: the same element seen from other words; `other_element`: the
+    same target attending to other words. A target or element that is moved keeps its number of
+    tokens, lies on the same side of the other end (a decoder sees one side only), as far from it as
+    links must, and on none of its own words."""
     both = np.concatenate([target, element])
     inside = ~row.special & (row.segment == row.segment[both[0]])
-    return [
-        [(target + shift, element + shift) for shift in _shifts(both, inside) if shift]
-        if inside[both].all()
-        else [],
-        [(target + shift, element) for shift in _free_shifts(row, target, element, inside, apart)],
-        [(target, element + shift) for shift in _free_shifts(row, element, target, inside, apart)],
-    ]
+    moved = []
+    if inside[both].all():
+        for shift in _shifts(both, inside):
+            if shift:
+                moved.append((target + shift, element + shift))
+    other_target = []
+    for shift in _free_shifts(row, target, element, inside, min_distance):
+        other_target.append((target + shift, element))
+    other_element = []
+    for shift in _free_shifts(row, element, target, inside, min_distance):
+        other_element.append((target, element + shift))
+    return [moved, other_target, other_element]
 
 
 def _shifts(tokens: np.ndarray, inside: np.ndarray) -> np.ndarray:
-    """By how many tokens these can be moved so that all of them are inside."""
+    """Return by how many places these tokens can be moved so that all of them stay inside."""
     shifts = np.arange(-int(tokens.min()), len(inside) - int(tokens.max()))
-    return np.asarray(shifts[inside[shifts[:, None] + tokens].all(1)])
+    stays_inside = inside[shifts[:, None] + tokens].all(1)
+    return np.asarray(shifts[stays_inside])
 
 
 def _free_shifts(
-    row: Encoded, moving: np.ndarray, other: np.ndarray, inside: np.ndarray, apart: int
+    row: Encoded,
+    moving: np.ndarray,
+    fixed: np.ndarray,
+    inside: np.ndarray,
+    min_distance: int,
 ) -> np.ndarray:
-    """Those that put no token on a word it comes from, and all far enough from the other end, on
-    its own side."""
+    """Return the shifts that put no token on a word it comes from, and keep its side and distance
+    from the fixed end."""
     shifts = _shifts(moving, inside)
-    words, fixed = row.word[shifts[:, None] + moving], row.word[other]
-    gap = (words - fixed.max()).min(1) if moving[0] > other[0] else (fixed.min() - words).min(1)
-    return np.asarray(shifts[(gap >= max(apart, 1)) & ~np.isin(words, row.word[moving]).any(1)])
+    words = row.word[shifts[:, None] + moving]
+    fixed_words = row.word[fixed]
+    if moving[0] > fixed[0]:
+        gap = (words - fixed_words.max()).min(1)
+    else:
+        gap = (fixed_words.min() - words).min(1)
+    is_far_enough = gap >= max(min_distance, 1)
+    on_own_word = np.isin(words, row.word[moving]).any(1)
+    return np.asarray(shifts[is_far_enough & ~on_own_word])
+
+
+# --- records --------------------------------------------------------------------------------------
 
 
 class LinkRecords(Records):
@@ -209,9 +247,10 @@ class LinkRecords(Records):
         self.names.update(other.names)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Names are saved as bytes of UTF-8, a line each."""
-        text = "\n".join("\t".join(self.names[int(key)]) for key in self.index)
-        return {**super().arrays(), "names": np.frombuffer(text.encode(), dtype=np.uint8).copy()}
+        """Return the arrays to save; names are bytes of UTF-8, one line per link."""
+        lines = ["\t".join(self.names[int(key)]) for key in self.index]
+        encoded = "\n".join(lines).encode()
+        return {**super().arrays(), "names": np.frombuffer(encoded, dtype=np.uint8).copy()}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         super().load(arrays)
@@ -222,18 +261,23 @@ class LinkRecords(Records):
             self.names[int(key)] = (frame, element)
 
     def by_name(self, place: int) -> tuple[list[str], Moments]:
-        """Labels (frames for 0, elements for 1), and the scores of each, `[layer, head, label]`.
+        """Return labels (frames for place 0, elements for 1), and the scores of each,
+        `[layer, head, label]`.
 
         Of a sentence's links of one label the largest counts.
         """
-        by_label: dict[str, dict[int, list[int]]] = {}
+        # label -> sentence -> rows of its links
+        rows_by_label: dict[str, dict[int, list[int]]] = {}
         for number, key in enumerate(self.index.tolist()):
-            by_label.setdefault(self.names[key][place], {}).setdefault(
-                key // LINKS_AT_MOST, []
-            ).append(number)
-        labels, values = sorted(by_label), self.values
+            by_sentence = rows_by_label.setdefault(self.names[key][place], {})
+            by_sentence.setdefault(key // MAX_LINKS, []).append(number)
+        labels = sorted(rows_by_label)
+        values = self.values
         moments = Moments(*self.shape, len(labels))
         for column, label in enumerate(labels):
-            scores = [np.fmax.reduce(values[numbers]) for numbers in by_label[label].values()]
-            moments.add(torch.from_numpy(np.stack(scores)), (slice(None), slice(None), column))
+            scores = []
+            for numbers in rows_by_label[label].values():
+                scores.append(np.fmax.reduce(values[numbers]))
+            where = (slice(None), slice(None), column)
+            moments.add(torch.from_numpy(np.stack(scores)), where)
         return labels, moments

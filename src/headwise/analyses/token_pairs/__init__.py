@@ -1,1 +1,1 @@
-"""Attention between kinds of words (Kovaleva et al. 2019, §4.5)."""
+"""Attention between types of words (Kovaleva et al. 2019, §4.5)."""

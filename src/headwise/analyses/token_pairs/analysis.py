@@ -1,4 +1,4 @@
-"""Attention between two kinds of words, against matched pairs of other words (Kovaleva et al. 2019,
+"""Attention between two types of words, against matched pairs of other words (Kovaleva et al. 2019,
 §4.5)."""
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from headwise.stats.intervals import share
 from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
 
-PAIRS, PARTNERS = "token pairs", "token pairs' partners"
+PAIRS = "token pairs"
+PARTNERS = "token pairs' partners"
 DIMS = ("layer", "head", "pair")
 SCORES = ("attention", "pair_mean", "expected", "excess")
 ROUNDING = 1e-6  # a difference of weights below this is rounding
@@ -38,20 +39,20 @@ ROUNDING = 1e-6  # a difference of weights below this is rounding
 
 @dataclass(frozen=True)
 class TokenPairAttention(RandomNull, ItemObserver):
-    """Weights between two kinds of words of a sentence.
+    """Measure the weights between two types of words of a sentence.
 
-    Over all pairs of pieces (i, j) of an input that are of the kind and that the head may see:
+    Over all pairs of pieces (i, j) of an input that are of the type and that the head may see:
 
     - `attention[layer, head, pair]`: the largest `A[i, j]`, then the mean over inputs; `pair_mean`:
       the mean of `A[i, j]`, then the mean over inputs;
     - `expected`: the mean, over the same pairs, of the mean weight of matched pairs: pairs of
-      ordinary tokens of this input at the same offset `j − i` that are not of the kind, with words
+      ordinary tokens of this input at the same offset `j − i` that are not of the type, with words
       of the same parts of speech at both ends; where there are none, with the same part of speech
-      at j; else (or without parts of speech) any; where all pairs at this offset are of the kind,
+      at j; else (or without parts of speech) any; where all pairs at this offset are of the type,
       these. Where it is more, uniform attention in its row plus what they have above uniform
       attention in theirs (a decoder's early rows have few keys). `excess`: `pair_mean − expected`,
-      input by input: what the kind adds to distance and part of speech. Such words are often
-      neighbours, so a head that looks at the next token has a high `attention`, but no excess;
+      input by input: what the type adds to distance and part of speech. Such words are often
+      neighbours, so a head that attends to the next token has a high `attention`, but no excess;
     - `matched[pair]`: the share of pairs with such partners of the same parts of speech at both
       ends;
     - `p_value`: one-tailed z-test of `excess > 0`; `p_adjusted` corrected over heads × pairs;
@@ -61,9 +62,9 @@ class TokenPairAttention(RandomNull, ItemObserver):
       distances; only the training is missing), and what, at 0.05, none of their heads passes;
       `above_random`: `excess − random_bound`;
     - `stands_out`: `p_adjusted < 0.05`, 30 inputs or more, an excess of `margin` or more and above
-      `random_bound`: what a head must have to be called one for this kind.
+      `random_bound`: the condition for a head of this type.
 
-    All means have `_n`, `_low`, `_high`. Attribute `matched_nothing`: kinds of which the corpus has
+    All means have `_n`, `_low`, `_high`. Attribute `matched_nothing`: types of which the corpus has
     no pair.
 
     Parameters
@@ -79,20 +80,20 @@ class TokenPairAttention(RandomNull, ItemObserver):
     correction : str, default "holm"
         `holm`, `benjamini_hochberg` or `none`.
     margin : float, default 0.05
-        The least excess of a head that stands out.
+        Smallest excess of a head that stands out.
     random_models : int, optional
         Random-weights models beside the model. By default one to four, so many that they have 144
         heads, and none for models of more than 500 million parameters; 0 for none.
 
     Notes
     -----
-    Question: Which heads attend between two kinds of words (verb and subject, pronoun and noun)
+    Question: Which heads attend between two types of words (verb and subject, pronoun and noun)
     beyond distance and part of speech?
 
     Assumes: Trees and parts of speech are right.
 
     Traps: A head on the previous token has a high `attention` for words that are neighbours: read
-    `excess`. Where a kind has few matched pairs (`matched`), the comparison is with any pair at
+    `excess`. Where a type has few matched pairs (`matched`), the comparison is with any pair at
     that distance. Weights between pieces of long words count piece by piece.
 
     Cost: The pass of the model, and a pass of one to four random-weights models on the same inputs.
@@ -105,7 +106,7 @@ class TokenPairAttention(RandomNull, ItemObserver):
     random_models: int | None = None
 
     name: ClassVar[str] = "token_pairs"
-    title: ClassVar[str] = "Attention between kinds of words"
+    title: ClassVar[str] = "Attention between types of words"
     paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.5")
     units: ClassVar[Mapping[str, str]] = {
         "share of pairs": "matched",
@@ -113,7 +114,7 @@ class TokenPairAttention(RandomNull, ItemObserver):
     }
     budget: ClassVar[int | None] = 1000
     item_dim: ClassVar[str] = "pair"
-    unmatched_reason: ClassVar[str] = "the corpus has no such pair"
+    unmatched_reason: ClassVar[str] = "no token pairs of this type in the corpus"
 
     def __post_init__(self) -> None:
         one_of("correction", self.correction, CORRECTIONS)
@@ -123,104 +124,123 @@ class TokenPairAttention(RandomNull, ItemObserver):
         self.chosen()
 
     def chosen(self) -> tuple[PairType, ...]:
-        return choose_items(
-            "pair", self.pairs, known_pairs() | parse_pairs(self.extra, known_features())
-        )
+        """Return the pair types to compute."""
+        known = known_pairs() | parse_pairs(self.extra, known_features())
+        return choose_items("pair", self.pairs, known)
 
     def _pairs(self, batch: Batch) -> MatchedPairs:
-        kinds = self.chosen()
-        return batch.remember(("token_pairs", kinds), lambda: matched_pairs(batch, kinds))
+        pair_types = self.chosen()
+        return batch.remember(("token_pairs", pair_types), lambda: matched_pairs(batch, pair_types))
+
+    # --- the pass ---------------------------------------------------------------------------------
 
     def start(self, shape: Shape) -> State:
-        kinds = len(self.chosen())
-        state = State({name: Moments(shape.layers, shape.heads, kinds) for name in SCORES})
-        state["count"], state["left_out"], state["matched"] = Sums(kinds), Sums(kinds), Sums(kinds)
+        n_types = len(self.chosen())
+        state = State({name: Moments(shape.layers, shape.heads, n_types) for name in SCORES})
+        for name in ("count", "left_out", "matched"):
+            state[name] = Sums(n_types)
         return state
 
     def request(self, batch: Batch) -> StatsRequest:
-        found = self._pairs(batch)
-        return StatsRequest(
-            pairs={PAIRS: found.pairs.places, PARTNERS: found.partners.places}, uniform=True
-        )
+        matched = self._pairs(batch)
+        pairs = {PAIRS: matched.pairs.places, PARTNERS: matched.partners.places}
+        return StatsRequest(pairs=pairs, uniform=True)
 
     def reduce(self, answers: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
         assert answers.uniform is not None
-        own, even = answers.pair_weights, answers.uniform.pair_weights
-        named = {"weights": own[PAIRS], "others": own[PARTNERS]}
-        return named | {"even": even[PAIRS], "even_others": even[PARTNERS]}
+        uniform = answers.uniform.pair_weights
+        return {
+            "weights": answers.pair_weights[PAIRS],
+            "others": answers.pair_weights[PARTNERS],
+            "even": uniform[PAIRS],
+            "even_others": uniform[PARTNERS],
+        }
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        found = self._pairs(batch)
-        pairs = found.pairs
-        weights, present = sums["weights"].double(), sums["even"] > 0
-        others, seen = sums["others"].double(), sums["even_others"] > 0
-        usual = group_mean(others, seen, found.partners)[found.partner]
-        # A decoder's early rows have few keys to share among: as much above uniform as partners are
-        # counts as well.
-        above = group_mean(others - sums["even_others"].double(), seen, found.partners)[
-            found.partner
-        ]
-        usual = torch.fmax(usual, above + sums["even"].double())
+        matched = self._pairs(batch)
+        pairs = matched.pairs
+        weights = sums["weights"].double()
+        uniform = sums["even"].double()
+        is_visible = sums["even"] > 0
+        partner_weights = sums["others"].double()
+        partner_uniform = sums["even_others"].double()
+        partner_visible = sums["even_others"] > 0
+        partner_mean = group_mean(partner_weights, partner_visible, matched.partners)
+        expected = partner_mean[matched.partner]
+        # A decoder's early rows have few keys to share attention among. There a pair may be as far
+        # above uniform attention as its partners are in their rows.
+        above_uniform = group_mean(
+            partner_weights - partner_uniform, partner_visible, matched.partners
+        )
+        expected = torch.fmax(expected, above_uniform[matched.partner] + uniform)
         scores = {
-            "attention": group_max(weights, present, pairs),
-            "pair_mean": group_mean(weights, present, pairs),
-            "expected": group_mean(usual, present, pairs),
+            "attention": group_max(weights, is_visible, pairs),
+            "pair_mean": group_mean(weights, is_visible, pairs),
+            "expected": group_mean(expected, is_visible, pairs),
         }
         scores["excess"] = scores["pair_mean"] - scores["expected"]
-        kinds = len(self.chosen())
+        n_types = len(self.chosen())
         for name, values in scores.items():
-            state.moments(name).add(
-                values.reshape(len(batch), kinds, -1).transpose(1, 2), (layer.layer,)
-            )
+            by_type = values.reshape(len(batch), n_types, -1).transpose(1, 2)
+            state.moments(name).add(by_type, (layer.layer,))
         if layer.layer == 0:
-            held = torch.bincount(pairs.group, minlength=pairs.groups).view(len(batch), kinds)
-            state.sums("count").add(held.sum(0))
-            state.sums("left_out").add((held == 0).sum(0))
-            same = torch.bincount(pairs.group, weights=found.same.double(), minlength=pairs.groups)
-            state.sums("matched").add(same.view(len(batch), kinds).sum(0))
+            counts = torch.bincount(pairs.group, minlength=pairs.groups).view(len(batch), n_types)
+            state.sums("count").add(counts.sum(0))
+            state.sums("left_out").add((counts == 0).sum(0))
+            same_pos = torch.bincount(
+                pairs.group, weights=matched.same.double(), minlength=pairs.groups
+            )
+            state.sums("matched").add(same_pos.view(len(batch), n_types).sum(0))
+
+    # --- the result -------------------------------------------------------------------------------
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
+        count = state.sums("count").total.numpy().astype(np.int64)
+        left_out = state.sums("left_out").total.numpy().astype(np.int64)
+        matched_nothing = self.matched_nothing(count, shape)
+        has_inputs = left_out.any()
+        if matched_nothing and not count.any() and has_inputs:
+            raise ParameterError(
+                f"The corpus has no pair of any of the types {', '.join(matched_nothing)}; "
+                "check `pairs` and `extra`, or use another corpus."
+            )
         variables: dict[str, xr.Variable] = {}
         for name in SCORES:
             variables |= mean_variables(name, DIMS, state.moments(name), units="attention weight")
-        excess = state.moments("excess")
-        seen = excess.count.numpy()
-        mean, variance = np.where(seen > 0, excess.mean.numpy(), np.nan), excess.variance()
-        noise = (np.abs(mean) <= ROUNDING) & (np.sqrt(variance) <= ROUNDING)
-        p_value = z_test(
-            np.where(noise, 0.0, mean), np.where(noise, 0.0, variance), seen, 0.0
-        ).p_value
-        adjusted, how = (
-            correct(p_value, self.correction),
-            f"p_value corrected over heads and pairs ({self.correction})",
-        )
-        variables["p_value"] = xr.Variable(
-            DIMS, p_value, {"long_name": "one-tailed z-test of excess > 0"}
-        )
-        variables["p_adjusted"] = xr.Variable(DIMS, adjusted, {"long_name": how})
-        count, left_out = (
-            state.sums(name).total.numpy().astype(np.int64) for name in ("count", "left_out")
-        )
+        variables |= self._tests(state.moments("excess"))
+        variables["stands_out"] = significant_excess(variables, self.margin)
         variables["count"] = xr.Variable(("pair",), count, {"long_name": "pairs of tokens"})
         variables["inputs_left_out"] = xr.Variable(("pair",), left_out)
-        matched = share(state.sums("matched").total.numpy(), count)
-        about = "share of pairs with matched pairs of the same parts of speech"
-        variables["matched"] = xr.Variable(("pair",), matched, {"long_name": about})
-        variables["stands_out"] = significant_excess(variables, self.margin)
-        nothing = self.matched_nothing(count, shape)
-        if nothing and not count.any() and left_out.any():  # inputs there were
-            raise ParameterError(
-                f"The corpus has no pair of any of the kinds {', '.join(nothing)}; "
-                "check `pairs` and `extra`, or give another corpus."
-            )
-        coords = layer_head_coords(shape) | {
-            "pair": np.array([pair.name for pair in self.chosen()])
-        }
-        return xr.Dataset(
-            variables,
-            coords=coords,
-            attrs={"matched_nothing": ", ".join(nothing), "random_models": 0},
+        variables["matched"] = xr.Variable(
+            ("pair",),
+            share(state.sums("matched").total.numpy(), count),
+            {"long_name": "share of pairs with matched pairs of the same parts of speech"},
         )
+        coords = layer_head_coords(shape)
+        coords["pair"] = np.array([pair_type.name for pair_type in self.chosen()])
+        attrs = {"matched_nothing": ", ".join(matched_nothing), "random_models": 0}
+        return xr.Dataset(variables, coords=coords, attrs=attrs)
+
+    def _tests(self, excess: Moments) -> dict[str, xr.Variable]:
+        """Test whether the excess is above zero."""
+        count = excess.count.numpy()
+        mean = np.where(count > 0, excess.mean.numpy(), np.nan)
+        variance = excess.variance()
+        is_rounding = (np.abs(mean) <= ROUNDING) & (np.sqrt(variance) <= ROUNDING)
+        mean = np.where(is_rounding, 0.0, mean)
+        variance = np.where(is_rounding, 0.0, variance)
+        p_value = z_test(mean, variance, count, 0.0).p_value
+        p_adjusted = correct(p_value, self.correction)
+        return {
+            "p_value": xr.Variable(DIMS, p_value, {"long_name": "one-tailed z-test of excess > 0"}),
+            "p_adjusted": xr.Variable(
+                DIMS,
+                p_adjusted,
+                {"long_name": f"p_value corrected over heads and pairs ({self.correction})"},
+            ),
+        }
+
+    # --- beside random-weights models, and the summary --------------------------------------------
 
     def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
         return apply_excess_null(dataset, random_results, self.margin, "pair")
@@ -231,15 +251,15 @@ class TokenPairAttention(RandomNull, ItemObserver):
     def summary(self, dataset: xr.Dataset) -> list[str]:
         lines = []
         for name in map(str, dataset["pair"].values):
-            one = dataset.sel(pair=name)
-            excess = one["excess"].transpose("layer", "head").values
-            for place in ranked_heads(excess)[:1]:
-                out = int(one["stands_out"].sum())
-                beside = (
-                    f", random heads below +{float(one['random_bound']):.2f}"
-                    if "random_bound" in one
-                    else ""
-                )
-                best = f"{head_name(*place)} +{excess[place]:.2f} over matched pairs{beside}"
-                lines.append(f"{name}: {best}; {out} heads stand out")
+            of_type = dataset.sel(pair=name)
+            excess = of_type["excess"].transpose("layer", "head").values
+            ranked = ranked_heads(excess)
+            if not ranked:
+                continue
+            best = ranked[0]
+            text = f"{name}: {head_name(*best)} +{excess[best]:.2f} over matched pairs"
+            if "random_bound" in of_type:
+                text += f", random heads below +{float(of_type['random_bound']):.2f}"
+            n_significant = int(of_type["stands_out"].sum())
+            lines.append(f"{text}; {n_significant} heads stand out")
         return lines

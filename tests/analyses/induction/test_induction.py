@@ -11,8 +11,8 @@ from scipy.stats import spearmanr
 
 from headwise import make_atlas
 from headwise.analyses.contract import make_analysis
-from headwise.analyses.induction.analysis import Induction, drawn_heads, sure_of
-from headwise.analyses.induction.sequences import repeats
+from headwise.analyses.induction.analysis import Induction, draw_heads, offset_p_values
+from headwise.analyses.induction.sequences import make_sequences
 from headwise.models import HeadModel
 from headwise.plots import figures_for
 from headwise.testing import planted_decoder, random_model
@@ -109,9 +109,11 @@ def test_a_taste_for_a_place_or_a_little_more_than_chance_is_not_sure() -> None:
     profile = np.stack([np.append(one, one[27:29]) for one in (little, hill, spiky, true)])
     profile = profile[None, None] * random.normal(1, 0.02, (25, 1, 4, 32))
     values, controls = profile[..., 29], profile[..., [*range(2, 28), 30, 31]]
-    sure = sure_of(values, controls, np.array([[2 * uniform]])) < 0.01
+    sure = offset_p_values(values, controls, np.array([[2 * uniform]])) < 0.01
     assert sure.tolist() == [[False, False, False, True]]
-    assert sure_of(values, controls, np.array([[uniform]]))[0, 0] < 0.01  # above chance it is
+    assert (
+        offset_p_values(values, controls, np.array([[uniform]]))[0, 0] < 0.01
+    )  # above chance it is
 
 
 def test_a_slow_computation_agrees() -> None:
@@ -120,7 +122,7 @@ def test_a_slow_computation_agrees() -> None:
         found = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})[
             "induction"
         ]
-        repeated = repeats(model, 6, 16, 0)
+        repeated = make_sequences(model, 6, 16, 0)
     module.set_attn_implementation("eager")
     scores = {"prefix_matching": [], "duplicate": [], "previous": []}
     losses, beyond = [], []
@@ -155,12 +157,12 @@ def test_a_slow_computation_agrees() -> None:
 
 def test_draws_are_from_the_same_layers_and_others() -> None:
     best = [(2, 0), (2, 3), (5, 1)]
-    drawn, _ = drawn_heads(best, 6, 30, 0)
+    drawn, _ = draw_heads(best, 6, 30, 0)
     for heads in drawn:
         assert sorted(layer for layer, _ in heads) == [2, 2, 5]
         assert not set(heads) & set(best)
         assert len(set(heads)) == 3
-    assert drawn_heads([(0, 0), (0, 1)], 3, 5, 0)[0] == []
+    assert draw_heads([(0, 0), (0, 1)], 3, 5, 0)[0] == []
 
 
 def test_words_are_whole_words(made) -> None:
@@ -174,7 +176,7 @@ def test_encoders_are_refused_and_figures_drawn(found) -> None:
     module, tokenizer = random_model(causal=False)
     with (
         HeadModel.open(module, tokenizer=tokenizer) as model,
-        pytest.raises(Exception, match="decoders"),
+        pytest.raises(Exception, match="decoder-only analysis"),
     ):
         make_atlas(model, CORPUS, ["induction"])
     drawn = [one.name for spec in figures_for("induction") for one in spec.draw(found)]

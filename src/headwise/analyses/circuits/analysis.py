@@ -17,9 +17,9 @@ from headwise.analyses.circuits.products import (
     Composition,
     CompositionSides,
     compose,
+    composition_sides,
     eigen_score,
     gram,
-    sides,
 )
 from headwise.analyses.contract import (
     Experiment,
@@ -41,13 +41,13 @@ from headwise.stats.rotations import turned_overlap, turned_trace
 
 HEADS = ("layer", "head")
 SCORES = {"ov_copying": "copy", "qk_matching": "look for their own token"}
-MOST_HEADS = 600  # above, only the strongest pairs are kept
+MAX_MATRIX_HEADS = 600  # of larger models only the strongest pairs are kept
 ROTARY = "positions that turn queries and keys (both at the first position here, so at offset 0)"
 
 
 @dataclass(frozen=True)
 class Circuits(Experiment):
-    """What the weights of heads do by themselves, without any text.
+    """Describe what the weights of heads do by themselves, without any text.
 
     With `W_Q, W_K, W_V, W_O` of each head (grouped keys repeated, the gain of the norm before
     attention folded in), embedding `W_E` and unembedding `W_U` (the gain of the final norm folded
@@ -109,156 +109,174 @@ class Circuits(Experiment):
     def unsupported_reason(self, shape: Shape) -> str | None:
         if shape.extras.get("reads_source"):
             return "the model is an encoder-decoder, whose weights are not followed to the logits"
-        return (
-            None
-            if shape.causal
-            else "it is asked of decoders, whose layers read and write one stream"
-        )
+        if not shape.causal:
+            return "decoder-only analysis"
+        return None
 
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
         structure = find_structure(model)
         if len(set(model.sites.d_heads)) > 1:
             raise ModelError(f"The heads of {model.name} have different sizes in different layers.")
-        embedding, unembedding, left_out = ends(model, structure)
-        same = None if unembedding is None else gram(unembedding, embedding)  # U E: [width, width]
-        own = gram(embedding, embedding)
+        embedding, unembedding, left_out = embeddings(model, structure)
+        width = embedding.shape[1]
+        embedding_gram = gram(embedding, embedding)
+        logit_gram = None if unembedding is None else gram(unembedding, embedding)
         copying: list[CircuitScores] = []
         matching: list[CircuitScores] = []
         layers: list[CompositionSides] = []
         for layer, weights in enumerate(head_weights(model, structure)):
             left_out |= weights.left_out
-            if same is not None:
-                copying.append(eigen_score(weights.output, same, weights.value))
+            if logit_gram is not None:
+                copying.append(eigen_score(weights.output, logit_gram, weights.value))
             if weights.query is not None and weights.key is not None:
-                matching.append(eigen_score(weights.key.transpose(1, 2), own, weights.query))
-            layers.append(sides(weights))
+                key = weights.key.transpose(1, 2)
+                matching.append(eigen_score(key, embedding_gram, weights.query))
+            layers.append(composition_sides(weights))
             bench.progress("weights", layer + 1, model.layers)
+        if matching:
+            left_out.add(ROTARY)
+        else:
+            left_out.add("queries and keys, which this architecture does not show")
         variables: dict[str, Any] = {}
-        for name, scores in (("ov_copying", copying), ("qk_matching", matching)):
-            if scores:
-                variables |= _scored(name, scores, embedding.shape[1])
-        found = compose(
-            layers, lambda done, total: bench.progress("composition", done, total), model.device
+        if copying:
+            variables |= _score_variables("ov_copying", copying, width)
+        if matching:
+            variables |= _score_variables("qk_matching", matching, width)
+
+        def report(done: int, total: int) -> None:
+            bench.progress("composition", done, total)
+
+        composition = compose(layers, report, model.device)
+        pair_variables, pair_coords = _composition_variables(
+            composition, bench.shape, width, self.pairs
         )
-        more, coords = _composed(found, bench.shape, embedding.shape[1], self.pairs)
-        left_out |= (
-            {ROTARY} if matching else {"queries and keys, which this architecture does not show"}
+        return xr.Dataset(
+            variables | pair_variables,
+            layer_head_coords(bench.shape) | pair_coords,
+            {"left_out_of_weights": "; ".join(sorted(left_out))},
         )
-        attrs = {"left_out_of_weights": "; ".join(sorted(left_out))}
-        return xr.Dataset(variables | more, layer_head_coords(bench.shape) | coords, attrs)
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        found = {
-            name: dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL
-            for name in SCORES
-            if name in dataset
-        }
-        return xr.concat(found.values(), pd.Index(found, name="score")) if found else None
+        significant = {}
+        for name in SCORES:
+            if name in dataset:
+                significant[name] = dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL
+        if not significant:
+            return None
+        return xr.concat(significant.values(), pd.Index(significant, name="score"))
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
         lines = []
-        for name, said in SCORES.items():
+        for name, verb in SCORES.items():
             if name not in dataset:
                 continue
-            score, sure = (
-                dataset[name].values,
-                (dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL).values,
+            score = dataset[name].values
+            is_significant = (dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL).values
+            positive = ranked_heads(score, is_significant & (score > 0))
+            n_negative = int((is_significant & (score < 0)).sum())
+            line = (
+                f"{len(positive)} heads {verb}, {n_negative} do the reverse (corrected p < "
+                f"{SIGNIFICANCE_LEVEL:g})"
             )
-            up = ranked_heads(score, sure & (score > 0))
-            told = f"; most: {format_heads(score, up[:1])}" if up else ""
-            down = int((sure & (score < 0)).sum())
-            lines.append(
-                f"{len(up)} heads {said}, {down} do the reverse (corrected p < {SIGNIFICANCE_LEVEL:g}){told}"
+            if positive:
+                line += f"; most: {format_heads(score, positive[:1])}"
+            lines.append(line)
+        is_significant = dataset["pair_p_adjusted"].values < SIGNIFICANCE_LEVEL
+        pairs = []
+        for rank in np.flatnonzero(is_significant)[:5]:
+            pair = dataset.isel(rank=rank)
+            pairs.append(
+                f"{pair['pair_from'].item()} → {pair['pair_to'].item()} "
+                f"({pair['pair_side'].item()} {float(pair['pair_composition']):+.2f})"
             )
-        strong = [
-            i
-            for i in range(dataset.sizes["rank"])
-            if float(dataset["pair_p_adjusted"][i]) < SIGNIFICANCE_LEVEL
-        ]
-        named = [
-            f"{dataset['pair_from'].values[i]} → {dataset['pair_to'].values[i]} ({dataset['pair_side'].values[i]} "
-            f"{float(dataset['pair_composition'][i]):+.2f})"
-            for i in strong[:5]
-        ]
-        count = int(dataset["compositions_sure"])
-        lines.append(
-            f"{count} compositions of two heads (corrected p < {SIGNIFICANCE_LEVEL:g}){': ' if named else ''}{', '.join(named)}"
-        )
+        n_significant = int(dataset["compositions_sure"])
+        line = f"{n_significant} compositions of two heads (corrected p < {SIGNIFICANCE_LEVEL:g})"
+        if pairs:
+            line += f": {', '.join(pairs)}"
+        lines.append(line)
         lines.append(f"Not in the matrices: {dataset.attrs['left_out_of_weights']}")
         return lines
 
 
-def ends(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None, set[str]]:
-    """Embedding and unembedding `[token, width]`, the gain of the final norm folded in, and what
-    they do not hold."""
+def embeddings(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor | None, set[str]]:
+    """Return embedding and unembedding `[token, width]`, the gain of the final norm folded in, and
+    what they do not contain.
+
+    The unembedding is None if the way to the logits is not known."""
     table = model.module.get_input_embeddings()
     embedding = weight_in(table, "weight", table.weight).cpu()
     if embedding.shape[1] != model.hidden:
         raise ModelError(
-            f"The embeddings of {model.name} have {embedding.shape[1]} dimensions, its layers {model.hidden}: what "
-            "lies between is not followed."
+            f"The embeddings of {model.name} have {embedding.shape[1]} dimensions, its layers "
+            f"{model.hidden}: what lies between is not followed."
         )
     left_out = {"position embeddings, scales of norms and what feed-forward layers do in between"}
     if structure.final is None or structure.head is None:
         return embedding, None, left_out | {f"the way to the logits ({structure.refusal})"}
-    out = weight_in(structure.head, "weight", structure.head.weight).cpu().float()  # type: ignore[arg-type]
-    out = structure.final.middle(out * structure.final.gain.cpu())
-    if (
-        bool(structure.final.bias.abs().max() > 0)
-        or getattr(structure.head, "bias", None) is not None
-    ):
+    output = weight_in(structure.head, "weight", structure.head.weight).cpu().float()  # type: ignore[arg-type]
+    unembedding = structure.final.middle(output * structure.final.gain.cpu())
+    has_norm_bias = bool(structure.final.bias.abs().max() > 0)
+    has_output_bias = getattr(structure.head, "bias", None) is not None
+    if has_norm_bias or has_output_bias:
         left_out.add("the biases of the final norm and the output matrix")
-    rows = min(len(out), len(embedding))  # some pad one of the two
-    return embedding[:rows], out[:rows], left_out
+    # Some models pad one of the two matrices.
+    n_tokens = min(len(unembedding), len(embedding))
+    return embedding[:n_tokens], unembedding[:n_tokens], left_out
 
 
-def _scored(name: str, scores: list[CircuitScores], width: int) -> dict[str, Any]:
-    share, trace, norm = (
-        torch.stack([getattr(s, part) for s in scores]).numpy()
-        for part in ("share", "trace", "norm")
-    )
-    p = turned_trace(trace, norm, width)
-    return {name: (HEADS, share), f"{name}_p": (HEADS, p), f"{name}_p_adjusted": (HEADS, holm(p))}
-
-
-def _composed(
-    found: Composition, shape: Shape, width: int, keep: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Compositions less what random turns give, tested, and the strongest of them."""
-    known = list(found.squared)
-    squared = np.stack([found.squared[side] for side in known])
-    reads = np.stack([found.reads[side] for side in known])
-    turned = turned_overlap(squared, found.writes[None, :, None], reads[:, None, :], width)
-    excess = turned.ratio - turned.expected
-    adjusted = holm(turned.p_value)
-    flat = np.where(np.isnan(excess), -np.inf, excess).ravel()
-    order = np.argsort(-flat, kind="stable")[: min(keep, int(np.isfinite(flat).sum()))]
-    side, a, b = np.unravel_index(order, excess.shape)
-    names = np.array(
-        [head_name(*divmod(i, shape.heads)) for i in range(shape.layers * shape.heads)]
-    )
-    variables: dict[str, Any] = {
-        "pair_from": ("rank", names[a]),
-        "pair_to": ("rank", names[b]),
-        "pair_side": ("rank", np.array(known)[side]),
-        "pair_composition": ("rank", excess[side, a, b]),
-        "pair_p": ("rank", turned.p_value[side, a, b]),
-        "pair_p_adjusted": ("rank", adjusted[side, a, b]),
+def _score_variables(name: str, scores: list[CircuitScores], width: int) -> dict[str, Any]:
+    """Return a score of all heads with its p-values."""
+    share = torch.stack([layer.share for layer in scores]).numpy()
+    trace = torch.stack([layer.trace for layer in scores]).numpy()
+    norm = torch.stack([layer.norm for layer in scores]).numpy()
+    p_value = turned_trace(trace, norm, width)
+    return {
+        name: (HEADS, share),
+        f"{name}_p": (HEADS, p_value),
+        f"{name}_p_adjusted": (HEADS, holm(p_value)),
     }
-    with np.errstate(invalid="ignore"):
-        best = np.where(np.isnan(excess), -np.inf, excess).max(0)
-    for name, values in (("composes_into", best.max(1)), ("composes_from", best.max(0))):
-        variables[name] = (
-            HEADS,
-            np.where(np.isfinite(values), values, np.nan).reshape(shape.layers, shape.heads),
-        )
-    coords: dict[str, Any] = {"rank": np.arange(len(order))}
-    variables["compositions_sure"] = ((), int((adjusted < SIGNIFICANCE_LEVEL).sum()))
-    if len(names) <= MOST_HEADS:
+
+
+def _composition_variables(
+    composition: Composition, shape: Shape, width: int, max_pairs: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return compositions less what random turns give, with tests, the strongest pairs, and their
+    coordinates."""
+    sides = list(composition.squared)
+    squared = np.stack([composition.squared[side] for side in sides])  # [side, head a, head b]
+    reads = np.stack([composition.reads[side] for side in sides])
+    turned = turned_overlap(squared, composition.writes[None, :, None], reads[:, None, :], width)
+    excess = turned.ratio - turned.expected
+    p_adjusted = holm(turned.p_value)
+    ordered = np.where(np.isnan(excess), -np.inf, excess)
+
+    n_known = int(np.isfinite(ordered).sum())
+    strongest = np.argsort(-ordered.ravel(), kind="stable")[: min(max_pairs, n_known)]
+    side, head_a, head_b = np.unravel_index(strongest, excess.shape)
+    n_heads = shape.layers * shape.heads
+    names = np.array([head_name(*divmod(place, shape.heads)) for place in range(n_heads)])
+    variables: dict[str, Any] = {
+        "pair_from": ("rank", names[head_a]),
+        "pair_to": ("rank", names[head_b]),
+        "pair_side": ("rank", np.array(sides)[side]),
+        "pair_composition": ("rank", excess[side, head_a, head_b]),
+        "pair_p": ("rank", turned.p_value[side, head_a, head_b]),
+        "pair_p_adjusted": ("rank", p_adjusted[side, head_a, head_b]),
+        "compositions_sure": ((), int((p_adjusted < SIGNIFICANCE_LEVEL).sum())),
+    }
+    best_side = ordered.max(0)
+    for name, values in (
+        ("composes_into", best_side.max(1)),
+        ("composes_from", best_side.max(0)),
+    ):
+        largest = np.where(np.isfinite(values), values, np.nan)
+        variables[name] = (HEADS, largest.reshape(shape.layers, shape.heads))
+    coords: dict[str, Any] = {"rank": np.arange(len(strongest))}
+    if n_heads <= MAX_MATRIX_HEADS:
         dims = ("side", "head_a", "head_b")
         variables["composition"] = (dims, excess.astype(np.float32))
         variables["composition_p"] = (dims, turned.p_value.astype(np.float32))
-        variables["composition_p_adjusted"] = (dims, adjusted.astype(np.float32))
-        coords |= {"side": known, "head_a": names, "head_b": names}
+        variables["composition_p_adjusted"] = (dims, p_adjusted.astype(np.float32))
+        coords |= {"side": sides, "head_a": names, "head_b": names}
     return variables, coords

@@ -24,34 +24,35 @@ from headwise.analyses.contract import (
 )
 from headwise.analyses.induction.sequences import (
     RepeatedSequences,
-    at_once,
-    disabled_piece,
-    observe,
-    repeats,
+    make_sequences,
+    observe_sequences,
+    second_half_loss,
+    sequences_at_once,
 )
 from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.core.workers import current, raise_failures
-from headwise.models.structure import find_structure
+from headwise.models import HeadModel
+from headwise.models.structure import Structure, find_structure
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.stats.correlation import correlation
 from headwise.stats.tests import mean_above, outlying
 
 HEADS = ("layer", "head")
-CONTROL = "rare"  # a role on natural text that repeating has nothing to do with
+CONTROL_ROLE = "rare"  # a role on natural text that has nothing to do with repetition
 MEASURES = {
     "prefix_matching": "the token after the earlier occurrence",
     "duplicate": "the earlier occurrence",
+    "previous": "the token before",
 }
-MEASURES |= {"previous": "the token before"}
 
 
 @dataclass(frozen=True)
 class Induction(Experiment):
-    """Attention of every head on random sequences written twice, `[bos] r_1..r_T r_1..r_T`, and
-    what it does for the loss.
+    """Score every head on random sequences written twice, `[bos] r_1..r_T r_1..r_T`, and measure
+    what the best heads do for the loss.
 
     Over the rows i of the second half, averaged in a sequence, then over sequences:
 
@@ -61,8 +62,8 @@ class Induction(Experiment):
       fall: the mean is no more than `least` times that of a uniform head (`uniform[layer]`, the
       mean of `1/|V(i)|`; Student's t over sequences); it is one of the means at the offsets at
       which nothing repeats (2..T−2, T+1, T+2; Student's prediction interval); it is no more than
-      the largest of them (Student's t over sequences). Random weights need all three: they like
-      some positions, like a token that is their own a little, and like both more the sharper they
+      the largest of them (Student's t over sequences). Random weights need all three: they prefer
+      some positions, and their own token a little, both the more the sharper they
       are; `_p_adjusted`: corrected over heads (Holm);
     - `profile[layer, head, offset]`: mean weight by offset, −T−2 to 0, over the rows that have a
       token of the sequence there;
@@ -89,7 +90,7 @@ class Induction(Experiment):
     confirm : int, default 6
         Sequences used for the confirmation.
     least : float, default 2
-        How many times the weight of a uniform head a head must give to be sure of anything.
+        How many times the weight of a uniform head a significant head must exceed.
     seed : int, optional
         For sequences and draws; the run's by default.
 
@@ -123,233 +124,281 @@ class Induction(Experiment):
     order_dependent: ClassVar[frozenset[str]] = frozenset({"drawn_effect"})
 
     def __post_init__(self) -> None:
-        for name, low in (
-            ("length", 4),
-            ("sequences", 2),
-            ("disable", 0),
-            ("draws", 1),
-            ("confirm", 2),
-        ):
-            at_least(name, getattr(self, name), low)
+        at_least("length", self.length, 4)
+        at_least("sequences", self.sequences, 2)
+        at_least("disable", self.disable, 0)
+        at_least("draws", self.draws, 1)
+        at_least("confirm", self.confirm, 2)
         if not 0 <= self.least < float("inf"):
             raise ParameterError(f"`least` must be a number of at least 0; it is {self.least!r}.")
 
     def unsupported_reason(self, shape: Shape) -> str | None:
         if not shape.causal:
-            return "it is asked of decoders, which predict the next token"
+            return "decoder-only analysis"
         if shape.extras.get("lm_kind") != "causal":
-            return "the model has no head that predicts the next token"
+            return "the model has no language-modelling head"
         if shape.extras.get("reads_source"):
             return "the decoder reads a source beside its own text, and random sequences have none"
         return None
 
+    # --- the passes -------------------------------------------------------------------------------
+
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
-        model, seed = bench.model, self.seed or 0
-        repeated = repeats(model, self.sequences, self.length, seed)
-        structure, why = None, ""
-        try:
-            found = find_structure(model)
-            structure, why = (found, "") if found.refusal is None else (None, found.refusal)
-        except ModelError as error:
-            why = str(error).rstrip(".")
-        size, pieces = at_once(model, repeated), []
-        starts = range(0, self.sequences, size)
-        units = (
-            (f"sequences-{start:06d}", repeated.rows[start : start + size]) for start in starts
-        )
-        for piece in raise_failures(
-            current().run_units(bench.store, partial(observe, model, structure, repeated), units)
-        ):
-            pieces.append(piece.arrays)
-            bench.progress("sequences", min(len(pieces) * size, self.sequences), self.sequences)
-        joined = {
-            name: np.concatenate([p[name] for p in pieces])
-            for name in pieces[0]
-            if name != "uniform"
-        }
-        dataset = self._scored(joined, pieces[0]["uniform"], repeated, bench.shape)
-        if why:
-            dataset.attrs["copying_left_out"] = why
+        model = bench.model
+        repeated = make_sequences(model, self.sequences, self.length, self.seed or 0)
+        structure, no_copying_reason = _direct_structure(model)
+        batch_size = sequences_at_once(model, repeated)
+        units = []
+        for start in range(0, self.sequences, batch_size):
+            rows = repeated.rows[start : start + batch_size]
+            units.append((f"sequences-{start:06d}", rows))
+        parts = []
+        observe = partial(observe_sequences, model, structure, repeated)
+        for checkpoint in raise_failures(current().run_units(bench.store, observe, units)):
+            parts.append(checkpoint.arrays)
+            n_done = min(len(parts) * batch_size, self.sequences)
+            bench.progress("sequences", n_done, self.sequences)
+        observed = {}
+        for name in parts[0]:
+            if name != "uniform":
+                observed[name] = np.concatenate([part[name] for part in parts])
+        # What a uniform head has is the same for all sequences.
+        dataset = self._score(observed, parts[0]["uniform"], repeated, bench.shape)
+        if no_copying_reason:
+            dataset.attrs["copying_left_out"] = no_copying_reason
         if self.disable and dataset.attrs["induces"]:
             self._confirm(dataset, bench, repeated)
         return dataset
 
-    def _scored(
+    def _confirm(
+        self, dataset: xr.Dataset, bench: ExperimentContext, repeated: RepeatedSequences
+    ) -> None:
+        """Disable the best heads, and as many random heads of the same layers; add the effects to
+        the dataset."""
+        scores = dataset["prefix_matching"].values
+        best = ranked_heads(scores)[: self.disable]
+        draws, reason = draw_heads(best, scores.shape[1], self.draws, self.seed or 0)
+        if not draws:
+            dataset.attrs["disabled_left_out"] = reason
+            return
+        head_sets = {"none": [], "best": best}
+        for number, heads in enumerate(draws):
+            head_sets[f"draw-{number:04d}"] = heads
+        units = [(f"disabled-{name}", heads) for name, heads in head_sets.items()]
+        rows = repeated.rows[: self.confirm]
+        compute = partial(second_half_loss, bench.model, repeated, rows)
+        checkpoints = raise_failures(current().run_units(bench.store, compute, units))
+        losses: dict[str, np.ndarray] = {}
+        for name, checkpoint in zip(head_sets, checkpoints, strict=True):
+            losses[name] = checkpoint.arrays["loss"]
+            bench.progress("disabled", len(losses), len(head_sets))
+
+        effect = _moments(losses["best"] - losses["none"]).summary()
+        drawn_effects = []
+        for number in range(len(draws)):
+            difference = losses[f"draw-{number:04d}"] - losses["none"]
+            drawn_effects.append(difference.mean())
+        drawn = np.array(drawn_effects)
+        mean_effect = float(effect["mean"])
+        n_as_large = int((drawn >= mean_effect).sum())
+        dataset["drawn_effect"] = ("draw", drawn)
+        dataset.attrs |= {
+            "disabled": ", ".join(head_name(*place) for place in best),
+            "disabled_effect": mean_effect,
+            "disabled_effect_low": float(effect["low"]),
+            "disabled_effect_high": float(effect["high"]),
+            "disabled_p": (1 + n_as_large) / (1 + len(drawn)),
+        }
+
+    # --- the result -------------------------------------------------------------------------------
+
+    def _score(
         self,
-        found: Mapping[str, np.ndarray],
+        observed: Mapping[str, np.ndarray],
         uniform: np.ndarray,
         repeated: RepeatedSequences,
         shape: Shape,
     ) -> xr.Dataset:
-        length, profile = repeated.length, found["profile"].astype(np.float64)
+        """Return the scores and tests of all heads."""
+        length = repeated.length
+        profile = observed["profile"].astype(np.float64)  # [sequence, layer, head, offset]
         variables: dict[str, Any] = {"uniform": ("layer", uniform.astype(np.float32))}
+        # Offsets at which nothing repeats, and which are not those of the scores.
         controls = profile[..., [*range(2, length - 1), length + 1, length + 2]]
         offsets = {"prefix_matching": length - 1, "duplicate": length, "previous": 1}
         for name, offset in offsets.items():
             values = profile[..., offset]
-            about = f"mean attention to {MEASURES[name]}"
             variables |= mean_variables(
-                name, HEADS, _moments(values), units="share of attention", long_name=about
+                name,
+                HEADS,
+                _moments(values),
+                units="share of attention",
+                long_name=f"mean attention to {MEASURES[name]}",
             )
-            p = sure_of(values, controls, self.least * uniform[:, None])
-            variables[f"{name}_p"] = (HEADS, p)
-            variables[f"{name}_p_adjusted"] = (HEADS, holm(p))
-        variables["profile"] = ((*HEADS, "offset"), profile.mean(0)[..., ::-1].astype(np.float32))
-        if "copying" in found:
-            about = "direct contribution to the logit of the token most attended to"
-            moments = _moments(found["copying"])
-            variables |= mean_variables("copying", HEADS, moments, units="logit", long_name=about)
-        variables |= mean_variables("loss", ("half",), _moments(found["loss"]), units="nats")
-        gains = found["loss"][:, 0] - found["loss"][:, 1]
-        summary = {name: float(value) for name, value in _moments(gains).summary().items()}
+            p_value = offset_p_values(values, controls, self.least * uniform[:, None])
+            variables[f"{name}_p"] = (HEADS, p_value)
+            variables[f"{name}_p_adjusted"] = (HEADS, holm(p_value))
+        mean_profile = profile.mean(0)[..., ::-1].astype(np.float32)
+        variables["profile"] = ((*HEADS, "offset"), mean_profile)
+        if "copying" in observed:
+            variables |= mean_variables(
+                "copying",
+                HEADS,
+                _moments(observed["copying"]),
+                units="logit",
+                long_name="direct contribution to the logit of the token most attended to",
+            )
+        loss = observed["loss"]  # [sequence, half]
+        variables |= mean_variables("loss", ("half",), _moments(loss), units="nats")
+        gain = loss[:, 0] - loss[:, 1]
+        gain_summary = _moments(gain).summary()
+        gain_p = float(mean_above(gain))
         attrs: dict[str, Any] = {
-            "gain": summary["mean"],
-            "gain_low": summary["low"],
-            "gain_high": summary["high"],
+            "gain": float(gain_summary["mean"]),
+            "gain_low": float(gain_summary["low"]),
+            "gain_high": float(gain_summary["high"]),
+            "gain_p": gain_p,
+            "length": length,
+            "sequences": self.sequences,
+            "induces": int(gain_p < SIGNIFICANCE_LEVEL),
         }
-        attrs |= {"gain_p": float(mean_above(gains)), "length": length, "sequences": self.sequences}
-        attrs["induces"] = int(attrs["gain_p"] < SIGNIFICANCE_LEVEL)
         coords = layer_head_coords(shape) | {
             "half": ["first", "second"],
             "offset": np.arange(1 - profile.shape[-1], 1),
         }
         return xr.Dataset(variables, coords, attrs)
 
-    def _confirm(
-        self, dataset: xr.Dataset, bench: ExperimentContext, repeated: RepeatedSequences
-    ) -> None:
-        """Disable the best heads, and as many random heads of the same layers."""
-        model = bench.model
-        scores = dataset["prefix_matching"].values
-        best = ranked_heads(scores)[: self.disable]
-        chosen, left_out = drawn_heads(best, scores.shape[1], self.draws, self.seed or 0)
-        if not chosen:
-            dataset.attrs["disabled_left_out"] = left_out
-            return
-        rows = repeated.rows[: self.confirm]
-
-        sets = {
-            "none": [],
-            "best": best,
-            **{f"draw-{i:04d}": heads for i, heads in enumerate(chosen)},
-        }
-        losses: dict[str, np.ndarray] = {}
-        units = ((f"disabled-{name}", heads) for name, heads in sets.items())
-        made = raise_failures(
-            current().run_units(bench.store, partial(disabled_piece, model, repeated, rows), units)
-        )
-        for name, piece in zip(sets, made, strict=True):
-            losses[name] = piece.arrays["loss"]
-            bench.progress("disabled", len(losses), len(sets))
-        effects = _moments(losses["best"] - losses["none"]).summary()
-        drawn = np.array(
-            [(losses[f"draw-{i:04d}"] - losses["none"]).mean() for i in range(len(chosen))]
-        )
-        dataset["drawn_effect"] = ("draw", drawn)
-        effect = float(effects["mean"])
-        dataset.attrs |= {
-            "disabled": ", ".join(head_name(*place) for place in best),
-            "disabled_effect": effect,
-            "disabled_effect_low": float(effects["low"]),
-            "disabled_effect_high": float(effects["high"]),
-            "disabled_p": float((1 + (drawn >= effect).sum()) / (1 + len(drawn))),
-        }
-
     def extend(self, datasets: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-        """Adds how the scores go with the role `induction` on natural text, where `roles` has it:
-        the rank correlation over heads of `prefix_matching` with the bias (`role_r`) and with the
-        bias once the first token is left out (`role_rest_r`), for a head that rests has a small
-        bias for every role; beside it the same with the role `rare` (`control_rest_r`), which has
-        nothing to do with it."""
-        roles, own = (datasets.get(name) for name in ("roles", self.name))
-        if roles is None or own is None:
+        """Add how the scores correlate with the role `induction` on natural text, if `roles` has
+        it.
+
+        Attributes: the rank correlation over heads of `prefix_matching` with the bias (`role_r`)
+        and with the bias without the first token (`role_rest_r`), since a head with a sink has a
+        small bias for every role; and the same with the unrelated role `rare` (`control_rest_r`).
+        """
+        roles = datasets.get("roles")
+        dataset = datasets.get(self.name)
+        if roles is None or dataset is None:
             return dict(datasets)
-        score = own["prefix_matching"].values.ravel()
+        score = dataset["prefix_matching"].values.ravel()
         attrs: dict[str, float] = {}
-        for name, variable, role in (
+        for prefix, variable, role in (
             ("role", "bias", "induction"),
             ("role_rest", "bias_rest", "induction"),
-            ("control_rest", "bias_rest", CONTROL),
+            ("control_rest", "bias_rest", CONTROL_ROLE),
         ):
             if variable not in roles or role not in roles["role"].values:
                 continue
-            one = correlation(
-                score, roles[variable].sel(role=role).transpose(*HEADS).values.ravel(), "spearman"
-            )
-            if np.isfinite(one.r):
-                fields = (("r", one.r), ("low", one.low), ("high", one.high), ("p", one.p_value))
-                attrs |= {f"{name}_{key}": float(value) for key, value in fields}
-        return dict(datasets) | {self.name: own.assign_attrs(attrs)}
+            bias = roles[variable].sel(role=role).transpose(*HEADS).values.ravel()
+            ranks = correlation(score, bias, "spearman")
+            if np.isfinite(ranks.r):
+                attrs[f"{prefix}_r"] = float(ranks.r)
+                attrs[f"{prefix}_low"] = float(ranks.low)
+                attrs[f"{prefix}_high"] = float(ranks.high)
+                attrs[f"{prefix}_p"] = float(ranks.p_value)
+        return dict(datasets) | {self.name: dataset.assign_attrs(attrs)}
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        return xr.concat(
-            [dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL for name in MEASURES],
-            pd.Index(MEASURES, name="measure"),
-        )
+        significant = []
+        for name in MEASURES:
+            significant.append(dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL)
+        return xr.concat(significant, pd.Index(MEASURES, name="measure"))
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
         attrs = dataset.attrs
-        first, second = (float(value) for value in dataset["loss"].values)
-        lines = [
-            f"Loss of the first half {first:.2f} nats, of the second {second:.2f}: gain {attrs['gain']:.2f} "
-            f"({attrs['gain_low']:.2f} … {attrs['gain_high']:.2f})"
-            + (
-                ""
-                if attrs["induces"]
-                else "; the second half is no easier: there is no induction to find"
-            )
-        ]
+        first_loss, second_loss = dataset["loss"].values
+        gain_line = (
+            f"Loss of the first half {first_loss:.2f} nats, of the second {second_loss:.2f}: gain "
+            f"{attrs['gain']:.2f} ({attrs['gain_low']:.2f} … {attrs['gain_high']:.2f})"
+        )
+        if not attrs["induces"]:
+            gain_line += "; the second half is no easier: there is no induction to find"
+        lines = [gain_line]
         for name in MEASURES:
             score = dataset[name].values
-            sure = ranked_heads(score, (dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL).values)
-            named = f": {format_heads(score, sure[:5])}" if sure else ""
-            lines.append(f"{name}: {len(sure)} heads (corrected p < {SIGNIFICANCE_LEVEL:g}){named}")
+            is_significant = (dataset[f"{name}_p_adjusted"] < SIGNIFICANCE_LEVEL).values
+            heads = ranked_heads(score, is_significant)
+            line = f"{name}: {len(heads)} heads (corrected p < {SIGNIFICANCE_LEVEL:g})"
+            if heads:
+                line += f": {format_heads(score, heads[:5])}"
+            lines.append(line)
         if "disabled_effect" in attrs:
+            drawn = dataset["drawn_effect"]
             lines.append(
-                f"Without {attrs['disabled']} the second half's loss rises by {attrs['disabled_effect']:.2f} nats "
-                f"({attrs['disabled_effect_low']:.2f} … {attrs['disabled_effect_high']:.2f}); without as many random "
-                f"heads of the same layers by {float(dataset['drawn_effect'].mean()):.2f} on average, at most "
-                f"{float(dataset['drawn_effect'].max()):.2f} (p = {attrs['disabled_p']:.2g})"
+                f"Without {attrs['disabled']} the second half's loss rises by "
+                f"{attrs['disabled_effect']:.2f} nats ({attrs['disabled_effect_low']:.2f} … "
+                f"{attrs['disabled_effect_high']:.2f}); without as many random heads of the same "
+                f"layers by {float(drawn.mean()):.2f} on average, at most "
+                f"{float(drawn.max()):.2f} (p = {attrs['disabled_p']:.2g})"
             )
         return lines
 
 
-def sure_of(values: np.ndarray, controls: np.ndarray, bar: np.ndarray) -> np.ndarray:
-    """p-values of heads `[layer, head]` that give one offset (`values[sequence, layer, head]`) more
-    than the bar, and more than the offsets at which nothing repeats (`controls[sequence, layer,
-    head, offset]`): the largest of three, see `Induction`."""
-    means = controls.mean(0)
-    largest = np.take_along_axis(controls, means.argmax(-1)[None, ..., None], -1)[..., 0]
-    of_all = outlying(values.mean(0), np.moveaxis(means, -1, 0))
-    p: np.ndarray = np.maximum(
-        np.maximum(mean_above(values, bar), mean_above(values - largest)), of_all
-    )
-    return p
+def _direct_structure(model: HeadModel) -> tuple[Structure | None, str]:
+    """Return the structure by which heads add to the logits; None and the reason if there is
+    none."""
+    try:
+        structure = find_structure(model)
+    except ModelError as error:
+        return None, str(error).rstrip(".")
+    if structure.refusal is not None:
+        return None, structure.refusal
+    return structure, ""
 
 
-def drawn_heads(
+def offset_p_values(values: np.ndarray, controls: np.ndarray, bar: np.ndarray) -> np.ndarray:
+    """Test whether heads attend to one offset more than to others; the largest of three p-values.
+
+    Parameters
+    ----------
+    values : ndarray
+        `[sequence, layer, head]`: mean weight at the offset.
+    controls : ndarray
+        `[sequence, layer, head, offset]`: the same at the offsets at which nothing repeats.
+    bar : ndarray
+        `[layer, 1]`: the weight that must be exceeded in any case.
+
+    Returns
+    -------
+    ndarray
+        `[layer, head]`, see `Induction` for the three nulls.
+    """
+    control_means = controls.mean(0)
+    largest_offset = control_means.argmax(-1)[None, ..., None]
+    largest_control = np.take_along_axis(controls, largest_offset, -1)[..., 0]
+    p_above_bar = mean_above(values, bar)
+    p_above_largest = mean_above(values - largest_control)
+    p_outlying = outlying(values.mean(0), np.moveaxis(control_means, -1, 0))
+    return np.asarray(np.maximum(np.maximum(p_above_bar, p_above_largest), p_outlying))
+
+
+def draw_heads(
     best: list[tuple[int, int]], heads: int, draws: int, seed: int
 ) -> tuple[list[list[tuple[int, int]]], str]:
-    """Random sets of heads with as many in each layer as the best have there, none of which is
-    among the best; no set, and why, where a layer has too few others."""
+    """Return random sets of heads with as many in each layer as the best have there.
+
+    None of them is among the best. No set, and the reason, if a layer has too few others."""
     random = np.random.default_rng([seed, 1])
     layers = sorted({layer for layer, _ in best})
-    others = {layer: [h for h in range(heads) if (layer, h) not in best] for layer in layers}
-    needed = {layer: sum(own == layer for own, _ in best) for layer in layers}
+    others: dict[int, list[int]] = {}
+    n_best: dict[int, int] = {}
     for layer in layers:
-        if len(others[layer]) < needed[layer]:
+        others[layer] = [head for head in range(heads) if (layer, head) not in best]
+        n_best[layer] = sum(best_layer == layer for best_layer, _ in best)
+        if len(others[layer]) < n_best[layer]:
             return [], f"layer {layer} has too few other heads to draw from"
-    drawn = []
+    sets = []
     for _ in range(draws):
-        picked = {
-            layer: random.choice(others[layer], needed[layer], replace=False).tolist()
-            for layer in layers
-        }
-        drawn.append([(layer, int(head)) for layer in layers for head in picked[layer]])
-    return drawn, ""
+        drawn = []
+        for layer in layers:
+            for head in random.choice(others[layer], n_best[layer], replace=False):
+                drawn.append((layer, int(head)))
+        sets.append(drawn)
+    return sets, ""
 
 
 def _moments(values: np.ndarray) -> Moments:
+    """Return the moments of `values[sequence, ...]` over sequences."""
     moments = Moments(*values.shape[1:])
     moments.add(torch.as_tensor(np.asarray(values, dtype=np.float64)))
     return moments

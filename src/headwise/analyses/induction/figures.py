@@ -14,49 +14,52 @@ from headwise.plots.heatmap import heatmap, heatmap_panels
 from headwise.plots.registry import figure
 
 PAPER = "Olsson et al. 2022"
-SHOWN = 6
+MAX_HEADS = 6  # heads whose weight by offset is drawn
 
 
 @figure(
     "induction",
     name="heads",
     title="Attention in the second half of a repeated sequence",
-    caption="Mean weight of each head, from a token of the second half of a random sequence written twice: on the "
-    "token after its earlier occurrence (prefix matching: what an induction head does), on the earlier occurrence "
-    "itself, and on the token before. All panels share one scale, 0 to 1.",
+    caption="Mean weight of each head, from a token of the second half of a random sequence written "
+    "twice: on the token after its earlier occurrence (prefix matching: what an induction head "
+    "does), on the earlier occurrence itself, and on the token before. All panels share one scale, 0 "
+    "to 1.",
     paper=PAPER,
     needs=("prefix_matching",),
 )
 def heads(dataset: xr.Dataset) -> Figure:
-    """Heat maps `[layer, head]` of the three scores on one scale."""
-    names = {
+    """Draw heat maps `[layer, head]` of the three scores on one scale."""
+    titles = {
         "prefix_matching": "after the earlier one",
         "duplicate": "the earlier one",
         "previous": "the token before",
     }
     notes = [
-        *_ground(dataset, "prefix_matching"),
+        *_source_notes(dataset, "prefix_matching"),
         "Intervals and corrected p-values are in the tables",
     ]
-    panels = {title: dataset[name] for name, title in names.items()}
-    title = "Attention on repeated sequences"
     return heatmap_panels(
-        panels, title=title, label="mean attention", limits=(0.0, 1.0), notes=notes
+        {title: dataset[name] for name, title in titles.items()},
+        title="Attention on repeated sequences",
+        label="mean attention",
+        limits=(0.0, 1.0),
+        notes=notes,
     )
 
 
 @figure(
     "induction",
     name="copying",
-    title="What each head adds to the logit of the token it looks at",
-    caption="Direct contribution of a head to the logit of the token it most attends to, less the mean over the "
-    "vocabulary: above zero it copies, below zero it holds that token back.",
+    title="What each head adds to the logit of the token it attends to",
+    caption="Direct contribution of a head to the logit of the token it most attends to, less the "
+    "mean over the vocabulary: above zero it copies, below zero it suppresses that token.",
     paper=PAPER,
     needs=("copying",),
 )
 def copying(dataset: xr.Dataset) -> Figure:
-    """A heat map `[layer, head]` of `copying`, zero in the neutral colour."""
-    notes = _ground(dataset, "copying")
+    """Draw a heat map `[layer, head]` of `copying`, zero in the neutral colour."""
+    notes = _source_notes(dataset, "copying")
     return heatmap(dataset["copying"], title="Copying", label="logit", centre=0.0, notes=notes)
 
 
@@ -64,23 +67,27 @@ def copying(dataset: xr.Dataset) -> Figure:
     "induction",
     name="profile",
     title="Weight by offset, of the heads that match prefixes best",
-    caption="Mean weight that a token of the second half gives to the token so many places before it. An induction "
-    "head peaks just right of the repeated token (dotted), a duplicate-token head on it, a previous-token head at −1.",
+    caption="Mean weight that a token of the second half gives to the token so many places before it. "
+    "An induction head peaks just right of the repeated token (dotted), a duplicate-token head on "
+    "it, a previous-token head at −1.",
     paper=PAPER,
     needs=("profile",),
 )
 def profile(dataset: xr.Dataset) -> Figure:
-    """Weight by offset of the six best heads by `prefix_matching`."""
+    """Draw the weight by offset of the six best heads by `prefix_matching`."""
     score = dataset["prefix_matching"].values
-    best = ranked_heads(score)[:SHOWN]
+    best = ranked_heads(score)[:MAX_HEADS]
     fig, ax = style.one_panel(style.PAGE, 2.6)
     offsets = dataset["offset"].values
     for place, (layer, head) in enumerate(best):
-        values = dataset["profile"].isel(layer=layer, head=head).values
-        label = f"{head_name(layer, head)} {score[layer, head]:.2f}"
-        colour, marker = style.cycle(style.OKABE_ITO, place), style.cycle(style.MARKERS, place)
         ax.plot(
-            offsets, values, color=colour, marker=marker, markersize=2.5, linewidth=0.9, label=label
+            offsets,
+            dataset["profile"].isel(layer=layer, head=head).values,
+            color=style.cycle(style.OKABE_ITO, place),
+            marker=style.cycle(style.MARKERS, place),
+            markersize=2.5,
+            linewidth=0.9,
+            label=f"{head_name(layer, head)} {score[layer, head]:.2f}",
         )
     ax.axvline(-float(dataset.attrs["length"]), color=style.GREY, linewidth=0.7, linestyle=":")
     ax.set(
@@ -89,10 +96,13 @@ def profile(dataset: xr.Dataset) -> Figure:
     )
     ax.set_ylim(bottom=0)
     handles = ax.get_legend_handles_labels()[0]
-    halves = f"Halves of {dataset.attrs['length']} tokens. Beside a head: its prefix matching; intervals are in the tables"
-    notes = [*_ground(dataset, "prefix_matching"), halves]
+    how_to_read = (
+        f"Halves of {dataset.attrs['length']} tokens. Beside a head: its prefix matching; "
+        "intervals are in the tables"
+    )
+    notes = [*_source_notes(dataset, "prefix_matching"), how_to_read]
     return style.complete(
-        fig, "Weight by offset, six best heads by prefix matching", notes, handles, SHOWN
+        fig, "Weight by offset, six best heads by prefix matching", notes, handles, MAX_HEADS
     )
 
 
@@ -100,13 +110,14 @@ def profile(dataset: xr.Dataset) -> Figure:
     "induction",
     name="disabled",
     title="What disabling the best induction heads does",
-    caption="Rise of the loss of the second half when the best heads by prefix matching attend uniformly (line, with "
-    "its 95 % interval over sequences), and when as many random heads of the same layers do (points).",
+    caption="Rise of the loss of the second half when the best heads by prefix matching attend "
+    "uniformly (line, with its 95 % interval over sequences), and when as many random heads of the "
+    "same layers do (points).",
     paper=PAPER,
     needs=("drawn_effect",),
 )
 def disabled(dataset: xr.Dataset) -> Figure:
-    """The effect of the best heads against random draws."""
+    """Draw the effect of the best heads against random draws."""
     attrs = dataset.attrs
     fig, ax = style.one_panel(style.COLUMN, 1.7)
     drawn = dataset["drawn_effect"].values
@@ -123,13 +134,16 @@ def disabled(dataset: xr.Dataset) -> Figure:
     ax.axvline(0, color=style.GREY, linewidth=0.6)
     ax.set_yticks([])
     ax.set_xlabel("rise of the second half's loss (nats)")
-    best = f"Best: {attrs['disabled']}; p = {attrs['disabled_p']:.2g}; shade: 95 % interval over sequences"
-    notes = [*_ground(dataset, "prefix_matching"), best]
+    how_to_read = (
+        f"Best: {attrs['disabled']}; p = {attrs['disabled_p']:.2g}; shade: 95 % interval over "
+        "sequences"
+    )
+    notes = [*_source_notes(dataset, "prefix_matching"), how_to_read]
     return style.complete(
         fig, "Disabling induction heads", notes, ax.get_legend_handles_labels()[0], 2
     )
 
 
-def _ground(dataset: xr.Dataset, name: str) -> list[str]:
-    """Which model, and on how many sequences, which are of no corpus."""
+def _source_notes(dataset: xr.Dataset, name: str) -> list[str]:
+    """Return the model, and the number of sequences, which belong to no corpus."""
     return [str(dataset.attrs.get("model", "")), data.count_text(dataset, name, each="sequences")]

@@ -36,14 +36,14 @@ from headwise.text.encode import Batch, Encoded, batches
 from headwise.text.example import UPOS
 
 HEADS = ("layer", "head")
-TOLERANCE = 1e-4
-PIECE = 32
-MEMORY = 2**29  # bytes of what one batch keeps
+TOLERANCE = 1e-4  # largest difference between the sum of parts and the logit
+EXAMPLES_PER_UNIT = 32
+BATCH_BYTES = 2**29  # memory for the recorded outputs of one batch
 
 
 @dataclass(frozen=True)
 class Logits(Experiment):
-    """What each part of a pre-norm decoder adds directly to the logit of the true next token.
+    """Measure what each part of a pre-norm decoder adds directly to the logit of the next token.
 
     The final norm is held at its actual scale; then the logit is a sum over heads, feed-forward
     layers, embedding and biases. That the sum is the model's own logit is checked on every run
@@ -91,7 +91,7 @@ class Logits(Experiment):
 
     def unsupported_reason(self, shape: Shape) -> str | None:
         if not shape.causal or shape.extras.get("lm_kind") != "causal":
-            return "the model has no head that predicts the next token"
+            return "the model has no language-modelling head"
         if shape.extras.get("reads_source"):
             return "the model is an encoder-decoder, whose weights are not followed to the logits"
         return None
@@ -104,32 +104,38 @@ class Logits(Experiment):
         rows = [row for row in islice(iter(bench.rows), bench.limit) if len(row) > 2]
         if not rows:
             raise InputError("No input has a next token to predict; give longer texts.")
-        other = self._other(model)
-        parts: list[Checkpoint] = []
-        groups = ((start, rows[start : start + PIECE]) for start in range(0, len(rows), PIECE))
-        units = (
-            (f"examples-{start:06d}", (own, _elsewhere(rows, start, len(own))))
-            for start, own in groups
-        )
-        for piece in raise_failures(
-            current().run_units(bench.store, partial(_piece, model, structure, other), units)
-        ):
-            parts.append(piece)
-            bench.progress("logits", min(len(parts) * PIECE, len(rows)), len(rows))
-        found = {key: np.concatenate([p.arrays[key] for p in parts]) for key in parts[0].arrays}
-        worst = max(float(p.facts["adds_up"]) for p in parts)
-        if model.dtype in (torch.float32, torch.float64) and not worst <= TOLERANCE:
-            raise ModelError(
-                f"The parts of {model.name} do not add up to its logits (difference {worst:.1e}), so what a head adds "
-                "is not known; this architecture is not served here."
-            )
-        return _dataset(
-            found,
-            bench.shape,
-            {"adds_up": worst, "against": self.against or "mean over the vocabulary"},
-        )
+        units = []
+        for start in range(0, len(rows), EXAMPLES_PER_UNIT):
+            unit_rows = rows[start : start + EXAMPLES_PER_UNIT]
+            other_ids = _ids_of_next_rows(rows, start, len(unit_rows))
+            units.append((f"examples-{start:06d}", (unit_rows, other_ids)))
+        compute = partial(_example_means, model, structure, self._against_id(model))
+        checkpoints: list[Checkpoint] = []
+        for checkpoint in raise_failures(current().run_units(bench.store, compute, units)):
+            checkpoints.append(checkpoint)
+            n_done = min(len(checkpoints) * EXAMPLES_PER_UNIT, len(rows))
+            bench.progress("logits", n_done, len(rows))
 
-    def _other(self, model: HeadModel) -> int | None:
+        largest_difference = max(float(part.facts["adds_up"]) for part in checkpoints)
+        is_full_precision = model.dtype in (torch.float32, torch.float64)
+        # Negated, so that NaN fails too.
+        if is_full_precision and not largest_difference <= TOLERANCE:
+            raise ModelError(
+                f"The parts of {model.name} do not add up to its logits (difference "
+                f"{largest_difference:.1e}), so the contribution of a head is not known; this "
+                "architecture is not supported here."
+            )
+        means = {}
+        for name in checkpoints[0].arrays:
+            means[name] = np.concatenate([part.arrays[name] for part in checkpoints])
+        attrs = {
+            "adds_up": largest_difference,
+            "against": self.against or "mean over the vocabulary",
+        }
+        return _dataset(means, bench.shape, attrs)
+
+    def _against_id(self, model: HeadModel) -> int | None:
+        """Return the token whose logit is subtracted; None for the mean over the vocabulary."""
         if not self.against:
             return None
         ids = model.tokenizer(self.against, add_special_tokens=False)["input_ids"]
@@ -141,74 +147,86 @@ class Logits(Experiment):
         return dataset["specific_p_adjusted"] < SIGNIFICANCE_LEVEL
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
-        value, sure = (
-            dataset["specific"].values,
-            (dataset["specific_p_adjusted"] < SIGNIFICANCE_LEVEL).values,
-        )
-        up, down = ranked_heads(value, sure & (value > 0)), ranked_heads(value, sure & (value < 0))
-        whole = {
-            name: float(dataset[f"direct{name}"].sum())
-            for name in ("", "_other", "_bias", "_embedding", "_constant")
-        }
+        specific = dataset["specific"].values
+        is_significant = (dataset["specific_p_adjusted"] < SIGNIFICANCE_LEVEL).values
+        raising = ranked_heads(specific, is_significant & (specific > 0))
+        lowering = ranked_heads(specific, is_significant & (specific < 0))
+        # The five that raise it most, and the three that lower it most.
+        named = format_heads(specific, [*raising[:5], *lowering[:-4:-1]], "+.2f")
+        heads = float(dataset["direct"].sum())
+        feed_forward = float(dataset["direct_other"].sum())
+        embedding = float(dataset["direct_embedding"])
+        biases = float(dataset["direct_bias"].sum()) + float(dataset["direct_constant"])
         return [
-            f"Logit of the next token, less the {dataset.attrs['against']}: {float(dataset['logit']):.2f}; heads "
-            f"{whole['']:+.2f}, feed-forward {whole['_other']:+.2f}, embedding {whole['_embedding']:+.2f}, biases "
-            f"{whole['_bias'] + whole['_constant']:+.2f} (they add up to {dataset.attrs['adds_up']:.0e})",
-            f"{len(up)} heads raise the very token that comes next, {len(down)} lower it (corrected p < {SIGNIFICANCE_LEVEL:g}): "
-            f"{format_heads(value, [*up[:5], *down[:-4:-1]], '+.2f')}",
+            f"Logit of the next token, less the {dataset.attrs['against']}: "
+            f"{float(dataset['logit']):.2f}; heads {heads:+.2f}, feed-forward {feed_forward:+.2f}, "
+            f"embedding {embedding:+.2f}, biases {biases:+.2f} (they add up to "
+            f"{dataset.attrs['adds_up']:.0e})",
+            f"{len(raising)} heads raise the very token that comes next, {len(lowering)} lower it "
+            f"(corrected p < {SIGNIFICANCE_LEVEL:g}): {named}",
         ]
 
 
-def _elsewhere(rows: Sequence[Encoded], start: int, count: int) -> dict[int, np.ndarray]:
-    """For each row, the tokens of the next one in the corpus (the last one's, of the first)."""
-    return {rows[i].index: rows[(i + 1) % len(rows)].ids for i in range(start, start + count)}
+def _ids_of_next_rows(rows: Sequence[Encoded], start: int, count: int) -> dict[int, np.ndarray]:
+    """Return for each row the tokens of the next one in the corpus; after the last comes the
+    first."""
+    ids = {}
+    for place in range(start, start + count):
+        ids[rows[place].index] = rows[(place + 1) % len(rows)].ids
+    return ids
 
 
-def _piece(
+def _example_means(
     model: HeadModel,
     structure: Structure,
     against: int | None,
     unit: tuple[Sequence[Encoded], Mapping[int, np.ndarray]],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Means over tokens of each example, `[example, ...]`, in the order of the rows; a unit is rows
-    and the tokens of other rows."""
-    rows, elsewhere = unit
+    """Return means over the tokens of each example, `[example, ...]`, in the order of the rows.
+
+    A unit is rows, and the tokens of other rows to compare them with.
+    """
+    rows, other_ids = unit
     head = structure.head
     vocabulary = len(head.weight) if head is not None else 0  # type: ignore[arg-type]
-    per_token = 4 * (2 * vocabulary + 3 * model.layers * model.hidden)
-    found: dict[str, list[Tensor]] = {}
+    bytes_per_token = 4 * (2 * vocabulary + 3 * model.layers * model.hidden)
+    max_tokens = max(BATCH_BYTES // bytes_per_token, 1)
+    place_of_index = {row.index: place for place, row in enumerate(rows)}
+    parts: dict[str, list[Tensor]] = {}
     places: list[int] = []
-    worst, order = 0.0, {row.index: place for place, row in enumerate(rows)}
-    for batch in batches(rows, max(MEMORY // per_token, 1), model.pad_id, model.device):
+    largest_difference = 0.0
+    for batch in batches(rows, max_tokens, model.pad_id, model.device):
         recorded = Recorded(model, structure, batch)
         target = torch.roll(batch.ids, -1, 1)
-        taken = None if against is None else torch.full_like(target, against)
-        direct = recorded.direct(target, taken)
-        other = recorded.direct(target, _others(batch, elsewhere))
-        predicted = batch.attention_mask & torch.roll(batch.attention_mask, -1, 1)
-        predicted[:, -1] = False
-        predicted &= ~torch.roll(batch.special, -1, 1)
-        worst = max(worst, adds_up(direct, batch.attention_mask))
-        for name, value in _means(direct, other, predicted, _upos(batch)).items():
-            found.setdefault(name, []).append(value.float().cpu())
-        places += [order[index] for index in batch.index]
-    turn = np.argsort(places)
-    return {name: torch.cat(parts).numpy()[turn] for name, parts in found.items()}, {
-        "adds_up": worst
-    }
+        subtracted = None if against is None else torch.full_like(target, against)
+        direct = recorded.direct(target, subtracted)
+        specific = recorded.direct(target, _next_tokens_elsewhere(batch, other_ids))
+        has_next = batch.attention_mask & torch.roll(batch.attention_mask, -1, 1)
+        has_next[:, -1] = False
+        has_next &= ~torch.roll(batch.special, -1, 1)
+        difference = adds_up(direct, batch.attention_mask)
+        largest_difference = max(largest_difference, difference)
+        means = _token_means(direct, specific, has_next, _next_upos(batch))
+        for name, value in means.items():
+            parts.setdefault(name, []).append(value.float().cpu())
+        places += [place_of_index[index] for index in batch.index]
+    # Batches are sorted by length: back to the order of the rows.
+    order = np.argsort(places)
+    arrays = {name: torch.cat(values).numpy()[order] for name, values in parts.items()}
+    return arrays, {"adds_up": largest_difference}
 
 
-def _others(batch: Batch, elsewhere: Mapping[int, np.ndarray]) -> Tensor:
-    """The token that comes next at each place in another text, which is repeated where it is
+def _next_tokens_elsewhere(batch: Batch, other_ids: Mapping[int, np.ndarray]) -> Tensor:
+    """Return the token that comes next at each place of another text, which is repeated if it is
     shorter."""
     width = batch.ids.shape[1]
-    taken = [np.resize(elsewhere[index], width + 1)[1:] for index in batch.index]
-    return torch.as_tensor(np.array(taken), device=batch.device)
+    tokens = [np.resize(other_ids[index], width + 1)[1:] for index in batch.index]
+    return torch.as_tensor(np.array(tokens), device=batch.device)
 
 
-def _upos(batch: Batch) -> Tensor:
-    """The part of speech of the next token, by number; −1 where it has none."""
-    out = torch.full_like(batch.ids, -1)
+def _next_upos(batch: Batch) -> Tensor:
+    """Return the part of speech of the next token, by number; −1 where it has none."""
+    upos = torch.full_like(batch.ids, -1)
     for place, row in enumerate(batch.rows):
         tags = row.example.upos
         if tags is None or not row.aligned:
@@ -216,52 +234,65 @@ def _upos(batch: Batch) -> Tensor:
         for token in range(1, len(row)):
             word = int(row.word[token])
             if 0 <= word < len(tags) and tags[word] in UPOS:
-                out[place, token - 1] = UPOS.index(tags[word])
-    return out
+                upos[place, token - 1] = UPOS.index(tags[word])
+    return upos
 
 
-def _means(direct: Direct, other: Direct, predicted: Tensor, upos: Tensor) -> dict[str, Tensor]:
-    weight = predicted.double()
-    count = weight.sum(-1)
+def _token_means(
+    direct: Direct, specific: Direct, has_next: Tensor, upos: Tensor
+) -> dict[str, Tensor]:
+    """Return the mean contributions over the tokens of each example."""
 
-    def mean(values: Tensor, of: Tensor = weight, number: Tensor = count) -> Tensor:
-        """`[layer, example, token, ...]` to `[example, layer, ...]`; NaN where there is no
-        token."""
-        extra = values.ndim - 3
-        total = (values.double() * of.view(1, *of.shape, *(1,) * extra)).sum(2).transpose(0, 1)
-        number = number.view(-1, *(1,) * (total.ndim - 1))
-        return torch.where(number > 0, total / number.clamp(min=1), torch.nan)
+    def mean(values: Tensor, chosen: Tensor) -> Tensor:
+        """Return `[example, layer, ...]` from `[layer, example, token, ...]`; NaN if an example has
+        no chosen token."""
+        weight = chosen.double()
+        n_extra_dims = values.ndim - 3
+        broadcast = weight.view(1, *weight.shape, *(1,) * n_extra_dims)
+        total = (values.double() * broadcast).sum(2).transpose(0, 1)
+        count = weight.sum(-1).view(-1, *(1,) * (total.ndim - 1))
+        return torch.where(count > 0, total / count.clamp(min=1), torch.nan)
 
-    found = {
-        "direct": mean(direct.heads),
-        "direct_other": mean(direct.other),
-        "direct_bias": mean(direct.bias),
+    means = {
+        "direct": mean(direct.heads, has_next),
+        "direct_other": mean(direct.other, has_next),
+        "direct_bias": mean(direct.bias, has_next),
+        "specific": mean(specific.heads, has_next),
+        "direct_embedding": mean(direct.embedding[None], has_next)[:, 0],
+        "direct_constant": mean(direct.constant[None], has_next)[:, 0],
+        "logit": mean(direct.logit[None], has_next)[:, 0],
     }
-    found["specific"] = mean(other.heads)
-    for name in ("embedding", "constant", "logit"):
-        whole = mean(getattr(direct, name)[None])[:, 0]
-        found[name if name == "logit" else f"direct_{name}"] = whole
     if bool((upos >= 0).any()):
-        by = [(predicted & (upos == number)).double() for number in range(len(UPOS))]
-        found["direct_upos"] = torch.stack([mean(direct.heads, of, of.sum(-1)) for of in by], -1)
-    return found
+        by_upos = []
+        for number in range(len(UPOS)):
+            by_upos.append(mean(direct.heads, has_next & (upos == number)))
+        means["direct_upos"] = torch.stack(by_upos, -1)
+    return means
 
 
-def _dataset(found: Mapping[str, np.ndarray], shape: Shape, attrs: dict[str, Any]) -> xr.Dataset:
-    dims: dict[str, tuple[str, ...]] = {
-        "direct": HEADS,
-        "specific": HEADS,
-        "direct_upos": (*HEADS, "upos"),
-    }
-    dims |= {"direct_other": ("layer",), "direct_bias": ("layer",)}
+_DIMS: dict[str, tuple[str, ...]] = {
+    "direct": HEADS,
+    "specific": HEADS,
+    "direct_upos": (*HEADS, "upos"),
+    "direct_other": ("layer",),
+    "direct_bias": ("layer",),
+}
+
+
+def _dataset(means: Mapping[str, np.ndarray], shape: Shape, attrs: dict[str, Any]) -> xr.Dataset:
+    """Return means over examples with their intervals, and the test of `specific`."""
     variables: dict[str, Any] = {}
-    for name, values in found.items():
+    for name, values in means.items():
         moments = Moments(*values.shape[1:])
         moments.add(torch.as_tensor(values.astype(np.float64)))
-        variables |= mean_variables(name, dims.get(name, ()), moments, units="logit")
-    own = found["specific"].astype(np.float64)
-    own = own[~np.isnan(own).any((1, 2))]
-    p = np.minimum(1.0, 2 * np.minimum(mean_above(own), mean_above(-own)))
-    variables |= {"specific_p": (HEADS, p), "specific_p_adjusted": (HEADS, holm(p))}
-    coords = layer_head_coords(shape) | ({"upos": list(UPOS)} if "direct_upos" in found else {})
+        variables |= mean_variables(name, _DIMS.get(name, ()), moments, units="logit")
+    specific = means["specific"].astype(np.float64)
+    specific = specific[~np.isnan(specific).any((1, 2))]
+    one_sided = np.minimum(mean_above(specific), mean_above(-specific))
+    p_value = np.minimum(1.0, 2 * one_sided)
+    variables["specific_p"] = (HEADS, p_value)
+    variables["specific_p_adjusted"] = (HEADS, holm(p_value))
+    coords = layer_head_coords(shape)
+    if "direct_upos" in means:
+        coords["upos"] = list(UPOS)
     return xr.Dataset(variables, coords, attrs)

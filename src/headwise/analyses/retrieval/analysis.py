@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +21,14 @@ from headwise.analyses.contract import (
     layer_head_coords,
     mean_variables,
 )
-from headwise.analyses.retrieval.trials import SHORTEST, hay_of, make_trial, said_at_most, try_one
+from headwise.analyses.retrieval.trials import (
+    PASSED,
+    SHORTEST,
+    make_trial,
+    max_answer_tokens,
+    run_trial,
+    unrelated_text,
+)
 from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.workers import current, raise_failures
@@ -31,15 +37,15 @@ from headwise.stats.corrections import holm
 from headwise.stats.tests import mean_above
 
 HEADS = ("layer", "head")
-CALLED = 0.1  # the score from which Wu et al. call a head a retrieval head
+RETRIEVAL_SCORE = 0.1  # the score above which Wu et al. speak of a retrieval head
 
 
 @dataclass(frozen=True)
 class Retrieval(Experiment):
-    """Which heads look at a needle in unrelated text while the model says it.
+    """Find the heads that attend to a needle in unrelated text while the model says it.
 
-    A sentence of our own is put at several depths into the corpus's text, a question is asked, and
-    the model answers greedily. For a needle token that is said, a head scores if its largest weight
+    A sentence is inserted into the corpus's text at several depths, a question follows, and the
+    model answers greedily. For a needle token that is said, a head scores if its largest weight
     at that step lies on that token in the needle.
 
     - `score[layer, head]`: share of the needle's tokens scored, mean over the trials in which at
@@ -89,79 +95,87 @@ class Retrieval(Experiment):
     def __post_init__(self) -> None:
         for name in ("depths", "needles"):
             at_least(name, getattr(self, name), 1)
-        given = self.lengths
-        if (
-            isinstance(given, int | str)
-            or not given
-            or any(not isinstance(n, int) or n < SHORTEST for n in given)
-        ):
+        lengths = self.lengths
+        is_sequence = not isinstance(lengths, int | str)
+        if not is_sequence or not lengths or not all(_is_length(length) for length in lengths):
             raise ParameterError(
-                f"`lengths` must be whole numbers of at least {SHORTEST} tokens; it is {given!r}."
+                f"`lengths` must be whole numbers of at least {SHORTEST} tokens; it is {lengths!r}."
             )
 
     def unsupported_reason(self, shape: Shape) -> str | None:
         if not shape.causal or shape.extras.get("lm_kind") != "causal":
-            return "the model has no head that predicts the next token, so it cannot answer"
+            return "the model has no language-modelling head, so it cannot answer"
         if shape.extras.get("reads_source"):
             return "the decoder reads a source beside its own text, and a needle in a text has none"
         return None
 
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
-        lengths = [
-            length for length in self.lengths if length + said_at_most(model) <= model.max_length
-        ]
+        max_prompt = model.max_length - max_answer_tokens(model)
+        lengths = [length for length in self.lengths if length <= max_prompt]
         if not lengths:
             raise ModelError(
-                f"{model.name} takes {model.max_length} tokens, too few for a needle in {min(self.lengths)} tokens of "
-                "text; set retrieval.lengths."
+                f"{model.name} takes {model.max_length} tokens, too few for a needle in "
+                f"{min(self.lengths)} tokens of text; set retrieval.lengths."
             )
-        hay = hay_of(model, bench.rows, max(lengths))
+        hay = unrelated_text(model, bench.rows, max(lengths))
         depths = np.linspace(0, 1, self.depths) if self.depths > 1 else np.array([0.5])
-        found: dict[tuple[int, int, int], Any] = {}
-        trials = [*product(lengths, range(len(depths)), range(self.needles))]
-        units = (
-            (
-                f"trial-{length}-{place}-{needle}",
-                make_trial(model, hay, length, float(depths[place]), needle),
-            )
-            for length, place, needle in trials
-        )
-        made = raise_failures(current().run_units(bench.store, partial(try_one, model), units))
-        for trial, piece in zip(trials, made, strict=True):
-            found[trial] = piece.arrays
-            bench.progress("trials", len(found), len(trials))
-        emitted = np.array([float(one["emitted"]) for one in found.values()])
-        emitted = emitted.reshape(len(lengths), len(depths), self.needles)
-        scores = np.stack([one["score"] for one in found.values()])
-        kept = scores[~np.isnan(scores).any((1, 2))]
+        units = []
+        for length in lengths:
+            for place, depth in enumerate(depths):
+                for needle in range(self.needles):
+                    trial = make_trial(model, hay, length, float(depth), needle)
+                    units.append((f"trial-{length}-{place}-{needle}", trial))
+        emitted_shares = []
+        trial_scores = []
+        trials = current().run_units(bench.store, partial(run_trial, model), units)
+        for checkpoint in raise_failures(trials):
+            emitted_shares.append(float(checkpoint.arrays["emitted"]))
+            trial_scores.append(checkpoint.arrays["score"])
+            bench.progress("trials", len(trial_scores), len(units))
+
+        emitted = np.array(emitted_shares).reshape(len(lengths), len(depths), self.needles)
+        scores = np.stack(trial_scores)
+        passed_scores = scores[~np.isnan(scores).any((1, 2))]
         moments = Moments(bench.shape.layers, bench.shape.heads)
-        if len(kept):
-            moments.add(torch.as_tensor(kept))
+        p_value = np.full(scores.shape[1:], np.nan)
+        if len(passed_scores):
+            moments.add(torch.as_tensor(passed_scores))
+        if len(passed_scores) > 1:
+            p_value = mean_above(passed_scores, RETRIEVAL_SCORE)
         variables: dict[str, Any] = mean_variables(
             "score", HEADS, moments, units="share of the needle"
         )
-        p = mean_above(kept, CALLED) if len(kept) > 1 else np.full(scores.shape[1:], np.nan)
-        variables |= {"score_p": (HEADS, p), "score_p_adjusted": (HEADS, holm(p))}
-        variables["emitted"] = (("length", "depth"), emitted.mean(-1))
-        variables["passed"] = (("length", "depth"), (emitted >= 0.5).mean(-1))
+        variables |= {
+            "score_p": (HEADS, p_value),
+            "score_p_adjusted": (HEADS, holm(p_value)),
+            "emitted": (("length", "depth"), emitted.mean(-1)),
+            "passed": (("length", "depth"), (emitted >= PASSED).mean(-1)),
+        }
         coords = layer_head_coords(bench.shape) | {"length": lengths, "depth": depths}
-        return xr.Dataset(variables, coords, {"trials": len(found), "trials_passed": len(kept)})
+        attrs = {"trials": len(units), "trials_passed": len(passed_scores)}
+        return xr.Dataset(variables, coords, attrs)
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
         return dataset["score_p_adjusted"] < SIGNIFICANCE_LEVEL
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
         attrs = dataset.attrs
-        line = f"{attrs['trials_passed']} of {attrs['trials']} trials passed (half of the needle or more was said)"
-        if not attrs["trials_passed"]:
-            return [f"{line}: the model cannot do this task, and no head is scored"]
-        score, sure = (
-            dataset["score"].values,
-            (dataset["score_p_adjusted"] < SIGNIFICANCE_LEVEL).values,
+        passed = (
+            f"{attrs['trials_passed']} of {attrs['trials']} trials passed (half of the needle or "
+            "more was said)"
         )
-        named = format_heads(score, ranked_heads(score)[:5])
+        if not attrs["trials_passed"]:
+            return [f"{passed}: the model cannot do this task, and no head is scored"]
+        score = dataset["score"].values
+        n_significant = int((dataset["score_p_adjusted"] < SIGNIFICANCE_LEVEL).sum())
+        highest = format_heads(score, ranked_heads(score)[:5])
         return [
-            line,
-            f"{int(sure.sum())} heads score over {CALLED:g} (corrected p < {SIGNIFICANCE_LEVEL:g}); highest: {named}",
+            passed,
+            f"{n_significant} heads score over {RETRIEVAL_SCORE:g} (corrected p < "
+            f"{SIGNIFICANCE_LEVEL:g}); highest: {highest}",
         ]
+
+
+def _is_length(length: object) -> bool:
+    return isinstance(length, int) and length >= SHORTEST

@@ -1,5 +1,5 @@
-"""Needles in unrelated text: prompts, greedy decoding, and where heads look while the needle is
-said."""
+"""Needles in unrelated text: prompts, greedy decoding, and the keys that heads attend to while the
+needle is said."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headwise.models.view import AttentionRows, Watcher
 from headwise.text.encode import Encoded, collate
 from headwise.text.synthetic import synthetic_row
 
-# What the needle begins with, which the answer is given too; what is to be found; and the question.
+# The beginning of the needle, with which the answer begins too; what is to be found; the question.
 NEEDLES = (
     (
         "The old sailor hid his",
@@ -38,72 +38,76 @@ NEEDLES = (
         "Whom does the baker feed every evening?",
     ),
 )
-EXTRA = 4  # tokens decoded beyond the needle's
+EXTRA_TOKENS = 4  # tokens decoded beyond the needle's
 SHORTEST = 32  # tokens of a prompt
+MIN_HAY = 8  # tokens of unrelated text in a prompt
+PASSED = 0.5  # a trial counts if at least this share of the needle was said
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """A prompt and where in it the tokens stand that are to be said."""
+    """A prompt, and the positions of the tokens in it that are to be said."""
 
     prompt: list[int]
     places: range
 
     @property
     def needle(self) -> list[int]:
+        """The tokens that are to be said."""
         return [self.prompt[place] for place in self.places]
 
 
-def hay_of(model: HeadModel, rows: Iterable[Encoded], tokens: int) -> list[int]:
-    """At least so many tokens of the corpus's own text; it is repeated where it is too short."""
-    found: list[int] = []
+def unrelated_text(model: HeadModel, rows: Iterable[Encoded], tokens: int) -> list[int]:
+    """Return at least so many tokens of the corpus; it is repeated if it is too short."""
+    ids: list[int] = []
     for row in rows:
         example = row.example
         text = example.text if example.text is not None else " ".join(example.all_words)
-        found += _ids(model, text.strip() + " ")
-        if len(found) >= tokens:
-            return found
-    if not found:
+        ids += _token_ids(model, text.strip() + " ")
+        if len(ids) >= tokens:
+            return ids
+    if not ids:
         raise InputError("The corpus has no text to hide a needle in.")
-    return found * (tokens // len(found) + 1)
+    return ids * (tokens // len(ids) + 1)
 
 
 def make_trial(model: HeadModel, hay: list[int], length: int, depth: float, needle: int) -> Trial:
-    """A prompt of `length` tokens with the needle at this depth (0: at the beginning, 1: at the
-    end)."""
-    lead, said, question = NEEDLES[needle % len(NEEDLES)]
-    start, whole = _ids(model, lead), _ids(model, f"{lead} {said}")
-    if whole[: len(start)] != start:
+    """Return a prompt of `length` tokens with the needle at this depth (0: at the beginning, 1: at
+    the end)."""
+    lead, answer, question = NEEDLES[needle % len(NEEDLES)]
+    lead_ids = _token_ids(model, lead)
+    needle_ids = _token_ids(model, f"{lead} {answer}")
+    if needle_ids[: len(lead_ids)] != lead_ids:
         raise ModelError(
             f"The tokenizer of {model.name} joins words, so the needle has no tokens of its own."
         )
-    stop = _ids(model, f"{lead} {said}.")[len(whole) :]
-    opening = [] if model.encoder.cls_id is None else [model.encoder.cls_id]
-    tail = _ids(model, f"\n\nQuestion: {question}\nAnswer: {lead}")
-    room = length - len(opening) - len(whole) - len(stop) - len(tail)
-    if room < 8:
+    full_stop = _token_ids(model, f"{lead} {answer}.")[len(needle_ids) :]
+    beginning = [] if model.encoder.cls_id is None else [model.encoder.cls_id]
+    ending = _token_ids(model, f"\n\nQuestion: {question}\nAnswer: {lead}")
+    n_hay = length - len(beginning) - len(needle_ids) - len(full_stop) - len(ending)
+    if n_hay < MIN_HAY:
         raise InputError(
             f"A prompt of {length} tokens has no room for a needle and a question; raise `lengths`."
         )
-    cut = round(depth * room)
-    prompt = [*opening, *hay[:cut], *whole, *stop, *hay[cut:room], *tail]
-    first = len(opening) + cut + len(start)
-    return Trial(prompt, range(first, first + len(whole) - len(start)))
+    cut = round(depth * n_hay)
+    prompt = [*beginning, *hay[:cut], *needle_ids, *full_stop, *hay[cut:n_hay], *ending]
+    first = len(beginning) + cut + len(lead_ids)
+    return Trial(prompt, range(first, first + len(needle_ids) - len(lead_ids)))
 
 
-def _ids(model: HeadModel, text: str) -> list[int]:
-    return [
-        int(i) for i in model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-    ]
+def _token_ids(model: HeadModel, text: str) -> list[int]:
+    encoding = model.tokenizer(text, add_special_tokens=False, verbose=False)
+    return [int(token) for token in encoding["input_ids"]]
 
 
-def said_at_most(model: HeadModel) -> int:
-    """Tokens that must be free after a prompt."""
-    return max(len(_ids(model, said)) for _, said, _ in NEEDLES) + EXTRA
+def max_answer_tokens(model: HeadModel) -> int:
+    """Return how many tokens must be free after a prompt."""
+    longest = max(len(_token_ids(model, answer)) for _, answer, _ in NEEDLES)
+    return longest + EXTRA_TOKENS
 
 
 class ArgmaxWatcher(Watcher):
-    """Keeps where each head looks most from the last rows."""
+    """Records which key each head attends to most, from row `first` on."""
 
     needs = frozenset({"attention"})
 
@@ -114,48 +118,51 @@ class ArgmaxWatcher(Watcher):
     def on_rows(self, rows: AttentionRows) -> None:
         start = max(self.first, rows.start)
         if start < rows.stop:
-            own = rows.weights[0, :, start - rows.start :].argmax(-1)
-            self.most.setdefault(rows.layer, []).append(own.cpu().numpy())
+            most = rows.weights[0, :, start - rows.start :].argmax(-1)
+            self.most.setdefault(rows.layer, []).append(most.cpu().numpy())
 
 
-def say(model: HeadModel, trial: Trial) -> list[int]:
-    """What the model says after the prompt, greedily, as far as the needle is long and a little
-    more."""
-    count = min(len(trial.places) + EXTRA, model.max_length - len(trial.prompt))
-    said: list[int] = model.generate(trial.prompt, max_new_tokens=count, as_ids=True, num_beams=1)
-    return said
+def generate_answer(model: HeadModel, trial: Trial) -> list[int]:
+    """Return the greedy continuation of the prompt, a little longer than the needle."""
+    n_tokens = min(len(trial.places) + EXTRA_TOKENS, model.max_length - len(trial.prompt))
+    answer: list[int] = model.generate(
+        trial.prompt, max_new_tokens=n_tokens, as_ids=True, num_beams=1
+    )
+    return answer
 
 
-def looked(model: HeadModel, trial: Trial, said: list[int]) -> np.ndarray:
-    """Where each head looks most when each token is about to be said, int `[layer, head, step]`."""
-    row = synthetic_row(model.encoder, [*trial.prompt, *said[:-1]])
-    watch = ArgmaxWatcher(len(trial.prompt) - 1)
-    model.forward(collate([row], model.pad_id, model.device), watch)
-    return np.stack([np.concatenate(watch.most[layer], -1) for layer in range(model.layers)])
+def attended_keys(model: HeadModel, trial: Trial, answer: list[int]) -> np.ndarray:
+    """Return which key each head attends to most when each token is about to be said, int
+    `[layer, head, step]`."""
+    row = synthetic_row(model.encoder, [*trial.prompt, *answer[:-1]])
+    watcher = ArgmaxWatcher(len(trial.prompt) - 1)
+    model.forward(collate([row], model.pad_id, model.device), watcher)
+    layers = [np.concatenate(watcher.most[layer], -1) for layer in range(model.layers)]
+    return np.stack(layers)
 
 
-def scored(trial: Trial, said: list[int], most: np.ndarray) -> np.ndarray:
-    """Of each head, the share of the needle's tokens at which it looked while that very token was
-    said."""
-    hits = np.zeros((*most.shape[:2], len(trial.places)), dtype=bool)
-    for step, token in enumerate(said):
+def retrieval_scores(trial: Trial, answer: list[int], attended: np.ndarray) -> np.ndarray:
+    """Return of each head the share of the needle's tokens that it attended to most while that very
+    token was said."""
+    hits = np.zeros((*attended.shape[:2], len(trial.places)), dtype=bool)
+    for step, token in enumerate(answer):
         for number, place in enumerate(trial.places):
             if trial.prompt[place] == token:
-                hits[..., number] |= most[..., step] == place
+                hits[..., number] |= attended[..., step] == place
     return np.asarray(hits.mean(-1))
 
 
-def emitted(trial: Trial, said: list[int]) -> float:
-    """The share of the needle's tokens that were said."""
-    return float(np.mean([token in said for token in trial.needle]))
+def emitted_share(trial: Trial, answer: list[int]) -> float:
+    """Return the share of the needle's tokens that were said."""
+    return float(np.mean([token in answer for token in trial.needle]))
 
 
-def try_one(model: HeadModel, trial: Trial) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """A trial as a piece: `emitted`, and `score[layer, head]` where at least half of the needle was
-    said."""
-    said = say(model, trial)
-    share = emitted(trial, said)
+def run_trial(model: HeadModel, trial: Trial) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return `emitted`, and `score[layer, head]` if the trial was passed (else NaN), as arrays of a
+    checkpoint."""
+    answer = generate_answer(model, trial)
+    emitted = emitted_share(trial, answer)
     score = np.full((model.layers, model.heads), np.nan)
-    if share >= 0.5:
-        score = scored(trial, said, looked(model, trial, said))
-    return {"score": score, "emitted": np.array(share)}, {}
+    if emitted >= PASSED:
+        score = retrieval_scores(trial, answer, attended_keys(model, trial, answer))
+    return {"score": score, "emitted": np.array(emitted)}, {}

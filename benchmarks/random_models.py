@@ -234,14 +234,15 @@ Made by `python benchmarks/random_models.py --write docs/random-weights.md`; not
 
 ## Random weights
 
-A random-weights model must come out as nothing. Each cell: in how many runs any head was called anything at a corrected
-p < 0.05 (roles: `has_role_adjusted`; frames, token_pairs, features: `stands_out`; dependency, coreference: better than
-the baselines; induction, sinks, circuits, logits, which are for decoders: the corrected p of any of their measures;
-patterns, which tests nothing: a pattern that more than half of a head's maps show, by the lower end of its interval). A
-run is one model of 3 × 4 heads (in the last row 36 × 32) with weights as transformers draws them, or with query and key
-weights six times as large (× 6: attention far from uniform), on {examples} examples of the built-in corpus. Seeds run
-from 100 on: lower ones were looked at while the bounds were made. The last column is what a test at 0.05 stays under in
-95 of 100 such tables.
+Models with random weights must yield nothing. Each cell counts the runs in which any head was
+significant at a corrected p < 0.05 (roles: `has_role_adjusted`; frames, token_pairs, features:
+`stands_out`; dependency, coreference: better than the baselines; induction, sinks, circuits, logits
+(decoders only): any of their measures; patterns, which has no test: a pattern shown by more than
+half of a head's maps, by the lower end of its interval). A run is one model of 3 × 4 heads (in the
+last row 36 × 32) with weights as transformers initialises them, or with query and key weights six
+times as large (× 6: attention far from uniform), on {examples} examples of the built-in corpus. Seeds
+start at 100; lower ones were used while the thresholds were set. The last column is the number that
+a test at 0.05 stays under in 95 of 100 such tables.
 
 {calls}
 

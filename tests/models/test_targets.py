@@ -13,7 +13,7 @@ from tiny_models import BART, SEQ2SEQ, T5, build, word_tokenizer
 
 from headwise import Corpus, make_atlas
 from headwise.core.errors import HeadwiseError, InputError, ModelError
-from headwise.experiments.ablation import AblationOptions, ScoredLanguageModel, ablate
+from headwise.experiments.ablation import AblationOptions, ScoredLanguageModel, ablate_scored_model
 from headwise.models import HeadModel
 from headwise.models.forward_call import shifted
 from headwise.page.sample import draw_all_maps, draw_heads, sample_of
@@ -157,7 +157,7 @@ def test_analyses_and_ablation_of_a_decoder_that_reads_a_source(stack: str) -> N
         else _nothing()
     ):
         make_atlas(model, corpus, ["offsets"])
-    dataset = ablate(ScoredLanguageModel(model, corpus), AblationOptions(layers=False))
+    dataset = ablate_scored_model(ScoredLanguageModel(model, corpus), AblationOptions(layers=False))
     assert np.isfinite(dataset["difference"]).all()
     assert float(abs(dataset["difference"]).max()) > 0
 

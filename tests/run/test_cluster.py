@@ -31,7 +31,7 @@ from headwise.experiments.ablation import (
     AblationOptions,
     ScoredClassifier,
     ScoredLanguageModel,
-    ablate,
+    ablate_scored_model,
 )
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.finetuning.classifier import PooledClassifier
@@ -244,14 +244,18 @@ def test_heads_disabled_by_workers(workers: RayWorkers) -> None:
     language = ScoredLanguageModel(opened, Corpus.from_texts(TEXTS), batch_tokens=64)
     for how in ("corpus_mean", "resample"):
         options = AblationOptions(how=how, layers=False, importance=how == "resample", sinks=False)
-        same_both_ways(workers, partial(ablate, language, options), 2 if options.importance else 1)
+        same_both_ways(
+            workers, partial(ablate_scored_model, language, options), 2 if options.importance else 1
+        )
     torch.manual_seed(0)
     bare = BertModel(module.config)
     classifier = PooledClassifier(
         bare, tokenizer, 2, heads=["L0H1", "L1H0"]
     )  # reads what its encoder's heads give
     task = ScoredClassifier(classifier.eval(), tokenizer, toy_task(48), batch_tokens=64)
-    same_both_ways(workers, partial(ablate, task, AblationOptions(importance=False)), 2)
+    same_both_ways(
+        workers, partial(ablate_scored_model, task, AblationOptions(importance=False)), 2
+    )
 
 
 def test_models_compared_by_workers(model: HeadModel, workers: RayWorkers) -> None:

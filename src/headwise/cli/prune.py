@@ -2,63 +2,52 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from headwise.cli import common, options
+from headwise.cli import common
 from headwise.cli.command import command
+from headwise.cli.options import AtlasFile, ModelName, TextOptions
+from headwise.core.errors import ParameterError
+from headwise.core.options import option
+from headwise.experiments.ablation.options import PruneOptions
 
 if TYPE_CHECKING:
-    from headwise.experiments.ablation.scored_models import ScoredModel
+    from rich.table import Table
+
+    from headwise.experiments.ablation import GateResult, PruneResult
 
 
 @command("prune")
 def prune_command(
     *,
-    model: options.ModelName,
-    heads: Annotated[
-        str,
-        typer.Option(
-            help="A list (L7H9,L8H1), a layer (L3), a rule on --atlas (ablation.harm:bottom10, "
-            "ablation.importance:bottom2/layer …), or gates:N: the N that learned gates give up."
-        ),
-    ] = "",
-    atlas: options.AtlasFile = None,
-    out_folder: Annotated[Path, typer.Option("--out", help="Where the model goes.")] = Path(
-        "pruned"
+    model: ModelName,
+    heads: str = option(
+        "",
+        help="A list (L7H9,L8H1), a layer (L3), a rule on --atlas (ablation.harm:bottom10, "
+        "ablation.importance:bottom2/layer …), or gates:N: the N that learned gates give up.",
     ),
-    zero: Annotated[
-        bool,
-        typer.Option(
-            "--zero",
-            help="Zero the heads instead of removing them: the same size, for every class of model.",
-        ),
-    ] = False,
-    remove: Annotated[
-        bool,
-        typer.Option(
-            "--remove", help="Refuse where heads cannot be removed, instead of zeroing them."
-        ),
-    ] = False,
-    tasks: options.TaskOptions,
-    text: options.TextOptions,
-    limit: options.Limit = None,
-    max_length: options.MaxLength = 128,
-    device: options.Device = None,
-    seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
+    atlas: AtlasFile = None,
+    out_folder: Path = option(Path("pruned"), flag="--out", help="The folder of the model."),
+    zero: bool = option(
+        False,
+        help="Zero the heads instead of removing them: the same size, for every class of model.",
+    ),
+    remove: bool = option(
+        False, help="Fail where heads cannot be removed, instead of zeroing them."
+    ),
+    text: TextOptions,
+    options: PruneOptions,
+    overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
     """Remove heads from a model's weights and write a smaller ordinary model folder; score and
     speed before and after.
 
-    `ablation.harm:bottomN` are the heads whose loss harms least, be it a fall of a task's score or
-    a rise of the language-model loss. `gates:N` learns a gate on every head on half of the data,
-    and says what the choice is worth on the other half, against random sets. Heads are removed
-    where plain transformers can load the smaller model, and zeroed, which is said, where not (BERT,
-    GPT-2). Without a task or a text the score is the language-model loss on the built-in corpus.
+    `ablation.harm:bottomN` are the heads without which the model is least worse, by a task's score
+    or by the language-modelling loss. `gates:N` learns a gate on every head on half of the data,
+    and scores the choice on the other half, against random sets. Heads are removed where plain
+    transformers can load the smaller model, else zeroed, with a note (BERT, GPT-2). Without a task
+    or a text the score is the language-modelling loss on the built-in corpus.
 
     [dim]Examples:[/dim]
 
@@ -66,57 +55,45 @@ def prune_command(
 
       headwise prune ./llama --heads L0H1,L1H3,L2H0 --corpus stories.txt --out smaller
 
-      headwise prune ./model --atlas ablation.nc --heads ablation.importance:bottom20 --zero
+      headwise prune ./model --atlas mrpc-ablation.nc --heads ablation.importance:bottom20 --zero
+      --task MRPC --data glue
 
       headwise prune ./llama --heads gates:24 --corpus stories.txt --out smaller
     """
-    from rich.table import Table
+    from dataclasses import replace
 
-    from headwise.cli.ablate import Scored
-    from headwise.core.errors import ParameterError
-    from headwise.experiments.ablation import PruneOptions, evaluate, pick_heads, prune
-    from headwise.models import HeadModel
+    from headwise.experiments.ablation import prune_in_job
     from headwise.models.loading import model_path
+    from headwise.run import Job
 
     if not heads:
         raise ParameterError(
             "No heads are named; give --heads with a list (L7H9,L8H1) or a rule (with --atlas)."
         )
-    source = model_path(model.name)
-    ground = Scored(tasks, text, options.ModelOptions(device), limit, max_length, seed)
-    subject = ground.open(source) if ground.named else None
     if zero and remove:
         raise ParameterError("Give either --zero or --remove, not both.")
-    if heads.startswith("gates:"):
-        chosen = _by_gates(heads, subject, seed)
-    else:
-        with (
-            HeadModel.open(source, device="cpu")
-            if subject is None
-            else nullcontext(subject.model) as opened
-        ):
-            chosen = pick_heads(heads, opened.layers, opened.heads, common.load_atlas(atlas))
-
-    def score(folder: Path) -> dict[str, float]:
-        again = ground.open(folder)
-        return again.score(evaluate(again, []).baseline)
-
-    wanted = PruneOptions(
-        mode="zero" if zero else "remove" if remove else "auto",
-        batches=subject.batches[-3:] if subject is not None else (),
-        score=score if ground.named else None,
-        limit=limit or PruneOptions().limit,
-        seed=seed,
-        device=device,
-        overwrite=overwrite,
+    if zero:
+        options = replace(options, mode="zero")
+    elif remove:
+        options = replace(options, mode="remove")
+    sources = common.sources_of(
+        model_path(model.name), text.spec(), options.data, options.dev, atlas
     )
-    result = prune(source, chosen, out_folder, wanted)
-    title = f"{len(result.heads)} heads {'zeroed' if result.mode == 'zero' else 'removed'}: {result.folder}"
-    shown = Table("", "before", "after", title=title)
-    for name, before in result.table["before"].items():
-        form = ",.0f" if name == "parameters" else ".4g"
-        shown.add_row(name, format(before, form), format(result.table["after"][name], form))
-    common.out.print(shown)
+    with (
+        common.Watch() as watch,
+        Job.for_folder(
+            out_folder,
+            overwrite=overwrite,
+            sources=sources,
+            progress=watch,
+            note=lambda sentence: common.err.print(sentence, style="dim"),
+        ) as job,
+    ):
+        known_results = common.load_atlas(atlas)
+        result = prune_in_job(job, model.name, heads, text.spec(), options, known_results)
+    if result.gates is not None:
+        common.out.print(_describe_gates(result.gates))
+    common.out.print(_result_table(result))
     common.out.print(f"{result.about[:1].upper()}{result.about[1:]}.")
     if result.note:
         common.out.print(result.note)
@@ -126,33 +103,25 @@ def prune_command(
     )
 
 
-def _by_gates(rule: str, subject: ScoredModel | None, seed: int) -> list[tuple[int, int]]:
-    """The heads that learned gates give up, and what that is worth."""
-    from headwise.core.errors import ParameterError
-    from headwise.experiments.ablation import GateOptions, estimate_gate_cost, learn_gates
+def _describe_gates(gates: GateResult) -> str:
+    n_sets = len(gates.random)
+    return (
+        f"On the half that the gates did not see: {gates.metric} {gates.intact:.4f} intact, "
+        f"{gates.without:.4f} without these {len(gates.heads)} heads, {gates.random.mean():.4f} "
+        f"without random ones (mean of {n_sets} sets; p = {gates.p_value:.2g} of doing as well "
+        "by chance)."
+    )
 
-    number = rule.removeprefix("gates:")
-    if not number.isdecimal():
-        raise ParameterError(
-            f"--heads {rule}: how many heads the gates give up must be a number, as in gates:20."
-        )
-    if subject is None:
-        raise ParameterError(
-            f"--heads {rule}: gates are learned on data; give --corpus, or --task with its files."
-        )
-    gate_options = GateOptions(int(number), seed=seed)
-    cost = estimate_gate_cost(subject, gate_options)
-    common.err.print(
-        f"Learning gates: {cost.steps} steps on {cost.tokens_per_step:,} tokens each, then "
-        f"{cost.passes} passes over {cost.tokens_per_pass:,} tokens; about "
-        f"{common.shown_time(cost.seconds)}.",
-        style="dim",
-    )
-    with common.Watch() as watch:
-        found = learn_gates(subject, gate_options, report=watch)
-    common.out.print(
-        f"On the half that the gates did not see: {found.metric} {found.intact:.4f} intact, {found.without:.4f} without "
-        f"these {number} heads, {found.random.mean():.4f} without random ones (mean of {len(found.random)} sets; "
-        f"p = {found.p_value:.2g} of doing as well by chance)."
-    )
-    return found.heads
+
+def _result_table(result: PruneResult) -> Table:
+    """Return parameters, score and seconds before and after."""
+    from rich.table import Table
+
+    action = "zeroed" if result.mode == "zero" else "removed"
+    title = f"{len(result.heads)} heads {action}: {result.folder}"
+    table = Table("", "before", "after", title=title)
+    for name, before in result.table["before"].items():
+        number_format = ",.0f" if name == "parameters" else ".4g"
+        after = result.table["after"][name]
+        table.add_row(name, format(before, number_format), format(after, number_format))
+    return table

@@ -20,7 +20,7 @@ from headwise.experiments.ablation import (
     AblationOptions,
     ScoredClassifier,
     ScoredLanguageModel,
-    ablate,
+    ablate_scored_model,
     evaluate,
     head_importance,
     pick_heads,
@@ -208,7 +208,7 @@ def test_language_models_are_scored_by_their_loss(tmp_path: Path, causal: bool) 
 
 @pytest.fixture(scope="module")
 def undisturbed(trained: dict[str, Path]) -> xr.Dataset:
-    return ablate(subject_of(trained["last_layer"]))
+    return ablate_scored_model(subject_of(trained["last_layer"]))
 
 
 @pytest.mark.parametrize("phase", ["batches", "importance"])
@@ -228,11 +228,18 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         runs.append((what, done))
 
     with pytest.raises(Killed):
+<<<<<<< HEAD
         ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=kill)
     kept = set((tmp_path / "run").glob("*.checkpoint"))
+=======
+        ablate_scored_model(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=kill)
+    kept = set((tmp_path / "run").glob("*.piece"))
+>>>>>>> f4ce766 (wip)
     assert len([path for path in kept if path.name.startswith(phase.removesuffix("es")[:5])]) == 2
     stamps = {path: path.stat().st_mtime_ns for path in kept}
-    resumed = ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=watch)
+    resumed = ablate_scored_model(
+        subject_of(trained["last_layer"]), folder=tmp_path / "run", report=watch
+    )
     whole = undisturbed
     xr.testing.assert_identical(resumed, whole)
     assert all(
@@ -243,7 +250,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         path.stat().st_mtime_ns == stamp for path, stamp in stamps.items()
     )  # what was done is not done again
     with pytest.raises(OutputError, match="unfinished run that differs in ablation"):
-        ablate(
+        ablate_scored_model(
             subject_of(trained["last_layer"]), AblationOptions(how="zero"), folder=tmp_path / "run"
         )
     delete_checkpoints(
@@ -277,7 +284,9 @@ def test_nothing_of_a_model_or_of_torch_is_left_changed(
         torch.get_num_threads(),
         torch.get_rng_state(),
     )
-    ablate(ScoredLanguageModel(model, Corpus.from_examples(toy_examples(6)), max_length=5))
+    ablate_scored_model(
+        ScoredLanguageModel(model, Corpus.from_examples(toy_examples(6)), max_length=5)
+    )
     assert (model.encoder.max_length, model.encoder.overlong) == (limit, "truncate")
     assert all(module.training for module in model.module.modules())
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
@@ -288,7 +297,7 @@ def test_nothing_of_a_model_or_of_torch_is_left_changed(
 def test_the_seed_draws_the_resamples_and_the_masked_tokens(tmp_path: Path) -> None:
     def found(seed: int) -> xr.Dataset:
         subject = ScoredLanguageModel(model, Corpus.from_examples(toy_examples(20)), seed=seed)
-        return ablate(
+        return ablate_scored_model(
             subject, AblationOptions(heads="L0H0,L1H1", layers=False, importance=False, seed=seed)
         )
 
@@ -304,7 +313,7 @@ def test_the_seed_draws_the_resamples_and_the_masked_tokens(tmp_path: Path) -> N
 
 def test_the_dataset_has_scores_tests_and_the_random_head(trained: dict[str, Path]) -> None:
     subject = subject_of(trained["last_layer"])
-    found = ablate(
+    found = ablate_scored_model(
         subject, AblationOptions(how="zero", sets={"two": [(0, 1), (2, 3)], "layer one": "L1"})
     )
     raw = evaluate(subject, single_heads(3, 4), "zero")
@@ -336,7 +345,7 @@ def test_the_dataset_has_scores_tests_and_the_random_head(trained: dict[str, Pat
 
 
 def test_heads_that_nothing_reads_do_no_harm(trained: dict[str, Path]) -> None:
-    found = ablate(subject_of(trained["top_heads"]), AblationOptions(how="zero"))
+    found = ablate_scored_model(subject_of(trained["top_heads"]), AblationOptions(how="zero"))
     unread = [h for h in range(4) if h != 3]
     assert (found.difference.values[2, unread] == 0).all()  # in the last layer only L2H3 is read
     assert (found.importance.values[2, unread] == 0).all()
@@ -345,14 +354,14 @@ def test_heads_that_nothing_reads_do_no_harm(trained: dict[str, Path]) -> None:
 
 def test_roles_are_correlated_with_the_harm(trained: dict[str, Path]) -> None:
     subject = subject_of(trained["last_layer"])
-    plain = ablate(subject, AblationOptions(how="zero", importance=False))
+    plain = ablate_scored_model(subject, AblationOptions(how="zero", importance=False))
     bias = np.stack([-plain.difference.values, np.random.default_rng(0).normal(size=(3, 4))], -1)
     atlas = {
         "roles": xr.Dataset(
             {"bias": (("layer", "head", "role"), bias)}, coords={"role": ["harm", "noise"]}
         )
     }
-    found = ablate(subject, AblationOptions(how="zero", importance=False), atlas=atlas)
+    found = ablate_scored_model(subject, AblationOptions(how="zero", importance=False), atlas=atlas)
     assert float(found.role_correlation.sel(role="harm")) == pytest.approx(1.0)
     expected = scipy_stats.spearmanr(
         bias[..., 1].ravel(), -plain.difference.values.ravel()
@@ -367,14 +376,14 @@ def test_roles_are_correlated_with_the_harm(trained: dict[str, Path]) -> None:
 
 def test_a_correlation_that_is_not_defined_is_left_out(trained: dict[str, Path]) -> None:
     subject = subject_of(trained["top_heads"])
-    everything = ablate(subject, AblationOptions(how="zero", layers=False))
+    everything = ablate_scored_model(subject, AblationOptions(how="zero", layers=False))
     assert {"importance_pearson", "importance_spearman"} <= set(everything.attrs)
     alike = [
         (int(a), int(b))
         for a, b in zip(*np.nonzero(everything.difference.values == 0), strict=True)
     ]
     assert len(alike) > 3  # a correlation over four heads that all do no harm
-    found = ablate(subject, AblationOptions(how="zero", heads=alike, layers=False))
+    found = ablate_scored_model(subject, AblationOptions(how="zero", heads=alike, layers=False))
     assert found.attrs["heads_disabled"] == len(alike)
     assert not [name for name in found.attrs if name.startswith("importance_")]
 
@@ -517,7 +526,7 @@ def test_bad_input_is_told(trained: dict[str, Path], tmp_path: Path) -> None:
         ({"sets": {"a": "b"}}, "names no heads"),
     ):
         with pytest.raises(HeadwiseError, match=words):
-            ablate(subject, AblationOptions(**given))  # type: ignore[arg-type]
+            ablate_scored_model(subject, AblationOptions(**given))  # type: ignore[arg-type]
 
 
 @pytest.mark.real

@@ -97,7 +97,7 @@ def test_removed_heads_are_gone_and_the_rest_is_as_with_them_disabled(
     tmp_path: Path, kind: str, groups: int, heads: list[tuple[int, int]]
 ) -> None:
     source = decoder(tmp_path / "model", kind, groups)
-    found = prune(source, heads, tmp_path / "out", CPU)
+    found = prune(source, heads, tmp_path / "out", options=CPU)
     assert found.difference <= 1e-5
     assert found.table["after"]["parameters"] < found.table["before"]["parameters"]
     model = HeadModel.open(source)
@@ -128,11 +128,11 @@ def test_classes_that_cannot_have_fewer_heads_say_so_and_are_zeroed(
     with pytest.raises(
         ModelError, match=r"cannot have fewer of them; give --zero"
     ):  # and not that as many must go from every layer
-        prune(source, heads[:1], tmp_path / "out", CPU)
+        prune(source, heads[:1], tmp_path / "out", options=CPU)
     with pytest.raises(ModelError, match="--zero"):
-        prune(source, heads, tmp_path / "out", CPU)
+        prune(source, heads, tmp_path / "out", options=CPU)
     assert not (tmp_path / "out").exists()
-    found = prune(source, heads, tmp_path / "out", AUTO)
+    found = prune(source, heads, tmp_path / "out", options=AUTO)
     assert found.mode == "zero"
     assert "takes heads of size hidden/number only" in found.note
     assert found.difference <= 1e-5
@@ -170,7 +170,9 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
         folder,
         [(2, 0), (2, 3)],
         tmp_path / "out",
-        PruneOptions(mode="zero", score=score, device="cpu"),
+        mode="zero",
+        score=score,
+        device="cpu",
     )
     assert (
         found.table["before"]["accuracy"]
@@ -181,7 +183,9 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
         folder,
         [(2, 1), (1, 0)],
         tmp_path / "read",
-        PruneOptions(mode="zero", score=score, device="cpu"),
+        mode="zero",
+        score=score,
+        device="cpu",
     )
     assert changed.table["after"]["accuracy"] != record.metrics["accuracy"]
 
@@ -194,9 +198,7 @@ def test_without_a_task_a_language_model_is_scored_by_its_loss(
     `ablate` has them."""
     source = decoder(tmp_path / "model") if causal else toy_folder(tmp_path / "model")
     heads = [(0, 1), (1, 0), (2, 3)]
-    found = prune(
-        source, heads, tmp_path / "out", PruneOptions(device="cpu", mode="zero", limit=12)
-    )
+    found = prune(source, heads, tmp_path / "out", device="cpu", mode="zero", limit=12)
     with HeadModel.open(source, device="cpu") as model:
         text = open_corpus(None, tokenizer=model.tokenizer, prose=causal)
         subject = ScoredLanguageModel(model, text, limit=12)
@@ -209,9 +211,7 @@ def test_without_a_task_a_language_model_is_scored_by_its_loss(
     assert before["seconds"] > 0 < after["seconds"]
     assert f"on {subject.examples} texts of the built-in corpus" in found.about
     named = Corpus.from_texts(["the film was very good", "a bad film"], name="mine")
-    other = prune(
-        source, heads, tmp_path / "other", PruneOptions(device="cpu", mode="zero", corpus=named)
-    )
+    other = prune(source, heads, tmp_path / "other", device="cpu", mode="zero", corpus=named)
     assert "on 2 texts of 'mine'" in other.about
     assert other.table["before"]["loss"] != pytest.approx(whole, rel=1e-5)
 
@@ -221,7 +221,7 @@ def test_a_model_without_a_language_model_head_has_speed_but_no_score(tmp_path: 
     with quiet():
         getattr(module, module.base_model_prefix, module).save_pretrained(tmp_path / "plain")
     tokenizer.save_pretrained(tmp_path / "plain")
-    found = prune(tmp_path / "plain", [(0, 0)], tmp_path / "out", AUTO)
+    found = prune(tmp_path / "plain", [(0, 0)], tmp_path / "out", options=AUTO)
     assert set(found.table["before"]) == set(found.table["after"]) == {"parameters", "seconds"}
     assert "has no language-model head" in found.about
 
@@ -229,19 +229,19 @@ def test_a_model_without_a_language_model_head_has_speed_but_no_score(tmp_path: 
 def test_what_is_refused(tmp_path: Path) -> None:
     source = decoder(tmp_path / "model", groups=2)
     with pytest.raises(ModelError, match="some layer keeps one in each place"):
-        prune(source, [(0, 1)], tmp_path / "out", CPU)
+        prune(source, [(0, 1)], tmp_path / "out", options=CPU)
     with pytest.raises(ModelError, match=r"does not take 3 heads a layer"):
-        prune(decoder(tmp_path / "plain"), [(0, 0), (1, 0), (2, 0)], tmp_path / "out", CPU)
+        prune(decoder(tmp_path / "plain"), [(0, 0), (1, 0), (2, 0)], tmp_path / "out", options=CPU)
     with pytest.raises(ParameterError, match="no head L3H0"):
-        prune(source, [(3, 0)], tmp_path / "out", CPU)
+        prune(source, [(3, 0)], tmp_path / "out", options=CPU)
     with pytest.raises(ParameterError, match="No head is named"):
-        prune(source, [], tmp_path / "out", CPU)
+        prune(source, [], tmp_path / "out", options=CPU)
     with pytest.raises(OutputError, match="overwrite=True"):
-        prune(source, [(0, 0)], tmp_path / "plain", CPU)
+        prune(source, [(0, 0)], tmp_path / "plain", options=CPU)
     with pytest.raises(
         OutputError, match="is read by this command"
     ):  # before and after could not be told apart
-        prune(source, [(0, 0)], source, PruneOptions(device="cpu", mode="zero", overwrite=True))
+        prune(source, [(0, 0)], source, device="cpu", mode="zero", overwrite=True)
     assert plain_logits(source).isfinite().all()
 
 
@@ -266,10 +266,10 @@ def test_layers_that_lose_unlike_numbers_keep_zeros(
 ) -> None:
     source = decoder(tmp_path / "model", "qwen3", groups)
     if left == 4:  # two of each group stay in some layer: nothing can get smaller
-        found = prune(source, heads, tmp_path / "out", AUTO)
+        found = prune(source, heads, tmp_path / "out", options=AUTO)
         assert found.mode == "zero"
     else:
-        found = prune(source, heads, tmp_path / "out", AUTO)
+        found = prune(source, heads, tmp_path / "out", options=AUTO)
         assert found.mode == "remove"
         assert f"{3 * left - (12 - len(heads))} heads of smaller layers stay as zeros" in found.note
         assert found.table["after"]["parameters"] < found.table["before"]["parameters"]
@@ -286,7 +286,7 @@ def test_half_of_stories15m_is_removed(stories: Path, tmp_path: Path) -> None:
     heads = [
         (layer, head) for layer in range(6) for head in ((0, 2, 4) if layer % 2 else (1, 3, 5))
     ]
-    found = prune(stories, heads, tmp_path / "out", CPU)
+    found = prune(stories, heads, tmp_path / "out", options=CPU)
     assert found.difference <= 1e-5
     model, again = (
         HeadModel.open(folder, dtype=torch.float64, device="cpu")
@@ -311,10 +311,10 @@ def test_overwrite_deletes_nothing_that_headwise_did_not_write(tmp_path: Path) -
         (tmp_path, "still needed"),
     ):  # the model lies below the second
         with pytest.raises(OutputError, match=why):
-            prune(source, [(0, 0)], place, over)
-    prune(source, [(0, 0)], tmp_path / "out", replace(CPU, mode="zero"))
+            prune(source, [(0, 0)], place, options=over)
+    prune(source, [(0, 0)], tmp_path / "out", options=CPU, mode="zero")
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    prune(source, [(0, 1)], tmp_path / "out", replace(CPU, mode="zero", overwrite=True))
+    prune(source, [(0, 1)], tmp_path / "out", options=CPU, mode="zero", overwrite=True)
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     assert (thesis / "chapter.tex").read_text() == "years of work"
     assert (source / "config.json").exists()

@@ -13,7 +13,7 @@ from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.ablation import (
     AblationOptions,
     ScoredLanguageModel,
-    ablate,
+    ablate_scored_model,
     evaluate,
     single_heads,
 )
@@ -91,9 +91,13 @@ def test_heads_are_given_what_they_gave_on_another_input(tmp_path: Path) -> None
 @pytest.mark.parametrize(("causal", "way"), [(True, "zero"), (False, "uniform")])
 def test_causal_models_are_zeroed_unless_said(tmp_path: Path, causal: bool, way: str) -> None:
     subject = subject_of(tmp_path, causal=causal)
-    found = ablate(subject, AblationOptions(importance=False, sinks=False, layers=False))
+    found = ablate_scored_model(
+        subject, AblationOptions(importance=False, sinks=False, layers=False)
+    )
     assert found.attrs["how"] == way == resolve_method("auto", subject.model)
-    named = ablate(subject, AblationOptions(how=way, importance=False, sinks=False, layers=False))
+    named = ablate_scored_model(
+        subject, AblationOptions(how=way, importance=False, sinks=False, layers=False)
+    )
     assert np.array_equal(found.difference, named.difference)
     with pytest.raises(ParameterError, match="noise"):
         evaluate(subject, [], "noise")
@@ -112,7 +116,7 @@ def test_the_share_of_the_first_token(tmp_path: Path) -> None:
     assert found["mean"][1, 2] == pytest.approx(np.mean([np.mean(rows) for rows in each]), abs=1e-6)
     assert (found["n"] == 9).all()
     assert (found["low"] <= found["mean"]).all()
-    dataset = ablate(subject, AblationOptions(importance=False, layers=False))
+    dataset = ablate_scored_model(subject, AblationOptions(importance=False, layers=False))
     np.testing.assert_allclose(dataset["sink_share"], found["mean"])
 
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from headwise.core.checks import above, at_least
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.ablation.importance import examples_within, trainable
+from headwise.experiments.ablation.options import Heads
 from headwise.experiments.ablation.run import AblationCondition, evaluate
 from headwise.experiments.ablation.scored_models import ScoredModel
-from headwise.experiments.ablation.sets import Heads
 from headwise.models.interventions import Plan, Scale
 from headwise.run.job import Job, Progress, no_progress
 from headwise.text.encode import Batch
@@ -104,7 +104,7 @@ class GateCost:
 
 
 def learn_gates(
-    subject: ScoredModel, options: GateOptions, *, report: Progress = no_progress
+    scored: ScoredModel, options: GateOptions, *, report: Progress = no_progress
 ) -> GateResult:
     """Choose heads to give up under a budget (Louizos et al. 2018; Voita et al. 2019, §5).
 
@@ -112,19 +112,19 @@ def learn_gates(
     for the most part. The gates' parameters minimise the loss of the model plus a price for each
     gate above the budget, raised as long as too many are open. The gates are learned on half of the
     examples; the other half scores the choice."""
-    model = subject.model
+    model = scored.model
     n_heads = model.layers * model.heads
     if not options.remove < n_heads:
         raise ParameterError(
             f"The model has {n_heads} heads; give up at least 1 and at most {n_heads - 1} of them."
         )
-    learned, held_out = _split_in_halves(subject)
+    learned, held_out = _split_in_halves(scored)
     gates = HardConcreteGates(model.layers, model.heads, options, model.device)
     random = np.random.default_rng(options.seed)
-    with subject.evaluating(), trainable(model.module, False):
+    with scored.evaluating(), trainable(model.module, False):
         for step in range(options.steps):
             batch = learned[int(random.integers(len(learned)))]
-            gates.step(subject, _draw_examples(batch, subject.gate_tokens, random))
+            gates.step(scored, _draw_examples(batch, scored.gate_tokens, random))
             report("gates", step + 1, options.steps)
 
     openness = gates.openness()
@@ -134,25 +134,25 @@ def learn_gates(
     for _ in range(options.random_sets):
         drawn = random.choice(n_heads, options.remove, replace=False)
         random_sets.append(_as_heads(drawn, model.heads))
-    return _score_on_held_out(subject, held_out, chosen, random_sets, openness, report)
+    return _score_on_held_out(scored, held_out, chosen, random_sets, openness, report)
 
 
-def estimate_gate_cost(subject: ScoredModel, options: GateOptions) -> GateCost:
+def estimate_gate_cost(scored: ScoredModel, options: GateOptions) -> GateCost:
     """Time one step and one pass, and say what `learn_gates` will take with these options."""
-    learned, held_out = _split_in_halves(subject)
+    learned, held_out = _split_in_halves(scored)
     largest = max(learned, key=lambda batch: batch.ids.shape[1])
-    sample = _draw_examples(largest, subject.gate_tokens, np.random.default_rng(0))
+    sample = _draw_examples(largest, scored.gate_tokens, np.random.default_rng(0))
     tokens_per_step = sample.ids.numel()
-    gates = HardConcreteGates(subject.model.layers, subject.model.heads, options, sample.device)
-    with subject.evaluating(), trainable(subject.model.module, False):
-        gates.step(subject, sample)  # the first step warms up
+    gates = HardConcreteGates(scored.model.layers, scored.model.heads, options, sample.device)
+    with scored.evaluating(), trainable(scored.model.module, False):
+        gates.step(scored, sample)  # the first step warms up
         began = time.perf_counter()
-        gates.step(subject, sample)
+        gates.step(scored, sample)
         seconds_per_step = time.perf_counter() - began
-        session = subject.session(sample)
+        session = scored.session(sample)
         began = time.perf_counter()
         with torch.no_grad(), session.running():
-            subject.values(subject.run(sample, session)).cpu()
+            scored.values(scored.run(sample, session)).cpu()
         seconds_per_token = (time.perf_counter() - began) / tokens_per_step
     passes = 2 + options.random_sets  # the intact model, the choice, the random sets
     tokens_per_pass = sum(batch.ids.numel() for batch in held_out)
@@ -192,16 +192,16 @@ class HardConcreteGates:
         # Gates that are quite shut or quite open are told apart by their parameters.
         return (values.clamp(0, 1) + 1e-6 * logits).cpu().numpy()
 
-    def step(self, subject: ScoredModel, batch: Batch) -> None:
+    def step(self, scored: ScoredModel, batch: Batch) -> None:
         """Make one step of Adam on the loss of a batch and the price of open gates."""
         with torch.enable_grad():
             gates = self.sample()
             plan: Plan = {}
             for layer in range(gates.shape[0]):
                 plan[layer] = {head: Scale(gates[layer, head]) for head in range(gates.shape[1])}
-            session = subject.session(batch, plan)
+            session = scored.session(batch, plan)
             with session.running():
-                loss = subject.losses(subject.run(batch, session), batch).mean()
+                loss = scored.losses(scored.run(batch, session), batch).mean()
             n_above = self.open_probability().sum() - self.n_kept
             self.optimizer.zero_grad()
             penalised = loss + self.price * n_above.clamp(min=0)
@@ -214,11 +214,11 @@ class HardConcreteGates:
             self.price = max(0.0, self.price - 0.5 * self.price_step)
 
 
-def _split_in_halves(subject: ScoredModel) -> tuple[list[Batch], list[Batch]]:
+def _split_in_halves(scored: ScoredModel) -> tuple[list[Batch], list[Batch]]:
     """Return every other example of each batch, and the others."""
     learned = []
     held_out = []
-    for batch in subject.batches:
+    for batch in scored.batches:
         learned.append(batch.select(range(0, len(batch), 2)))
         if len(batch) > 1:
             held_out.append(batch.select(range(1, len(batch), 2)))
@@ -244,7 +244,7 @@ def _as_heads(numbers: np.ndarray, heads_per_layer: int) -> Heads:
 
 
 def _score_on_held_out(
-    subject: ScoredModel,
+    scored: ScoredModel,
     held_out: list[Batch],
     chosen: Heads,
     random_sets: list[Heads],
@@ -255,25 +255,25 @@ def _score_on_held_out(
     for number, heads in enumerate(random_sets):
         conditions.append(AblationCondition(str(number), tuple(heads)))
     evaluation = evaluate(
-        subject.with_batches(held_out), conditions, "zero", job=Job(progress=report)
+        scored.with_batches(held_out), conditions, "zero", job=Job(progress=report)
     )
 
     places: list[int] = []
     for batch in held_out:
-        places += subject.places(batch)
+        places += scored.places(batch)
     where = np.array(sorted(places))
     scores = []
     for values in (evaluation.baseline, *evaluation.values):
-        scores.append(subject.score(values[where], where)[subject.metric])
+        scores.append(scored.score(values[where], where)[scored.metric])
     intact, without, *random = scores
-    sign = -1 if subject.higher_better else 1
+    sign = -1 if scored.higher_better else 1
     harm = sign * (without - intact)
     random_harm = sign * (np.array(random) - intact)
     p_value = (1 + int((random_harm <= harm).sum())) / (1 + len(random_sets))
     return GateResult(
         heads=chosen,
         open=openness,
-        metric=subject.metric,
+        metric=scored.metric,
         intact=float(intact),
         without=float(without),
         random=np.array(random),

@@ -1,5 +1,5 @@
-"""What is measured of every head beside disabling it: first-order importance (Michel et al. 2019),
-and how much it rests on the first token."""
+"""Measures of every head beside disabling it: first-order importance (Michel et al. 2019), and the
+share of its attention that goes to the first token."""
 
 from __future__ import annotations
 
@@ -17,58 +17,59 @@ from headwise.experiments.ablation.scored_models import (
     HeadOutputCollector,
     ScoredModel,
 )
-from headwise.models.view import AttentionRows, Watcher
+from headwise.models.view import Rows, Watcher
 from headwise.run.job import Job
 from headwise.stats.accumulators import Moments
 from headwise.text.encode import Batch
 
-Values = Callable[
-    [ScoredModel, Batch], np.ndarray
-]  # of a batch: one for each example and head, `[example, layer, head]`
+# A measure of one batch: a value for each example and head, `[example, layer, head]`.
+BatchMeasure = Callable[[ScoredModel, Batch], np.ndarray]
 
 
-def head_importance(subject: ScoredModel, *, job: Job | None = None) -> dict[str, np.ndarray]:
-    """`I[l, h] = mean over examples of | Σ_t O[l,h,t] · d loss / d O[l,h,t] |`, with `O` the head's
-    output (Michel et al. 2019, §4.1).
+def head_importance(scored: ScoredModel, *, job: Job | None = None) -> dict[str, np.ndarray]:
+    """Return first-order importance: `I[l, h] = mean over examples of | Σ_t O[l,h,t] · d loss / d
+    O[l,h,t] |`, with `O` the head's output (Michel et al. 2019, §4.1).
 
-    Gives `mean`, `low`, `high` (95 % interval over examples) `[layer, head]` and `n`. With a
-    `job`, finished batches are its checkpoints."""
-    return _over_examples("importance", partial(_piece, subject, _importance), subject, job)
-
-
-def sink_share(subject: ScoredModel, *, job: Job | None = None) -> dict[str, np.ndarray]:
-    """Mean `A[i, 0]` over `i > 0` of an input, then over inputs: `mean`, `low`, `high` (95 %)
-    `[layer, head]` and `n`.
-
-    Inputs of one token have none. With a `job`, finished batches are its checkpoints.
-    """
-    found = _over_examples("first token", partial(_piece, subject, _sink_share), subject, job)
-    return found | {end: np.clip(found[end], 0, 1) for end in ("low", "high")}
+    The result has `mean`, `low`, `high` (95 % interval over examples) `[layer, head]` and `n`. In a
+    `job` that has begun, finished batches have checkpoints."""
+    return _mean_over_examples("importance", "importance", _importance, scored, job)
 
 
-def _over_examples(
+def sink_share(scored: ScoredModel, *, job: Job | None = None) -> dict[str, np.ndarray]:
+    """Return the share of attention on the first token: mean `A[i, 0]` over `i > 0` of an input,
+    then over inputs.
+
+    The result has `mean`, `low`, `high` (95 %) `[layer, head]` and `n`. Inputs of one token have no
+    share. In a `job` that has begun, finished batches have checkpoints."""
+    summary = _mean_over_examples("first-token", "first token", _sink_share, scored, job)
+    summary["low"] = np.clip(summary["low"], 0, 1)
+    summary["high"] = np.clip(summary["high"], 0, 1)
+    return summary
+
+
+def _mean_over_examples(
+    name: str,
     what: str,
-    function: Callable[[int], Any],
-    subject: ScoredModel,
+    measure: BatchMeasure,
+    scored: ScoredModel,
     job: Job | None,
 ) -> dict[str, np.ndarray]:
-    """The mean over all examples of what is measured batch by batch."""
-    moments = Moments(subject.model.layers, subject.model.heads)
-    job = job or Job()
-    numbers = range(len(subject.batches))
-    for arrays in job.each(what.replace(" ", "-"), function, numbers, what):
-        (values,) = (
-            arrays.values()
-        )  # whatever it is called: pieces of earlier versions have another name for it
+    """Return the mean over all examples of what is measured batch by batch."""
+    moments = Moments(scored.model.layers, scored.model.heads)
+    measure_batch = partial(_measure_batch, scored, measure)
+    numbers = range(len(scored.batches))
+    for arrays in (job or Job()).each(name, measure_batch, numbers, what):
+        # Whatever it is called: checkpoints of earlier versions have another name for it.
+        (values,) = arrays.values()
         moments.add(torch.from_numpy(values))
     return moments.summary()
 
 
-def _piece(
-    subject: ScoredModel, values: Values, number: int
+def _measure_batch(
+    scored: ScoredModel, measure: BatchMeasure, number: int
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    with subject.evaluating():
-        return {"values": values(subject, subject.batches[number])}, {}
+    with scored.evaluating():
+        return {"values": measure(scored, scored.batches[number])}, {}
 
 
 # --- first-order importance -----------------------------------------------------------------------
@@ -79,36 +80,34 @@ def examples_within(batch: Batch, tokens: int) -> int:
     return max(1, tokens // batch.ids.shape[1])
 
 
-def _importance(subject: ScoredModel, batch: Batch) -> np.ndarray:
-    step = examples_within(batch, GRADIENT_TOKENS)
-    found = []
-    for first in range(0, len(batch), step):
-        part = (
-            batch
-            if step >= len(batch)
-            else batch.select(range(first, min(first + step, len(batch))))
-        )
+def _importance(scored: ScoredModel, batch: Batch) -> np.ndarray:
+    n_at_once = examples_within(batch, GRADIENT_TOKENS)
+    parts = []
+    for first in range(0, len(batch), n_at_once):
+        part = batch
+        if n_at_once < len(batch):
+            part = batch.select(range(first, min(first + n_at_once, len(batch))))
         watcher = HeadOutputCollector()
-        session = subject.session(part, watcher=watcher)
-        with trainable(subject.model.module):
+        session = scored.session(part, watcher=watcher)
+        with trainable(scored.model.module):
             with torch.enable_grad(), session.running():
-                losses = subject.losses(subject.run(part, session), part)
-            outputs = [watcher.outputs[layer] for layer in range(subject.model.layers)]
-            # A layer above the one a classifier reads has no part in the loss.
+                losses = scored.losses(scored.run(part, session), part)
+            outputs = [watcher.outputs[layer] for layer in range(scored.model.layers)]
             gradients = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
-        each = [
-            torch.zeros(out.shape[:2], device=out.device)
-            if grad is None
-            else (out * grad).sum((-1, -2)).abs()
-            for out, grad in zip(outputs, gradients, strict=True)
-        ]
-        found.append(torch.stack(each, 1).detach().double().cpu())
-    return torch.cat(found).numpy()
+        importances = []
+        for output, gradient in zip(outputs, gradients, strict=True):
+            if gradient is None:
+                # A layer above the one a classifier reads has no part in the loss.
+                importances.append(torch.zeros(output.shape[:2], device=output.device))
+            else:
+                importances.append((output * gradient).sum((-1, -2)).abs())
+        parts.append(torch.stack(importances, 1).detach().double().cpu())
+    return torch.cat(parts).numpy()
 
 
 @contextmanager
 def trainable(module: nn.Module, yes: bool = True) -> Iterator[None]:
-    """Every parameter takes gradients (or none does) for a `with` block."""
+    """Let every parameter take gradients (or none) for a `with` block."""
     changed = [p for p in module.parameters() if p.requires_grad is not yes]
     for parameter in changed:
         parameter.requires_grad_(yes)
@@ -122,7 +121,7 @@ def trainable(module: nn.Module, yes: bool = True) -> Iterator[None]:
 # --- the first token ------------------------------------------------------------------------------
 
 
-class _First(Watcher):
+class FirstTokenWatcher(Watcher):
     """Adds up the weights on the first token of all later rows, by example, layer and head."""
 
     needs = frozenset({"attention"})
@@ -130,17 +129,20 @@ class _First(Watcher):
     def __init__(self) -> None:
         self.sums: dict[int, Tensor] = {}
 
-    def on_rows(self, rows: AttentionRows) -> None:
-        later = rows.weights[:, :, max(0, 1 - rows.start) :, 0].double().sum(-1)
-        self.sums[rows.layer] = self.sums[rows.layer] + later if rows.layer in self.sums else later
+    def on_rows(self, rows: Rows) -> None:
+        later_rows = rows.weights[:, :, max(0, 1 - rows.start) :, 0]
+        on_first = later_rows.double().sum(-1)
+        if rows.layer in self.sums:
+            on_first = self.sums[rows.layer] + on_first
+        self.sums[rows.layer] = on_first
 
 
-def _sink_share(subject: ScoredModel, batch: Batch) -> np.ndarray:
-    """NaN for inputs of one token."""
-    watcher = _First()
-    session = subject.session(batch, watcher=watcher)
+def _sink_share(scored: ScoredModel, batch: Batch) -> np.ndarray:
+    """Return the share of one batch, `[example, layer, head]`; NaN for inputs of one token."""
+    watcher = FirstTokenWatcher()
+    session = scored.session(batch, watcher=watcher)
     with torch.no_grad(), session.running():
-        subject.model.run(batch.ids, batch.attention_mask, batch.types, source=batch.source)
-    rows = (batch.lengths - 1).double()[:, None, None]
-    sums = torch.stack([watcher.sums[layer] for layer in range(subject.model.layers)], 1)
-    return torch.where(rows > 0, sums / rows.clamp(min=1), torch.nan).cpu().numpy()
+        scored.model.run(batch.ids, batch.attention_mask, batch.types, source=batch.source)
+    n_rows = (batch.lengths - 1).double()[:, None, None]
+    sums = torch.stack([watcher.sums[layer] for layer in range(scored.model.layers)], 1)
+    return torch.where(n_rows > 0, sums / n_rows.clamp(min=1), torch.nan).cpu().numpy()

@@ -1,5 +1,4 @@
-"""What a model is worth before and after heads are taken out of it: its loss on a text, and the
-time of a pass."""
+"""Measure a model before and after heads are removed: its score, and the time of a pass."""
 
 from __future__ import annotations
 
@@ -11,71 +10,110 @@ from pathlib import Path
 import torch
 
 from headwise.core.errors import HeadwiseError
+from headwise.experiments.ablation.options import MAX_LENGTH, PruneOptions
 from headwise.experiments.ablation.run import evaluate
-from headwise.experiments.ablation.scored_models import MAX_LENGTH, ScoredLanguageModel
+from headwise.experiments.ablation.scored_models import ScoredLanguageModel, open_scored_model
 from headwise.models import HeadModel
-from headwise.text import Corpus, open_corpus
+from headwise.text import Corpus, Spec, open_corpus
 from headwise.text.encode import Batch
 
-TIMED = 1  # batches
+DEFAULT_EXAMPLES = 200  # of the built-in corpus, where no text is named
+TIMED_BATCHES = 1
+TIMED_BATCHES_OF_DATA = 3  # where a task or a text is named
 REPEATS = 5
 ScoreFunction = Callable[[Path], dict[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class PruningEvaluation:
-    """What models are compared on: batches to time, a score of a model's folder where there is one,
-    and what to say."""
+    """What a model is compared with itself on.
+
+    Attributes
+    ----------
+    batches : sequence of Batch
+        The inputs on which outputs are compared and a pass is timed.
+    score : callable, optional
+        Returns the scores of a model's folder.
+    about : str
+        What the score is, or why there is none.
+    """
 
     batches: Sequence[Batch]
     score: ScoreFunction | None
     about: str
 
 
-def language_ground(
+def pruning_evaluation(
     model: HeadModel,
-    corpus: Corpus | None,
-    limit: int,
-    seed: int,
-    device: str | torch.device | None,
+    source: str,
+    corpus: Corpus | Spec | str | Path | None,
+    options: PruneOptions,
 ) -> PruningEvaluation:
-    """The language-model loss on a text, by default the built-in one; a reason instead where that
-    cannot be."""
+    """Return what the options say a model is scored on: a function, a task, a text, or by default
+    the built-in corpus. `source` is the folder or hub name of the model."""
+    if options.score is not None:
+        return PruningEvaluation(options.batches, options.score, "")
+    if options.names_task or (corpus is not None and not isinstance(corpus, Corpus)):
+        return _data_evaluation(source, corpus, options)
+    return _language_evaluation(model, corpus, options)
 
-    def opened(own: HeadModel) -> ScoredLanguageModel:
-        text = (
-            open_corpus(None, tokenizer=own.tokenizer, prose=own.causal)
-            if corpus is None
-            else corpus
-        )
-        return ScoredLanguageModel(own, text, limit=limit, max_length=MAX_LENGTH, seed=seed)
+
+def _data_evaluation(
+    source: str, corpus: Corpus | Spec | str | Path | None, options: PruneOptions
+) -> PruningEvaluation:
+    """Score on a task or a text that is named; every model is opened with it anew."""
 
     def score(folder: Path) -> dict[str, float]:
-        with HeadModel.open(folder, device=device, dtype=torch.float32) as own:
-            subject = opened(own)
-            return subject.score(evaluate(subject, []).baseline)
+        scored = open_scored_model(folder, corpus, options)
+        return scored.score(evaluate(scored, []).baseline)
+
+    batches = options.batches
+    if not batches:
+        batches = open_scored_model(source, corpus, options).batches[-TIMED_BATCHES_OF_DATA:]
+    return PruningEvaluation(batches, score, "")
+
+
+def _language_evaluation(
+    model: HeadModel, corpus: Corpus | None, options: PruneOptions
+) -> PruningEvaluation:
+    """Score the language-modelling loss on a text, or say why that is not possible."""
+
+    def score_on_text(opened: HeadModel) -> ScoredLanguageModel:
+        text = corpus
+        if text is None:
+            text = open_corpus(None, tokenizer=opened.tokenizer, prose=opened.causal)
+        return ScoredLanguageModel(
+            opened,
+            text,
+            limit=options.limit or DEFAULT_EXAMPLES,
+            max_length=MAX_LENGTH,
+            seed=options.seed,
+        )
+
+    def score(folder: Path) -> dict[str, float]:
+        with HeadModel.open(folder, device=options.device, dtype=torch.float32) as opened:
+            scored = score_on_text(opened)
+            return scored.score(evaluate(scored, []).baseline)
 
     try:
-        subject = opened(model)
+        scored = score_on_text(model)
     except HeadwiseError as error:
-        return PruningEvaluation((), None, f"No score: {error}")
+        return PruningEvaluation(options.batches, None, f"No score: {error}")
     name = "the built-in corpus" if corpus is None else f"'{corpus.name}'"
-    what = "masked token" if model.lm_kind == "masked" else "token"
-    return PruningEvaluation(
-        subject.batches[-TIMED:],
-        score,
-        f"loss: nats per {what} on {subject.examples:,} texts of {name}",
-    )
+    unit = "masked token" if model.lm_kind == "masked" else "token"
+    about = f"loss: nats per {unit} on {scored.examples:,} texts of {name}"
+    return PruningEvaluation(options.batches or scored.batches[-TIMED_BATCHES:], score, about)
 
 
-def seconds_of(
-    whole: HeadModel, pruned: HeadModel, batches: Sequence[Batch]
+def time_both(
+    intact: HeadModel, pruned: HeadModel, batches: Sequence[Batch]
 ) -> tuple[float, float]:
-    """The shortest of several passes of each, in turns, so that a machine that is busy for a while
-    slows both."""
+    """Return the shortest time of several passes of each model, in seconds.
+
+    The models take turns, so that a machine that is busy for a while slows both."""
     times: tuple[list[float], list[float]] = ([], [])
     for repeat in range(REPEATS + 1):
-        for model, found in zip((whole, pruned), times, strict=True):
+        for model, seconds in zip((intact, pruned), times, strict=True):
             if model.device.type == "cuda":
                 torch.cuda.synchronize()
             began = time.perf_counter()
@@ -84,14 +122,14 @@ def seconds_of(
             if model.device.type == "cuda":
                 torch.cuda.synchronize()
             if repeat:  # the first pass warms up
-                found.append(time.perf_counter() - began)
+                seconds.append(time.perf_counter() - began)
     return min(times[0]), min(times[1])
 
 
-def timed_text(batches: Sequence[Batch]) -> str:
-    """What a pass was timed on."""
-    texts, tokens = (
-        sum(map(len, batches)),
-        sum(int(batch.attention_mask.sum()) for batch in batches),
+def describe_timing(batches: Sequence[Batch]) -> str:
+    """Return what a pass was timed on, as a text."""
+    n_inputs = sum(len(batch) for batch in batches)
+    n_tokens = sum(int(batch.attention_mask.sum()) for batch in batches)
+    return (
+        f"seconds: the shortest of {REPEATS} passes over {n_inputs:,} inputs of {n_tokens:,} tokens"
     )
-    return f"seconds: the shortest of {REPEATS} passes over {texts:,} inputs of {tokens:,} tokens"

@@ -1,4 +1,4 @@
-"""What is scored while heads are disabled: a fine-tuned model on its task, or a language model on a
+"""Models with what they are scored on: a fine-tuned model with its task, or a language model with a
 text."""
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analyses.gradient.analysis import logits_of, masked_tokens, token_loss
-from headwise.core.errors import InputError, ModelError
-from headwise.experiments.finetuning.classifier import PooledClassifier, TaskModel, open_classifier
-from headwise.models import HeadModel
+from headwise.core.errors import InputError, ModelError, ParameterError
+from headwise.core.options import part_of
+from headwise.experiments.ablation.options import MAX_LENGTH, EvaluationOptions
+from headwise.experiments.finetuning.classifier import (
+    OwnClassifier,
+    PooledClassifier,
+    TaskModel,
+    open_classifier,
+)
+from headwise.models import HeadModel, loading
 from headwise.models.forward_call import evaluating
 from headwise.models.interventions import Plan
+from headwise.models.options import ModelOptions
 from headwise.models.session import Session
 from headwise.models.view import Layer, Watcher
 from headwise.run.encoded import EncodedCorpus
-from headwise.text import Corpus
+from headwise.text import Corpus, Spec, open_corpus
 from headwise.text.encode import Batch, batches
-from headwise.text.tasks import Task, score
+from headwise.text.tasks import Task, read_task, score
 
-MAX_LENGTH = 128
 BATCH_TOKENS = 4096
 GRADIENT_TOKENS = 1024  # tokens run at once where gradients are kept
 MASKED_SHARE = 0.15
 
 
 class HeadOutputCollector(Watcher):
-    """Keeps head outputs (after interventions) for a classifier that reads them."""
+    """Collects head outputs (after interventions), `[example, head, token, d_head]` by layer."""
 
     needs = frozenset({"outputs"})
 
@@ -63,31 +70,31 @@ class ScoredModel(ABC):
 
     @abstractmethod
     def run(self, batch: Batch, session: Session) -> Tensor:
-        """The output of one batch inside a session, `[example, ...]`."""
+        """Return the output of one batch inside a session, `[example, ...]`."""
 
     @abstractmethod
     def values(self, output: Tensor) -> Tensor:
-        """What is kept of each example, `[example]`."""
+        """Return one number for each example: a class, a value or a loss."""
 
     @abstractmethod
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
-        """One loss for each example, for first-order importance."""
+        """Return one loss for each example, for gradients."""
 
     @abstractmethod
     def score(self, values: np.ndarray, places: np.ndarray | None = None) -> dict[str, float]:
-        """The metrics of all examples, or of those at some places."""
+        """Return the metrics of all examples, or of those at some places."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """What tells the examples and how they are read from others."""
+        """Return what identifies the examples and how they are read."""
 
     @property
     def gate_tokens(self) -> int:
-        """How many tokens one step of learning gates runs at most."""
+        """Tokens that one step of learning gates runs at most."""
         return GRADIENT_TOKENS
 
     def places(self, batch: Batch) -> list[int]:
-        """Where the examples of a batch stand among all that are scored."""
+        """Return the positions of a batch's examples among all that are scored."""
         return batch.index
 
     def with_batches(self, batches: list[Batch]) -> Self:
@@ -99,13 +106,13 @@ class ScoredModel(ABC):
     def session(
         self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None
     ) -> Session:
-        """A session over one batch with interventions."""
+        """Return a session over one batch with interventions."""
         return Session(
             self.model.sites, batch.attention_mask, watcher, plan, keys=batch.keys.attention_mask
         )
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Evaluation mode for a `with` block."""
+        """Put the model into evaluation mode for a `with` block."""
         return self.model.evaluating()
 
 
@@ -119,9 +126,9 @@ class ScoredClassifier(ScoredModel):
     tokenizer
         Its tokenizer.
     task : Task
-        What it was fine-tuned on.
+        The task that it was fine-tuned on.
     name : str, optional
-        What the model is called; by default its class.
+        Name of the model; default: its class.
     max_length : int, default 128
         Longer inputs are cut.
     batch_tokens : int, default 4096
@@ -138,7 +145,8 @@ class ScoredClassifier(ScoredModel):
         max_length: int = MAX_LENGTH,
         batch_tokens: int = BATCH_TOKENS,
     ) -> None:
-        self.classifier, self.task = classifier, task
+        self.classifier = classifier
+        self.task = task
         if isinstance(classifier, PooledClassifier):
             self.model = classifier.opened
         else:
@@ -146,15 +154,22 @@ class ScoredClassifier(ScoredModel):
             self.model.name = name or self.model.name
         if classifier.outputs != task.outputs:
             raise ModelError(
-                f"'{self.model.name}' gives {classifier.outputs} outputs, but {task.name} has {task.outputs}: "
-                "it was fine-tuned on another task (a checkpoint of another model)."
+                f"'{self.model.name}' gives {classifier.outputs} outputs, but {task.name} has "
+                f"{task.outputs}: it was fine-tuned on another task."
             )
         encoder = self.model.encoder.limited(max_length, "truncate")
-        rows = [row for i, e in enumerate(task.dev) if (row := encoder.encode(e, i)) is not None]
+        rows = []
+        for index, example in enumerate(task.dev):
+            row = encoder.encode(example, index)
+            if row is not None:
+                rows.append(row)
         self.batches = batches(rows, batch_tokens, self.model.pad_id, self.model.device)
-        self.metrics, self.metric = task.metrics, task.metrics[0]
-        self.max_length, self.examples = encoder.max_length, len(rows)
-        self.targets = self.truth = _own_targets(task, classifier)
+        self.metrics = task.metrics
+        self.metric = task.metrics[0]
+        self.max_length = encoder.max_length
+        self.examples = len(rows)
+        self.targets = _targets_of(task, classifier)
+        self.truth = self.targets
 
     @classmethod
     def open(
@@ -165,18 +180,24 @@ class ScoredClassifier(ScoredModel):
         device: str | torch.device | None = None,
         **options: Any,
     ) -> ScoredClassifier:
-        """A fine-tuned model from its folder; `options` are those of the class."""
-        where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        classifier, tokenizer = open_classifier(folder, where)
+        """Open a fine-tuned model from its folder; `options` are those of the class."""
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        classifier, tokenizer = open_classifier(folder, device)
         return cls(classifier, tokenizer, task, name=Path(folder).resolve().name, **options)
 
     def session(
         self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None
     ) -> Session:
-        reads = isinstance(self.classifier, PooledClassifier) and self.classifier.heads is not None
-        return super().session(
-            batch, plan, HeadOutputCollector() if reads and watcher is None else watcher
-        )
+        if watcher is None and self._reads_heads:
+            watcher = HeadOutputCollector()
+        return super().session(batch, plan, watcher)
+
+    @property
+    def _reads_heads(self) -> bool:
+        """Whether the classifier reads the outputs of chosen heads, not a layer's output."""
+        classifier = self.classifier
+        return isinstance(classifier, PooledClassifier) and classifier.heads is not None
 
     def evaluating(self) -> AbstractContextManager[None]:
         return evaluating(self.classifier)
@@ -197,7 +218,9 @@ class ScoredClassifier(ScoredModel):
         return classifier.classify(classifier.joined(session.watcher.outputs, batch.attention_mask))
 
     def values(self, output: Tensor) -> Tensor:
-        return output.float().squeeze(-1) if self.task.regression else output.argmax(-1)
+        if self.task.regression:
+            return output.float().squeeze(-1)
+        return output.argmax(-1)
 
     def losses(self, output: Tensor, batch: Batch) -> Tensor:
         targets = torch.from_numpy(self.targets[batch.index]).to(output.device)
@@ -206,7 +229,8 @@ class ScoredClassifier(ScoredModel):
         return nn.functional.cross_entropy(output.float(), targets, reduction="none")
 
     def score(self, values: np.ndarray, places: np.ndarray | None = None) -> dict[str, float]:
-        return score(self.metrics, self.targets if places is None else self.targets[places], values)
+        targets = self.targets if places is None else self.targets[places]
+        return score(self.metrics, targets, values)
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -217,8 +241,10 @@ class ScoredClassifier(ScoredModel):
 
 
 class ScoredLanguageModel(ScoredModel):
-    """A language model on a text: the mean loss in nats over predicted tokens of each example (15 %
-    masked by seed, or the next token), then over examples.
+    """A language model on a text.
+
+    The score is the mean loss in nats over the predicted tokens of each example (15 % masked by
+    seed, or every next token), then over examples.
 
     Parameters
     ----------
@@ -252,8 +278,9 @@ class ScoredLanguageModel(ScoredModel):
     ) -> None:
         if model.lm_kind is None:
             raise ModelError(
-                f"'{model.name}' has no language-model head, so there is no loss to score; "
-                "name a task with --task and its files."
+                f"'{model.name}' has no language-modelling head, so there is no loss to score; "
+                "name a task and its files.",
+                option="task",
             )
         self.model = model
         self.seed = seed
@@ -354,12 +381,70 @@ class ScoredLanguageModel(ScoredModel):
         return self._identity
 
 
-def _own_targets(task: Task, classifier: TaskModel) -> np.ndarray:
-    """The true classes, numbered as the classifier numbers them where it says how."""
+def _targets_of(task: Task, classifier: TaskModel) -> np.ndarray:
+    """Return the true classes, numbered as the classifier numbers them where its config says how."""
     targets = task.targets(task.dev)
-    numbers = getattr(classifier.encoder.config, "label2id", None) or {}
-    known = {str(label).lower(): number for label, number in numbers.items()}
-    named = [label.lower() for label in task.classes]
-    if task.regression or set(known) != set(named):
+    label_numbers = getattr(classifier.encoder.config, "label2id", None) or {}
+    numbers = {str(label).lower(): number for label, number in label_numbers.items()}
+    labels = [label.lower() for label in task.classes]
+    if task.regression or set(numbers) != set(labels):
         return targets
-    return np.array([known[named[i]] for i in targets.tolist()], dtype=np.int64)
+    return np.array([numbers[labels[target]] for target in targets.tolist()], dtype=np.int64)
+
+
+def open_scored_model(
+    model: HeadModel | str | Path | None,
+    corpus: Corpus | Spec | str | Path | None,
+    options: EvaluationOptions,
+) -> ScoredModel:
+    """Open a fine-tuned model with its dev set where a task is named, else a language model with
+    its text.
+
+    Parameters
+    ----------
+    model : HeadModel, str, Path or None
+        A hub name, a folder or an open model; None for the built-in model.
+    corpus : Corpus, Spec, str, Path or None
+        The text of a language model; None for the built-in corpus.
+    options : EvaluationOptions
+        The task, and how model and examples are opened.
+    """
+    if options.names_task:
+        return _open_classifier(model, corpus, options)
+    if not isinstance(model, HeadModel):
+        model = part_of(options, ModelOptions).open(model)
+    text = open_corpus(corpus, tokenizer=model.tokenizer, prose=model.causal)
+    return ScoredLanguageModel(
+        model, text, limit=options.limit, max_length=options.max_length, seed=options.seed
+    )
+
+
+def _open_classifier(
+    model: HeadModel | str | Path | None,
+    corpus: Corpus | Spec | str | Path | None,
+    options: EvaluationOptions,
+) -> ScoredClassifier:
+    if corpus is not None:
+        raise ParameterError("Name either a task or a text (`corpus`), not both.")
+    if options.dtype or options.device_map:
+        raise ParameterError(
+            "`dtype` and `device_map` are for a model on a text (`corpus`): a fine-tuned model is "
+            "opened in float32, on one device."
+        )
+    task = options.task
+    if not isinstance(task, Task):
+        task = read_task(
+            task, data=options.data, dev=options.dev, needs_train=False, limit=options.limit
+        )
+    if not isinstance(model, HeadModel):
+        return ScoredClassifier.open(
+            loading.model_path(model), task, device=options.device, max_length=options.max_length
+        )
+    if not hasattr(model.module, "num_labels"):
+        raise ModelError(
+            f"'{model.name}' has no classifier; open a fine-tuned model, or pass its folder."
+        )
+    classifier = OwnClassifier(model.module, model.tokenizer)
+    return ScoredClassifier(
+        classifier, model.tokenizer, task, name=model.name, max_length=options.max_length
+    )

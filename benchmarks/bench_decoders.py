@@ -14,7 +14,7 @@ import time
 import torch
 
 from headwise import HeadModel, make_atlas, open_corpus
-from headwise.experiments.patching import PatchOptions, builtin_pairs, patch
+from headwise.experiments.patching import builtin_pairs, patch
 from headwise.text.encode import batches
 
 QUESTIONS = ("sinks", "opening_token", "induction", "logits", "circuits", "examples", "retrieval")
@@ -42,9 +42,7 @@ def main() -> None:
             spent = time.process_time() - start
             print(f"{name:<20}{spent:>9.1f} s{spent / plain:>9.1f}", flush=True)
         start = time.process_time()
-        patch(
-            model, builtin_pairs("agreement", given.limit), PatchOptions(exact=False), strict=False
-        )
+        patch(model, builtin_pairs("agreement", given.limit), exact=False, strict=False)
         spent = time.process_time() - start
         print(f"{'patch, first order':<20}{spent:>9.1f} s{spent / plain:>9.1f}")
 

@@ -18,7 +18,7 @@ import xarray as xr
 
 from headwise import Atlas, HeadModel, make_atlas
 from headwise.core.labels import head_name
-from headwise.experiments.patching import PatchOptions, builtin_pairs, patch
+from headwise.experiments.patching import builtin_pairs, patch
 from headwise.stats.correlation import correlation
 
 PAGE = Path(__file__).parents[1] / "docs" / "decoders.md"
@@ -153,7 +153,7 @@ def roles(found: xr.Dataset, induction_of: xr.Dataset) -> Row:
 
 def patching(model: HeadModel) -> Iterator[Row]:
     pairs = builtin_pairs("agreement", 64)
-    first = patch(model, pairs, PatchOptions(exact=False, ablate=0))
+    first = patch(model, pairs, exact=False, ablate=0)
     right = [
         f"{100 * first.attrs[f'{which}_right']:.0f} % of {which}"
         for which in ("clean", "corrupted")

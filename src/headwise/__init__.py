@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from headwise.analyses.roles.sieves import sieve
     from headwise.atlas import Atlas
     from headwise.experiments.probe import probe
+    from headwise.experiments.ablation import ablate, prune
+    from headwise.experiments.comparison import compare
+    from headwise.experiments.finetuning import finetune
+    from headwise.experiments.patching import patch
     from headwise.models import HeadModel, Mean, Patch, Scale
     from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas
@@ -42,6 +46,11 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     "draw",
     "find",
     # a model that is changed
+    "ablate",
+    "patch",
+    "prune",
+    "compare",
+    "finetune",
     "Mean",
     "Patch",
     "Scale",
@@ -72,6 +81,10 @@ __getattr__ = lazy_names(
         "headwise.analyses.roles.sieves": ("sieve",),
         "headwise.atlas": ("Atlas",),
         "headwise.experiments.probe": ("probe",),
+        "headwise.experiments.ablation": ("ablate", "prune"),
+        "headwise.experiments.comparison": ("compare",),
+        "headwise.experiments.finetuning": ("finetune",),
+        "headwise.experiments.patching": ("patch",),
         "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),
         "headwise.page.views": ("draw",),
         "headwise.run": ("RunOptions", "make_atlas"),

@@ -16,7 +16,7 @@ from headwise.analyses.papers import reference
 from headwise.analyses.released import QUIRKS, quirks_of
 from headwise.cli.options import check_variant as check_as
 from headwise.core.errors import ParameterError
-from headwise.experiments.comparison import ComparisonOptions, compare
+from headwise.experiments.comparison import compare
 from headwise.models import HeadModel
 from headwise.run import make_atlas
 from headwise.testing import eager, eager_maps
@@ -184,10 +184,8 @@ def test_roles_are_scored_and_tested_as_in_the_notebooks(model: HeadModel) -> No
 def test_the_cosine_counts_the_rows_of_padding(model: HeadModel) -> None:
     corpus, rows = pair_rows(model)
     other = opened(seed=1)
-    found = compare([model, other], corpus, ComparisonOptions(analyses=(), reading="released"))[
-        "change"
-    ]
-    own = compare([model, other], corpus, ComparisonOptions(analyses=()))["change"]
+    found = compare([model, other], corpus, analyses=(), variant="released")["change"]
+    own = compare([model, other], corpus, analyses=())["change"]
     each = []
     for row in rows:
         batch = collate(

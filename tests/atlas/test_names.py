@@ -19,7 +19,7 @@ from headwise.analyses.contract import known_analyses
 from headwise.atlas import Atlas
 from headwise.core.errors import ParameterError
 from headwise.experiments.ablation import AblationOptions, ScoredLanguageModel, ablate_scored_model
-from headwise.experiments.comparison import ComparisonOptions, compare
+from headwise.experiments.comparison import compare
 from headwise.models import HeadModel
 from headwise.models.demo import demo_model_path
 from headwise.run import make_atlas
@@ -108,7 +108,7 @@ def test_plain_xarray_selects_by_label_in_the_groups_of_experiments(
     read_plainly: Callable[[Path], list[str]], tmp_path: Path
 ) -> None:
     first, second = tiny_model(), tiny_model()
-    compared = compare([first, second], options=ComparisonOptions(["surface"], ["a", "b"], limit=4))
+    compared = compare([first, second], analyses=["surface"], names=["a", "b"], limit=4)
     ablated = ablate_scored_model(
         ScoredLanguageModel(first, open_corpus(None), limit=4),
         AblationOptions(sets={"pair": "L0H1,L1H2"}),

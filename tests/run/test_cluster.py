@@ -35,7 +35,7 @@ from headwise.experiments.ablation import (
 )
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.finetuning.classifier import PooledClassifier
-from headwise.experiments.patching import PatchOptions, PromptPair, patch
+from headwise.experiments.patching import PromptPair, patch
 from headwise.models.random_init import with_random_weights
 from headwise.models.vectors import collect_vectors
 from headwise.run import Backend, Run, RunCallbacks, Source, run_analyses, workers_of
@@ -263,9 +263,9 @@ def test_models_compared_by_workers(model: HeadModel, workers: RayWorkers) -> No
     corpus = Corpus.from_texts(TEXTS)
     with HeadModel.open(other.model, tokenizer=other.tokenizer) as second:
         options = ComparisonOptions(analyses=["surface"])
-        here, before = compare([model, second], corpus, options).to_bytes(), workers.jobs
+        here, before = compare([model, second], corpus, options=options).to_bytes(), workers.jobs
         with use_workers(workers):
-            assert compare([model, second], corpus, options).to_bytes() == here
+            assert compare([model, second], corpus, options=options).to_bytes() == here
         assert workers.jobs == before + 1
 
 
@@ -278,7 +278,7 @@ def test_pairs_patched_and_decoders_asked_by_workers(workers: RayWorkers, tmp_pa
         if a != b
     ]
     with HeadModel.open(module, tokenizer=tokenizer) as opened:
-        same_both_ways(workers, lambda: patch(opened, pairs, PatchOptions(batch=4, ablate=2)), 2)
+        same_both_ways(workers, lambda: patch(opened, pairs, batch=4, ablate=2), 2)
         same_both_ways(workers, lambda: vectors_of(opened))
         asked = [make_analysis(name) for name in ("logits", "opening_token")]
 

@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from headwise.cli import common, options
+from headwise.cli import common
 from headwise.cli.command import command
+from headwise.cli.options import ModelName
+from headwise.core.options import option
+from headwise.experiments.patching.options import PatchOptions
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 @command("patch", workers=True)
 def patch_command(
     *,
-    model: options.ModelName,
-    pairs: Annotated[
-        str,
-        typer.Option(
-            help="A .jsonl with clean, corrupted, answer and wrong in each row, or a built-in set: agreement (subject "
-            "and verb) or names (indirect objects)."
-        ),
-    ] = "agreement",
-    limit: Annotated[int, typer.Option(min=2, help="Use at most this many pairs.")] = 32,
-    first_order: Annotated[
-        bool,
-        typer.Option(
-            "--first-order", help="The first-order estimate alone, instead of a run for every head."
-        ),
-    ] = False,
-    positions: Annotated[
-        int, typer.Option(min=0, help="Also patch so many positions, from the last, one at a time.")
-    ] = 0,
-    ablate: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Also zero so many of the best heads, one at a time, in the clean run."
-        ),
-    ] = 10,
-    out_file: Annotated[
-        Path, typer.Option("--out", help="A NetCDF file with the group `patching`.")
-    ] = Path("patching.nc"),
-    figures: options.Figures = None,
-    placed: options.ModelOptions,
-    seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
+    model: ModelName,
+    pairs: str = option(
+        "agreement",
+        help="A .jsonl with clean, corrupted, answer and wrong in each row, or a built-in set: "
+        "agreement (subject and verb) or names (indirect objects).",
+    ),
+    options: PatchOptions,
+    out_file: Path = option(
+        Path("patching.nc"), flag="--out", help="A NetCDF file with the group `patching`."
+    ),
+    figures: Path | None = option(None, help="A folder for figures."),
+    overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
     """Replace each head's output in a corrupted run by that of the clean run, and the reverse:
     which heads carry what decides the answer. Exactly, and to first order for all heads at once.
@@ -58,52 +43,38 @@ def patch_command(
       headwise patch gpt2 --pairs mine.jsonl --out mine.nc
 
     A row of the file: {"clean": "The keys near the door", "corrupted": "The key near the door",
-    "answer": " are", "wrong": " is"}. Both inputs must have as many tokens."""
-    from headwise.analyses.contract import MIN_EXAMPLES
+    "answer": " are", "wrong": " is"}. Both inputs must have equally many tokens."""
     from headwise.atlas import Atlas
-    from headwise.core.errors import ModelError
-    from headwise.experiments.patching import (
-        BUILTIN,
-        PatchOptions,
-        patch,
-        read_pairs,
-        usable_pairs,
-    )
-    from headwise.experiments.patching.result import ablated_heads, best_heads
-    from headwise.experiments.patching.run import provenance
+    from headwise.experiments.patching import BUILTIN, patch_in_job
     from headwise.run import Job
 
-    built_in = pairs in BUILTIN
-    read = common.sources_of(model.name, None if built_in else pairs)
-    with Job.for_file(out_file, overwrite=overwrite, sources=read) as job:
-        opened = placed.open(model.name)
-        if opened.lm_kind != "causal":
-            raise ModelError(
-                f"'{opened.name}' has no head that predicts the next token; name a decoder (headwise patch MODEL)."
-            )
-        given = usable_pairs(opened, pairs, limit, seed) if built_in else read_pairs(pairs)[:limit]
-        wanted = PatchOptions(exact=not first_order, positions=positions, ablate=ablate)
-        with common.Watch() as job.progress:
-            made = patch(
-                opened,
-                given,
-                wanted,
-                strict=not built_in,
-                folder=job,
-            )
-        job.write(Atlas({"patching": made}, provenance(opened, given, wanted)).to_bytes())
+    sources = common.sources_of(model.name, None if pairs in BUILTIN else pairs)
+    with (
+        common.Watch() as watch,
+        Job.for_file(out_file, overwrite=overwrite, sources=sources, progress=watch) as job,
+    ):
+        result = patch_in_job(job, model.name, pairs, options)
+        job.write(result.to_bytes())
+        # What is drawn and printed is what is in the file.
         dataset = Atlas.load(out_file)["patching"]
         failures = common.draw_figures({"patching": dataset}, figures, job.begun)
         job.finish()
+    _print_summary(dataset, out_file, max(5, options.ablate))
+    common.end(failures)
+
+
+def _print_summary(dataset: xr.Dataset, path: Path, n_heads: int) -> None:
+    from headwise.analyses.contract import MIN_EXAMPLES
+    from headwise.experiments.patching.result import describe_ablated_heads, describe_best_heads
+
     facts = dataset.attrs
     if facts["note"]:
         common.err.print(facts["note"], style="dim")
     common.out.print(
         f"{facts['pairs']} pairs ({facts['left_out_pairs']} left out): answer over wrong answer "
-        f"{facts['clean']:+.2f} on "
-        f"clean inputs (right in {100 * facts['clean_right']:.0f} %), {facts['corrupted']:+.2f} on corrupted ones "
-        "(right "
-        f"in {100 * facts['corrupted_right']:.0f} %); {out_file}"
+        f"{facts['clean']:+.2f} on clean inputs (right in {100 * facts['clean_right']:.0f} %), "
+        f"{facts['corrupted']:+.2f} on corrupted ones (right in "
+        f"{100 * facts['corrupted_right']:.0f} %); {path}"
     )
     if facts["duplicate_pairs"]:
         common.out.print(f"{facts['duplicate_pairs']} repeated pairs were counted once.")
@@ -111,12 +82,13 @@ def patch_command(
         common.out.print(
             f"Fewer than {MIN_EXAMPLES} different pairs: no head is tested, there are no p-values."
         )
-    common.out.print(f"Bring back most: {', '.join(best_heads(dataset, max(5, ablate)))}")
+    common.out.print(f"Bring back most: {', '.join(describe_best_heads(dataset, n_heads))}")
     if "ablated" in dataset:
-        common.out.print(f"Zeroed in the clean run, they lose: {', '.join(ablated_heads(dataset))}")
+        heads = ", ".join(describe_ablated_heads(dataset))
+        common.out.print(f"Zeroed in the clean run, they lose: {heads}")
     if "pearson" in facts:
         common.out.print(
-            f"First order and exact over heads: Pearson {facts['pearson']:.2f} ({facts['pearson_low']:.2f} … "
-            f"{facts['pearson_high']:.2f}), Spearman {facts['spearman']:.2f}"
+            f"First order and exact over heads: Pearson {facts['pearson']:.2f} "
+            f"({facts['pearson_low']:.2f} … {facts['pearson_high']:.2f}), Spearman "
+            f"{facts['spearman']:.2f}"
         )
-    common.end(failures)

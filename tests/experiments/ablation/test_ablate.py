@@ -91,7 +91,7 @@ def test_sharing_the_prefix_changes_no_number(
     runner = ConditionRunner(subject, conditions, how)
     batch = subject.batches[-1]
     with torch.no_grad():
-        prefix, _ = runner.record(batch)
+        prefix, _ = runner.run_intact(batch)
         for condition in conditions:
             plan = runner.plan(condition, batch)
             a, b = (
@@ -228,13 +228,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
         runs.append((what, done))
 
     with pytest.raises(Killed):
-<<<<<<< HEAD
-        ablate(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=kill)
-    kept = set((tmp_path / "run").glob("*.checkpoint"))
-=======
         ablate_scored_model(subject_of(trained["last_layer"]), folder=tmp_path / "run", report=kill)
-    kept = set((tmp_path / "run").glob("*.piece"))
->>>>>>> f4ce766 (wip)
+    kept = set((tmp_path / "run").glob("*.checkpoint"))
     assert len([path for path in kept if path.name.startswith(phase.removesuffix("es")[:5])]) == 2
     stamps = {path: path.stat().st_mtime_ns for path in kept}
     resumed = ablate_scored_model(
@@ -265,7 +260,7 @@ def test_layers_that_are_skipped_are_run_for_every_other_thread(trained: dict[st
     wanted = model.forward(batch)[0]
     runner = ConditionRunner(subject, single_heads(model.layers, model.heads), "zero")
     with torch.no_grad(), ThreadPoolExecutor(1) as other:
-        (prefix, _), idle = runner.record(subject.batches[-1]), Prefix(model)
+        (prefix, _), idle = runner.run_intact(subject.batches[-1]), Prefix(model)
         with prefix.skipping(model.layers, subject.session(batch)), idle.recording():
             found = other.submit(model.forward, batch).result()[0]
         assert not idle.outputs  # nor is recorded what another thread runs
@@ -514,7 +509,7 @@ def test_bad_input_is_told(trained: dict[str, Path], tmp_path: Path) -> None:
         ScoredClassifier.open(trained["last_layer"], regression)
     with pytest.raises(ModelError, match="no trained classifier"):
         ScoredClassifier.open(toy_folder(tmp_path / "plain"), toy_task())
-    with pytest.raises(ModelError, match="no language-model head"):
+    with pytest.raises(ModelError, match="no language-modelling head"):
         ScoredLanguageModel(
             HeadModel.open(trained["last_layer"]), Corpus.from_examples(toy_examples(4))
         )

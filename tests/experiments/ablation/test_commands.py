@@ -151,14 +151,16 @@ def test_prune_takes_heads_from_an_ablation(place: Path, monkeypatch: pytest.Mon
     assert "Outputs differ from those with the heads disabled by" in shown
     assert HeadModel.open(place / "pruned").heads == 4
     words = ("prune", place / MODEL, "--device", "cpu", "--out", place / "smaller")
-    with pytest.raises(HeadwiseError, match=r"BertForSequenceClassification .* give --zero"):
+    with pytest.raises(
+        HeadwiseError, match=r"BertForSequenceClassification .*zero these heads instead"
+    ):
         run(*words, "--heads", "L0H0,L1H0,L2H0", "--remove")
     with pytest.raises(HeadwiseError, match="gates are learned on data"):
         run(*words, "--heads", "gates:3")
     shown = run(*words, "--heads", "gates:2", "--task", "RTE", "--dev", place / "dev.tsv")
     assert "On the half that the gates did not see: accuracy" in shown
     assert "2 heads zeroed" in shown
-    assert "Zeroed, at the same size: BertForSequenceClassification takes heads" in shown
+    assert "Zeroed, at the same size: BertForSequenceClassification has heads" in shown
 
 
 def test_compare_writes_groups_and_figures(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def change() -> Atlas:
     return compare(
         [model(0), model(1), model(0)],
         Corpus.from_examples(EXAMPLES),
-        ComparisonOptions(names=["a", "b", "copy"]),
+        names=["a", "b", "copy"],
     )
 
 
@@ -121,7 +121,7 @@ def test_words_are_those_of_each_model_by_itself(change: Atlas) -> None:
         alone = compare(
             [model(seed), model(seed)],
             Corpus.from_examples(EXAMPLES),
-            ComparisonOptions(names=["x", "y"]),
+            names=["x", "y"],
         )
         own = alone["change_words"].sel(model_all="x")
         for name in names:
@@ -147,9 +147,7 @@ def test_thirds_are_means_over_the_heads_of_their_layers(change: Atlas) -> None:
 def test_thirds_of_the_cosine_have_intervals_over_inputs(change: Atlas) -> None:
     found = change["change"].sel(model="b", third="final")
     alone = [
-        compare([model(0), model(1)], Corpus.from_examples([e]), ComparisonOptions(analyses=[]))[
-            "change"
-        ]["cosine"]
+        compare([model(0), model(1)], Corpus.from_examples([e]), analyses=[])["change"]["cosine"]
         .values[2]
         .mean()
         for e in EXAMPLES
@@ -176,7 +174,7 @@ def test_batching_changes_nothing(change: Atlas, monkeypatch: pytest.MonkeyPatch
     alone = compare(
         [model(0), model(1)],
         Corpus.from_examples(EXAMPLES),
-        ComparisonOptions(analyses=["surface"]),
+        analyses=["surface"],
     )
     assert np.abs(alone["change"]["cosine"].values - change["change"]["cosine"].values).max() < 1e-6
     a, b = (
@@ -189,7 +187,7 @@ def test_batching_changes_nothing(change: Atlas, monkeypatch: pytest.MonkeyPatch
 def test_probing_is_compared_example_by_example() -> None:
     tasks = Corpus.from_examples(toy_examples(60), name="toy")
     wanted = ComparisonOptions(names=["a", "b", "copy"], analyses=[], probing=tasks, limit=4)
-    found = compare([model(0), model(1), model(0)], tasks, wanted)["change_probing"]
+    found = compare([model(0), model(1), model(0)], tasks, options=wanted)["change_probing"]
     assert found["accuracy"].dims == ("model_all", "task", "layer", "head")
     difference = (
         found["accuracy"].sel(model_all="b").values - found["accuracy"].sel(model_all="a").values
@@ -214,7 +212,7 @@ def test_a_regression_is_not_drawn_as_an_accuracy(not_laid_out: None) -> None:
     ]
     tasks = {"graded": Corpus.from_examples(graded), "toy": Corpus.from_examples(toy_examples(60))}
     wanted = ComparisonOptions(names=["a", "b"], analyses=[], probing=tasks, limit=4)
-    found = compare([model(0), model(1)], tasks["toy"], wanted)["change_probing"]
+    found = compare([model(0), model(1)], tasks["toy"], options=wanted)["change_probing"]
     said = {
         drawn.name: drawn.figure.axes[-1].get_ylabel()
         for spec in figures_for("change_probing")
@@ -251,7 +249,7 @@ KILLED = ComparisonOptions(names=["a", "b"], analyses=["surface"], probing=TOY, 
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("headwise.experiments.comparison.run.MAP_BYTES", 1)
-        whole = compare([model(0), model(1)], Corpus.from_examples(EXAMPLES), KILLED)
+        whole = compare([model(0), model(1)], Corpus.from_examples(EXAMPLES), options=KILLED)
     return whole.save(tmp_path_factory.mktemp("whole") / "whole.nc").read_bytes()
 
 
@@ -272,7 +270,11 @@ def test_a_killed_comparison_goes_on_to_the_same_bytes(
     wanted, models = KILLED, [model(0), model(1)]
     with pytest.raises(Killed):
         compare(
-            models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run", report=kill
+            models,
+            Corpus.from_examples(EXAMPLES),
+            options=wanted,
+            folder=tmp_path / "run",
+            progress=kill,
         )
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*.checkpoint")}
     assert stamps
@@ -283,7 +285,9 @@ def test_a_killed_comparison_goes_on_to_the_same_bytes(
         return batch_vectors(model, *about)  # type: ignore[arg-type]
 
     monkeypatch.setattr("headwise.models.vectors.batch_vectors", counting)
-    resumed = compare(models, Corpus.from_examples(EXAMPLES), wanted, folder=tmp_path / "run")
+    resumed = compare(
+        models, Corpus.from_examples(EXAMPLES), options=wanted, folder=tmp_path / "run"
+    )
     # What was done is not done again; the vectors of a task go once its probes are stored, so those
     # are counted.
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in stamps.items() if path.exists())
@@ -303,11 +307,11 @@ def test_the_models_of_the_caller_stay_as_they_are() -> None:
     )
     before = module.config._attn_implementation
     limits = [(m.encoder.max_length, m.encoder.overlong) for m in (first, second)]
-    found = compare([first, second], Corpus.from_examples(EXAMPLES), ComparisonOptions(analyses=[]))
+    found = compare([first, second], Corpus.from_examples(EXAMPLES), analyses=[])
     assert found.provenance["encoding"]["max_length"] == 9
     assert [(m.encoder.max_length, m.encoder.overlong) for m in (first, second)] == limits
     with HeadModel.open(module, tokenizer=tokenizer) as opened:
-        compare([first, opened], Corpus.from_examples(EXAMPLES), ComparisonOptions(analyses=[]))
+        compare([first, opened], Corpus.from_examples(EXAMPLES), analyses=[])
     assert module.config._attn_implementation == before
 
 
@@ -323,7 +327,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(ModelError, match="different tokens"):
         compare([model(), HeadModel.open(module, tokenizer=tokenizer)], corpus)
     with pytest.raises(ParameterError, match="different names"):
-        compare([model(), model(1)], corpus, ComparisonOptions(names=["a", "a"]))
+        compare([model(), model(1)], corpus, names=["a", "a"])
     with pytest.raises(ParameterError, match="`correction`"):
         ComparisonOptions(correction="bonferroni")
 

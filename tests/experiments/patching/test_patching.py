@@ -13,14 +13,13 @@ from typer.testing import CliRunner
 from headwise.cli.main import app
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.patching import (
-    PatchOptions,
     PromptPair,
     builtin_pairs,
     patch,
     read_pairs,
     usable_pairs,
 )
-from headwise.experiments.patching.result import best_heads
+from headwise.experiments.patching.result import describe_best_heads
 from headwise.models import HeadModel
 from headwise.models.interventions import Patch
 from headwise.plots import figures_for
@@ -48,7 +47,7 @@ def made():
 @pytest.fixture(scope="module")
 def found(made):
     with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
-        return patch(model, PAIRS, PatchOptions(positions=3))
+        return patch(model, PAIRS, positions=3)
 
 
 def test_the_planted_induction_head_carries_everything(made, found) -> None:
@@ -79,8 +78,8 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
         a, b, c, d = random.choice(words, 4, replace=False)
         pairs.append(PromptPair(f"the {a} {b}", f"the {c} {b}", str(a), str(d), f"random:{index}"))
     with HeadModel.open(module, tokenizer=tokenizer) as model:
-        found = patch(model, pairs, PatchOptions(ablate=5))
-        whole = patch(model, pairs, PatchOptions(share=False))
+        found = patch(model, pairs, ablate=5)
+        whole = patch(model, pairs, share=False)
         moved, gaps, lost = [], [], []
         for pair in pairs:
             clean, corrupted = model.batch(pair.clean), model.batch(pair.corrupted)
@@ -130,8 +129,8 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
 
 def test_repeated_pairs_are_one_pair_and_few_are_not_tested(made) -> None:
     with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
-        once = patch(model, FEW_PAIRS, PatchOptions(ablate=2))
-        often = patch(model, FEW_PAIRS * 10, PatchOptions(ablate=2))
+        once = patch(model, FEW_PAIRS, ablate=2)
+        often = patch(model, FEW_PAIRS * 10, ablate=2)
     assert often.attrs["pairs"] == once.attrs["pairs"] == 4
     assert often.attrs["duplicate_pairs"] == 36
     for name in once.data_vars:
@@ -139,7 +138,7 @@ def test_repeated_pairs_are_one_pair_and_few_are_not_tested(made) -> None:
     for name in ("recovered", "lost", "estimate", "ablated"):
         assert np.isnan(once[f"{name}_p"].values).all(), name
         assert np.isnan(once[f"{name}_p_adjusted"].values).all(), name
-    assert best_heads(once, 1) == ["L1H0 +1.00"]  # without a p-value
+    assert describe_best_heads(once, 1) == ["L1H0 +1.00"]  # without a p-value
 
 
 def test_built_in_pairs_are_drawn_until_enough_can_be_used(
@@ -180,7 +179,7 @@ def test_pairs_are_checked(made, tmp_path) -> None:
         same = PromptPair("word1", "word2", "word3 word1", "word3 word2", "same:1")
         with pytest.raises(InputError, match="both answers begin with the same token"):
             patch(model, [same])
-        kept = patch(model, [*FEW_PAIRS, same], PatchOptions(exact=False), strict=False)
+        kept = patch(model, [*FEW_PAIRS, same], exact=False, strict=False)
     assert kept.attrs["left_out_pairs"] == 1
     path.write_text('{"clean": "a"}')
     with pytest.raises(InputError, match="`corrupted` must be a text"):

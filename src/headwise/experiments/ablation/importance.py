@@ -17,7 +17,7 @@ from headwise.experiments.ablation.scored_models import (
     HeadOutputCollector,
     ScoredModel,
 )
-from headwise.models.view import Rows, Watcher
+from headwise.models.view import AttentionRows, Watcher
 from headwise.run.job import Job
 from headwise.stats.accumulators import Moments
 from headwise.text.encode import Batch
@@ -129,7 +129,7 @@ class FirstTokenWatcher(Watcher):
     def __init__(self) -> None:
         self.sums: dict[int, Tensor] = {}
 
-    def on_rows(self, rows: Rows) -> None:
+    def on_rows(self, rows: AttentionRows) -> None:
         later_rows = rows.weights[:, :, max(0, 1 - rows.start) :, 0]
         on_first = later_rows.double().sum(-1)
         if rows.layer in self.sums:

@@ -19,22 +19,12 @@ from torch import Tensor
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
-<<<<<<< HEAD
-=======
 from headwise.core.options import takes_options
->>>>>>> f4ce766 (wip)
 from headwise.experiments.ablation.importance import head_importance, sink_share
 from headwise.experiments.ablation.options import AUTO, AblationOptions, Heads
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.replacements import AblationPlanner, resolve_method
 from headwise.experiments.ablation.result import ablation_dataset
-<<<<<<< HEAD
-from headwise.experiments.ablation.scored_models import HeadOutputCollector, ScoredModel
-from headwise.experiments.ablation.sets import Heads, checked_heads, pick_heads
-from headwise.models.interventions import Plan
-from headwise.run.job import Job, Progress, no_progress, software_versions
-from headwise.stats.corrections import CORRECTIONS
-=======
 from headwise.experiments.ablation.scored_models import (
     HeadOutputCollector,
     ScoredModel,
@@ -45,7 +35,6 @@ from headwise.models import HeadModel
 from headwise.models.interventions import Plan
 from headwise.run.job import Job, Progress, no_progress, software_versions
 from headwise.text import Corpus, Spec
->>>>>>> f4ce766 (wip)
 from headwise.text.encode import Batch
 
 TOLERANCE = 1e-6
@@ -120,32 +109,6 @@ def evaluate(
 ) -> Evaluation:
     """Run a model under every condition on every batch.
 
-<<<<<<< HEAD
-    With `share` the layers below a condition's first disturbed layer are not run again: they give
-    what they gave undisturbed. The first batch is run both ways for conditions at several depths;
-    where the outputs differ by more than 1e-6 (an architecture that passes more between layers than
-    its layers' outputs), whole runs are made and `note` says so. With a `job`, finished batches
-    are its checkpoints."""
-    name, note = subject.model.name, ""
-    runner = ConditionRunner(subject, conditions, resolve_method(how, subject.model), seed)
-    baseline, values = np.zeros(subject.examples), np.zeros((len(conditions), subject.examples))
-    with subject.evaluating():
-        if share and not Prefix.serves(subject.model.sites):
-            share, note = (
-                False,
-                f"The layers of {name} cannot be run apart, so every condition was a whole run.",
-            )
-        if share and not (difference := runner.check(subject.batches[0])) <= TOLERANCE:
-            share = False
-            more = f"The layers of {name} pass on more than their outputs (difference {difference:.1e})"
-            note = f"{more}, so every condition was a whole run."
-        numbers = range(len(subject.batches))
-        job = job or Job()
-        made = job.each("batch", partial(runner.batch, share), numbers, "batches")
-        for batch, arrays in zip(subject.batches, made, strict=True):
-            where = subject.places(batch)
-            baseline[where], values[:, where] = arrays["baseline"], arrays["values"]
-=======
     With `share` the layers below a condition's first disabled head are not run again: they give
     what they gave in the intact model. The first batch is run both ways for conditions at several
     depths; where the outputs differ by more than 1e-6 (an architecture that passes more between
@@ -175,7 +138,6 @@ def evaluate(
             places = scored.places(batch)
             baseline[places] = arrays["baseline"]
             values[:, places] = arrays["values"]
->>>>>>> f4ce766 (wip)
     return Evaluation(baseline, values, share, note)
 
 
@@ -290,16 +252,10 @@ def ablate(
     corpus: Corpus | Spec | str | Path | None = None,
     *,
     atlas: Mapping[str, xr.Dataset] | None = None,
-<<<<<<< HEAD
-    folder: Job | str | Path | None = None,
-    overwrite: bool = False,
-    report: Progress = no_progress,
-=======
     out: str | Path | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
     options: AblationOptions,
->>>>>>> f4ce766 (wip)
 ) -> xr.Dataset:
     """Disable heads and score the model without them (Kovaleva et al. 2019, §4.6, Fig 8-9).
 
@@ -313,14 +269,8 @@ def ablate(
     atlas : mapping of str to Dataset, optional
         Results of the same model, where rules are looked up; where it has `roles`, the effect of
         heads is correlated with their roles.
-<<<<<<< HEAD
-    folder : Job, str or Path, optional
-        Where finished batches are kept: a killed call goes on from them. They stay until
-        `headwise.core.store.delete_checkpoints` removes them.
-=======
     out : str or Path, optional
         A NetCDF file for the result. An interrupted call with `out` resumes: repeat it.
->>>>>>> f4ce766 (wip)
     overwrite : bool, default False
         Replace an existing file.
     progress : callable, optional
@@ -419,23 +369,6 @@ def _ablation(
         raise ParameterError("Nothing is to be disabled; name heads, layers or sets.")
 
     disabled = [[condition.name, condition.heads] for condition in conditions]
-<<<<<<< HEAD
-    with Job.opened(folder, overwrite=overwrite, progress=report) as job:
-        job.begin({**provenance(subject, options), "disabled": disabled})
-        how: dict[str, Any] = {
-            "share": options.share,
-            "seed": options.seed,
-            "job": job,
-        }
-        evaluation = evaluate(subject, conditions, options.how, **how)
-        beside = {}
-        if options.importance:
-            beside["importance"] = head_importance(subject, job=job)
-        if options.sinks:
-            beside["sink_share"] = sink_share(subject, job=job)
-    return ablation_dataset(
-        subject, evaluation, [c.heads[0] for c in chosen], sets, options, beside, atlas
-=======
     job.begin({**provenance(scored, options), "disabled": disabled})
     evaluation = evaluate(
         scored,
@@ -444,7 +377,6 @@ def _ablation(
         share=options.share,
         seed=options.seed,
         job=job,
->>>>>>> f4ce766 (wip)
     )
     means = {}
     if options.importance:
@@ -475,8 +407,3 @@ def provenance(scored: ScoredModel, options: AblationOptions) -> dict[str, Any]:
         "seed": options.seed,
         "device": model.device.type,
     }
-<<<<<<< HEAD
-    how = {"ablation": asdict(options), "seed": options.seed, "device": model.device.type}
-    return {**software_versions(), **about, **how}
-=======
->>>>>>> f4ce766 (wip)

@@ -19,8 +19,9 @@ from headwise.text.encode import Batch
 
 
 class PerExampleMoments(Moments):
-    """Moments that also keep the value of each example of a batch, unless an analysis hands in
-    other examples than those."""
+    """Moments that also keep the value of each example of a batch.
+
+    `values` is None where an analysis adds other values than one for each example."""
 
     def __init__(self, examples: int, *shape: int) -> None:
         super().__init__(*shape)
@@ -45,7 +46,7 @@ class AnalysisValues:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchMeasurer:
-    """Several analyses watching one model: the states of one batch, and the values of its
+    """Several analyses that observe one batch of one model: their states, and the values of its
     examples."""
 
     model: HeadModel
@@ -55,66 +56,69 @@ class BatchMeasurer:
     def __call__(self, batch: Batch) -> dict[str, np.ndarray]:
         states = {analysis.name: analysis.start(self.shape) for analysis in self.analyses}
         for state in states.values():
-            for key, own in state.items():
-                if type(own) is Moments:
-                    state[key] = PerExampleMoments(len(batch), *own.count.shape)
+            for key, accumulator in state.items():
+                if type(accumulator) is Moments:
+                    state[key] = PerExampleMoments(len(batch), *accumulator.count.shape)
         observe_batch(self.model, batch, self.analyses, states)
-        found: dict[str, np.ndarray] = {}
+        arrays: dict[str, np.ndarray] = {}
         for name, state in states.items():
-            found |= {f"state/{name}/{key}": array for key, array in state.arrays().items()}
-            for key, own in state.items():
-                if isinstance(own, PerExampleMoments) and own.values is not None:
-                    found[f"values/{name}/{key}"] = own.values
-        return found
+            for key, array in state.arrays().items():
+                arrays[f"state/{name}/{key}"] = array
+            for key, accumulator in state.items():
+                if isinstance(accumulator, PerExampleMoments) and accumulator.values is not None:
+                    arrays[f"values/{name}/{key}"] = accumulator.values
+        return arrays
 
 
 class ModelMeasurements:
-    """Adds up what several analyses see of one model, batch by batch: `watching` looks at a batch,
-    `take` adds."""
+    """Adds up what several analyses measure of one model, batch by batch: `measure_batch` observes
+    a batch, `update` adds its arrays."""
 
     def __init__(
         self, model: HeadModel, analyses: Sequence[Observer], shape: Shape, examples: int
     ) -> None:
-        self.watching = BatchMeasurer(model, analyses, shape)
-        self.analyses, self.shape = analyses, shape
-        self.states = {analysis.name: analysis.start(shape) for analysis in analyses}
-        self.values = {
-            f"{name}/{key}": np.full((examples, *own.count.shape), np.nan, dtype=np.float32)
-            for name, state in self.states.items()
-            for key, own in state.items()
-            if type(own) is Moments
-        }
+        self.measure_batch = BatchMeasurer(model, analyses, shape)
+        self.analyses = analyses
+        self.shape = shape
+        self.states: dict[str, State] = {}
+        self.values: dict[str, np.ndarray] = {}  # analysis/variable -> [example, ...]
+        for analysis in analyses:
+            state = analysis.start(shape)
+            self.states[analysis.name] = state
+            for key, accumulator in state.items():
+                if type(accumulator) is Moments:
+                    values_shape = (examples, *accumulator.count.shape)
+                    empty = np.full(values_shape, np.nan, dtype=np.float32)
+                    self.values[f"{analysis.name}/{key}"] = empty
 
-    def take(self, found: Mapping[str, np.ndarray], index: Sequence[int]) -> None:
-        """Add what `watching` gave for the examples that stand at `index`."""
+    def update(self, arrays: Mapping[str, np.ndarray], index: Sequence[int]) -> None:
+        """Add what `measure_batch` returned for the examples at the positions `index`."""
         for analysis in self.analyses:
-            part: State = analysis.start(self.shape)
+            batch_state: State = analysis.start(self.shape)
             prefix = f"state/{analysis.name}/"
-            part.load(
-                {
-                    key.removeprefix(prefix): array
-                    for key, array in found.items()
-                    if key.startswith(prefix)
-                }
-            )
-            self.states[analysis.name].merge(part)
+            state_arrays = {}
+            for key, array in arrays.items():
+                if key.startswith(prefix):
+                    state_arrays[key.removeprefix(prefix)] = array
+            batch_state.load(state_arrays)
+            self.states[analysis.name].merge(batch_state)
         for name in list(self.values):
-            if f"values/{name}" in found:
-                self.values[name][index] = found[f"values/{name}"]
+            if f"values/{name}" in arrays:
+                self.values[name][index] = arrays[f"values/{name}"]
             else:
+                # The analysis adds other values than one for each example.
                 del self.values[name]
 
     def results(self) -> dict[str, AnalysisValues]:
-        """What each analysis makes of all batches; values only of variables that are the mean over
-        them."""
-        measured = {}
+        """Return the result of each analysis; with values only for variables that are their mean
+        over examples."""
+        results = {}
         for analysis in self.analyses:
             dataset = analysis.result(self.states[analysis.name], self.shape)
-            own = {
-                str(name): self.values.get(f"{analysis.name}/{name}") for name in dataset.data_vars
-            }
-            kept = {
-                n: v for n, v in own.items() if v is not None and dataset[n].shape == v.shape[1:]
-            }
-            measured[analysis.name] = AnalysisValues(dataset, kept)
-        return measured
+            values_by_variable = {}
+            for name in map(str, dataset.data_vars):
+                values = self.values.get(f"{analysis.name}/{name}")
+                if values is not None and dataset[name].shape == values.shape[1:]:
+                    values_by_variable[name] = values
+            results[analysis.name] = AnalysisValues(dataset, values_by_variable)
+        return results

@@ -1,10 +1,10 @@
-"""Everything that changed between two or more models, head by head, on the same inputs."""
+"""Compare two or more models head by head on the same inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from torch import nn
 from headwise.analyses.contract import Analysis, Observer, choose_analyses
 from headwise.analyses.gradient.analysis import Gradient
 from headwise.analyses.papers import reference
-from headwise.analyses.released import PAPER, RELEASED, check_reading
+from headwise.analyses.released import RELEASED
 from headwise.analyses.roles.analysis import Roles
 from headwise.atlas import Atlas
-from headwise.core.checks import check_types, one_of
 from headwise.core.errors import ModelError, ParameterError
+from headwise.core.options import part_of, takes_options
 from headwise.core.workers import raise_failures
 from headwise.experiments.comparison.maps import PADDED, map_cosines
 from headwise.experiments.comparison.measures import (
@@ -28,6 +28,7 @@ from headwise.experiments.comparison.measures import (
     BatchMeasurer,
     ModelMeasurements,
 )
+from headwise.experiments.comparison.options import ComparisonOptions
 from headwise.experiments.comparison.probing import probing_change
 from headwise.experiments.comparison.result import (
     change_dataset,
@@ -36,89 +37,51 @@ from headwise.experiments.comparison.result import (
     words_dataset,
 )
 from headwise.models import HeadModel
+from headwise.models.options import ModelOptions
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.job import Job, Progress, no_progress, software_versions
+from headwise.run.options import SourceOptions
 from headwise.run.plan import make_plan
 from headwise.run.provenance import describe
-from headwise.stats.corrections import CORRECTIONS
-from headwise.text import Corpus, open_corpus
+from headwise.run.source import Source
+from headwise.text import Corpus, Spec
 from headwise.text.encode import Batch, Encoded, batches, collate
 
-ANALYSES = ("surface", "roles", "features")
 MAP_BYTES = 128 * 2**20  # of one model's maps that are held at once
-EXAMPLES = 1000  # as many as the paper took
+ModelLike = HeadModel | nn.Module | str | Path | None
+CorpusLike = Corpus | Spec | str | Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonOptions:
-    """What is compared, and how.
-
-    Parameters
-    ----------
-    analyses : sequence of str or Analysis, default ("surface", "roles", "features")
-        Streaming analyses whose per-example means are compared; those that do not apply to the
-        corpus are left out and named in the provenance.
-    names : sequence of str, optional
-        What the models are called; by default their own names.
-    probing : optional
-        Tasks to probe all models for, as `probe` takes them.
-    probing_limits : tuple of int or None, default (None, None, None)
-        At most so many training, validation and test examples of each of them.
-    limit : int, optional, default 1000
-        Use at most this many inputs.
-    correction : str, default "holm"
-        `holm`, `benjamini_hochberg` or `none`, over all heads (and labels) of a variable.
-    seed : int, default 0
-        For everything random.
-    device : str or torch.device, optional
-        Where models that are given by name run; a GPU where there is one.
-    reading : {"paper", "released"}, default "paper"
-        `released`: maps and analyses as the code of the papers' authors has them (see
-        `headwise.analyses.released`); analyses that are given already made stay as they are.
-    """
-
-    analyses: Sequence[str | Analysis] = ANALYSES
-    names: Sequence[str] | None = None
-    probing: Any = None
-    probing_limits: tuple[int | None, int | None, int | None] = (None, None, None)
-    limit: int | None = EXAMPLES
-    correction: str = "holm"
-    seed: int = 0
-    device: str | torch.device | None = None
-    reading: str = PAPER
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        check_reading(self.reading)
-        one_of("correction", self.correction, CORRECTIONS)
-
-
+@takes_options(ComparisonOptions)
 def compare(
-    models: Sequence[HeadModel | nn.Module | str | Path | None],
-    corpus: Corpus | str | Path | None = None,
-    options: ComparisonOptions = ComparisonOptions(),  # noqa: B008  (frozen)
+    models: Sequence[ModelLike],
+    corpus: CorpusLike = None,
     *,
-    folder: Job | str | Path | None = None,
+    out: str | Path | None = None,
+    folder: str | Path | None = None,
     overwrite: bool = False,
-    report: Progress = no_progress,
+    progress: Progress = no_progress,
+    options: ComparisonOptions,
 ) -> Atlas:
     """Compare the heads of two or more models of the same shape, each against the first.
 
     Parameters
     ----------
     models : sequence of HeadModel, Module, str, Path or None
-        Opened models, or what `HeadModel.open` takes.
-    corpus : Corpus, str or Path, optional
-        The inputs; None for the built-in corpus.
-    options : ComparisonOptions, optional
-        What is compared, and how.
+        Open models, or what `HeadModel.open` takes.
+    corpus : Corpus, Spec, str or Path, optional
+        The inputs; default: built-in corpus.
+    out : str or Path, optional
+        A NetCDF file for the result. An interrupted call with `out` resumes: repeat it.
     folder : str or Path, optional
-        Where finished batches are kept: a killed call goes on from them. They stay until
+        Without `out`: where finished batches have checkpoints. They stay until
         `headwise.core.store.delete_checkpoints` removes them.
     overwrite : bool, default False
-        Start anew where the folder holds other work, instead of refusing.
-    report : callable, optional
-        Told how far it is.
+        Replace an existing file, or start again where the folder holds other work.
+    progress : callable, optional
+        Called as `progress(what, done, total)`.
+    options : ComparisonOptions
+        Each option is also a keyword.
 
     Returns
     -------
@@ -126,75 +89,102 @@ def compare(
         `change` (`cosine[layer, head]`: Kovaleva et al. 2019, Fig 5), `change_surface`,
         `change_roles` (with thirds of the layers: Pande et al. 2021, Fig 6; and the roles that
         heads gain and lose), `change_features` (Kovaleva Fig 6), `change_probing` (Jo & Myaeng
-        2020, Fig 4); `change_words`: what each head of each model does, in a word.
+        2020, Fig 4); `change_words`: the label of each head of each model.
     """
     if len(models) < 2:
         raise ParameterError(f"Comparing takes at least two models; {len(models)} was given.")
+    if out is None:
+        job = Job.in_folder(folder, overwrite=overwrite, progress=progress)
+    else:
+        job = Job.for_file(Path(out), overwrite=overwrite, progress=progress)
     with ExitStack() as stack:
-        opened = []
+        stack.enter_context(job)
+        open_models = []
         for model in models:
             if not isinstance(model, HeadModel):
-                model = stack.enter_context(HeadModel.open(model, device=options.device))
-            opened.append(model)
-        limit = min(model.encoder.max_length for model in opened)
-        opened = [model.limited(limit) for model in opened]
-        names = _names(opened, options.names)
-        first = opened[0]
-        text = open_corpus(
-            corpus,
-            tokenizer=first.tokenizer,
-            limit=options.limit,
-            seed=options.seed,
-            prose=first.causal,
-        ).alone()
-        work = _Comparison(opened, names, EncodedCorpus(text, opened[0].encoder), options)
-        with Job.opened(folder, overwrite=overwrite, progress=report) as job:
-            job.begin(work.provenance())
-            return work.atlas(job)
+                model = stack.enter_context(_open_model(model, options))
+            open_models.append(model)
+        result = Comparison.open(open_models, corpus, options).run(job)
+        if out is not None:
+            job.write(result.to_bytes())
+            job.finish()
+    return result
 
 
-class _Comparison:
-    """Models of one shape on the same inputs."""
+def _open_model(model: nn.Module | str | Path | None, options: ComparisonOptions) -> HeadModel:
+    if isinstance(model, nn.Module):
+        return HeadModel.open(model, **part_of(options, ModelOptions).keywords())
+    return part_of(options, ModelOptions).open(model)
+
+
+class Comparison:
+    """Models of one shape on the same inputs.
+
+    Parameters
+    ----------
+    models : sequence of HeadModel
+        The models, with the same limit of tokens.
+    corpus : EncodedCorpus
+        The inputs, encoded by the first model's tokenizer.
+    options : ComparisonOptions
+        What is compared, and how.
+    """
 
     def __init__(
-        self,
-        models: Sequence[HeadModel],
-        names: Sequence[str],
-        corpus: EncodedCorpus,
-        options: ComparisonOptions,
+        self, models: Sequence[HeadModel], corpus: EncodedCorpus, options: ComparisonOptions
     ) -> None:
-        self.models, self.names, self.corpus, self.options = models, names, corpus, options
-        _check_shapes(models, names)
+        self.models = models
+        self.names = _names(models, options.names)
+        self.corpus = corpus
+        self.options = options
+        _check_shapes(models, self.names)
         self.rows = [replace(row, index=place) for place, row in enumerate(corpus)]
-        _check_tokens(models, names, self.rows)
-        given = choose_analyses(options.analyses, reading=options.reading)
-        self.analyses = [
-            analysis.seeded(options.seed)
-            for analysis in given
-            if isinstance(analysis, Observer) and not isinstance(analysis, Gradient)
-        ]
-        self.left_out: dict[str, Mapping[str, str]] = {}
-        self.measuring: list[ModelMeasurements] = []
+        _check_tokens(models, self.names, self.rows)
+        self.analyses: list[Observer] = []
+        for analysis in choose_analyses(options.analyses, reading=options.variant):
+            # Gradients are not means by example that could be compared pair by pair.
+            if isinstance(analysis, Observer) and not isinstance(analysis, Gradient):
+                self.analyses.append(analysis.seeded(options.seed))
+        self.left_out: dict[str, dict[str, str]] = {}
+        self.measurements: list[ModelMeasurements] = []
         if self.analyses:
-            plans = [make_plan(model, corpus, self.analyses) for model in models]
-            self.left_out = {
-                name: dict(items) for plan in plans for name, items in plan.dropped.items()
-            }
-            everywhere = set.intersection(*({a.name for a in plan.streaming} for plan in plans))
-            usable = [a for a in plans[0].streaming if a.name in everywhere]
-            both = zip(models, plans, strict=True)
-            self.measuring = [
-                ModelMeasurements(m, usable, plan.shape, len(self.rows)) for m, plan in both
-            ]
+            self._plan_analyses()
+
+    @classmethod
+    def open(
+        cls, models: Sequence[HeadModel], corpus: CorpusLike, options: ComparisonOptions
+    ) -> Comparison:
+        """Open the corpus for open models, all cut to the length that every model takes."""
+        max_length = min(model.encoder.max_length for model in models)
+        limited = [model.limited(max_length) for model in models]
+        first = limited[0]
+        source = Source(first, corpus, SourceOptions(parser=options.parser))
+        text = source.open_corpus(first, options.limit, options.seed).alone()
+        return cls(limited, EncodedCorpus(text, first.encoder), options)
+
+    def _plan_analyses(self) -> None:
+        """Find the analyses that apply to every model."""
+        plans = [make_plan(model, self.corpus, self.analyses) for model in self.models]
+        usable = list(plans[0].streaming)
+        for plan in plans:
+            for name, items in plan.dropped.items():
+                self.left_out[name] = dict(items)
+            applicable = {analysis.name for analysis in plan.streaming}
+            usable = [analysis for analysis in usable if analysis.name in applicable]
+        for model, plan in zip(self.models, plans, strict=True):
+            self.measurements.append(ModelMeasurements(model, usable, plan.shape, len(self.rows)))
 
     def provenance(self) -> dict[str, Any]:
-        """What is compared, as the atlas keeps it."""
-        first, scan = self.models[0], self.corpus.scan
-        called = zip(self.names, self.models, strict=True)
+        """Return what is compared, as the atlas keeps it."""
+        first = self.models[0]
+        scan = self.corpus.scan
+        identities = []
+        for name, model in zip(self.names, self.models, strict=True):
+            identities.append({"called": name, **model.identity()})
         return {
             **software_versions(),
             "model": first.identity(),
-            "models": [{"called": name, **model.identity()} for name, model in called],
+            "models": identities,
             "corpus": {
                 "name": self.corpus.corpus.name,
                 "fingerprint": scan.fingerprint,
@@ -209,55 +199,27 @@ class _Comparison:
             },
             "left_out": self.left_out,
             "correction": self.options.correction,
-            "reading": self.options.reading,
+            "reading": self.options.variant,
             "seed": self.options.seed,
             "device": first.device.type,
         }
 
-    def atlas(self, job: Job) -> Atlas:
-        """Do what is not done yet, and label it."""
-        first, options = self.models[0], self.options
-        cosines = np.full((len(self.models) - 1, len(self.rows), first.layers, first.heads), np.nan)
-        done = 0
-        together = self._batches()
-        units = ((f"batch-{number:06d}", batch) for number, batch in enumerate(together))
-        compare_batch = partial(
-            _piece, self.models, [own.watching for own in self.measuring], options.reading
-        )
-        for batch, piece in zip(
-            together, raise_failures(job.units(compare_batch, units)), strict=True
-        ):
-            found = piece.arrays
-            cosines[:, batch.index] = found["cosine"]
-            for m, measuring in enumerate(self.measuring):
-                prefix = f"{m}/"
-                own = {
-                    key.removeprefix(prefix): array
-                    for key, array in found.items()
-                    if key.startswith(prefix)
-                }
-                measuring.take(own, batch.index)
-            done += len(batch)
-            job.progress("examples", done, len(self.rows))
-        maps = change_dataset(cosines, self.names).assign_attrs(reading=options.reading)
+    def run(self, job: Job) -> Atlas:
+        """Do what has no checkpoint yet, and label it."""
+        job.begin(self.provenance())
+        first = self.models[0]
+        options = self.options
+        cosines = self._run_batches(job)
+        maps = change_dataset(cosines, self.names).assign_attrs(reading=options.variant)
         datasets = {"change": maps}
-        results: list[dict[str, AnalysisValues]] = [
-            measuring.results() for measuring in self.measuring
-        ]
-        for name in results[0] if results else ():
-            dataset = difference_dataset(
-                name, [each[name] for each in results], self.names, options.correction
-            )
-            roles = next(
-                (a for a in self.analyses if isinstance(a, Roles) and a.name == name), None
-            )
-            if roles is not None and "bias_change" in dataset:
-                dataset = dataset.assign(
-                    role_changes(dataset, [each[name] for each in results], roles)
-                )
-            if dataset.data_vars:
-                datasets[f"change_{name}"] = dataset.assign_attrs(_paper(self.analyses, name))
+        results = [measurements.results() for measurements in self.measurements]
         if results:
+            for name in results[0]:
+                values = [result[name] for result in results]
+                dataset = self._difference(name, values)
+                if dataset.data_vars:
+                    paper = _paper(self.analyses, name)
+                    datasets[f"change_{name}"] = dataset.assign_attrs(paper)
             datasets["change_words"] = words_dataset(results, self.names, first.layers, first.heads)
         if options.probing is not None:
             datasets["change_probing"] = probing_change(
@@ -265,58 +227,98 @@ class _Comparison:
             )
         return Atlas(datasets, {**self.provenance(), "threads": job.provenance["threads"]})
 
+    def _run_batches(self, job: Job) -> np.ndarray:
+        """Run all models over all batches; return `cosines[model, example, layer, head]` and add
+        what the analyses measure to `measurements`."""
+        first = self.models[0]
+        shape = (len(self.models) - 1, len(self.rows), first.layers, first.heads)
+        cosines = np.full(shape, np.nan)
+        n_done = 0
+        all_batches = self._batches()
+        units = ((f"batch-{number:06d}", batch) for number, batch in enumerate(all_batches))
+        measurers = [measurements.measure_batch for measurements in self.measurements]
+        compare_batch = partial(_compare_batch, self.models, measurers, self.options.variant)
+        checkpoints = raise_failures(job.units(compare_batch, units))
+        for batch, checkpoint in zip(all_batches, checkpoints, strict=True):
+            cosines[:, batch.index] = checkpoint.arrays["cosine"]
+            for number, measurements in enumerate(self.measurements):
+                prefix = f"{number}/"
+                arrays = {}
+                for key, array in checkpoint.arrays.items():
+                    if key.startswith(prefix):
+                        arrays[key.removeprefix(prefix)] = array
+                measurements.update(arrays, batch.index)
+            n_done += len(batch)
+            job.progress("examples", n_done, len(self.rows))
+        return cosines
+
+    def _difference(self, name: str, values: Sequence[AnalysisValues]) -> Any:
+        """Return the group of one analysis; that of `roles` says who gains and loses them too."""
+        dataset = difference_dataset(name, values, self.names, self.options.correction)
+        for analysis in self.analyses:
+            is_roles = isinstance(analysis, Roles) and analysis.name == name
+            if is_roles and "bias_change" in dataset:
+                return dataset.assign(role_changes(dataset, values, analysis))
+        return dataset
+
     def _batches(self) -> list[Batch]:
-        """So many inputs at once as their maps find room."""
-        first, longest = self.models[0], max(map(len, self.rows))
-        room = MAP_BYTES // (4 * first.layers * first.heads)
-        if self.options.reading != RELEASED:
-            return batches(self.rows, max(longest, room // longest), first.pad_id, first.device)
-        size = max(1, room // max(longest, PADDED) ** 2)  # every map is as large as the longest's
+        """Return batches of as many inputs as fit into memory with all their maps."""
+        first = self.models[0]
+        longest = max(len(row) for row in self.rows)
+        weights_in_memory = MAP_BYTES // (4 * first.layers * first.heads)
+        if self.options.variant != RELEASED:
+            tokens = max(longest, weights_in_memory // longest)
+            return batches(self.rows, tokens, first.pad_id, first.device)
+        # Inputs are padded: every map is as large as the longest's.
+        size = max(1, weights_in_memory // max(longest, PADDED) ** 2)
         rows = sorted(self.rows, key=len)
-        return [
-            collate(rows[i : i + size], first.pad_id, first.device)
-            for i in range(0, len(rows), size)
-        ]
+        padded_batches = []
+        for start in range(0, len(rows), size):
+            padded_batches.append(collate(rows[start : start + size], first.pad_id, first.device))
+        return padded_batches
 
 
-def _piece(
-    models: Sequence[HeadModel], watching: Sequence[BatchMeasurer], reading: str, batch: Batch
+def _compare_batch(
+    models: Sequence[HeadModel], measurers: Sequence[BatchMeasurer], variant: str, batch: Batch
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """`cosine[model, example, layer, head]` of one batch and what every analysis saw of it."""
-    arrays = {
-        "cosine": torch.stack(
-            [c.cpu() for c in map_cosines(models[0], models[1:], batch, reading)]
-        ).numpy()
-    }
-    for m, watch in enumerate(watching):
-        arrays |= {f"{m}/{key}": array for key, array in watch(batch).items()}
+    """Return `cosine[model, example, layer, head]` of one batch and what every analysis measures,
+    as a unit of work."""
+    cosines = map_cosines(models[0], models[1:], batch, variant)
+    arrays = {"cosine": torch.stack([cosine.cpu() for cosine in cosines]).numpy()}
+    for number, measure in enumerate(measurers):
+        for key, array in measure(batch).items():
+            arrays[f"{number}/{key}"] = array
     return arrays, {}
 
 
-def _names(models: Sequence[HeadModel], given: Sequence[str] | None) -> list[str]:
-    if given is not None:
-        if len(given) != len(models) or len(set(given)) < len(given):
+def _names(models: Sequence[HeadModel], names: Sequence[str] | None) -> list[str]:
+    """Return the names that are given, or the models' own, numbered where they are the same."""
+    if names is not None:
+        if len(names) != len(models) or len(set(names)) < len(names):
             raise ParameterError(
-                f"`names` must be {len(models)} different names; they are {list(given)}."
+                f"`names` must be {len(models)} different names; they are {list(names)}."
             )
-        return list(given)
-    names: list[str] = []
+        return list(names)
+    own_names: list[str] = []
     for model in models:
-        name, number = model.name, 2
-        while name in names:
-            name, number = f"{model.name} ({number})", number + 1
-        names.append(name)
-    return names
+        name = model.name
+        number = 2
+        while name in own_names:
+            name = f"{model.name} ({number})"
+            number += 1
+        own_names.append(name)
+    return own_names
 
 
 def _check_shapes(models: Sequence[HeadModel], names: Sequence[str]) -> None:
-    """Refuse models of other shapes than the first."""
+    """Reject models of other shapes than the first."""
     for model, name in zip(models[1:], names[1:], strict=True):
-        for what in ("layers", "heads"):
-            own, first = getattr(model, what), getattr(models[0], what)
-            if own != first:
+        for dimension in ("layers", "heads"):
+            count = getattr(model, dimension)
+            first_count = getattr(models[0], dimension)
+            if count != first_count:
                 raise ModelError(
-                    f"'{name}' has {own} {what}, but '{names[0]}' has {first}: "
+                    f"'{name}' has {count} {dimension}, but '{names[0]}' has {first_count}: "
                     "only models of the same shape can be compared head by head."
                 )
 
@@ -324,18 +326,21 @@ def _check_shapes(models: Sequence[HeadModel], names: Sequence[str]) -> None:
 def _check_tokens(
     models: Sequence[HeadModel], names: Sequence[str], rows: Sequence[Encoded]
 ) -> None:
-    """Refuse tokenizers that cut the text otherwise than the first."""
+    """Reject tokenizers that split the text in another way than the first."""
     for model, name in zip(models[1:], names[1:], strict=True):
         for row in rows:
-            other = model.encoder.encode(row.example, row.index)
-            if other is None or not np.array_equal(other.ids, row.ids):
+            encoded = model.encoder.encode(row.example, row.index)
+            if encoded is None or not np.array_equal(encoded.ids, row.ids):
                 raise ModelError(
-                    f"'{name}' and '{names[0]}' cut {row.example.where} into different tokens, "
-                    "so their maps cannot be compared; give models with one tokenizer."
+                    f"'{name}' and '{names[0]}' split {row.example.where} into different tokens, "
+                    "so their maps cannot be compared; choose models with one tokenizer."
                 )
 
 
 def _paper(analyses: Sequence[Analysis], name: str) -> dict[str, str]:
-    analysis = next(a for a in analyses if a.name == name)
-    section = {"roles": "Fig 6", "features": "§4.4, Fig 6"}.get(name, analysis.paper.section)
-    return reference("pande2021" if name == "roles" else analysis.paper.key).attributes(section)
+    """Return the attributes of the paper whose figure a group repeats."""
+    if name == "roles":
+        return reference("pande2021").attributes("Fig 6")
+    analysis = next(each for each in analyses if each.name == name)
+    section = "§4.4, Fig 6" if name == "features" else analysis.paper.section
+    return reference(analysis.paper.key).attributes(section)

@@ -1,13 +1,37 @@
 """Patching: what a head carries from one input into another."""
 
-from headwise.experiments.patching.pairs import (
-    BUILTIN,
-    PromptPair,
-    builtin_pairs,
-    read_pairs,
-    usable_pairs,
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headwise.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from headwise.experiments.patching.options import PatchOptions
+    from headwise.experiments.patching.pairs import (
+        BUILTIN,
+        PromptPair,
+        builtin_pairs,
+        read_pairs,
+        usable_pairs,
+    )
+    from headwise.experiments.patching.run import patch, patch_in_job
+
+_PACKAGE = "headwise.experiments.patching"
+__getattr__ = lazy_names(
+    __name__,
+    {
+        f"{_PACKAGE}.options": ("PatchOptions",),
+        f"{_PACKAGE}.pairs": (
+            "BUILTIN",
+            "PromptPair",
+            "builtin_pairs",
+            "read_pairs",
+            "usable_pairs",
+        ),
+        f"{_PACKAGE}.run": ("patch", "patch_in_job"),
+    },
 )
-from headwise.experiments.patching.run import PatchOptions, patch
 
 __all__ = [
     "BUILTIN",
@@ -15,6 +39,7 @@ __all__ = [
     "PromptPair",
     "builtin_pairs",
     "patch",
+    "patch_in_job",
     "read_pairs",
     "usable_pairs",
 ]

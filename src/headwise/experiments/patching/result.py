@@ -20,25 +20,39 @@ from headwise.stats.correlation import correlation
 from headwise.stats.tests import mean_above
 
 HEADS = ("layer", "head")
+BY_HEAD = ("recovered", "lost", "estimate", "ablated")
+BY_POSITION = ("recovered_at", "estimate_at")
 
 
 def patching_dataset(
-    found: Mapping[str, np.ndarray], model: HeadModel, attrs: dict[str, Any]
+    arrays: Mapping[str, np.ndarray], model: HeadModel, attributes: dict[str, Any]
 ) -> xr.Dataset:
-    """All variables and attributes of a patching; see `patch`."""
-    clean, corrupted = found["clean"], found["corrupted"]
+    """Return all variables and attributes of a patching; see `patch`.
+
+    Parameters
+    ----------
+    arrays : mapping
+        `clean`, `corrupted` `[pair]`; changes of d by head `[pair, layer, head]` and by position
+        `[pair, layer, head, offset]`.
+    model : HeadModel
+        The model.
+    attributes : dict
+        Counts and notes; attributes of the result are added.
+    """
+    clean = arrays["clean"]
+    corrupted = arrays["corrupted"]
     gap = clean - corrupted
     variables: dict[str, Any] = {}
-    for name in ("recovered", "lost", "estimate", "ablated", "recovered_at", "estimate_at"):
-        if name not in found:
-            continue
-        values = found[name]
-        dims = HEADS if values.ndim == 3 else (*HEADS, "offset")
-        variables |= _shares(name, values, gap, dims)
-        if values.ndim == 3:
-            p = two_sided_p(values)
-            variables |= {f"{name}_p": (HEADS, p), f"{name}_p_adjusted": (HEADS, holm(p))}
-    attrs |= {
+    for name in BY_HEAD:
+        if name in arrays:
+            variables |= _share_variables(name, arrays[name], gap, HEADS)
+            p = two_sided_p(arrays[name])
+            variables[f"{name}_p"] = (HEADS, p)
+            variables[f"{name}_p_adjusted"] = (HEADS, holm(p))
+    for name in BY_POSITION:
+        if name in arrays:
+            variables |= _share_variables(name, arrays[name], gap, (*HEADS, "offset"))
+    attributes |= {
         "title": "Patching: what a head carries from one input into another",
         "paper": reference("wang2022").short,
         "citation": reference("wang2022").citation,
@@ -47,21 +61,20 @@ def patching_dataset(
         "clean_right": float((clean > 0).mean()),
         "corrupted_right": float((corrupted < 0).mean()),
     }
-    if "recovered" in found:
-        exact, first = (variables[name].values.ravel() for name in ("recovered", "estimate"))
+    if "recovered" in arrays:
+        exact = variables["recovered"].values.ravel()
+        estimate = variables["estimate"].values.ravel()
         for method in ("pearson", "spearman"):
-            r = correlation(exact, first, method)
-            attrs |= {
-                method: float(r.r),
-                f"{method}_low": float(r.low),
-                f"{method}_high": float(r.high),
-            }
+            agreement = correlation(exact, estimate, method)
+            attributes[method] = float(agreement.r)
+            attributes[f"{method}_low"] = float(agreement.low)
+            attributes[f"{method}_high"] = float(agreement.high)
     coords: dict[str, Any] = {"layer": np.arange(model.layers), "head": np.arange(model.heads)}
     if model.kv_groups != tuple(range(model.heads)):
         coords["kv_group"] = ("head", np.array(model.kv_groups))
-    if "estimate_at" in found:
-        coords["offset"] = -np.arange(found["estimate_at"].shape[-1])
-    return xr.Dataset(variables, coords, attrs)
+    if "estimate_at" in arrays:
+        coords["offset"] = -np.arange(arrays["estimate_at"].shape[-1])
+    return xr.Dataset(variables, coords, attributes)
 
 
 def two_sided_p(values: np.ndarray) -> np.ndarray:
@@ -72,62 +85,68 @@ def two_sided_p(values: np.ndarray) -> np.ndarray:
     """
     if len(values) < MIN_EXAMPLES:
         return np.full(values.shape[1:], np.nan)
-    p = np.minimum(1.0, 2 * np.minimum(mean_above(values), mean_above(-values)))
+    one_sided = np.minimum(mean_above(values), mean_above(-values))
+    p = np.minimum(1.0, 2 * one_sided)
     return np.where(np.isnan(values).any(0), np.nan, p)
 
 
-def _shares(
+def _share_variables(
     name: str, values: np.ndarray, gap: np.ndarray, dims: tuple[str, ...]
 ) -> dict[str, xr.Variable]:
-    """Totals over pairs as shares of the total gap; pairs without such a position are left out."""
+    """Return totals over pairs as shares of the total gap; pairs without such a position are left
+    out."""
     ratios = Ratios(*values.shape[1:])
     present = ~np.isnan(values)
-    # The sign of a total gap that goes the wrong way is kept: then no share is meant, and the
+    # The sign of a total gap that goes the wrong way is kept: then a share means nothing, and the
     # summary says so.
     sign = 1.0 if gap.sum() >= 0 else -1.0
-    weight = np.broadcast_to(sign * gap.reshape(-1, *(1,) * (values.ndim - 1)), values.shape)
-    # A ratio of totals takes weights above zero only; a pair whose own gap goes the other way still
-    # counts in both.
+    gap_column = gap.reshape(-1, *(1,) * (values.ndim - 1))
+    weight = np.broadcast_to(sign * gap_column, values.shape)
+    # `Ratios.add` takes weights above zero only; a pair whose own gap goes the other way still
+    # counts in both totals, so the sums are added here.
     total = np.where(present, weight, 0.0)
-    ratios.parts["y"] += torch.as_tensor(np.where(present, sign * values, 0.0).sum(0))
-    ratios.parts["yy"] += torch.as_tensor(np.where(present, values**2, 0.0).sum(0))
-    ratios.parts["yw"] += torch.as_tensor(np.where(present, sign * values * total, 0.0).sum(0))
-    ratios.parts["w"] += torch.as_tensor(total.sum(0))
-    ratios.parts["ww"] += torch.as_tensor((total**2).sum(0))
-    ratios.parts["count"] += torch.as_tensor(present.sum(0).astype(float))
+    sums = {
+        "y": np.where(present, sign * values, 0.0).sum(0),
+        "yy": np.where(present, values**2, 0.0).sum(0),
+        "yw": np.where(present, sign * values * total, 0.0).sum(0),
+        "w": total.sum(0),
+        "ww": (total**2).sum(0),
+        "count": present.sum(0).astype(float),
+    }
+    for part, value in sums.items():
+        ratios.parts[part] += torch.as_tensor(value)
     return mean_variables(name, dims, ratios, units="share of the difference of logits")
 
 
-def carriers(found: Mapping[str, np.ndarray], count: int) -> list[tuple[int, int]]:
-    """The heads that bring back most, exactly or, without that, to first order: (layer, head), the
-    first first."""
-    values = found[_first(found)].sum(0)
-    values = values * np.sign((found["clean"] - found["corrupted"]).sum() or 1.0)
-    return [
-        divmod(int(i), values.shape[1])
-        for i in np.argsort(-values, axis=None, kind="stable")[:count]
-    ]
+def strongest_heads(arrays: Mapping[str, np.ndarray], count: int) -> list[tuple[int, int]]:
+    """Return the heads that bring back most as (layer, head), the strongest first."""
+    totals = arrays[_ranking_variable(arrays)].sum(0)
+    # Where the total gap goes the wrong way, most is brought back by the lowest total.
+    totals = totals * np.sign((arrays["clean"] - arrays["corrupted"]).sum() or 1.0)
+    order = np.argsort(-totals, axis=None, kind="stable")[:count]
+    return [divmod(int(number), totals.shape[1]) for number in order]
 
 
-def ablated_heads(dataset: xr.Dataset) -> list[str]:
-    """The heads that were zeroed, in the order of what they bring back, with the share lost and
-    corrected p."""
-    return _ranked(dataset, "ablated")
+def describe_ablated_heads(dataset: xr.Dataset) -> list[str]:
+    """Return the heads that were zeroed, in the order of what they bring back, each with the share
+    lost and the corrected p-value."""
+    return _describe_heads(dataset, "ablated")
 
 
-def best_heads(dataset: xr.Dataset, count: int = 5) -> list[str]:
-    """The heads that bring back most, with share and corrected p."""
-    return _ranked(dataset, _first(dataset))[:count]
+def describe_best_heads(dataset: xr.Dataset, count: int = 5) -> list[str]:
+    """Return the heads that bring back most, each with its share and corrected p-value."""
+    return _describe_heads(dataset, _ranking_variable(dataset))[:count]
 
 
-def _first(found: Mapping[Any, Any]) -> str:
-    """What heads are ranked by: what they bring back exactly, or, without that, to first order."""
-    return "recovered" if "recovered" in found else "estimate"
+def _ranking_variable(names: Mapping[Any, Any]) -> str:
+    """Return what heads are ranked by: the exact share where it is known, else the estimate."""
+    return "recovered" if "recovered" in names else "estimate"
 
 
-def _ranked(dataset: xr.Dataset, name: str) -> list[str]:
-    values, p = dataset[name].values, dataset[f"{name}_p_adjusted"].values
-    order = np.argsort(-dataset[_first(dataset)].values, axis=None, kind="stable")
+def _describe_heads(dataset: xr.Dataset, name: str) -> list[str]:
+    values = dataset[name].values
+    p = dataset[f"{name}_p_adjusted"].values
+    order = np.argsort(-dataset[_ranking_variable(dataset)].values, axis=None, kind="stable")
     lines = []
     for number in order:
         place = divmod(int(number), values.shape[1])

@@ -1,5 +1,4 @@
-"""Patching every head from a clean run into a corrupted one and back, exactly and to first
-order."""
+"""Patch every head from a clean run into a corrupted one and back, exactly and to first order."""
 
 from __future__ import annotations
 
@@ -15,20 +14,26 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.core.checks import at_least
+from headwise.atlas import Atlas
 from headwise.core.errors import ModelError
+from headwise.core.options import part_of, takes_options
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.scored_models import HeadOutputCollector
+from headwise.experiments.patching.options import PatchOptions
 from headwise.experiments.patching.pairs import (
+    BUILTIN,
     EncodedPair,
     PromptPair,
     distinct_pairs,
     encode_pairs,
+    read_pairs,
+    usable_pairs,
 )
-from headwise.experiments.patching.result import carriers, patching_dataset
+from headwise.experiments.patching.result import patching_dataset, strongest_heads
 from headwise.models import HeadModel
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.interventions import Intervention, Patch
+from headwise.models.options import ModelOptions
 from headwise.models.session import Session
 from headwise.run.job import Job, Progress, no_progress, software_versions
 from headwise.text.encode import Batch, collate
@@ -36,61 +41,37 @@ from headwise.text.encode import Batch, collate
 TOLERANCE = 1e-5
 
 
-@dataclass(frozen=True, slots=True)
-class PatchOptions:
-    """What is patched.
-
-    Parameters
-    ----------
-    exact : bool, default True
-        Every head by a run of its own, both ways; otherwise the first-order estimate alone.
-    positions : int, default 0
-        So many positions, counted from the last, are also patched one at a time (clean into
-        corrupted).
-    ablate : int, default 10
-        So many of the heads that bring back most are also zeroed, one at a time, in the clean run.
-    batch : int, default 16
-        Pairs that go through the model at once.
-    share : bool, default True
-        Run the layers below a patch once only, where the model allows it.
-    """
-
-    exact: bool = True
-    positions: int = 0
-    ablate: int = 10
-    batch: int = 16
-    share: bool = True
-
-    def __post_init__(self) -> None:
-        at_least("positions", self.positions, 0)
-        at_least("ablate", self.ablate, 0)
-        at_least("batch", self.batch, 1)
-
-
+@takes_options(PatchOptions)
 def patch(
-    model: HeadModel,
-    pairs: Sequence[PromptPair],
-    options: PatchOptions = PatchOptions(),  # noqa: B008  (frozen)
+    model: HeadModel | str | Path | None,
+    pairs: str | Path | Sequence[PromptPair] = "agreement",
     *,
-    strict: bool = True,
-    folder: Job | str | Path | None = None,
+    strict: bool | None = None,
+    out: str | Path | None = None,
     overwrite: bool = False,
-    report: Progress = no_progress,
+    progress: Progress = no_progress,
+    options: PatchOptions,
 ) -> xr.Dataset:
-    """What each head carries from a clean input into a corrupted one.
+    """Measure what each head carries from a clean input into a corrupted one (Wang et al. 2022).
 
     Parameters
     ----------
-    model : HeadModel
-        A causal language model.
-    pairs : sequence of PromptPair
-        From `read_pairs`, `builtin_pairs`, or your own.
-    options : PatchOptions, optional
-        What is patched.
-    strict : bool, default True
-        Refuse a pair that cannot be used; otherwise it is left out and counted.
-    folder, overwrite, report
-        Where finished batches are kept, whether to start anew, and who is told how far it is.
+    model : HeadModel, str or Path
+        A causal language model: a hub name, a folder or an open model.
+    pairs : str, Path or sequence of PromptPair, default "agreement"
+        A built-in set (`agreement`, `names`), a .jsonl file with `clean`, `corrupted`, `answer` and
+        `wrong` in each row, or pairs. A pair that occurs several times counts once.
+    strict : bool, optional
+        Raise for a pair that cannot be used, instead of leaving it out; default: for all but
+        built-in pairs.
+    out : str or Path, optional
+        A NetCDF file for the result. An interrupted call with `out` resumes: repeat it.
+    overwrite : bool, default False
+        Replace an existing file.
+    progress : callable, optional
+        Called as `progress(what, done, total)`.
+    options : PatchOptions
+        Each option is also a keyword.
 
     Returns
     -------
@@ -98,117 +79,171 @@ def patch(
         With `d` the logit of the answer less that of the wrong answer at the last token:
         `recovered[layer, head]`, the share of `d(clean) − d(corrupted)` that comes back when the
         head's output in the corrupted run is replaced by the clean one (totals over pairs, with
-        `_n` and 95 % interval); `lost`, the share that goes the other way round; `_p`,
+        `_n` and 95 % interval); `lost`, the share that is lost the other way round; `_p`,
         `_p_adjusted`: two-sided over pairs, corrected over heads (Holm), NaN for fewer than 30
-        different pairs; `estimate`: `recovered` to
-        first order, from two runs and one gradient; `ablated`: the share that is lost when the head
-        is zeroed in the clean run, for the heads that bring back most, NaN for all others;
-        `recovered_at`, `estimate_at[layer, head, offset]` by position. Attributes: `clean`,
-        `corrupted` (mean d), `clean_right`, `corrupted_right` (share of pairs whose d says so),
-        `pearson`, `spearman` of estimate and exact over heads.
+        different pairs; `estimate`: `recovered` to first order, from two runs and one gradient;
+        `ablated`: the share that is lost when the head is zeroed in the clean run, for the heads
+        that bring back most, NaN for all others; `recovered_at`, `estimate_at[layer, head,
+        offset]` by position. Attributes: `clean`, `corrupted` (mean d), `clean_right`,
+        `corrupted_right` (share of pairs with the expected sign of d), `pearson`, `spearman` of
+        estimate and exact over heads.
     """
+    if out is None:
+        with Job.in_folder(None, progress=progress) as job:
+            return patch_in_job(job, model, pairs, options, strict)["patching"]
+    with Job.for_file(Path(out), overwrite=overwrite, progress=progress) as job:
+        result = patch_in_job(job, model, pairs, options, strict)
+        job.write(result.to_bytes())
+        job.finish()
+    return result["patching"]
+
+
+def patch_in_job(
+    job: Job,
+    model: HeadModel | str | Path | None,
+    pairs: str | Path | Sequence[PromptPair],
+    options: PatchOptions,
+    strict: bool | None = None,
+) -> Atlas:
+    """Open a model and pairs, and patch within a job; see `patch`."""
+    if not isinstance(model, HeadModel):
+        model = part_of(options, ModelOptions).open(model)
     if model.lm_kind != "causal":
         raise ModelError(
-            f"'{model.name}' has no head that predicts the next token, so there is no answer to patch for."
+            f"'{model.name}' has no head that predicts the next token, so there is no answer to "
+            "patch for; name a decoder."
         )
-    distinct = distinct_pairs(pairs)
-    n_duplicates = len(pairs) - len(distinct)
-    rows, left_out = encode_pairs(model, distinct, strict)
-    groups = _grouped(rows, options.batch)
-    identity = {
-        "model": model.identity(),
-        "pairs": [asdict(pair) for pair in distinct],
-        "options": asdict(options),
-    }
-    with (
-        Job.opened(folder, overwrite=overwrite, progress=report) as job,
-        model.evaluating(),
-    ):
-        job.begin(identity)
-        share, note = options.share and Prefix.serves(model.sites), ""
-        if share and not PatchRunner(model, groups[0], share).shares():
-            share, note = (
-                False,
-                f"The layers of {model.name} pass on more than their outputs: whole runs were made.",
-            )
-        parts = list(job.each("pairs", PairsJob(model, options, share, job.progress), groups))
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        if options.ablate:
-            ablate_group = partial(_ablated, model, share, carriers(joined, options.ablate))
-            lost = job.each("ablated", ablate_group, groups)
-            joined["ablated"] = np.concatenate([part["ablated"] for part in lost])
-    attrs = {
-        "pairs": len(rows),
-        "left_out_pairs": left_out,
-        "duplicate_pairs": n_duplicates,
-        "note": note,
-    }
-    return patching_dataset(joined, model, attrs)
-
-
-def provenance(
-    model: HeadModel, pairs: Sequence[PromptPair], options: PatchOptions
-) -> dict[str, Any]:
-    """What a patching was made from, as an atlas keeps it."""
-    return {
+    is_builtin = isinstance(pairs, str) and pairs in BUILTIN
+    if strict is None:
+        strict = not is_builtin
+    if is_builtin:
+        chosen = usable_pairs(model, str(pairs), options.limit, options.seed)
+    elif isinstance(pairs, str | Path):
+        chosen = read_pairs(pairs)[: options.limit]
+    else:
+        chosen = list(pairs)
+    dataset = _patching(job, model, chosen, options, strict)
+    provenance = {
         **software_versions(),
         "model": model.identity(),
-        "corpus": {"examples": len(pairs)},
-        "patching": asdict(options),
+        "corpus": {"examples": len(chosen)},
+        "patching": options.measured(),
     }
+    return Atlas({"patching": dataset}, provenance)
 
 
-def _grouped(rows: list[EncodedPair], size: int) -> list[list[EncodedPair]]:
-    """Pairs of the same length together: then positions from the end are positions."""
-    ordered = sorted(rows, key=lambda row: (len(row.clean), row.clean.index))
+def _patching(
+    job: Job,
+    model: HeadModel,
+    pairs: Sequence[PromptPair],
+    options: PatchOptions,
+    strict: bool,
+) -> xr.Dataset:
+    distinct = distinct_pairs(pairs)
+    encoded, n_left_out = encode_pairs(model, distinct, strict)
+    groups = _group_by_length(encoded, options.batch)
+    job.begin(
+        {
+            "model": model.identity(),
+            "pairs": [asdict(pair) for pair in distinct],
+            "options": options.measured(),
+        }
+    )
+    note = ""
+    with model.evaluating():
+        share = options.share and Prefix.serves(model.sites)
+        if share and not PatchRunner(model, groups[0], share).shares():
+            share = False
+            note = (
+                f"The layers of {model.name} pass on more than their outputs: whole runs were made."
+            )
+        measure_group = PatchGroup(model, options, share, job.progress)
+        parts = list(job.each("pairs", measure_group, groups))
+        arrays = {}
+        for name in parts[0]:
+            arrays[name] = np.concatenate([part[name] for part in parts])
+        if options.ablate:
+            heads = strongest_heads(arrays, options.ablate)
+            zero_heads = partial(_zero_heads, model, share, heads)
+            losses = [part["ablated"] for part in job.each("ablated", zero_heads, groups)]
+            arrays["ablated"] = np.concatenate(losses)
+    attributes = {
+        "pairs": len(encoded),
+        "left_out_pairs": n_left_out,
+        "duplicate_pairs": len(pairs) - len(distinct),
+        "note": note,
+    }
+    return patching_dataset(arrays, model, attributes)
+
+
+def _group_by_length(pairs: list[EncodedPair], size: int) -> list[list[EncodedPair]]:
+    """Return groups of pairs of the same length: then positions from the end are positions."""
+    ordered = sorted(pairs, key=lambda pair: (len(pair.clean), pair.clean.index))
     groups: list[list[EncodedPair]] = []
-    for row in ordered:
-        if groups and len(groups[-1]) < size and len(groups[-1][0].clean) == len(row.clean):
-            groups[-1].append(row)
+    for pair in ordered:
+        fits = False
+        if groups:
+            last_group = groups[-1]
+            same_length = len(last_group[0].clean) == len(pair.clean)
+            fits = same_length and len(last_group) < size
+        if fits:
+            groups[-1].append(pair)
         else:
-            groups.append([row])
+            groups.append([pair])
     return groups
 
 
 class PatchRunner:
-    """Runs a group of pairs, clean and corrupted, with heads of the one put into the other."""
+    """Runs a group of pairs, clean and corrupted, with heads of one run put into the other.
+
+    Parameters
+    ----------
+    model : HeadModel
+        A causal language model.
+    group : sequence of EncodedPair
+        Pairs of the same length.
+    share : bool
+        Whether the layers below a patch are run only once.
+
+    Attributes
+    ----------
+    difference : dict of str to Tensor
+        d of the `clean` and the `corrupted` run, `[pair]`.
+    outputs : dict of str to list of Tensor
+        The head outputs of both runs, `[pair, head, token, d_head]` of each layer.
+    """
 
     def __init__(self, model: HeadModel, group: Sequence[EncodedPair], share: bool) -> None:
-        self.model, self.share = model, share
+        self.model = model
+        self.share = share
         self.batches = {
-            name: collate([getattr(row, name) for row in group], model.pad_id, model.device)
-            for name in ("clean", "corrupted")
+            "clean": collate([pair.clean for pair in group], model.pad_id, model.device),
+            "corrupted": collate([pair.corrupted for pair in group], model.pad_id, model.device),
         }
-        self.answer, self.wrong = (
-            torch.tensor([getattr(row, name) for row in group], device=model.device)
-            for name in ("answer", "wrong")
-        )
+        self.answer = torch.tensor([pair.answer for pair in group], device=model.device)
+        self.wrong = torch.tensor([pair.wrong for pair in group], device=model.device)
         self._prefix: dict[str, Prefix] = {}
         self.outputs: dict[str, list[Tensor]] = {}
         self.difference: dict[str, Tensor] = {}
         with torch.no_grad():
             for name, batch in self.batches.items():
-                watcher, prefix = HeadOutputCollector(), Prefix(model)
+                watcher = HeadOutputCollector()
+                prefix = Prefix(model)
+                session = Session(model.sites, batch.attention_mask, watcher)
                 with ExitStack() as stack:
                     if share:
                         stack.enter_context(prefix.recording())
-                    self.difference[name] = self._run(
-                        batch, Session(model.sites, batch.attention_mask, watcher)
-                    )
+                    self.difference[name] = self._run(batch, session)
                 self.outputs[name] = [watcher.outputs[layer] for layer in range(model.layers)]
                 self._prefix[name] = prefix
 
     def _run(self, batch: Batch, session: Session) -> Tensor:
-        """d: the logit of the answer less that of the wrong one, at the last token."""
+        """Return d: the logit of the answer less that of the wrong one, at the last token."""
         with session.running():
             output = self.model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
-        last = output.logits[
-            torch.arange(len(batch), device=batch.device), batch.lengths - 1
-        ].float()
-        picked: Tensor = last.gather(-1, self.answer[:, None]) - last.gather(
-            -1, self.wrong[:, None]
-        )
-        return picked[:, 0]
+        pairs = torch.arange(len(batch), device=batch.device)
+        last_logits: Tensor = output.logits[pairs, batch.lengths - 1].float()
+        return last_logits[pairs, self.answer] - last_logits[pairs, self.wrong]
 
     def patched(
         self,
@@ -218,141 +253,165 @@ class PatchRunner:
         position: int | None = None,
         share: bool | None = None,
     ) -> Tensor:
-        """d of the run `into` with one head's output from the other run, at all positions or at one
-        from the end."""
+        """Return d of the run `into` with one head's output from the other run, at all positions or
+        at one, counted from the end."""
         source = "clean" if into == "corrupted" else "corrupted"
-        given = self.outputs[source][layer][:, head]
+        output = self.outputs[source][layer][:, head]
         if position is not None:
-            whole = self.outputs[into][layer][:, head].clone()
-            whole[:, -1 - position] = given[:, -1 - position]
-            given = whole
-        return self.disturbed(
-            into, layer, head, Patch(output=given), self.share if share is None else share
-        )
+            other_positions = self.outputs[into][layer][:, head].clone()
+            other_positions[:, -1 - position] = output[:, -1 - position]
+            output = other_positions
+        if share is None:
+            share = self.share
+        return self.intervened(into, layer, head, Patch(output=output), share)
 
     def zeroed(self, layer: int, head: int) -> Tensor:
-        """d of the clean run with one head's output zero."""
-        return self.disturbed("clean", layer, head, "zero", self.share)
+        """Return d of the clean run with one head zero-ablated."""
+        return self.intervened("clean", layer, head, "zero", self.share)
 
     @torch.no_grad()
-    def disturbed(self, name: str, layer: int, head: int, how: Intervention, share: bool) -> Tensor:
-        """d of a run with something done to one head."""
+    def intervened(
+        self, name: str, layer: int, head: int, intervention: Intervention, share: bool
+    ) -> Tensor:
+        """Return d of a run with an intervention on one head."""
         batch = self.batches[name]
-        session = Session(self.model.sites, batch.attention_mask, None, {layer: {head: how}})
+        plan = {layer: {head: intervention}}
+        session = Session(self.model.sites, batch.attention_mask, None, plan)
         with ExitStack() as stack:
             if share:
                 stack.enter_context(self._prefix[name].skipping(layer, session))
             return self._run(batch, session)
 
     def shares(self) -> bool:
-        """Whether runs that share lower layers give what whole runs give, at the first, middle and
-        last layer."""
-        layers = self.model.layers
-        for layer in {0, layers // 2, layers - 1}:
-            shared, whole = (
-                self.patched("corrupted", layer, 0, share=share) for share in (True, False)
-            )
-            if not float((shared - whole).abs().max()) <= TOLERANCE * max(
-                1.0, float(whole.abs().max())
-            ):
+        """Return whether runs that share lower layers give what whole runs give, at the first,
+        middle and last layer."""
+        n_layers = self.model.layers
+        for layer in {0, n_layers // 2, n_layers - 1}:
+            shared = self.patched("corrupted", layer, 0, share=True)
+            whole = self.patched("corrupted", layer, 0, share=False)
+            scale = max(1.0, float(whole.abs().max()))
+            if not float((shared - whole).abs().max()) <= TOLERANCE * scale:
                 return False
         return True
 
     def estimate(self) -> Tensor:
-        """To first order, what `patched` would add to d of the corrupted run, `[pair, layer, head,
-        token]`."""
-        batch, watcher = self.batches["corrupted"], HeadOutputCollector()
+        """Return to first order what `patched` would add to d of the corrupted run, `[pair, layer,
+        head, token]`: the gradient of d by a head's output, times the change of that output."""
+        batch = self.batches["corrupted"]
+        watcher = HeadOutputCollector()
         embeddings = self.model.module.get_input_embeddings()
+        # The weights take no gradient here: the graph has to begin at the embeddings.
         hook = embeddings.register_forward_hook(
             only_in_this_thread(lambda module, args, output: output.requires_grad_())
         )
         try:
             with torch.enable_grad():
-                difference = self._run(
-                    batch, Session(self.model.sites, batch.attention_mask, watcher)
-                )
+                session = Session(self.model.sites, batch.attention_mask, watcher)
+                difference = self._run(batch, session)
             outputs = [watcher.outputs[layer] for layer in range(self.model.layers)]
             gradients = torch.autograd.grad(difference.sum(), outputs)
         except RuntimeError as error:
             raise ModelError(
-                f"The gradient of {self.model.name} cannot be taken at its heads' outputs; open it in float32."
+                f"The gradient of {self.model.name} cannot be taken at its heads' outputs; open it "
+                "in float32.",
+                option="dtype float32",
             ) from error
         finally:
             hook.remove()
-        moved = [
-            (gradient * (clean - own.detach())).sum(-1)
-            for gradient, clean, own in zip(gradients, self.outputs["clean"], outputs, strict=True)
-        ]
-        return torch.stack(moved, 1).detach()
+        estimates = []
+        for layer, gradient in enumerate(gradients):
+            change = self.outputs["clean"][layer] - outputs[layer].detach()
+            estimates.append((gradient * change).sum(-1))
+        return torch.stack(estimates, 1).detach()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PairsJob:
-    """Patches a group of pairs, as a piece; who is told how far it is stays where it is when the
-    job travels."""
+class PatchGroup:
+    """Patches a group of pairs, as a unit of work. A worker gets it without the progress."""
 
     model: HeadModel
     options: PatchOptions
     share: bool
-    report: Progress = no_progress
+    progress: Progress = no_progress
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PairsJob, (self.model, self.options, self.share)
+        return PatchGroup, (self.model, self.options, self.share)
 
     def __call__(
         self, group: Sequence[EncodedPair]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         with self.model.evaluating():
-            return _piece(PatchRunner(self.model, group, self.share), self.options, self.report)
+            runner = PatchRunner(self.model, group, self.share)
+            tensors = self._measure(runner)
+        arrays = {}
+        for name, values in tensors.items():
+            arrays[name] = values.detach().double().cpu().numpy()
+        return arrays, {}
 
+    def _measure(self, runner: PatchRunner) -> dict[str, Tensor]:
+        estimate = runner.estimate()
+        tensors = {
+            "clean": runner.difference["clean"],
+            "corrupted": runner.difference["corrupted"],
+            "estimate": estimate.sum(-1),
+        }
+        if self.options.exact:
+            tensors["recovered"], tensors["lost"] = self._exact(runner)
+        if self.options.positions:
+            n_tokens = runner.batches["clean"].ids.shape[1]
+            n_positions = min(self.options.positions, n_tokens)
+            tensors["estimate_at"] = self._empty_by_position(runner)
+            last_first = estimate[..., -n_positions:].flip(-1)
+            tensors["estimate_at"][..., :n_positions] = last_first.cpu()
+            if self.options.exact:
+                tensors["recovered_at"] = self._exact_by_position(runner, n_positions)
+        return tensors
 
-def _piece(
-    runner: PatchRunner, options: PatchOptions, report: Progress
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    model, corrupted = runner.model, runner.difference["corrupted"]
-    pairs, tokens = len(runner.answer), runner.batches["clean"].ids.shape[1]
-    estimate = runner.estimate()
-    found = {
-        "clean": runner.difference["clean"],
-        "corrupted": corrupted,
-        "estimate": estimate.sum(-1),
-    }
-    shape = (pairs, model.layers, model.heads)
-    if options.exact:
-        found["recovered"], found["lost"] = torch.zeros(shape), torch.zeros(shape)
+    def _exact(self, runner: PatchRunner) -> tuple[Tensor, Tensor]:
+        """Return what each head brings back and what is lost without it, `[pair, layer, head]`."""
+        clean = runner.difference["clean"]
+        corrupted = runner.difference["corrupted"]
+        model = self.model
+        recovered = torch.zeros(len(clean), model.layers, model.heads)
+        lost = torch.zeros(len(clean), model.layers, model.heads)
         for layer in range(model.layers):
             for head in range(model.heads):
-                found["recovered"][:, layer, head] = (
-                    runner.patched("corrupted", layer, head) - corrupted
-                ).cpu()
-                back = runner.patched("clean", layer, head)
-                found["lost"][:, layer, head] = (runner.difference["clean"] - back).cpu()
-            report("layers", layer + 1, model.layers)
-    if options.positions:
-        kept = min(options.positions, tokens)
-        found["estimate_at"] = torch.full((*shape, options.positions), torch.nan)
-        found["estimate_at"][..., :kept] = estimate[..., -kept:].flip(-1).cpu()
-        if options.exact:
-            exact = torch.full((*shape, options.positions), torch.nan)
-            for layer in range(model.layers):
-                for head in range(model.heads):
-                    for position in range(kept):
-                        moved = runner.patched("corrupted", layer, head, position) - corrupted
-                        exact[:, layer, head, position] = moved.cpu()
-                report("positions", layer + 1, model.layers)
-            found["recovered_at"] = exact
-    return {name: value.detach().double().cpu().numpy() for name, value in found.items()}, {}
+                with_clean = runner.patched("corrupted", layer, head)
+                recovered[:, layer, head] = (with_clean - corrupted).cpu()
+                with_corrupted = runner.patched("clean", layer, head)
+                lost[:, layer, head] = (clean - with_corrupted).cpu()
+            self.progress("layers", layer + 1, model.layers)
+        return recovered, lost
+
+    def _exact_by_position(self, runner: PatchRunner, n_positions: int) -> Tensor:
+        corrupted = runner.difference["corrupted"]
+        recovered = self._empty_by_position(runner)
+        for layer in range(self.model.layers):
+            for head in range(self.model.heads):
+                for position in range(n_positions):
+                    with_clean = runner.patched("corrupted", layer, head, position)
+                    recovered[:, layer, head, position] = (with_clean - corrupted).cpu()
+            self.progress("positions", layer + 1, self.model.layers)
+        return recovered
+
+    def _empty_by_position(self, runner: PatchRunner) -> Tensor:
+        """Return `[pair, layer, head, position]`, NaN where an input has no such position."""
+        n_pairs = len(runner.answer)
+        shape = (n_pairs, self.model.layers, self.model.heads, self.options.positions)
+        return torch.full(shape, torch.nan)
 
 
-def _ablated(
-    model: HeadModel, share: bool, best: Sequence[tuple[int, int]], group: Sequence[EncodedPair]
+def _zero_heads(
+    model: HeadModel,
+    share: bool,
+    heads: Sequence[tuple[int, int]],
+    group: Sequence[EncodedPair],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """What zeroing each of these heads takes from d of the clean run, NaN for all others."""
+    """Return what zeroing each of these heads takes from d of the clean run, NaN for all others."""
     lost = torch.full((len(group), model.layers, model.heads), torch.nan, dtype=torch.float64)
     with model.evaluating():
         runner = PatchRunner(model, group, share)
-        for layer, head in best:
-            lost[:, layer, head] = (
-                (runner.difference["clean"] - runner.zeroed(layer, head)).double().cpu()
-            )
+        clean = runner.difference["clean"]
+        for layer, head in heads:
+            lost[:, layer, head] = (clean - runner.zeroed(layer, head)).double().cpu()
     return {"ablated": lost.numpy()}, {}

@@ -1,0 +1,80 @@
+"""The options of `compare`; this module imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headwise.core.options import option
+from headwise.models.options import ModelOptions
+
+ANALYSES = ("surface", "roles", "features")
+CORRECTION_NAMES = ("holm", "benjamini_hochberg", "none")
+PAPER_EXAMPLES = 1000  # as many as Kovaleva et al. took
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas between; none for `none`.
+
+    >>> parse_names("surface, roles"), parse_names("none")
+    (('surface', 'roles'), ())
+    """
+    if text.strip() == "none":
+        return ()
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _same_for_all_parts(count: int) -> tuple[int, int, int]:
+    return (count, count, count)
+
+
+@dataclass(frozen=True)
+class ComparisonOptions(ModelOptions):
+    """The options of `compare`: what is compared, and how."""
+
+    analyses: Sequence[Any] = option(
+        ANALYSES,
+        cli_type=str | None,
+        parse=parse_names,
+        help="Analyses whose means by example are compared beside the maps, with commas between "
+        "(default: surface,roles,features); `none` for nothing. Those that do not apply to the "
+        "corpus are left out and named in the provenance.",
+    )
+    names: Sequence[str] | None = option(
+        None,
+        cli_type=str | None,
+        parse=parse_names,
+        help="Names of the models, with commas between; default: their own.",
+    )
+    probing: Any = option(
+        None,
+        cli_type=str | None,
+        help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora.",
+    )
+    probing_limits: tuple[int | None, int | None, int | None] = option(
+        (None, None, None),
+        flag="--probing-limit",
+        cli_type=int | None,
+        parse=_same_for_all_parts,
+        min=1,
+        help="Use at most this many training, validation and test examples of a probing task.",
+    )
+    limit: int | None = option(PAPER_EXAMPLES, min=1, help="Use at most this many examples.")
+    correction: str = option(
+        "holm",
+        choices=CORRECTION_NAMES,
+        help="holm, benjamini_hochberg or none, over all heads (and labels) of a variable.",
+    )
+    parser: str | None = option(
+        None, help="A spaCy pipeline (name or folder) that annotates plain text."
+    )
+    variant: str = option(
+        "paper",
+        choices=("paper", "released"),
+        aliases=("--as",),
+        metavar="paper|released",
+        help="Maps and analyses as the papers print them, or as the code released with them "
+        "computes them where it differs.",
+    )
+    seed: int = option(0, min=0, help="For everything random.")

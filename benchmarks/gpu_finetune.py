@@ -104,7 +104,7 @@ def perform(
         chosen = FinetuneOptions(
             device=device, half=half, checkpoints=False, save_models=saved, **options
         )
-        [record] = finetune(model, read_task(task, data=data, limit=limit), folder, chosen)
+        [record] = finetune(model, read_task(task, data=data, limit=limit), folder, options=chosen)
         found = asdict(record)
         if pack:
             trained = Path(folder, record.folder, "model")
@@ -182,7 +182,7 @@ def score_packed(
     """The dev scores of the packed model, to see what packing costs."""
     from headwise.experiments.finetuning import open_classifier
     from headwise.experiments.finetuning.data import encode_rows
-    from headwise.experiments.finetuning.run import MAX_LENGTH
+    from headwise.experiments.finetuning.options import MAX_LENGTH
     from headwise.experiments.finetuning.train import predict
     from headwise.text.tasks import read_task, score
 

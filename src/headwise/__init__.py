@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     )
     from headwise.analyses.roles.sieves import sieve
     from headwise.atlas import Atlas
-    from headwise.experiments.probe import probe
     from headwise.experiments.ablation import ablate, prune
     from headwise.experiments.comparison import compare
     from headwise.experiments.finetuning import finetune
     from headwise.experiments.patching import patch
+    from headwise.experiments.probe import probe
     from headwise.models import HeadModel, Mean, Patch, Scale
     from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas

@@ -131,7 +131,7 @@ def _choose_samples(comparison: Comparison, atlas: Atlas) -> list[Sample]:
     for name, model in zip(models_of(atlas), comparison.models, strict=True):
         samples = choose_samples(model, comparison.corpus.corpus, SENTENCES)
         samples_by_model.append([replace(sample, model=name) for sample in samples])
-    ordered = []
+    ordered: list[Sample] = []
     for samples_of_input in zip(*samples_by_model, strict=True):
         ordered += samples_of_input
     return ordered

@@ -54,7 +54,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             folder,
             toy_task(),
             where / "trained",
-            FinetuneOptions(
+            options=FinetuneOptions(
                 seeds=1,
                 epochs=3,
                 batch_size=16,

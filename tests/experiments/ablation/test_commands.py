@@ -128,7 +128,7 @@ def test_prune_takes_heads_from_an_ablation(place: Path, monkeypatch: pytest.Mon
             subject, replace(options, steps=30), **more
         )  # what is learned: test_gates.py
 
-    monkeypatch.setattr("headwise.experiments.ablation.learn_gates", learned)
+    monkeypatch.setattr("headwise.experiments.ablation.pruning.learn_gates", learned)
     run(
         "ablate",
         place / MODEL,

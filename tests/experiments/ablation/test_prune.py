@@ -151,7 +151,7 @@ def test_scores_before_and_after_stand_in_one_table(tmp_path: Path) -> None:
         source,
         task,
         tmp_path / "runs",
-        FinetuneOptions(
+        options=FinetuneOptions(
             seeds=1,
             epochs=2,
             learning_rate=3e-3,

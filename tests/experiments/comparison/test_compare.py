@@ -296,7 +296,7 @@ def test_a_killed_comparison_goes_on_to_the_same_bytes(
     assert resumed.save(tmp_path / "resumed.nc").read_bytes() == undisturbed
     with pytest.raises(OutputError, match="differs in corpus, seed"):  # its eight are drawn
         compare(
-            models, Corpus.from_examples(EXAMPLES), replace(wanted, seed=1), folder=tmp_path / "run"
+            models, Corpus.from_examples(EXAMPLES), options=wanted, seed=1, folder=tmp_path / "run"
         )
 
 

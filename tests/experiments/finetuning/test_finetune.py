@@ -19,7 +19,6 @@ from headwise.core.errors import HeadwiseError, InputError, OutputError, Paramet
 from headwise.experiments.finetuning import (
     RECIPES,
     ClassifierOptions,
-    FinetuneOptions,
     ResultsFile,
     finetune,
     make_classifier,
@@ -29,9 +28,9 @@ from headwise.experiments.finetuning.classifier import OwnClassifier
 from headwise.experiments.finetuning.data import collate_rows, encode_rows, training_order
 from headwise.experiments.finetuning.rank import rank_heads
 from headwise.experiments.finetuning.train import predict
-from headwise.experiments.work import silent
 from headwise.models import HeadModel, loading
 from headwise.models.pooling import HeadPooling
+from headwise.run.job import no_progress
 from headwise.testing.toy import toy_folder, toy_task
 from headwise.text.tasks import read_task
 
@@ -50,12 +49,10 @@ def tune(
     out: Path,
     *,
     overwrite: bool = False,
-    report: Any = silent,
+    report: Any = no_progress,
     **options: Any,
 ) -> Any:
-    return finetune(
-        model, task, out, FinetuneOptions(**options), overwrite=overwrite, report=report
-    )
+    return finetune(model, task, out, **options, overwrite=overwrite, progress=report)
 
 
 @pytest.fixture(scope="module")

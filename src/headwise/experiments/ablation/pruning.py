@@ -283,7 +283,7 @@ def _zero_heads(model: HeadModel, heads: Heads) -> PreTrainedModel:
         for layer, head in heads:
             projection, input_first = projections[layer]
             inputs_of_head = slice(head * model.d_head, (head + 1) * model.d_head)
-            weight = projection.get_parameter("weight")
+            weight: Tensor = projection.get_parameter("weight")
             if not input_first:
                 weight = weight.T
             weight[inputs_of_head] = 0
@@ -362,10 +362,9 @@ def _layout(model: HeadModel, heads: Heads) -> dict[int, list[int]]:
         ranked_groups = sorted(by_group, key=lambda group: (not by_group[group], group))
         layout[layer] = []
         for group in sorted(ranked_groups[:groups_per_layer]):
-            ranked_heads = sorted(
-                members[group], key=lambda head, layer=layer: ((layer, head) in removed, head)
-            )
-            layout[layer] += ranked_heads[:heads_per_group]
+            stay = by_group[group]
+            fillers = [head for head in members[group] if head not in stay]
+            layout[layer] += [*stay, *fillers][:heads_per_group]
         layout[layer].sort()
     return layout
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headwise.core.checks import at_least
 from headwise.core.options import option
 from headwise.models.options import ModelOptions
 
@@ -26,6 +27,7 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def _same_for_all_parts(count: int) -> tuple[int, int, int]:
+    at_least("probing_limits", count, 1)
     return (count, count, count)
 
 
@@ -57,7 +59,6 @@ class ComparisonOptions(ModelOptions):
         flag="--probing-limit",
         cli_type=int | None,
         parse=_same_for_all_parts,
-        min=1,
         help="Use at most this many training, validation and test examples of a probing task.",
     )
     limit: int | None = option(PAPER_EXAMPLES, min=1, help="Use at most this many examples.")

@@ -19,60 +19,70 @@ from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import correct
 
 THIRDS = ("initial", "middle", "final")
-ALPHA = 0.05
+LEVEL = 0.05
 
 
 def third_of(layers: int) -> np.ndarray:
-    """The third each layer belongs to, 0 to 2; what is left over goes to the first thirds.
+    """Return the third each layer belongs to, 0 to 2; what is left over goes to the first thirds.
 
     >>> third_of(7).tolist()
     [0, 0, 0, 1, 1, 2, 2]
     """
-    return np.repeat(np.arange(3), [len(part) for part in np.array_split(np.arange(layers), 3)])
+    sizes = [len(part) for part in np.array_split(np.arange(layers), 3)]
+    return np.repeat(np.arange(3), sizes)
 
 
 def _moments(values: np.ndarray) -> Moments:
-    """Of `values[example, ...]`; NaN is no value."""
-    found = Moments(*values.shape[1:])
-    found.add(torch.from_numpy(values))
-    return found
+    """Return the moments of `values[example, ...]`; NaN is no value."""
+    moments = Moments(*values.shape[1:])
+    moments.add(torch.from_numpy(values))
+    return moments
 
 
 def _with_interval(moments: Moments) -> dict[str, np.ndarray]:
-    """Mean over examples, with count and 95 % interval, by what is put after the variable's
-    name."""
-    found = moments.summary()
-    return {"": found["mean"], "_n": found["n"], "_low": found["low"], "_high": found["high"]}
+    """Return the mean over examples, with count and 95 % interval, by the suffix of the
+    variable."""
+    summary = moments.summary()
+    return {
+        "": summary["mean"],
+        "_n": summary["n"],
+        "_low": summary["low"],
+        "_high": summary["high"],
+    }
 
 
 def paired_means(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
-    """Mean of `second − first` over axis 0 (examples both have a value for), with its 95 % interval
-    and `_p` of a two-sided paired t-test."""
+    """Return the mean of `second − first` over axis 0 (examples both have a value for), with its
+    95 % interval and `_p` of a two-sided paired t-test."""
     difference = second.astype(float) - first.astype(float)
-    found = _moments(difference)
-    one_sided = np.minimum(found.p_above(), _moments(-difference).p_above())
-    return {**_with_interval(found), "_p": np.minimum(1.0, 2 * one_sided)}
+    moments = _moments(difference)
+    one_sided = np.minimum(moments.p_above(), _moments(-difference).p_above())
+    return {**_with_interval(moments), "_p": np.minimum(1.0, 2 * one_sided)}
 
 
 def by_thirds(values: np.ndarray, over: tuple[int, ...]) -> np.ndarray:
-    """`values[model, example, layer, ...]` as `[model, example, third, ...]`: means over the layers
-    of a third, and over the axes `over` after them."""
+    """Return `values[model, example, layer, ...]` as `[model, example, third, ...]`: means over the
+    layers of a third, and over the axes `over` after them."""
     thirds = third_of(values.shape[2])
-    return np.stack([_mean_of(values[:, :, thirds == third], (2, *over)) for third in range(3)], 2)
+    means = []
+    for third in range(3):
+        means.append(_mean_over(values[:, :, thirds == third], (2, *over)))
+    return np.stack(means, 2)
 
 
-def _mean_of(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+def _mean_over(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """Return the mean over axes of what is not NaN; NaN where nothing is."""
     present = ~np.isnan(values)
     count = present.sum(axes)
-    return np.where(
-        count > 0, np.where(present, values, 0.0).sum(axes) / np.maximum(count, 1), np.nan
-    )
+    total = np.where(present, values, 0.0).sum(axes)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
-    """The group `change`: `cosine[layer, head]` of the first two models, and `cosine_to[model,
-    layer, head]` of each model to the first; `cosines[model, example, layer, head]` holds the
-    models after the first."""
+    """Return the group `change`: `cosine[layer, head]` of the first two models, and
+    `cosine_to[model, layer, head]` of each model to the first.
+
+    `cosines[model, example, layer, head]` holds the models after the first."""
     variables: dict[str, Any] = {}
     for suffix, values in _with_interval(_moments(np.moveaxis(cosines, 1, 0))).items():
         variables[f"cosine{suffix}"] = (("layer", "head"), values[0])
@@ -80,141 +90,170 @@ def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
     thirds = np.moveaxis(by_thirds(cosines, (3,)), 1, 0)
     for suffix, values in _with_interval(_moments(thirds)).items():
         variables[f"cosine_third{suffix}"] = (("model", "third"), values)
-    about = {"title": "How far the maps of two models are alike", "examples": cosines.shape[1]}
-    about |= reference("kovaleva2019").attributes("§4.3, Fig 5")
-    compared = {"reference_model": names[0], "compared_model": names[1]}
-    heads = {"layer": np.arange(cosines.shape[2]), "head": np.arange(cosines.shape[3])}
-    return xr.Dataset(
-        variables,
-        coords={**heads, "model": list(names[1:]), "third": list(THIRDS)},
-        attrs={**about, **compared},
-    )
+    coords = {
+        "layer": np.arange(cosines.shape[2]),
+        "head": np.arange(cosines.shape[3]),
+        "model": list(names[1:]),
+        "third": list(THIRDS),
+    }
+    attributes = {
+        "title": "How far the maps of two models are alike",
+        "examples": cosines.shape[1],
+        **reference("kovaleva2019").attributes("§4.3, Fig 5"),
+        "reference_model": names[0],
+        "compared_model": names[1],
+    }
+    return xr.Dataset(variables, coords=coords, attrs=attributes)
 
 
 def difference_dataset(
     analysis: str, measured: Sequence[AnalysisValues], names: Sequence[str], correction: str
 ) -> xr.Dataset:
-    """The group `change_<analysis>`: for each variable `x` kept by example, `x[model, ...]` (mean
-    of each model), `x_change[model, ...]` (against the first) with count, interval, p-value and
-    corrected p-value, and `x_third_change[model, third, ...]`, the mean over the heads of a third
-    of the layers (Pande et al. 2021, Fig 6)."""
-    base = measured[0]
+    """Return the group `change_<analysis>`.
+
+    For each variable `x` that has values by example: `x_mean[model_all, ...]` (mean of each model),
+    `x_change[model, ...]` (against the first) with count, interval, p-value and corrected p-value,
+    and `x_third_change[model, third, ...]`, the mean over the heads of a third of the layers (Pande
+    et al. 2021, Fig 6)."""
+    first = measured[0]
     variables: dict[str, Any] = {}
-
-    def add_differences(name: str, dims: tuple[str, ...], values: np.ndarray) -> None:
-        found = [paired_means(values[0], other) for other in values[1:]]
-        for each in found:
-            each["_p_adjusted"] = correct(each["_p"], correction)
-        for suffix in found[0]:
-            variables[f"{name}_change{suffix}"] = (
-                ("model", *dims),
-                np.stack([each[suffix] for each in found]),
-            )
-
-    for name in base.values:
-        dims = tuple(map(str, base.dataset[name].dims))
+    for name in first.values:
+        dims = tuple(map(str, first.dataset[name].dims))
+        everywhere = all(name in model.values for model in measured)
         # Variables without a head say something of the inputs, not of the model.
-        if "head" not in dims or any(name not in other.values for other in measured):
+        if "head" not in dims or not everywhere:
             continue
-        values = np.stack([other.values[name] for other in measured])
-        variables[f"{name}_mean"] = (("model_all", *dims), _mean_of(values.astype(float), (1,)))
-        add_differences(name, dims, values)
+        values = np.stack([model.values[name] for model in measured])
+        means = _mean_over(values.astype(float), (1,))
+        variables[f"{name}_mean"] = (("model_all", *dims), means)
+        variables |= _difference_variables(name, dims, values, correction)
         if dims[0] == "layer":
-            heads = dims[1] == "head"
-            thirds = by_thirds(values, (3,) if heads else ())
-            add_differences(f"{name}_third", ("third", *dims[2 if heads else 1 :]), thirds)
-    used = {dim for entry in variables.values() for dim in entry[0]}
-    coords: dict[str, Any] = {
-        str(name): values
-        for name, values in base.dataset.coords.items()
-        if set(values.dims) <= used
-    }
-    coords |= {"model": list(names[1:]), "model_all": list(names)}
-    coords |= {"third": list(THIRDS)} if "third" in used else {}
-    attrs = {
+            if dims[1] == "head":
+                thirds = by_thirds(values, (3,))
+                third_dims = ("third", *dims[2:])
+            else:
+                thirds = by_thirds(values, ())
+                third_dims = ("third", *dims[1:])
+            variables |= _difference_variables(f"{name}_third", third_dims, thirds, correction)
+
+    used_dims = set()
+    for dims_of_variable, _ in variables.values():
+        used_dims.update(dims_of_variable)
+    coords: dict[str, Any] = {}
+    for name, values in first.dataset.coords.items():
+        if set(values.dims) <= used_dims:
+            coords[str(name)] = values
+    coords["model"] = list(names[1:])
+    coords["model_all"] = list(names)
+    if "third" in used_dims:
+        coords["third"] = list(THIRDS)
+    for name in variables:
+        coords.pop(name, None)
+    attributes = {
         "title": f"Change of {analysis}",
         "reference_model": names[0],
         "correction": correction,
+        "analysis": analysis,
     }
-    kept = {key: value for key, value in coords.items() if key not in variables}
-    return xr.Dataset(variables, coords=kept, attrs={**attrs, "analysis": analysis})
+    return xr.Dataset(variables, coords=coords, attrs=attributes)
+
+
+def _difference_variables(
+    name: str, dims: tuple[str, ...], values: np.ndarray, correction: str
+) -> dict[str, Any]:
+    """Return `<name>_change[model, ...]` with its tests, from `values[model, example, ...]`."""
+    by_model = []
+    for model_values in values[1:]:
+        difference = paired_means(values[0], model_values)
+        difference["_p_adjusted"] = correct(difference["_p"], correction)
+        by_model.append(difference)
+    variables = {}
+    for suffix in by_model[0]:
+        stacked = np.stack([difference[suffix] for difference in by_model])
+        variables[f"{name}_change{suffix}"] = (("model", *dims), stacked)
+    return variables
 
 
 def words_dataset(
     results: Sequence[Mapping[str, AnalysisValues]], names: Sequence[str], layers: int, heads: int
 ) -> xr.Dataset:
-    """The group `change_words`: what each head of each model does, in a word, from what was
-    measured of all of them (`does`, `kind`, `attention[model_all, layer, head]`; see
-    `headwise.atlas.describe`)."""
-    told = [
-        describe_heads({name: one.dataset for name, one in own.items()}, layers, heads)
-        for own in results
-    ]
+    """Return the group `change_words`: the label of each head of each model.
+
+    `does`, `kind`, `attention[model_all, layer, head]` come from what was measured of all models;
+    see `headwise.atlas.describe`."""
+    tables = []
+    for result in results:
+        datasets = {name: values.dataset for name, values in result.items()}
+        tables.append(describe_heads(datasets, layers, heads))
     shape = (len(names), layers, heads)
-    dims = ("model_all", "layer", "head")
-    kept = {
-        name: (
-            dims,
-            np.array([frame[name].astype(str).to_numpy() for frame in told], dtype=str).reshape(
-                shape
-            ),
-        )
-        for name in ("does", "kind", "attention")
-    }
+    variables = {}
+    for name in ("does", "kind", "attention"):
+        labels = [table[name].astype(str).to_numpy() for table in tables]
+        array = np.array(labels, dtype=str).reshape(shape)
+        variables[name] = (("model_all", "layer", "head"), array)
     coords = {"model_all": list(names), "layer": np.arange(layers), "head": np.arange(heads)}
-    return xr.Dataset(
-        kept, coords, {"title": "What each head does in each model", "reference_model": names[0]}
-    )
+    attributes = {"title": "What each head does in each model", "reference_model": names[0]}
+    return xr.Dataset(variables, coords, attributes)
 
 
 def role_changes(
     change: xr.Dataset, measured: Sequence[AnalysisValues], analysis: Roles
 ) -> dict[str, Any]:
-    """Variables of the group `change_roles`: who has which role in each model, by the τ of the
-    first, and who gains or loses one.
+    """Return variables of the group `change_roles`: which heads have which role in each model, by
+    the τ of the first, and which gain or lose one.
 
     - `has_role[model_all, layer, head, role]`;
-    - `gained`, `lost[model, layer, head, role]`: roles that a head has and had not in the first model, and those it had
-      and has no more; `gained_sure`, `lost_sure`: those of them whose bias surely changed that way
-      (`bias_change_p_adjusted < 0.05`), since a head at the border of a role crosses it by chance;
-    - `gained_count`, `lost_count`, `gained_sure_count`, `lost_sure_count[model, third, role]`: heads in each third of
-      the layers; `role_count[model_all, role]`: all heads of a role.
+    - `gained`, `lost[model, layer, head, role]`: roles that a head has and did not have in the
+      first model, and those it had and has no more; `gained_sure`, `lost_sure`: those of them whose
+      bias changed significantly that way (`bias_change_p_adjusted < 0.05`), since a head at the
+      border of a role crosses it by chance;
+    - `gained_count`, `lost_count`, `gained_sure_count`, `lost_sure_count[model, third, role]`:
+      heads in each third of the layers; `role_count[model_all, role]`: all heads of a role.
 
     Parameters
     ----------
     change : Dataset
-        The group as far as it is made: `bias_change` and its p-values.
+        The group so far: `bias_change` and its p-values.
     measured : sequence of AnalysisValues
-        What `roles` gave for each model, the first first.
+        The result of `roles` for each model.
     analysis : Roles
         The analysis, whose rules decide.
     """
     tau = float(measured[0].dataset.attrs["tau"])
-    found = []
-    for one in measured:
-        mean, count = (one.dataset[name].transpose(*DIMS).values for name in ("bias", "bias_n"))
-        spread = one.dataset["spread"].transpose(*DIMS).values.astype(float)
-        found.append(roles_at_threshold(tau, mean, np.square(spread), count, analysis)[1])
-    has = np.stack(found)
-    moved = change["bias_change"].transpose("model", *DIMS).values
-    sure = change["bias_change_p_adjusted"].transpose("model", *DIMS).values < ALPHA
-    gained, lost = has[1:] & ~has[:1], ~has[1:] & has[:1]
+    has_role_by_model = []
+    for model in measured:
+        mean = model.dataset["bias"].transpose(*DIMS).values
+        count = model.dataset["bias_n"].transpose(*DIMS).values
+        spread = model.dataset["spread"].transpose(*DIMS).values.astype(float)
+        _, has_role = roles_at_threshold(tau, mean, np.square(spread), count, analysis)
+        has_role_by_model.append(has_role)
+    has = np.stack(has_role_by_model)
+    bias_change = change["bias_change"].transpose("model", *DIMS).values
+    p_adjusted = change["bias_change_p_adjusted"].transpose("model", *DIMS).values
+    significant = p_adjusted < LEVEL
+    gained = has[1:] & ~has[:1]
+    lost = ~has[1:] & has[:1]
     by_head = {
-        "gained": (gained, "roles that the head has and had not in the first model"),
+        "gained": (gained, "roles that the head has and did not have in the first model"),
         "lost": (lost, "roles that the head had in the first model and has no more"),
-        "gained_sure": (gained & sure & (moved > 0), "gained, and the bias surely rose"),
-        "lost_sure": (lost & sure & (moved < 0), "lost, and the bias surely fell"),
+        "gained_sure": (
+            gained & significant & (bias_change > 0),
+            "gained, and the bias rose significantly",
+        ),
+        "lost_sure": (
+            lost & significant & (bias_change < 0),
+            "lost, and the bias fell significantly",
+        ),
     }
     thirds = third_of(has.shape[1])
-    variables: dict[str, Any] = {
-        "has_role": (("model_all", *DIMS), has, {"long_name": f"has the role at τ = {tau:g}"})
-    }
+    has_attributes = {"long_name": f"has the role at τ = {tau:g}"}
+    variables: dict[str, Any] = {"has_role": (("model_all", *DIMS), has, has_attributes)}
     for name, (values, about) in by_head.items():
         variables[name] = (("model", *DIMS), values, {"long_name": about})
-        counted = np.stack([values[:, thirds == third].sum((1, 2)) for third in range(3)], 1)
+        counts = [values[:, thirds == third].sum((1, 2)) for third in range(3)]
         variables[f"{name}_count"] = (
             ("model", "third", "role"),
-            counted,
+            np.stack(counts, 1),
             {"long_name": f"heads: {about}"},
         )
     variables["role_count"] = (

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from torch import nn
 
 from headwise.analyses.contract import Analysis, Observer, choose_analyses
@@ -252,12 +253,13 @@ class Comparison:
             job.progress("examples", n_done, len(self.rows))
         return cosines
 
-    def _difference(self, name: str, values: Sequence[AnalysisValues]) -> Any:
+    def _difference(self, name: str, values: Sequence[AnalysisValues]) -> xr.Dataset:
         """Return the group of one analysis; that of `roles` says who gains and loses them too."""
         dataset = difference_dataset(name, values, self.names, self.options.correction)
         for analysis in self.analyses:
-            is_roles = isinstance(analysis, Roles) and analysis.name == name
-            if is_roles and "bias_change" in dataset:
+            if not isinstance(analysis, Roles):
+                continue
+            if analysis.name == name and "bias_change" in dataset:
                 return dataset.assign(role_changes(dataset, values, analysis))
         return dataset
 

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from headwise.core.checks import check_types, one_of
 from headwise.core.errors import InputError, ModelError, OutputError, ParameterError
 from headwise.core.labels import head_name
+from headwise.experiments.finetuning.options import POOLINGS, STARTS
 from headwise.models import HeadModel, loading
 from headwise.models.forward_call import tells_segments
 from headwise.models.pooling import chosen_heads
@@ -30,9 +31,8 @@ from headwise.models.tap import Call, Running, use_session
 from headwise.models.vectors import pool_tokens, token_rule
 from headwise.text.tasks import Task
 
-POOLINGS = ("last_layer", "best_layer", "top_heads")
-STARTS = ("none", "random", "pretrained", "frozen")
-HEAD_FILE, HEAD_CONFIG = "classifier.safetensors", "classifier.json"
+HEAD_FILE = "classifier.safetensors"
+HEAD_CONFIG = "classifier.json"
 NORMAL = 0.02  # standard deviation of new weights where the config names none
 
 

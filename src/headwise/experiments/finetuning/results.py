@@ -15,12 +15,30 @@ from headwise.stats.intervals import median_interval
 
 FORMAT = 1
 RESULTS = "results.json"
+Group = tuple[str, str, str, str]  # task, pooling, start, recipe
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecord:
-    """One finished training: what was trained, from what, how, with which seed, and its scores on
-    the dev part."""
+    """One finished training with its scores on the dev part.
+
+    Attributes
+    ----------
+    task, pooling, start, recipe : str
+        What was trained; together the `group`.
+    seed : int
+        The seed.
+    metrics : dict
+        The scores on the dev part.
+    history : list of dict
+        Loss and scores after each epoch.
+    identity : dict
+        Model, data and settings: what makes two trainings the same.
+    detail : dict
+        The layer or heads of the pooling, and how they were chosen.
+    folder : str
+        The folder of its predictions and model, relative to the results file.
+    """
 
     task: str
     pooling: str
@@ -29,16 +47,12 @@ class TrainingRecord:
     seed: int
     metrics: dict[str, float]
     history: list[dict[str, float]] = field(default_factory=list)
-    identity: dict[str, Any] = field(
-        default_factory=dict
-    )  # model, data, settings: what makes two trainings the same
-    detail: dict[str, Any] = field(
-        default_factory=dict
-    )  # the layer or heads of the pooling, and how they were chosen
-    folder: str = ""  # where its predictions and model lie, relative to the results file
+    identity: dict[str, Any] = field(default_factory=dict)
+    detail: dict[str, Any] = field(default_factory=dict)
+    folder: str = ""
 
     @property
-    def group(self) -> tuple[str, str, str, str]:
+    def group(self) -> Group:
         return self.task, self.pooling, self.start, self.recipe
 
 
@@ -49,77 +63,95 @@ class ResultsFile:
         self.path = folder / RESULTS
         self.records: list[TrainingRecord] = []
         if self.path.exists():
-            try:
-                found = json.loads(self.path.read_text())
-                if found["format"] > FORMAT:
-                    raise OutputError(
-                        f"{self.path} was written by a later headwise; upgrade it, or choose another folder with --out."
-                    )
-                for record in found["records"]:
-                    # Files of earlier versions say how many seconds a training took.
-                    record.pop("seconds", None)
-                    self.records.append(TrainingRecord(**record))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise OutputError(
-                    f"{self.path} is no results file of headwise ({type(error).__name__}: {error}); choose another "
-                    "folder with --out."
-                ) from error
+            self._read()
 
-    def find(self, group: tuple[str, str, str, str], seed: int) -> TrainingRecord | None:
-        return next((r for r in self.records if r.group == group and r.seed == seed), None)
+    def _read(self) -> None:
+        try:
+            content = json.loads(self.path.read_text())
+            if content["format"] > FORMAT:
+                raise OutputError(
+                    f"{self.path} was written by a later headwise; upgrade headwise, or choose "
+                    "another folder.",
+                    option="out",
+                )
+            for record in content["records"]:
+                # Files of earlier versions say how many seconds a training took.
+                record.pop("seconds", None)
+                self.records.append(TrainingRecord(**record))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise OutputError(
+                f"{self.path} is not a results file of headwise ({type(error).__name__}: {error}); "
+                "choose another folder.",
+                option="out",
+            ) from error
+
+    def find(self, group: Group, seed: int) -> TrainingRecord | None:
+        """Return the record of a group and seed, None where there is none."""
+        for record in self.records:
+            if record.group == group and record.seed == seed:
+                return record
+        return None
 
     def add(self, record: TrainingRecord) -> None:
-        """Put a record in (in the place of one of the same group and seed) and write the file,
-        whole or not at all."""
-        self.records = [
-            r for r in self.records if (r.group, r.seed) != (record.group, record.seed)
-        ] + [record]
+        """Add a record (in the place of one of the same group and seed) and write the file
+        atomically."""
+        earlier = self.find(record.group, record.seed)
+        if earlier is not None:
+            self.records.remove(earlier)
+        self.records.append(record)
         content = {
             "format": FORMAT,
-            "records": [asdict(r) for r in self.records],
+            "records": [asdict(each) for each in self.records],
             "summary": summary(self.records),
         }
         write_atomically(self.path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def summary(records: Sequence[TrainingRecord]) -> list[dict[str, Any]]:
-    """For each task, pooling, start and recipe, and each metric: median over seeds, its interval,
-    and the seeds."""
-    groups: dict[tuple[str, str, str, str], list[TrainingRecord]] = {}
+    """Return for each task, pooling, start and recipe the seeds, and for each metric the median
+    over seeds with its interval."""
+    groups: dict[Group, list[TrainingRecord]] = {}
     for record in records:
         groups.setdefault(record.group, []).append(record)
     rows = []
-    for (task, pooling, start, recipe), found in groups.items():
-        found = sorted(found, key=lambda record: record.seed)
-        scores = {
-            name: median_interval([r.metrics[name] for r in found]) for name in found[0].metrics
-        }
-        row = {
-            "task": task,
-            "pooling": pooling,
-            "start": start,
-            "recipe": recipe,
-            "seeds": [r.seed for r in found],
-        }
-        rows.append({**row, "metrics": scores, "detail": found[0].detail})
+    for (task, pooling, start, recipe), members in groups.items():
+        members.sort(key=lambda record: record.seed)
+        metrics = {}
+        for name in members[0].metrics:
+            metrics[name] = median_interval([record.metrics[name] for record in members])
+        rows.append(
+            {
+                "task": task,
+                "pooling": pooling,
+                "start": start,
+                "recipe": recipe,
+                "seeds": [record.seed for record in members],
+                "metrics": metrics,
+                "detail": members[0].detail,
+            }
+        )
     return rows
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The summary as rows of text: task, pooling, start, recipe, `median (low – high)` of each
-    metric in hundredths, and the number of seeds."""
-
-    def shown(name: str, score: Mapping[str, float]) -> str:
-        interval = (
-            f" ({100 * score['low']:.1f}–{100 * score['high']:.1f})" if score["n"] > 1 else ""
+    """Return the summary as rows of text: task, pooling, start, recipe, `median (low – high)` of
+    each metric in hundredths, and the number of seeds."""
+    lines = []
+    for row in rows:
+        scores = []
+        for name, score in row["metrics"].items():
+            text = f"{name} {100 * score['median']:.1f}"
+            if score["n"] > 1:
+                text += f" ({100 * score['low']:.1f}–{100 * score['high']:.1f})"
+            scores.append(text)
+        lines.append(
+            [
+                row["task"],
+                row["pooling"],
+                row["start"],
+                row["recipe"],
+                ", ".join(scores),
+                str(len(row["seeds"])),
+            ]
         )
-        return f"{name} {100 * score['median']:.1f}{interval}"
-
-    return [
-        [
-            *(row[key] for key in ("task", "pooling", "start", "recipe")),
-            ", ".join(shown(name, score) for name, score in row["metrics"].items()),
-            str(len(row["seeds"])),
-        ]
-        for row in rows
-    ]
+    return lines

@@ -1,13 +1,12 @@
-"""Fine-tuning from names: a model, a task, a pooling, a start, a recipe and seeds in; records,
-models and one results file out."""
+"""Fine-tune a model on a task: records, models and one results file."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from headwise.core.checks import check_types, one_of
+from headwise.atlas import Atlas
 from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import file_digest, sweep, write_atomically
-from headwise.core.folders import new_folder, refuse_sources, refuse_unsafe
+from headwise.core.folders import check_writable, new_folder, refuse_sources, refuse_unsafe
 from headwise.core.labels import head_name
 from headwise.core.lock import held
+from headwise.core.options import takes_options
 from headwise.core.store import CheckpointStore, delete_checkpoints
 from headwise.experiments.finetuning.classifier import ClassifierOptions, TaskModel, make_classifier
 from headwise.experiments.finetuning.data import TaskRows, encode_rows
-from headwise.experiments.finetuning.rank import Ranking, rank_heads
+from headwise.experiments.finetuning.options import FinetuneOptions
+from headwise.experiments.finetuning.rank import HeadRanking, rank_heads
 from headwise.experiments.finetuning.recipes import Recipe, parse_seeds, recipe_named
 from headwise.experiments.finetuning.results import ResultsFile, TrainingRecord
 from headwise.experiments.finetuning.train import (
@@ -33,141 +34,138 @@ from headwise.experiments.finetuning.train import (
     TrainingResult,
     train,
 )
-from headwise.experiments.work import Report, kept_work, random_state_kept, silent, software
+from headwise.experiments.work import random_state_kept
 from headwise.models import HeadModel, loading
-from headwise.text.tasks import Task
+from headwise.run.job import Job, Progress, no_progress, software_versions
+from headwise.text.tasks import Task, read_task
 
 log = logging.getLogger(__name__)
-MAX_LENGTH = 128
-SAVED = ("all", "first", "none")
-DROPOUT_SEED = (
-    1_000_003  # added to the seed of the weights: the same dropout whatever was drawn for the head
-)
+# Added to the seed of the weights: the same dropout whatever was drawn for the head.
+DROPOUT_SEED = 1_000_003
+BY_PROBE = "best by a probe on the training part"
 
 
-@dataclass(frozen=True, slots=True)
-class FinetuneOptions:
-    """What is trained, how, and how often.
-
-    Parameters
-    ----------
-    pooling : str, default "last_layer"
-        `last_layer` (the model's own classification class), `best_layer` (`layer`, or the best by a
-        probe on the training part) or `top_heads` (`heads`, or the `top` best; as many as a layer
-        has by default).
-    start : str, default "pretrained"
-        `none` (no training: pre-trained encoder, random classifier), `random` (all weights drawn
-        from a normal distribution, then trained), `pretrained`, or `frozen` (only the head is
-        trained).
-    recipe : str or Recipe, default "kovaleva"
-        `kovaleva`, `jo`, `pande`, or a `Recipe`.
-    epochs, batch_size, learning_rate : optional
-        Instead of the recipe's.
-    seeds : int or iterable of int, default 5
-        How many trainings (with seeds `seed`, `seed` + 1, …), or with which seeds.
-    seed : int, default 0
-        The first seed; the sample by which heads and layers are ranked is drawn with it too.
-    layer : int, optional
-        The layer of `best_layer`.
-    heads : sequence of (layer, head) or names like `L7H9`, optional
-        The heads of `top_heads`.
-    top : int, optional
-        How many heads `top_heads` takes.
-    max_length : int, default 128
-        Longer inputs are cut.
-    device : str or torch.device, optional
-        Where to train; a GPU where there is one.
-    half : bool, default False
-        bfloat16 where that is safe.
-    save_models : str, default "all"
-        `all`, `first` (of the first seed) or `none`.
-    checkpoints : bool, default True
-        Keep each finished epoch until the training is done; without them a killed call starts its
-        current training anew.
-    """
-
-    pooling: str = "last_layer"
-    start: str = "pretrained"
-    recipe: str | Recipe = "kovaleva"
-    epochs: int | None = None
-    batch_size: int | None = None
-    learning_rate: float | None = None
-    seeds: int | Iterable[int] = 5
-    seed: int = 0
-    layer: int | None = None
-    heads: Sequence[Any] | None = None
-    top: int | None = None
-    max_length: int = MAX_LENGTH
-    device: str | torch.device | None = None
-    half: bool = False
-    save_models: str = "all"
-    checkpoints: bool = True
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        ClassifierOptions(self.pooling, self.start)
-        one_of("save_models", self.save_models, SAVED)
-        for name, owner in (("layer", "best_layer"), ("heads", "top_heads"), ("top", "top_heads")):
-            if getattr(self, name) is not None and self.pooling != owner:
-                raise ParameterError(
-                    f"`{name}` belongs to the pooling {owner}; the pooling is {self.pooling}."
-                )
-        if self.heads is not None and self.top is not None:
-            raise ParameterError("Give either `heads` or `top`, not both.")
-
-    def whole_recipe(self) -> Recipe:
-        """The recipe with what is given in its place."""
-        rate = self.learning_rate
-        sizes = {"epochs": self.epochs, "batch_size": self.batch_size}
-        return recipe_named(self.recipe).changed(**sizes, learning_rate=rate, frozen_rate=rate)
-
-
+@takes_options(FinetuneOptions)
 def finetune(
     model: str | Path | None,
-    task: Task,
-    out: str | Path,
-    options: FinetuneOptions = FinetuneOptions(),  # noqa: B008  (frozen)
+    task: Task | str | Sequence[Task | str] | None,
+    out: str | Path = "finetuned",
     *,
     overwrite: bool = False,
-    report: Report = silent,
+    progress: Progress = no_progress,
+    options: FinetuneOptions,
 ) -> list[TrainingRecord]:
-    """Fine-tune a model on a task, once for each seed.
+    """Fine-tune a model on a task or several, once for each seed.
 
     Parameters
     ----------
     model : str or Path, optional
-        A folder or hub name; None for the built-in demo model.
-    task : Task
-        What `read_task` gives: `read_task("MRPC", data="glue")`.
-    out : str or Path
+        A folder or hub name; None for the built-in model.
+    task : Task, str, or a sequence of them
+        A task that is open (`read_task`), or the name of one whose files the options `data`, or
+        `train` and `dev`, name: `finetune(None, "MRPC", "mrpc", data="glue")`. None for the only
+        one that `data` or `dev` holds.
+    out : str or Path, default "finetuned"
         A folder: `results.json`, and for each training its predictions and its model, an ordinary
-        folder that `headwise atlas` opens. A call that was killed goes on where it stopped; what is
-        finished is not done again.
-    options : FinetuneOptions, optional
-        What is trained, how, and how often.
+        folder that `headwise atlas` opens. An interrupted call resumes: repeat it.
     overwrite : bool, default False
-        Replace results of other trainings there, instead of refusing.
-    report : callable, optional
-        Told how far it is.
+        Replace results of other trainings there.
+    progress : callable, optional
+        Called as `progress(what, done, total)`.
+    options : FinetuneOptions
+        Each option is also a keyword.
 
     Returns
     -------
     list of TrainingRecord
-        One for each seed, in order.
+        One for each task and seed, in order.
     """
     seeds = parse_seeds(options.seeds, options.seed)
-    source, place = loading.model_path(model), Path(out)
-    refuse_sources(place, [Path(source)] if Path(source).exists() else [])
-    with held(
-        place / ".finetuning", place
-    ):  # its results file is read, added to and written by one at a time
-        sweep(place)
-        job = _Job(source, task, place, options, overwrite, report)
-        return [job.run(seed, first=seed == seeds[0]) for seed in seeds]
+    source = loading.model_path(model)
+    folder = Path(out)
+    check_writable(folder)
+    refuse_sources(folder, [Path(source)] if Path(source).exists() else [])
+    names: Sequence[Task | str | None]
+    names = [task] if isinstance(task, Task | str) or task is None else list(task)
+    if len(names) > 1 and (options.train or options.dev):
+        raise ParameterError(
+            "`train` and `dev` belong to one task; name the folder of several as `data`.",
+            option="data",
+        )
+    records = []
+    for name in names:
+        opened = _open_task(name, options)
+        task_options = options
+        if options.probing is not None:
+            task_options = _with_probed_heads(options, opened.name)
+        # The results file is read, added to and written by one process at a time.
+        with held(folder / ".finetuning", folder):
+            sweep(folder)
+            finetuning = TaskFinetuning(source, opened, folder, task_options, overwrite, progress)
+            for seed in seeds:
+                records.append(finetuning.run(seed, first=seed == seeds[0]))
+    return records
+
+
+def _open_task(task: Task | str | None, options: FinetuneOptions) -> Task:
+    if isinstance(task, Task):
+        return task
+    name = task
+    if name is None:
+        name = Path(options.data).name if options.data else "task"
+    return read_task(
+        name, data=options.data, train=options.train, dev=options.dev, limit=options.limit
+    )
+
+
+def _with_probed_heads(options: FinetuneOptions, task: str) -> FinetuneOptions:
+    """Return the options with the best layer, or the best heads, of a probing result.
+
+    A layer or heads that are named in the options stay."""
+    path = options.probing
+    assert path is not None
+    atlas = Atlas.load(path)
+    if "probing" not in atlas:
+        raise ParameterError(f"{path} holds no probing result; run `headwise probe` first.")
+    probing = atlas["probing"]
+    known_tasks = [str(name) for name in probing["task"].values]
+    if task not in known_tasks:
+        raise ParameterError(
+            f"The probing result has no task '{task}'; it has {', '.join(known_tasks)}."
+        )
+    of_task = probing.sel(task=task)
+    if options.pooling == "best_layer" and options.layer is None:
+        name = "layer_validation" if "layer_validation" in of_task else "layer_accuracy"
+        return replace(options, layer=int(of_task[name].argmax("layer")))
+    if options.pooling == "top_heads" and options.heads is None:
+        layers = of_task["top_layer"].values
+        numbers = of_task["top_head"].values
+        n_ranked = int((layers >= 0).sum())
+        count = options.top or int(probing.attrs.get("top", n_ranked))
+        if count > n_ranked:
+            raise ParameterError(
+                f"`top` must be at most {n_ranked}, the heads this result has ranked; it is "
+                f"{count}."
+            )
+        heads = []
+        for layer, head in zip(layers[:count].tolist(), numbers[:count].tolist(), strict=True):
+            heads.append(head_name(layer, head))
+        return replace(options, heads=heads, top=None)
+    return options
+
+
+def whole_recipe(options: FinetuneOptions) -> Recipe:
+    """Return the recipe with the options that replace parts of it."""
+    return recipe_named(options.recipe).changed(
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        learning_rate=options.learning_rate,
+        frozen_rate=options.learning_rate,
+    )
 
 
 def model_key(folder: str) -> str:
-    """What tells a model's files from others: a digest of its weights and config, or its name on
+    """Return what identifies a model's files: a digest of its weights and config, or its name on
     the hub."""
     path = Path(folder)
     if not path.is_dir():
@@ -179,8 +177,8 @@ def model_key(folder: str) -> str:
     return digest.hexdigest()
 
 
-class _Job:
-    """Trainings that differ in their seed only."""
+class TaskFinetuning:
+    """Trainings of one model on one task that differ only in their seed."""
 
     def __init__(
         self,
@@ -189,11 +187,15 @@ class _Job:
         out: Path,
         options: FinetuneOptions,
         overwrite: bool,
-        report: Report,
+        progress: Progress,
     ) -> None:
-        self.source, self.task, self.out, self.options = source, task, out, options
-        self.overwrite, self.report = overwrite, report
-        self.recipe = options.whole_recipe()
+        self.source = source
+        self.task = task
+        self.out = out
+        self.options = options
+        self.overwrite = overwrite
+        self.progress = progress
+        self.recipe = whole_recipe(options)
         self.device = loading.as_device(options.device)
         self.results = ResultsFile(out)
         self.tokenizer = loading.load_tokenizer(source)
@@ -205,143 +207,171 @@ class _Job:
             "max_length": self.max_length,
         }
         self.group = (task.name, options.pooling, options.start, self.recipe.name)
-        self.detail = self._choose()
-        about = {
+        self.detail = self._choose_layer_or_heads()
+        self.identity = {
+            **self.key,
             "task": task.name,
             "pooling": options.pooling,
             "start": options.start,
             "half": options.half,
+            "recipe": asdict(self.recipe),
+            "detail": self.detail,
         }
-        self.identity = {**self.key, **about, "recipe": asdict(self.recipe), "detail": self.detail}
 
-    def _choose(self) -> dict[str, Any]:
-        """The layer or the heads of the pooling."""
+    def _choose_layer_or_heads(self) -> dict[str, Any]:
+        """Return the layer or the heads of the pooling, and how they were chosen."""
         options = self.options
         if options.pooling == "last_layer":
             return {}
         if options.layer is not None:
             return {"layer": options.layer, "chosen": "given"}
         if options.heads is not None:
-            return {
-                "heads": [h if isinstance(h, str) else head_name(*h) for h in options.heads],
-                "chosen": "given",
-            }
-        ranking = self._ranking()
+            names = []
+            for head in options.heads:
+                names.append(head if isinstance(head, str) else head_name(*head))
+            return {"heads": names, "chosen": "given"}
+        ranking = self._rank_heads()
         if options.pooling == "best_layer":
-            return {"layer": ranking.layer, "chosen": "best by a probe on the training part"}
-        config = loading.load_config(self.source).get_text_config()
-        top = (
-            options.top
-            if options.top is not None
-            else int(getattr(config, "num_attention_heads", 12))
-        )
-        return {"heads": ranking.top(top), "chosen": "best by a probe on the training part"}
+            return {"layer": ranking.layer, "chosen": BY_PROBE}
+        count = options.top
+        if count is None:
+            config = loading.load_config(self.source).get_text_config()
+            count = int(getattr(config, "num_attention_heads", 12))
+        return {"heads": ranking.top(count), "chosen": BY_PROBE}
 
-    def _ranking(self) -> Ranking:
-        """Heads and layers from best to worst: made once for a model, a task and a seed, and kept
-        for other poolings."""
+    def _rank_heads(self) -> HeadRanking:
+        """Return heads and layers from best to worst, computed once for a model, a task and a seed,
+        and kept for other poolings."""
         seed = self.options.seed
-
-        def make() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-            limited = {"device": self.device, "dtype": torch.float32, "max_length": self.max_length}
-            with HeadModel.open(self.source, **limited) as opened:  # type: ignore[arg-type]
-                return {}, asdict(
-                    rank_heads(opened, self.task, seed=seed, store=vectors, report=self.report)
-                )
-
-        with CheckpointStore(
-            self.out / f".ranking-{self.task.name}", {**self.key, "seed": seed}, fresh=True
-        ) as store:
+        folder = self.out / f".ranking-{self.task.name}"
+        with CheckpointStore(folder, {**self.key, "seed": seed}, fresh=True) as store:
             vectors = store.part("vectors")
-            ranking = Ranking(**store.checkpoint("ranking", make).facts)
+
+            def rank() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+                with HeadModel.open(
+                    self.source,
+                    device=self.device,
+                    dtype=torch.float32,
+                    max_length=self.max_length,
+                ) as opened:
+                    ranking = rank_heads(
+                        opened, self.task, seed=seed, store=vectors, report=self.progress
+                    )
+                return {}, asdict(ranking)
+
+            ranking = HeadRanking(**store.checkpoint("ranking", rank).facts)
             vectors.remove()
             return ranking
 
     @cached_property
     def rows(self) -> dict[str, TaskRows]:
         """Both parts of the task, encoded once."""
-        return {
-            part: encode_rows(
-                examples, self.task.targets(examples), self.tokenizer, self.max_length
-            )
-            for part, examples in (("train", self.task.train), ("dev", self.task.dev))
-        }
+        rows = {}
+        for part, examples in (("train", self.task.train), ("dev", self.task.dev)):
+            targets = self.task.targets(examples)
+            rows[part] = encode_rows(examples, targets, self.tokenizer, self.max_length)
+        return rows
 
     def run(self, seed: int, first: bool) -> TrainingRecord:
-        """One training, or the record of it where it was done before."""
+        """Train once, or return the record of a training that was finished before."""
         identity = {**self.identity, "seed": seed}
         folder = self.out / "-".join(self.group).lower().replace("_", "-") / f"seed-{seed}"
         work = folder / ".training"
-        before = self.results.find(self.group, seed)
-        if before is not None and not self.overwrite:
-            self._check_same(before, identity)
-            delete_checkpoints(work)  # a kill may have come between the record and this
-            return before
-        saved = self.options.save_models == "all" or (self.options.save_models == "first" and first)
-        if saved:
-            refuse_unsafe(
-                folder / "model", overwrite=True
-            )  # what headwise did not write, it does not replace
+        earlier = self.results.find(self.group, seed)
+        if earlier is not None and not self.overwrite:
+            self._check_same(earlier, identity)
+            delete_checkpoints(work)  # an interruption may have come between the record and this
+            return earlier
+        save_models = self.options.save_models
+        saves_model = save_models == "all" or (save_models == "first" and first)
+        if saves_model:
+            # What headwise did not write, it does not replace.
+            refuse_unsafe(folder / "model", overwrite=True)
         sweep(folder)
         began = time.perf_counter()
         with (
-            kept_work(work, identity, overwrite=self.overwrite) as store,
+            Job.in_folder(work, overwrite=self.overwrite, progress=self.progress) as job,
             random_state_kept(self.device) as seed_torch,
         ):
+            store = job.begin(identity)
             seed_torch(seed)
             model = make_classifier(
-                self.source, self.tokenizer, self.task, self._head(), self.device
+                self.source, self.tokenizer, self.task, self._classifier_options(), self.device
             )
             seed_torch(seed + DROPOUT_SEED)
-            trained = self._train(model, seed, TrainingCheckpoint(store))
-            self._write_predictions(folder, trained)
-            if saved:
+            result = self._train(model, seed, TrainingCheckpoint(store))
+            self._write_predictions(folder, result)
+            if saves_model:
                 with new_folder(folder / "model", overwrite=True) as beside:
                     model.save(beside, self.tokenizer)
+        # Times go to the log: the results file of the same training has the same bytes.
         seconds = time.perf_counter() - began
         log.info("%s, seed %d: trained in %.1f s", " / ".join(self.group), seed, seconds)
-        where = str(folder.relative_to(self.out))
-        about = {**software(), **identity}
         record = TrainingRecord(
-            *self.group, seed, trained.metrics, trained.history, about, self.detail, where
+            *self.group,
+            seed=seed,
+            metrics=result.metrics,
+            history=result.history,
+            identity={**software_versions(), **identity},
+            detail=self.detail,
+            folder=str(folder.relative_to(self.out)),
         )
         self.results.add(record)
         delete_checkpoints(work)
         return record
 
-    def _check_same(self, before: TrainingRecord, identity: dict[str, Any]) -> None:
-        changed = sorted(key for key in identity if before.identity.get(key) != identity[key])
+    def _check_same(self, earlier: TrainingRecord, identity: dict[str, Any]) -> None:
+        """Raise where the results file holds another training under the same name."""
+        changed = sorted(key for key in identity if earlier.identity.get(key) != identity[key])
         if changed:
-            kind = " (a checkpoint of another model)" if "model" in changed else ""
+            hint = " (a checkpoint of another model)" if "model" in changed else ""
             raise OutputError(
-                f"{self.results.path} holds a result of {' / '.join(self.group)}, seed {identity['seed']}, that "
-                "differs in "
-                f"{', '.join(changed)}{kind}; give --overwrite to replace it, or choose another folder with --out."
+                f"{self.results.path} holds a result of {' / '.join(self.group)}, seed "
+                f"{identity['seed']}, that differs in {', '.join(changed)}{hint}; pass "
+                "overwrite=True to replace it, or choose another folder.",
+                option="overwrite",
             )
 
-    def _head(self) -> ClassifierOptions:
-        layer, heads = self.detail.get("layer"), self.detail.get("heads")
-        read = (self.options.pooling, self.options.start, layer, heads)
-        return ClassifierOptions(*read, self.recipe.dropout, self.recipe.new_pooler)
+    def _classifier_options(self) -> ClassifierOptions:
+        return ClassifierOptions(
+            pooling=self.options.pooling,
+            start=self.options.start,
+            layer=self.detail.get("layer"),
+            heads=self.detail.get("heads"),
+            dropout=self.recipe.dropout,
+            new_pooler=self.recipe.new_pooler,
+        )
 
     def _train(self, model: TaskModel, seed: int, checkpoint: TrainingCheckpoint) -> TrainingResult:
-        options, untrained = self.options, self.options.start == "none"
-        how = TrainingOptions(
-            self.recipe, seed, 0 if untrained else None, options.start == "frozen", options.half
+        untrained = self.options.start == "none"
+        options = TrainingOptions(
+            recipe=self.recipe,
+            seed=seed,
+            epochs=0 if untrained else None,
+            frozen=self.options.start == "frozen",
+            half=self.options.half,
         )
-        kept = checkpoint if options.checkpoints and not untrained else None
-        return train(model, self.task, self.rows, how, checkpoint=kept, report=self.report)
+        keeps_epochs = self.options.checkpoints and not untrained
+        return train(
+            model,
+            self.task,
+            self.rows,
+            options,
+            checkpoint=checkpoint if keeps_epochs else None,
+            report=self.progress,
+        )
 
-    def _write_predictions(self, folder: Path, trained: TrainingResult) -> None:
-        """`predictions.tsv`: the dev examples in their order, with what is so and what the model
-        said (for paired tests between trainings)."""
-        names = self.task.classes
+    def _write_predictions(self, folder: Path, result: TrainingResult) -> None:
+        """Write `predictions.tsv`: the dev examples in their order, with the true and the predicted
+        label (for paired tests between trainings)."""
+        labels = self.task.classes
         lines = ["index\ttruth\tpredicted"]
-        said = zip(self.rows["dev"].targets.tolist(), trained.predicted.tolist(), strict=True)
-        for i, (true, predicted) in enumerate(said):
-            lines.append(
-                f"{i}\t{names[true]}\t{names[predicted]}"
-                if names
-                else f"{i}\t{true:.6g}\t{predicted:.6g}"
-            )
+        targets = self.rows["dev"].targets.tolist()
+        for index, (target, predicted) in enumerate(
+            zip(targets, result.predicted.tolist(), strict=True)
+        ):
+            if labels:
+                lines.append(f"{index}\t{labels[target]}\t{labels[predicted]}")
+            else:
+                lines.append(f"{index}\t{target:.6g}\t{predicted:.6g}")
         write_atomically(folder / "predictions.tsv", ("\n".join(lines) + "\n").encode())

@@ -21,7 +21,7 @@ from headwise.experiments.finetuning.data import (
     training_order,
 )
 from headwise.experiments.finetuning.recipes import Recipe
-from headwise.experiments.work import Report, silent
+from headwise.run.job import Progress, no_progress
 from headwise.text.tasks import Task, score
 
 SCORING_BATCH = 64
@@ -69,7 +69,7 @@ def train(
     options: TrainingOptions,
     *,
     checkpoint: TrainingCheckpoint | None = None,
-    report: Report = silent,
+    report: Progress = no_progress,
 ) -> TrainingResult:
     """Train a model on `rows["train"]` and score it on `rows["dev"]` after each epoch.
 

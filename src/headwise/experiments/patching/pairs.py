@@ -1,5 +1,5 @@
-"""Pairs of inputs that differ in what decides the answer: from a file, or from templates of our
-own."""
+"""Pairs of inputs that differ in what decides the answer: from a file, or from built-in
+templates."""
 
 from __future__ import annotations
 
@@ -17,25 +17,48 @@ from headwise.text.readers.files import on_disk
 from headwise.text.readers.rows import json_rows
 
 FIELDS = ("clean", "corrupted", "answer", "wrong")
-_NOUNS = """
-key keys|dog dogs|book books|car cars|tree trees|house houses|boy boys|girl girls|teacher teachers|student students
-friend friends|doctor doctors|picture pictures|letter letters|road roads|river rivers
-"""
-NOUNS = tuple(
-    tuple(pair.split()) for line in _NOUNS.strip().split("\n") for pair in line.split("|")
+NOUNS = (
+    ("key", "keys"),
+    ("dog", "dogs"),
+    ("book", "books"),
+    ("car", "cars"),
+    ("tree", "trees"),
+    ("house", "houses"),
+    ("boy", "boys"),
+    ("girl", "girls"),
+    ("teacher", "teachers"),
+    ("student", "students"),
+    ("friend", "friends"),
+    ("doctor", "doctors"),
+    ("picture", "pictures"),
+    ("letter", "letters"),
+    ("road", "roads"),
+    ("river", "rivers"),
 )
-BESIDE = ("near the", "behind the", "next to the", "in front of the")
+PREPOSITIONS = ("near the", "behind the", "next to the", "in front of the")
 VERBS = ((" is", " are"), (" was", " were"), (" has", " have"))
-_NAMES = "Mary John Anna Peter Sarah Tom Emma James Alice David Laura Mark"
-NAMES = tuple(_NAMES.split())
+NAMES = (
+    "Mary",
+    "John",
+    "Anna",
+    "Peter",
+    "Sarah",
+    "Tom",
+    "Emma",
+    "James",
+    "Alice",
+    "David",
+    "Laura",
+    "Mark",
+)
 SCENES = (
     "When {a} and {b} went to the {place}, {giver} gave a {thing} to",
     "After {a} and {b} came home from the {place}, {giver} handed the {thing} to",
     "Then {a} and {b} had a long talk at the {place}, and {giver} passed a {thing} to",
 )
 PLACES = ("store", "school", "garden", "station", "office", "park")
-OVERSAMPLING = 8  # built-in pairs that are tried for each one that is asked for
 THINGS = ("book", "letter", "ball", "drink", "ring", "key")
+OVERSAMPLING = 8  # built-in pairs that are tried for each one that is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +66,7 @@ class PromptPair:
     """A clean and a corrupted input, the answer that follows the clean one, and the one that
     follows the other.
 
-    Both inputs must have the same number of tokens; the answers are told by their first token.
+    Both inputs must have the same number of tokens; the answers are compared by their first token.
     """
 
     clean: str
@@ -62,65 +85,72 @@ def distinct_pairs(pairs: Sequence[PromptPair]) -> list[PromptPair]:
 
 
 def read_pairs(path: str | Path) -> list[PromptPair]:
-    """Pairs from a JSONL file with `clean`, `corrupted`, `answer`, `wrong` in each row."""
-    found = []
+    """Read pairs from a JSONL file with `clean`, `corrupted`, `answer`, `wrong` in each row."""
+    pairs = []
     for where, row in json_rows(on_disk(Path(path))):
-        lacking = [name for name in FIELDS if not isinstance(row.get(name), str)]
-        if lacking:
-            raise InputError(
-                f"{where}: the field `{lacking[0]}` must be a text; a pair has {', '.join(FIELDS)}."
-            )
-        found.append(PromptPair(row["clean"], row["corrupted"], row["answer"], row["wrong"], where))
-    if not found:
+        for name in FIELDS:
+            if not isinstance(row.get(name), str):
+                raise InputError(
+                    f"{where}: the field `{name}` must be a text; a pair has {', '.join(FIELDS)}."
+                )
+        pairs.append(PromptPair(row["clean"], row["corrupted"], row["answer"], row["wrong"], where))
+    if not pairs:
         raise InputError(
             f"{path} holds no pairs; each line must be an object with {', '.join(FIELDS)}."
         )
-    return found
+    return pairs
 
 
 def _agreement(random: np.random.Generator) -> Iterator[PromptPair]:
-    """The verb agrees with the first noun, not with the one beside it."""
+    """Yield pairs in which the verb agrees with the first noun, not with the one beside it."""
     while True:
-        own, other = (NOUNS[i] for i in random.choice(len(NOUNS), 2, replace=False))
-        beside, verb, plural = (
-            random.choice(BESIDE),
-            VERBS[random.integers(len(VERBS))],
-            int(random.integers(2)),
-        )
-        tail = f"{beside} {other[int(random.integers(2))]}"
-        inputs = [f"The {noun} {tail}" for noun in own]
+        first, second = random.choice(len(NOUNS), 2, replace=False)
+        subject = NOUNS[first]
+        attractor = NOUNS[second]
+        preposition = random.choice(PREPOSITIONS)
+        verb = VERBS[random.integers(len(VERBS))]
+        number = int(random.integers(2))  # of the clean subject: 0 singular, 1 plural
+        attractor_number = int(random.integers(2))
+        inputs = [f"The {noun} {preposition} {attractor[attractor_number]}" for noun in subject]
         yield PromptPair(
-            inputs[plural], inputs[1 - plural], verb[plural], verb[1 - plural], "agreement"
+            clean=inputs[number],
+            corrupted=inputs[1 - number],
+            answer=verb[number],
+            wrong=verb[1 - number],
+            where="agreement",
         )
 
 
 def _names(random: np.random.Generator) -> Iterator[PromptPair]:
-    """What is given goes to the other of two people."""
+    """Yield pairs in which what is given goes to the other of two people."""
     scenes = list(product(SCENES, PLACES, THINGS))
     while True:
-        a, b = (NAMES[i] for i in random.choice(len(NAMES), 2, replace=False))
+        first, second = random.choice(len(NAMES), 2, replace=False)
+        a = NAMES[first]
+        b = NAMES[second]
         scene, place, thing = scenes[int(random.integers(len(scenes)))]
-        inputs = [scene.format(a=a, b=b, place=place, thing=thing, giver=giver) for giver in (b, a)]
-        yield PromptPair(inputs[0], inputs[1], f" {a}", f" {b}", "names")
+        clean = scene.format(a=a, b=b, place=place, thing=thing, giver=b)
+        corrupted = scene.format(a=a, b=b, place=place, thing=thing, giver=a)
+        yield PromptPair(clean, corrupted, f" {a}", f" {b}", "names")
 
 
 BUILTIN = {"agreement": _agreement, "names": _names}
 
 
 def builtin_pairs(name: str, count: int, seed: int = 0) -> list[PromptPair]:
-    """So many different pairs made by templates: `agreement` (subject and verb) or `names`
-    (indirect objects).
+    """Return different pairs made by templates: `agreement` (subject and verb) or `names` (indirect
+    objects); fewer than `count` where the templates give no more.
 
     >>> builtin_pairs("agreement", 1)[0].answer in {" is", " are", " was", " were", " has", " have"}
     True
     """
     if name not in BUILTIN:
         raise ParameterError(unknown("set of pairs", name, BUILTIN))
-    found: dict[tuple[str, str, str], PromptPair] = {}
-    for tried, pair in enumerate(BUILTIN[name](np.random.default_rng(seed))):
-        found.setdefault((pair.clean, pair.corrupted, pair.answer), pair)
-        if len(found) >= count or tried > 100 * count:
-            return list(found.values())
+    pairs: dict[tuple[str, str, str], PromptPair] = {}
+    for n_tried, pair in enumerate(BUILTIN[name](np.random.default_rng(seed))):
+        pairs.setdefault((pair.clean, pair.corrupted, pair.answer), pair)
+        if len(pairs) >= count or n_tried > 100 * count:
+            return list(pairs.values())
     raise AssertionError("the templates never end")
 
 
@@ -128,12 +158,13 @@ def usable_pairs(model: HeadModel, name: str, count: int, seed: int = 0) -> list
     """Return built-in pairs up to the `count`-th that a model can be patched with.
 
     Which pairs can be used depends on the tokenizer. Those in between that cannot are returned too,
-    so that `patch(..., strict=False)` counts them as left out.
+    so that `patch` counts them as left out.
     """
     pairs = builtin_pairs(name, OVERSAMPLING * count, seed)
     n_usable = 0
     for number, pair in enumerate(pairs, 1):
-        if not encode_pair(model, pair, number)[1]:
+        _, reason = encode_pair(model, pair, number)
+        if not reason:
             n_usable += 1
         if n_usable == count:
             return pairs[:number]
@@ -153,49 +184,52 @@ class EncodedPair:
 def encode_pairs(
     model: HeadModel, pairs: list[PromptPair], strict: bool
 ) -> tuple[list[EncodedPair], int]:
-    """Pairs as tokens, and how many were left out; with `strict` one that cannot be used is refused
-    instead.
+    """Return pairs as tokens, and how many were left out; with `strict`, raise for one that cannot
+    be used.
 
     Left out are pairs of unequal length, and pairs whose answers begin with the same token.
     """
-    found, left_out = [], 0
+    encoded = []
+    n_left_out = 0
     for index, pair in enumerate(pairs):
-        rows, reason = encode_pair(model, pair, index)
-        if reason and strict:
+        tokens, reason = encode_pair(model, pair, index)
+        if not reason:
+            encoded.append(tokens)
+        elif strict:
             raise InputError(f"{pair.where}: {reason}.")
-        if reason:
-            left_out += 1
         else:
-            found.append(rows)
-    if not found:
+            n_left_out += 1
+    if not encoded:
         raise InputError(
             "No pair can be used: all have inputs of unequal length or answers that begin alike."
         )
-    return found, left_out
+    return encoded, n_left_out
 
 
 def encode_pair(model: HeadModel, pair: PromptPair, index: int) -> tuple[EncodedPair, str]:
     """Return a pair as tokens, and why it cannot be used ("" if it can)."""
-    rows = EncodedPair(
+    tokens = EncodedPair(
         clean=model.encode(pair.clean, index),
         corrupted=model.encode(pair.corrupted, index),
-        answer=_first(model, pair.answer, pair),
-        wrong=_first(model, pair.wrong, pair),
+        answer=_first_token(model, pair.answer, pair),
+        wrong=_first_token(model, pair.wrong, pair),
     )
-    if len(rows.clean) != len(rows.corrupted):
-        return rows, (
-            f"the inputs have {len(rows.clean)} and {len(rows.corrupted)} tokens; they must have "
-            "equally many"
+    n_clean = len(tokens.clean)
+    n_corrupted = len(tokens.corrupted)
+    if n_clean != n_corrupted:
+        return tokens, (
+            f"the inputs have {n_clean} and {n_corrupted} tokens; they must have equally many"
         )
-    if rows.answer == rows.wrong:
-        return rows, f"both answers begin with the same token ('{pair.answer}', '{pair.wrong}')"
-    return rows, ""
+    if tokens.answer == tokens.wrong:
+        return tokens, f"both answers begin with the same token ('{pair.answer}', '{pair.wrong}')"
+    return tokens, ""
 
 
-def _first(model: HeadModel, text: str, pair: PromptPair) -> int:
+def _first_token(model: HeadModel, text: str, pair: PromptPair) -> int:
     ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
-    # Tokenizers that write ▁ for a space put one before a text; with a space it would stand alone.
-    pieces = [i for i in ids if model.encoder.piece_text(int(i))]
-    if not pieces:
-        raise InputError(f"{pair.where}: the answer '{text}' has no tokens.")
-    return int(pieces[0])
+    for token_id in ids:
+        # Tokenizers that write ▁ for a space put one before a text: before a text that begins with
+        # a space it stands alone, and is not the answer.
+        if model.encoder.piece_text(int(token_id)):
+            return int(token_id)
+    raise InputError(f"{pair.where}: the answer '{text}' has no tokens.")

@@ -341,9 +341,7 @@ def test_roles_gained_and_lost_are_those_of_the_planted_heads() -> None:
         planted = planted_model(behaviours, words=words)
         made.append(HeadModel.open(planted.model, tokenizer=planted.tokenizer))
     roles = Roles(sieves="local,local:prev,local:next", tau=2.0, bootstrap=0, random_models=0)
-    change = compare(made, corpus, ComparisonOptions(analyses=(roles,), names=["a", "b"]))[
-        "change_roles"
-    ]
+    change = compare(made, corpus, analyses=(roles,), names=["a", "b"])["change_roles"]
     one = change.sel(model="b")
     gained, lost = one["gained"].sel(role="local:prev"), one["lost"].sel(role="local:next")
     assert gained.values.tolist() == lost.values.tolist() == [[False, True, False]]

@@ -84,17 +84,18 @@ def paired_differences(
             p = _normal_test(difference, spread.std(0, ddof=1))
             test = "paired bootstrap"
     low, high = percentile_interval(spread)
-    mean_interval = (np.nan, np.nan)
+    mean_low = np.array(np.nan)
+    mean_high = np.array(np.nan)
     if len(values):
-        mean_interval = percentile_interval(spread.mean(1))
+        mean_low, mean_high = percentile_interval(spread.mean(1))
     return PairedComparison(
         difference=difference,
         low=low,
         high=high,
         p_value=np.asarray(p, dtype=float),
         test=test,
-        mean_low=float(mean_interval[0]),
-        mean_high=float(mean_interval[1]),
+        mean_low=float(mean_low),
+        mean_high=float(mean_high),
     )
 
 

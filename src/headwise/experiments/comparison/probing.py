@@ -11,8 +11,8 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.papers import reference
-from headwise.analyses.probing.analysis import default_settings
-from headwise.analyses.probing.fit import ProbingOptions, fit_baseline
+from headwise.analyses.probing.fit import fit_baseline
+from headwise.analyses.probing.options import ProbingOptions
 from headwise.core.store import CheckpointStore
 from headwise.experiments.ablation.significance import paired_differences
 from headwise.models import HeadModel
@@ -49,12 +49,12 @@ def probing_change(
     tasks = []
     for task in read_tasks(options.probing, seed):
         tasks.append(task.limit(*options.probing_limits, seed=seed))
-    probing_options = ProbingOptions(default_settings(models[0], seed))
+    settings = ProbingOptions(seed=seed).probe_settings(models[0].device)
     checkpoints = store.part(
         "probing",
         {
             "tasks": [[task.name, task.fingerprint()] for task in tasks],
-            "settings": asdict(probing_options.fitting),
+            "settings": asdict(settings),
         },
     )
     size = (models[0].layers, models[0].heads)
@@ -79,7 +79,7 @@ def probing_change(
                 vectors = collect_vectors(
                     model, task.examples, vectors_store, report=report, what=title
                 )
-                fitted = fit_baseline(task, vectors, probing_options, layers=False)
+                fitted = fit_baseline(task, vectors, settings, layers=False)
                 return {name: fitted[name] for name in FITTED}, {}
 
             fitted = checkpoints.checkpoint(f"task-{t}-model-{m}", fit).arrays
@@ -121,7 +121,7 @@ def probing_change(
         "title": "Change of probing accuracy",
         **reference("jo2020").attributes("Fig 4"),
         "reference_model": names[0],
-        "solver": probing_options.fitting.solver,
+        "solver": settings.solver,
         "correction": options.correction,
         "analysis": "probing",
     }

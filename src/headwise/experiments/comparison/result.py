@@ -140,9 +140,9 @@ def difference_dataset(
     for dims_of_variable, _ in variables.values():
         used_dims.update(dims_of_variable)
     coords: dict[str, Any] = {}
-    for name, values in first.dataset.coords.items():
-        if set(values.dims) <= used_dims:
-            coords[str(name)] = values
+    for coord_name, coord in first.dataset.coords.items():
+        if set(coord.dims) <= used_dims:
+            coords[str(coord_name)] = coord
     coords["model"] = list(names[1:])
     coords["model_all"] = list(names)
     if "third" in used_dims:

@@ -315,7 +315,9 @@ class ReproductionContext:
             device=self.options.device,
             save_models="first" if start == "pretrained" else "none",
         )
-        records = finetune(self.source, task, folder, options, report=self.report_progress)
+        records = finetune(
+            self.source, task, folder, options=options, progress=self.report_progress
+        )
         return records, folder
 
     @contextmanager

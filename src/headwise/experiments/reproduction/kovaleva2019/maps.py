@@ -142,13 +142,16 @@ def change(context: ReproductionContext) -> EntryResult:
     def compute(model: HeadModel, task: Task) -> xr.Dataset:
         def compare_maps() -> xr.Dataset:
             options = ComparisonOptions(
-                (), ("pre-trained", task.name), limit=None, seed=context.seed
+                analyses=(),
+                names=("pre-trained", task.name),
+                limit=None,
+                seed=context.seed,
             )
             comparison = compare(
                 [context.model, model],
                 dev_corpus(task),
-                options,
-                report=context.report_progress,
+                options=options,
+                progress=context.report_progress,
             )
             return comparison["change"]
 

@@ -59,12 +59,12 @@ def _change_of_task(context: ReproductionContext, task: str) -> tuple[xr.Dataset
 
         def compare_roles() -> xr.Dataset:
             options = ComparisonOptions(
-                (role_analysis(context, False),),
-                ("pre-trained", task),
+                analyses=(role_analysis(context, False),),
+                names=("pre-trained", task),
                 limit=None,
                 seed=context.seed,
             )
-            return compare([context.model, model], corpus, options)["change_roles"]
+            return compare([context.model, model], corpus, options=options)["change_roles"]
 
         identity = {"inputs": corpus.fingerprint(), "model": model.identity()}
         change = context.stored_dataset(f"change-{task}", identity, compare_roles)

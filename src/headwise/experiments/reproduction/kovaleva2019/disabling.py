@@ -13,7 +13,7 @@ import xarray as xr
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.labels import head_name
-from headwise.experiments.ablation import AblationOptions, ScoredClassifier
+from headwise.experiments.ablation import AblationOptions, ScoredClassifier, ablate_scored_model
 from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.kovaleva2019.frames import best_frame_heads
 from headwise.experiments.reproduction.kovaleva2019.tasks import (

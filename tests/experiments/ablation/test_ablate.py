@@ -496,7 +496,7 @@ def test_harm_is_a_rise_of_a_loss() -> None:
 def test_results_of_another_model_are_refused() -> None:
     with pytest.raises(ParameterError, match="2 layers of 3 heads; this one has 12 of 12"):
         pick_heads("frames:top1", 12, 12, atlas_of())
-    with pytest.raises(ParameterError, match="--atlas"):
+    with pytest.raises(ParameterError, match="pass it as `atlas`"):
         pick_heads("frames:top1", 12, 12)
 
 

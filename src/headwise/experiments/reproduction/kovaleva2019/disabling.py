@@ -132,7 +132,7 @@ def _run_ablations(context: ReproductionContext) -> TaskResults:
     except HeadwiseError as error:
         deviations.append(f"Frame heads were not disabled: {str(error).rstrip('.')}.")
     options = AblationOptions(
-        "uniform", sets=sets, importance=False, sinks=False, seed=context.seed
+        how="uniform", sets=sets, importance=False, sinks=False, seed=context.seed
     )
     n_dev = context.sample_size(N_DEV, N_DEV_QUICK)
     for name in names:

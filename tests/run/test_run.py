@@ -268,7 +268,7 @@ def test_an_analysis_whose_annotation_is_missing_is_left_out_with_the_way_to_get
     wanting = Wanting()
     plan = planned(model, corpus, [wanting, make_analysis("offsets")])
     assert [a.name for a in plan.analyses] == ["offsets"]
-    assert "--parser" in plan.dropped["surface"][""]
+    assert "`parser`" in plan.dropped["surface"][""]
     with pytest.raises(MissingAnnotationError, match="surface: the corpus has no dependencies"):
         planned(model, corpus, [wanting])
 

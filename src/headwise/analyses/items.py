@@ -1,5 +1,4 @@
-"""Observers of named items (sieves, features, pairs): which are chosen, which cannot be had, which
-match nothing."""
+"""Observers of named items (sieves, features, pairs): which are chosen, missing or unmatched."""
 
 from __future__ import annotations
 
@@ -12,82 +11,94 @@ import xarray as xr
 from headwise.analyses.contract import Observer, Shape
 from headwise.core.errors import ParameterError, unknown
 
+# How to get each annotation.
 ANNOTATION_SOURCES = {
-    "words": "give a corpus of words (.conllu, .jsonl with `words`) or name a parser with --parser",
-    "dependencies": "give a treebank (.conllu) or name a parser with --parser",
-    "pos": "give a treebank (.conllu) or name a parser with --parser",
-    "coreference": "give a coreference corpus (gum:FILE, ontogum:FILE or conll2012:FILE)",
-    "frames": "give a frame corpus (framenet:FILE)",
-    "roles": "give conversations (`messages` in .jsonl)",
-    "segments": "give pairs of texts (`pair` in .jsonl, two sentence columns in .tsv, txt-pairs:FILE)",
-    "label": "give a corpus with labels (`label` in .jsonl, a label column in .tsv)",
+    "words": "use a corpus of words (.conllu, .jsonl with `words`) or set `parser`",
+    "dependencies": "use a treebank (.conllu) or set `parser`",
+    "pos": "use a treebank (.conllu) or set `parser`",
+    "coreference": "use a coreference corpus (gum:FILE, ontogum:FILE or conll2012:FILE)",
+    "frames": "use a frame corpus (framenet:FILE)",
+    "roles": "use conversations (`messages` in .jsonl)",
+    "segments": "use pairs of texts (`pair` in .jsonl, two sentence columns in .tsv, "
+    "txt-pairs:FILE)",
+    "label": "use a corpus with labels (`label` in .jsonl, a label column in .tsv)",
 }
-T = TypeVar("T")
+ItemType = TypeVar("ItemType")
 
 
 class Item(Protocol):
-    """What an analysis looks for under a name: a sieve, a feature, a kind of pair."""
+    """Something an analysis looks for under a name: a sieve, a feature, a type of pair."""
 
     @property
     def name(self) -> str: ...
+
     @property
-    def requires(self) -> frozenset[str]: ...  # annotations
-    def missing_reason(
-        self, shape: Shape
-    ) -> str | None: ...  # why a corpus or model cannot give it
+    def requires(self) -> frozenset[str]:
+        """The annotations it needs."""
+        ...
+
+    def missing_reason(self, shape: Shape) -> str | None:
+        """Return why a corpus or model lacks it; None if it does not."""
+        ...
 
 
 def missing_annotation_reason(requires: frozenset[str], shape: Shape) -> str | None:
-    """What the corpus has not of the annotations required, and how to get it; None where it has
-    all."""
-    lacking = sorted(requires - shape.annotations)
-    advice = (
-        f": {ANNOTATION_SOURCES[lacking[0]]}"
-        if lacking and lacking[0] in ANNOTATION_SOURCES
-        else ""
-    )
-    return f"the corpus has no {' and '.join(lacking)}{advice}" if lacking else None
+    """Return which required annotations the corpus lacks, and how to get them; None if none."""
+    missing = sorted(requires - shape.annotations)
+    if not missing:
+        return None
+    reason = f"the corpus has no {' and '.join(missing)}"
+    if missing[0] in ANNOTATION_SOURCES:
+        reason += f": {ANNOTATION_SOURCES[missing[0]]}"
+    return reason
 
 
 def relation_matches(relation: str, wanted: frozenset[str]) -> bool:
-    """Whether a relation is among these; one without a subtype stands for its subtypes: `nsubj` for
-    `nsubj:pass`."""
+    """Return whether a relation is among these; `nsubj` also stands for `nsubj:pass`."""
     return relation in wanted or relation.split(":", 1)[0] in wanted
 
 
 def known_relations(shape: Shape) -> list[str]:
-    """The relations of a corpus, with and without subtype."""
-    return sorted(
-        {relation.split(":", 1)[0] for relation in shape.relations} | set(shape.relations)
-    )
+    """Return the relations of a corpus, with and without subtype."""
+    without_subtype = {relation.split(":", 1)[0] for relation in shape.relations}
+    return sorted(without_subtype | set(shape.relations))
 
 
-def split_names(given: Sequence[str] | str) -> list[str]:
-    """The names of a parameter that takes a sequence, or names with commas between; each once.
+def split_names(names: Sequence[str] | str) -> list[str]:
+    """Return the names of a parameter that is a sequence, or a text with commas; each once.
 
-    >>> listed("noun, verb,noun")
+    >>> split_names("noun, verb,noun")
     ['noun', 'verb']
     """
-    names = given.split(",") if isinstance(given, str) else given
-    return list(dict.fromkeys(name.strip() for name in names if name.strip()))
+    if isinstance(names, str):
+        names = names.split(",")
+    stripped = [name.strip() for name in names]
+    return list(dict.fromkeys(name for name in stripped if name))
 
 
-def choose_items(what: str, given: Sequence[str] | str, known: Mapping[str, T]) -> tuple[T, ...]:
-    """The items that a parameter names, all known ones where it names none."""
-    for name in (names := split_names(given) or list(known)):
+def choose_items(
+    what: str, names: Sequence[str] | str, known: Mapping[str, ItemType]
+) -> tuple[ItemType, ...]:
+    """Return the items that a parameter names; all known ones if it names none."""
+    chosen = []
+    for name in split_names(names) or list(known):
         if name not in known:
             raise ParameterError(unknown(what, name, known))
-    return tuple(known[name] for name in names)
+        chosen.append(known[name])
+    return tuple(chosen)
 
 
 class ItemObserver(Observer):
-    """An observer of items that a parameter chooses. Set `item_dim` and `unmatched_reason`; write
-    `chosen`."""
+    """An observer of items that a parameter chooses.
+
+    Set `item_dim` and `unmatched_reason`; write `chosen`."""
 
     item_dim: ClassVar[str]
-    unmatched_reason: ClassVar[str]  # of an item that the corpus could have had
+    # Why an item has no values although the corpus has the annotations.
+    unmatched_reason: ClassVar[str]
 
     def chosen(self) -> tuple[Item, ...]:
+        """Return the items it looks for."""
         raise NotImplementedError
 
     @property
@@ -96,20 +107,30 @@ class ItemObserver(Observer):
         return frozenset.intersection(*(item.requires for item in self.chosen()))
 
     def missing_items(self, shape: Shape) -> dict[str, str]:
-        found = {
-            f"{self.item_dim}={item.name}": item.missing_reason(shape) for item in self.chosen()
-        }
-        return {name: reason for name, reason in found.items() if reason}
+        reasons = {}
+        for item in self.chosen():
+            reason = item.missing_reason(shape)
+            if reason:
+                reasons[f"{self.item_dim}={item.name}"] = reason
+        return reasons
 
     def unsupported_reason(self, shape: Shape) -> str | None:
-        reasons = [item.missing_reason(shape) for item in self.chosen()]
-        return "; ".join(dict.fromkeys(filter(None, reasons))) if all(reasons) else None
+        reasons = []
+        for item in self.chosen():
+            reason = item.missing_reason(shape)
+            if not reason:
+                return None
+            reasons.append(reason)
+        return "; ".join(dict.fromkeys(reasons))
 
-    def matched_nothing(self, seen: np.ndarray, shape: Shape) -> list[str]:
-        """The items that the corpus could have had and has not, by the counts `seen[item]`."""
-        pairs = zip(self.chosen(), seen, strict=True)
-        return [item.name for item, count in pairs if not count and not item.missing_reason(shape)]
+    def matched_nothing(self, counts: np.ndarray, shape: Shape) -> list[str]:
+        """Return the items that could occur in the corpus and do not, by their `counts[item]`."""
+        names = []
+        for item, count in zip(self.chosen(), counts, strict=True):
+            if not count and not item.missing_reason(shape):
+                names.append(item.name)
+        return names
 
     def unmatched(self, dataset: xr.Dataset) -> dict[str, str]:
-        names = filter(None, dataset.attrs["matched_nothing"].split(", "))
+        names = split_names(dataset.attrs["matched_nothing"])
         return {f"{self.item_dim}={name}": self.unmatched_reason for name in names}

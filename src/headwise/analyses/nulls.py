@@ -1,6 +1,7 @@
-"""Observers whose claims must vanish on random weights: beside the model they are shown
-random-weights models of the same shape on the same inputs. These keep words, places, distances and
-annotations; only the training is missing."""
+"""Observers whose claims must vanish on random weights.
+
+Beside the model they observe random-weights models of the same shape on the same inputs. These keep
+words, positions, distances and annotations; only the training is missing."""
 
 from __future__ import annotations
 
@@ -18,88 +19,140 @@ from headwise.stats.intervals import share
 from headwise.stats.nulls import chance_bound
 from headwise.text.encode import Encoded
 
-RANDOM_HEADS = 144  # so many random heads at least stand beside the model's ...
-MOST_MODELS = 4  # ... from at most so many models ...
-MOST_PARAMETERS = 500_000_000  # ... where a second model of its size is no burden
+# By default, as many random models as give this many heads ...
+MIN_RANDOM_HEADS = 144
+# ... but at most this many ...
+MAX_RANDOM_MODELS = 4
+# ... and none for models so large that a second one is a burden.
+MAX_PARAMETERS = 500_000_000
 
 
 class RandomNull(Observer):
-    """An observer with a null from random-weights models. Have a field `random_models: int | None =
-    None`; write `apply_null`."""
+    """An observer with a null distribution from random-weights models.
+
+    Have a field `random_models: int | None = None`; write `apply_null`."""
 
     random_models: int | None
 
     def check_random_models(self) -> None:
+        """Reject a negative number of random models."""
         if self.random_models is not None:
             at_least("random_models", self.random_models, 0)
 
     def random_count(self, heads: int, parameters: int) -> int:
-        """How many random-weights models it wants for a model of so many heads and parameters."""
+        """Return how many random-weights models a model with so many heads and parameters needs."""
         if self.random_models is not None:
             return self.random_models
-        return 0 if parameters > MOST_PARAMETERS else min(MOST_MODELS, -(-RANDOM_HEADS // heads))
+        if parameters > MAX_PARAMETERS:
+            return 0
+        enough_models = -(-MIN_RANDOM_HEADS // heads)  # rounded up
+        return min(MAX_RANDOM_MODELS, enough_models)
 
     def applies_to(self, row: Encoded) -> bool:
-        """Whether a row has anything that it looks at."""
+        """Return whether a row has anything it observes."""
         return True
 
     def reduced(self) -> Self:
-        """Itself without what is of no use on random weights."""
+        """Return the analysis without what is of no use on random weights."""
         return self
 
     def apply_null(self, dataset: xr.Dataset, random_results: Sequence[xr.Dataset]) -> xr.Dataset:
-        """The result with what random-weights models gave beside it, and what is claimed held to
-        that."""
+        """Return the result, with its claims restricted to what no random head reaches.
+
+        Parameters
+        ----------
+        dataset : Dataset
+            The model's result.
+        random_results : sequence of Dataset
+            The results of random-weights models.
+        """
         raise NotImplementedError
 
 
 def random_bound(
-    name: str, found: Sequence[xr.Dataset], tests: int, level: float = 0.05, *, tail: str = "normal"
+    name: str,
+    random_results: Sequence[xr.Dataset],
+    tests: int,
+    level: float = 0.05,
+    *,
+    tail: str = "normal",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of a variable `[layer, head, ...]` of random-weights models: its mean over their heads, and
-    the value that no head of another such model passes at this level (`tests`: heads times items).
+    """Return the mean of a variable over random heads, and the value that none of them exceeds.
 
-    `tail` is that of `chance_bound`, or `ratio`: that of a ratio (1 where nothing is preferred),
-    whose square root is distributed normally above the median."""
-    values = np.concatenate(
-        [
-            data[name].transpose("layer", "head", ...).values.reshape(-1, *data[name].shape[2:])
-            for data in found
-        ]
-    ).astype(float)
-    known = ~np.isnan(values)
-    mean = share(np.where(known, values, 0.0).sum(0), known.sum(0))
+    Parameters
+    ----------
+    name : str
+        A variable `[layer, head, ...]`.
+    random_results : sequence of Dataset
+        The results of random-weights models.
+    tests : int
+        Heads times items: the level is corrected for as many tests.
+    level : float, default 0.05
+        The probability that any head of another random model exceeds the bound.
+    tail : str, default "normal"
+        That of `chance_bound`, or `ratio`: that of a ratio (1 without preference), whose square
+        root is distributed normally above the median.
+    """
+    of_models = []
+    for dataset in random_results:
+        values = dataset[name].transpose("layer", "head", ...).values
+        of_models.append(values.reshape(-1, *values.shape[2:]))
+    random_values = np.concatenate(of_models).astype(float)
+    is_known = ~np.isnan(random_values)
+    mean = share(np.where(is_known, random_values, 0.0).sum(0), is_known.sum(0))
     if tail == "ratio":
-        return mean, chance_bound(np.sqrt(values), tests, level, "normal") ** 2
-    return mean, chance_bound(values, tests, level, tail)
+        return mean, chance_bound(np.sqrt(random_values), tests, level, "normal") ** 2
+    return mean, chance_bound(random_values, tests, level, tail)
 
 
 def significant_excess(
-    found: Mapping[Any, Any],
+    variables: Mapping[Any, Any],
     margin: float,
     bound: np.ndarray | float = np.nan,
     counted: tuple[str, str] = ("excess_n", "inputs"),
 ) -> xr.Variable:
-    """What a head must have to be called anything: `excess` of the margin or more, above the bound
-    from random heads (where there is one), significant after correction, from enough inputs
-    (`counted`: in which variable, in words)."""
-    excess, (name, each) = found["excess"], counted
-    strong = (excess.values >= margin) & ~(excess.values <= bound) & (found[name].values >= FEW)
-    about = f"p_adjusted < {SIGNIFICANCE_LEVEL:g}, excess of {margin:g} or more and above random heads, {FEW} {each} or more"
+    """Return which heads have a significant excess, bool like `excess`.
+
+    It is at least the margin, above the bound of random heads (if there is one), significant after
+    correction, and from enough inputs.
+
+    Parameters
+    ----------
+    variables : mapping of str to variable
+        With `excess`, `p_adjusted` and the count.
+    margin : float
+        The lowest excess.
+    bound : ndarray or float, optional
+        What no random head exceeds.
+    counted : (str, str)
+        The variable that counts inputs, and what it counts in words.
+    """
+    count_name, counted_things = counted
+    excess = variables["excess"]
+    is_large = (excess.values >= margin) & ~(excess.values <= bound)
+    is_counted = variables[count_name].values >= FEW
+    is_significant = variables["p_adjusted"].values < SIGNIFICANCE_LEVEL
+    long_name = (
+        f"p_adjusted < {SIGNIFICANCE_LEVEL:g}, excess of {margin:g} or more and above random heads, "
+        f"{FEW} {counted_things} or more"
+    )
     return xr.Variable(
-        excess.dims,
-        strong & (found["p_adjusted"].values < SIGNIFICANCE_LEVEL),
-        {"long_name": about},
+        excess.dims, is_large & is_counted & is_significant, {"long_name": long_name}
     )
 
 
 def apply_excess_null(
-    dataset: xr.Dataset, found: Sequence[xr.Dataset], margin: float, item: str, tail: str = "normal"
+    dataset: xr.Dataset,
+    random_results: Sequence[xr.Dataset],
+    margin: float,
+    item: str,
+    tail: str = "normal",
 ) -> xr.Dataset:
-    """A result with `excess[layer, head, item]`, its mean on random weights and its bound from them
-    beside it for each item, and `stands_out` held to that."""
-    mean, bound = random_bound("excess", found, int((dataset["excess_n"] > 0).sum()), tail=tail)
-    made = {
+    """Return a result with `excess[layer, head, item]`, with its mean and bound on random weights
+    for each item added, and `stands_out` restricted to what exceeds the bound."""
+    n_tests = int((dataset["excess_n"] > 0).sum())
+    mean, bound = random_bound("excess", random_results, n_tests, tail=tail)
+    variables = {
         "stands_out": significant_excess(dataset, margin, bound),
         "random_excess": xr.Variable(item, mean, {"long_name": "mean excess of random heads"}),
         "random_bound": xr.Variable(
@@ -107,23 +160,24 @@ def apply_excess_null(
         ),
         **above_random_variable(dataset["excess"], bound),
     }
-    return dataset.assign(made).assign_attrs(null_attributes(found))
+    return dataset.assign(variables).assign_attrs(null_attributes(random_results))
 
 
 def above_random_variable(
     values: xr.DataArray, bound: np.ndarray | float
 ) -> dict[str, xr.Variable]:
-    """By how much every head passes what random heads reach, as a variable: it stands on the head's
-    card too."""
+    """Return by how much every head exceeds what random heads reach, as the variable
+    `above_random`."""
     above = (values - bound).astype(np.float32).variable
-    return {
-        "above_random": xr.Variable(
-            above.dims, above.values, {"long_name": f"{values.name} − random_bound"}
-        )
-    }
+    long_name = f"{values.name} − random_bound"
+    return {"above_random": xr.Variable(above.dims, above.values, {"long_name": long_name})}
 
 
-def null_attributes(found: Sequence[xr.Dataset]) -> dict[str, Any]:
-    """What a result says of the random-weights models beside it."""
-    sharp = [data.attrs["sharpness"] for data in found if "sharpness" in data.attrs]
-    return {"random_models": len(found), **({"random_sharpness": float(sharp[0])} if sharp else {})}
+def null_attributes(random_results: Sequence[xr.Dataset]) -> dict[str, Any]:
+    """Return the attributes of a result that describe the random-weights models."""
+    attributes: dict[str, Any] = {"random_models": len(random_results)}
+    for dataset in random_results:
+        if "sharpness" in dataset.attrs:  # the same for all of them
+            attributes["random_sharpness"] = float(dataset.attrs["sharpness"])
+            break
+    return attributes

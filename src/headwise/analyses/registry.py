@@ -1,5 +1,4 @@
-"""The list of analyses: those of this package, those that a program registered, and those of
-installed packages."""
+"""The registry of analyses: of this package, of the running program, and of installed packages."""
 
 from __future__ import annotations
 
@@ -22,24 +21,25 @@ REGISTRY: dict[str, type[Analysis]] = {}
 
 
 def register(cls: type[Analysis]) -> None:
-    """Take an analysis into the list. Its name must be free; the same class made again (a cell run
-    twice) is new."""
-    before = REGISTRY.get(cls.name)
-    if before is not None and (before.__module__, before.__qualname__) != (
-        cls.__module__,
-        cls.__qualname__,
-    ):
-        raise ParameterError(
-            f"Two analyses are called '{cls.name}' ({before.__module__} and {cls.__module__}): "
-            "give one of them another name."
-        )
+    """Register an analysis under its name.
+
+    A class with the same module and name replaces the earlier one (a notebook cell run twice)."""
+    registered = REGISTRY.get(cls.name)
+    if registered is not None:
+        same_module = registered.__module__ == cls.__module__
+        if not same_module or registered.__qualname__ != cls.__qualname__:
+            raise ParameterError(
+                f"Two analyses are called '{cls.name}' "
+                f"({registered.__module__} and {cls.__module__}): give one of them another name."
+            )
     REGISTRY[cls.name] = cls
 
 
 @cache
 def _load_all() -> None:
-    """Import the folders of this package and what installed packages declare, which registers
-    theirs."""
+    """Import the folders of this package and the modules that installed packages declare.
+
+    Importing an analysis registers it."""
     for module in iter_modules(import_module("headwise.analyses").__path__):
         if module.ispkg:
             import_module(f"headwise.analyses.{module.name}.analysis")
@@ -49,34 +49,36 @@ def _load_all() -> None:
         except Exception as error:  # a package of somebody else's may fail in any way
             raise ParameterError(
                 f"The analysis '{entry.name}' of an installed package cannot be loaded "
-                f"({type(error).__name__}: {error}); repair or remove the package that declares {entry.value}."
+                f"({type(error).__name__}: {error}); "
+                f"fix or remove the package that declares {entry.value}."
             ) from error
 
 
 def known_analyses() -> dict[str, type[Analysis]]:
-    """Every analysis by name."""
+    """Return every analysis by name."""
     _load_all()
     return dict(sorted(REGISTRY.items()))
 
 
 def make_analysis(name: str, parameters: Mapping[str, Any] | None = None) -> Analysis:
-    """An analysis by name, with checked parameters."""
+    """Return an analysis by name, with checked parameters."""
     registry = known_analyses()
     if name not in registry:
         raise ParameterError(unknown("analysis", name, registry))
     cls = registry[name]
-    allowed = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-    for given in parameters or {}:
-        if given not in allowed:
-            raise ParameterError(unknown(f"parameter of {name}", given, allowed))
+    parameters = dict(parameters or {})
+    allowed = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    for parameter in parameters:
+        if parameter not in allowed:
+            raise ParameterError(unknown(f"parameter of {name}", parameter, allowed))
     try:
-        return cls(**(parameters or {}))
+        return cls(**parameters)
     except ParameterError as error:
         raise ParameterError(f"{name}: {error}") from error
 
 
 def has_reading(name: str) -> bool:
-    """Whether the code released for an analysis does something else than the paper says.
+    """Return whether the code released for an analysis differs from its paper.
 
     >>> has_reading("roles"), has_reading("surface")
     (True, False)
@@ -91,31 +93,41 @@ def choose_analyses(
     *,
     reading: str = PAPER,
 ) -> list[Analysis]:
-    """Analyses by name with their parameters; None for all that are automatic. One made already
-    stays as it is.
+    """Return analyses by name with their parameters.
 
-    `reading` is that of every analysis that has such a parameter and is not given it (see
-    `headwise.analyses.released`)."""
+    Parameters
+    ----------
+    names : sequence of str or Analysis, optional
+        Names, or analyses that stay as they are; default: all that are automatic.
+    parameters : mapping, optional
+        Parameters by analysis.
+    reading : str, default "paper"
+        The variant of every analysis that has one and whose parameters do not name one (see
+        `headwise.analyses.released`).
+    """
     check_reading(reading)
-    wanted: Sequence[str | Analysis] = (
-        names
-        if names is not None
-        else [name for name, cls in known_analyses().items() if cls.automatic]
-    )
-    called = [item if isinstance(item, str) else item.name for item in wanted]
-    twice = next((name for name in called if called.count(name) > 1), None)
-    if twice is not None:
-        raise ParameterError(f"The analysis '{twice}' is named twice; name it once.")
-    given = dict(parameters or {})
-    if reading != PAPER:
-        for name in (item for item in wanted if isinstance(item, str) and has_reading(item)):
-            given[name] = {"reading": reading, **given.get(name, {})}
-    chosen = [
-        make_analysis(item, given.pop(item, None)) if isinstance(item, str) else item
-        for item in wanted
-    ]
-    if given:
+    if names is None:
+        names = [name for name, cls in known_analyses().items() if cls.automatic]
+    chosen_names: list[str] = []
+    for item in names:
+        name = item if isinstance(item, str) else item.name
+        if name in chosen_names:
+            raise ParameterError(f"The analysis '{name}' is named twice; name it once.")
+        chosen_names.append(name)
+
+    remaining = {name: dict(values) for name, values in (parameters or {}).items()}
+    chosen = []
+    for item in names:
+        if not isinstance(item, str):
+            chosen.append(item)
+            continue
+        values = remaining.pop(item, {})
+        if reading != PAPER and has_reading(item):
+            values = {"reading": reading, **values}
+        chosen.append(make_analysis(item, values))
+    if remaining:
         raise ParameterError(
-            f"`parameters` names '{min(given)}', which is not among the analyses of this run ({', '.join(called)})."
+            f"`parameters` names '{min(remaining)}', which is not among the analyses of this run "
+            f"({', '.join(chosen_names)})."
         )
     return chosen

@@ -1,8 +1,7 @@
-"""What a drawing of a head at its work asks on a sentence, answered by the code that makes the
-analysis's numbers.
+"""Which words a head finds in one sentence, by the code that computes the analyses' numbers.
 
-A dependency relation (Clark et al. 2019, Fig 5), the antecedents of mentions, the elements of
-frames (Kovaleva et al. 2019, Fig 4)."""
+For drawings of a head on a sentence: a dependency relation (Clark et al. 2019, Fig 5), the
+antecedents of mentions, the elements of frames (Kovaleva et al. 2019, Fig 4)."""
 
 from __future__ import annotations
 
@@ -29,23 +28,28 @@ from headwise.models.view import AttentionRows
 from headwise.models.words import WordQuestions, find_words, word_index, word_maps, word_visibility
 from headwise.text.encode import Batch
 
-BestHead = tuple[tuple[int, int], str]  # (layer, head), and the direction it is best in
+# (layer, head), and the direction in which it is best.
+BestHead = tuple[tuple[int, int], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a head says to one question: the word that looks (or is looked at) and the words it is
-    to find."""
+    """What a head finds for one word.
+
+    `word` looks (or is looked at), `wanted` are the words it should find, `weight` the largest
+    weight on one of these."""
 
     word: int
     wanted: tuple[int, ...]
     found: bool
-    weight: float  # the most that a word it is to find gets
+    weight: float
 
 
 class SentenceTask:
-    """Something that heads find in sentences: its analysis, words for what is found and counted,
-    and the directions in which it can be looked for."""
+    """Something that heads find in sentences.
+
+    `group` is its analysis, `what` names what is found and `unit` what is counted; `directions` are
+    those in which it can be looked for."""
 
     group: ClassVar[str]
     what: str
@@ -53,28 +57,29 @@ class SentenceTask:
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS[:1]
 
     def questions(self, batch: Batch) -> WordQuestions:
-        """Which words are asked about, on a batch of one example."""
+        """Return which words are scored, on a batch of one example."""
         raise NotImplementedError
 
     def asked(self, batch: Batch) -> bool:
-        """Whether there is anything to find."""
+        """Return whether there is anything to find."""
         return len(self.questions(batch).word) > 0
 
     def answers(self, rows: AttentionRows, batch: Batch, direction: str) -> list[Answer]:
-        """What the one head of `rows` says on a batch of one example, wherever it could find what
-        is asked for."""
-        questions, (maps, visible) = self.questions(batch), _by_words(rows, batch)
+        """Return what the one head of `rows` finds on a batch of one example, for every word whose
+        answer it can see."""
+        questions = self.questions(batch)
+        maps, visible = _word_maps(rows, batch)
         found, possible = find_words(maps, visible, questions)
-        seen = questions.wanted & visible[0, 0, questions.word]
-        return [
-            _answer(
-                maps, int(questions.word[place]), seen[place].nonzero()[:, 0], bool(found[place, 0])
-            )
-            for place in possible[:, 0].nonzero()[:, 0].tolist()
-        ]
+        visible_wanted = questions.wanted & visible[0, 0, questions.word]
+        answers = []
+        for place in possible[:, 0].nonzero()[:, 0].tolist():
+            word = int(questions.word[place])
+            wanted = visible_wanted[place].nonzero()[:, 0]
+            answers.append(_answer(maps, word, wanted, bool(found[place, 0])))
+        return answers
 
     def best(self, dataset: xr.Dataset) -> BestHead:
-        """The best head for it by the group of an atlas."""
+        """Return the best head for it, from the analysis's group of an atlas."""
         raise NotImplementedError
 
 
@@ -88,29 +93,34 @@ class RelationTask(SentenceTask):
     directions: ClassVar[tuple[str, ...]] = DIRECTIONS
 
     def _pairs(self, batch: Batch) -> WordPairs:
-        return gather_pairs(
-            batch, PairRules((ALL, self.what), "keep" if ":" in self.what else "fold")
-        )
+        subtypes = "keep" if ":" in self.what else "fold"
+        return gather_pairs(batch, PairRules((ALL, self.what), subtypes))
 
     def asked(self, batch: Batch) -> bool:
         return bool((self._pairs(batch).label == 1).any())
 
     def answers(self, rows: AttentionRows, batch: Batch, direction: str) -> list[Answer]:
-        pairs, (maps, visible) = self._pairs(batch), _by_words(rows, batch)
+        pairs = self._pairs(batch)
+        maps, visible = _word_maps(rows, batch)
         found, possible = find_heads(maps, visible, pairs)[DIRECTIONS.index(direction)]
-        turned = maps if direction == DIRECTIONS[0] else maps.transpose(-1, -2)
-        return [
-            _answer(turned, int(pairs.word[place]), pairs.head[place, None], bool(found[place, 0]))
-            for place in (possible[:, 0] & (pairs.label == 1)).nonzero()[:, 0].tolist()
-        ]
+        if direction != DIRECTIONS[0]:
+            maps = maps.transpose(-1, -2)
+        is_scored = possible[:, 0] & (pairs.label == 1)
+        answers = []
+        for place in is_scored.nonzero()[:, 0].tolist():
+            word = int(pairs.word[place])
+            answers.append(_answer(maps, word, pairs.head[place, None], bool(found[place, 0])))
+        return answers
 
     def best(self, dataset: xr.Dataset) -> BestHead:
-        known = [str(name) for name in dataset["relation"].values]
-        label = self.what if self.what in known else relation_label(self.what, "fold")
-        if label not in known:
-            raise ParameterError(unknown("relation in this atlas", self.what, known))
-        own = dataset.sel(relation=label)
-        return _scored(own, self.what), str(own["best_direction"].values)
+        relations = [str(name) for name in dataset["relation"].values]
+        label = self.what
+        if label not in relations:
+            label = relation_label(self.what, "fold")
+        if label not in relations:
+            raise ParameterError(unknown("relation in this atlas", self.what, relations))
+        of_relation = dataset.sel(relation=label)
+        return _best_head(of_relation, self.what), str(of_relation["best_direction"].values)
 
 
 class AntecedentTask(SentenceTask):
@@ -124,12 +134,12 @@ class AntecedentTask(SentenceTask):
         return scored_mentions(batch).questions
 
     def best(self, dataset: xr.Dataset) -> BestHead:
-        return _scored(dataset.sel(mention_type="all"), self.group), DIRECTIONS[0]
+        return _best_head(dataset.sel(mention_type="all"), self.group), DIRECTIONS[0]
 
 
 class FrameElementTask(SentenceTask):
-    """A word of a core element of a frame, asked of its target's first word among all words outside
-    the target."""
+    """A word of a core element of a frame, from the first word of its target, among all words
+    outside the target."""
 
     group: ClassVar[str] = "frames"
     what = "frame elements"
@@ -138,44 +148,56 @@ class FrameElementTask(SentenceTask):
     def questions(self, batch: Batch) -> WordQuestions:
         links = [link for link in batch.rows[0].example.frames or () if link.core]
         targets = sorted({link.target for link in links})
-        outside = torch.ones(len(targets), word_index(batch).count, dtype=torch.bool)
-        element = torch.zeros_like(outside)
+        is_outside = torch.ones(len(targets), word_index(batch).count, dtype=torch.bool)
+        is_element = torch.zeros_like(is_outside)
         for place, target in enumerate(targets):
-            outside[place, slice(*target)] = False
+            is_outside[place, slice(*target)] = False
             for link in links:
-                element[place, slice(*link.span)] |= link.target == target
-        first = torch.tensor([target[0] for target in targets], dtype=torch.int64)
-        given = (torch.zeros_like(first), first, outside, element & outside)
-        return WordQuestions(*(tensor.to(batch.device) for tensor in given))
+                is_element[place, slice(*link.span)] |= link.target == target
+        first_word = torch.tensor([target[0] for target in targets], dtype=torch.int64)
+        example = torch.zeros_like(first_word)
+        return WordQuestions(
+            example.to(batch.device),
+            first_word.to(batch.device),
+            is_outside.to(batch.device),
+            (is_element & is_outside).to(batch.device),
+        )
 
     def best(self, dataset: xr.Dataset) -> BestHead:
-        place, scored = argmax_heads(dataset["score"].transpose("layer", "head").values[..., None])
+        scores = dataset["score"].transpose("layer", "head").values
+        (layer, head, _), scored = argmax_heads(scores[..., None])
         if not scored[0]:
             raise ParameterError(
-                "The atlas has no head that could be scored on frames; name a relation or a head."
+                "The atlas has no head that was scored on frames; name a relation or a head."
             )
-        return (int(place[0][0]), int(place[1][0])), DIRECTIONS[0]
+        return (int(layer[0]), int(head[0])), DIRECTIONS[0]
 
 
 def sentence_task(name: str) -> SentenceTask:
-    """What a name stands for: `coreference`, `frames`, or a dependency relation."""
-    return {"coreference": AntecedentTask(), "frames": FrameElementTask()}.get(
-        name
-    ) or RelationTask(name)
+    """Return the task of a name: `coreference`, `frames`, or a dependency relation."""
+    if name == "coreference":
+        return AntecedentTask()
+    if name == "frames":
+        return FrameElementTask()
+    return RelationTask(name)
 
 
-def _by_words(rows: AttentionRows, batch: Batch) -> tuple[Tensor, Tensor]:
+def _word_maps(rows: AttentionRows, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the attention between words, and which words see each other."""
     index = word_index(batch)
     return word_maps(rows, index), word_visibility(rows, index) > 0
 
 
 def _answer(maps: Tensor, word: int, wanted: Tensor, found: bool) -> Answer:
-    return Answer(word, tuple(wanted.tolist()), found, float(maps[0, 0, word, wanted].max()))
+    weight = float(maps[0, 0, word, wanted].max())
+    return Answer(word, tuple(wanted.tolist()), found, weight)
 
 
-def _scored(own: xr.Dataset, name: str) -> tuple[int, int]:
-    if int(own["best_layer"]) < 0:
+def _best_head(item: xr.Dataset, name: str) -> tuple[int, int]:
+    """Return the best head of a result with one item selected."""
+    layer = int(item["best_layer"])
+    if layer < 0:
         raise ParameterError(
-            f"The atlas has no head that could be scored on {name}; name another relation."
+            f"The atlas has no head that was scored on {name}; name another relation."
         )
-    return int(own["best_layer"]), int(own["best_head"])
+    return layer, int(item["best_head"])

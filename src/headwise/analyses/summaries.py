@@ -1,5 +1,4 @@
-"""Lines that say what a result comes to: the heads at the top of a measure, rows of a table,
-p-values."""
+"""Lines that summarise a result: the top heads of a measure, rows of a table, p-values."""
 
 from __future__ import annotations
 
@@ -14,23 +13,28 @@ SIGNIFICANCE_LEVEL = 0.05
 
 
 def ranked_heads(values: np.ndarray, allowed: np.ndarray | None = None) -> list[tuple[int, int]]:
-    """The heads that have a number, the largest `values[layer, head]` first; only those
-    `allowed[layer, head]`.
+    """Return the heads with a finite value, the largest `values[layer, head]` first.
+
+    With `allowed[layer, head]`, only these heads.
 
     >>> ranked_heads(np.array([[0.1, np.nan], [0.3, 0.2]]))
     [(1, 0), (1, 1), (0, 0)]
     """
-    known = np.isfinite(values) if allowed is None else np.isfinite(values) & allowed
-    order = (
-        divmod(int(place), values.shape[1])
-        for place in np.argsort(-values, axis=None, kind="stable")
-    )
-    return [place for place in order if known[place]]
+    is_candidate = np.isfinite(values)
+    if allowed is not None:
+        is_candidate &= allowed
+    heads = []
+    for flat_index in np.argsort(-values, axis=None, kind="stable"):
+        layer, head = divmod(int(flat_index), values.shape[1])
+        if is_candidate[layer, head]:
+            heads.append((layer, head))
+    return heads
 
 
-def format_heads(values: np.ndarray, places: Sequence[tuple[int, int]], form: str = ".2f") -> str:
-    """Heads with their values, commas between; `none` where there is none."""
-    return ", ".join(f"{head_name(*place)} {values[place]:{form}}" for place in places) or "none"
+def format_heads(values: np.ndarray, heads: Sequence[tuple[int, int]], form: str = ".2f") -> str:
+    """Return heads with their values, separated by commas; `none` if there are none."""
+    texts = [f"{head_name(*head)} {values[head]:{form}}" for head in heads]
+    return ", ".join(texts) or "none"
 
 
 def top_heads(
@@ -40,8 +44,8 @@ def top_heads(
     form: str = ".2f",
     allowed: np.ndarray | None = None,
 ) -> str:
-    """The heads with the largest values of `name[layer, head]`, each with its value and, where
-    there is one, interval.
+    """Return the heads with the largest values of `name[layer, head]`, each with its value and, if
+    there is one, its interval.
 
     Parameters
     ----------
@@ -52,37 +56,48 @@ def top_heads(
     count : int, default 3
         How many heads.
     form : str, default ".2f"
-        How values are written.
+        The format of values.
     allowed : ndarray, optional
         Bool `[layer, head]`: heads that may be named.
     """
     values = dataset[name].transpose("layer", "head").values
-    ends = [variable_of(dataset, f"{name}_{end}") for end in ("low", "high")]
-    out = []
-    for place in ranked_heads(values, allowed)[:count]:
-        known = [float(end.transpose("layer", "head")[place]) for end in ends if end is not None]
-        interval = f" ({known[0]:{form}} to {known[1]:{form}})" if len(known) == 2 else ""
-        out.append(f"{head_name(*place)} {values[place]:{form}}{interval}")
-    return ", ".join(out) or "none"
+    low = variable_of(dataset, f"{name}_low")
+    high = variable_of(dataset, f"{name}_high")
+    texts = []
+    for head in ranked_heads(values, allowed)[:count]:
+        text = f"{head_name(*head)} {values[head]:{form}}"
+        if low is not None and high is not None:
+            lower = float(low.transpose("layer", "head")[head])
+            upper = float(high.transpose("layer", "head")[head])
+            text += f" ({lower:{form}} to {upper:{form}})"
+        texts.append(text)
+    return ", ".join(texts) or "none"
 
 
 def format_p_value(p: float) -> str:
-    """A p-value in words.
+    """Return a p-value as text.
 
-    >>> p_text(0.0004), p_text(0.034), p_text(float("nan"))
+    >>> format_p_value(0.0004), format_p_value(0.034), format_p_value(float("nan"))
     ('p < 0.001', 'p = 0.034', 'no test')
     """
-    return "no test" if np.isnan(p) else "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    if np.isnan(p):
+        return "no test"
+    if p < 0.001:
+        return "p < 0.001"
+    return f"p = {p:.3f}"
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of a table as lines whose columns stand under each other.
+    """Return the rows of a table as lines with aligned columns.
 
-    >>> aligned([("obj", "L4H0"), ("nsubj", "L4H8")])
+    >>> align_columns([("obj", "L4H0"), ("nsubj", "L4H8")])
     ['  obj    L4H0', '  nsubj  L4H8']
     """
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))] if rows else []
-    return [
-        "  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    if not rows:
+        return []
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines

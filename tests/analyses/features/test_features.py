@@ -154,7 +154,7 @@ def test_own_features_and_those_that_match_nothing() -> None:
             ["features"],
             parameters={"features": {"extra": "ghost: lemma=ghost", "features": "ghost"}},
         )
-    with pytest.raises(MissingAnnotationError, match="no pos and words: give a treebank"):
+    with pytest.raises(MissingAnnotationError, match="no pos and words: use a treebank"):
         make_atlas(
             model,
             Corpus.from_texts(["old cat"]),

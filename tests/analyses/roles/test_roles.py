@@ -695,7 +695,7 @@ def test_what_the_corpus_lacks_is_named_and_nan() -> None:
     assert roles["bias"].sel(role="syntactic").isnull().all()
     assert roles["bias"].sel(role="delimiter").notnull().all()
     assert not roles["has_role"].sel(role="syntactic").any()
-    with pytest.raises(MissingAnnotationError, match="no dependencies and words: give a treebank"):
+    with pytest.raises(MissingAnnotationError, match="no dependencies and words: use a treebank"):
         make_atlas(
             opened(planted),
             Corpus.from_texts(["the cat"]),

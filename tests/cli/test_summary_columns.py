@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from headwise.cli.atlas import UNTOLD
+from headwise.cli.atlas import NOT_IN_SUMMARY
 
 
 @pytest.mark.parametrize(
@@ -14,11 +14,11 @@ from headwise.cli.atlas import UNTOLD
     ["first_p", "prefix_matching_p", "p_value", "p_holm", "p_fdr", "bias_rest_p_adjusted", "p"],
 )
 def test_a_mean_of_p_values_over_heads_is_never_told(name: str) -> None:
-    assert re.search(UNTOLD, name)
+    assert re.search(NOT_IN_SUMMARY, name)
 
 
 @pytest.mark.parametrize(
     "name", ["first", "position", "punct", "prefix_matching", "top", "mass", "pairs", "p_only"]
 )
 def test_measures_are_told(name: str) -> None:
-    assert not re.search(UNTOLD, name)
+    assert not re.search(NOT_IN_SUMMARY, name)

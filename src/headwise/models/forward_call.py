@@ -1,5 +1,5 @@
-"""Calls the smallest part of a model that computes a stack, with the inputs that part takes; sets
-evaluation mode or a number of threads for a while; and keeps hooks to the thread that set them."""
+"""Call the smallest part of a model that computes a stack; set evaluation mode or the number of
+threads for a while; keep hooks to the thread that set them."""
 
 from __future__ import annotations
 
@@ -30,148 +30,170 @@ def call_part(
     logits: bool = False,
     source: tuple[Tensor, Tensor] | None = None,
 ) -> Any:
-    """The output of the part that computes `stack`, or of the whole model where logits are asked
-    for.
+    """Return the output of the part that computes a stack, or of the whole model.
 
-    `encoder` is that of an encoder-decoder. Its decoder reads `ids`, its encoder `source` (ids, and
-    which are real)."""
+    Parameters
+    ----------
+    module : PreTrainedModel
+        The model.
+    encoder : Module, optional
+        The encoder of an encoder-decoder.
+    stack : str
+        `encoder`, `decoder` or `cross`.
+    ids, attention_mask, types : Tensor
+        Token ids, attention mask and segments, `[example, token]`. The decoder of an
+        encoder-decoder reads them.
+    logits : bool, default False
+        Call the whole model.
+    source : (Tensor, Tensor), optional
+        Ids and attention mask that the encoder reads, if the stack is the decoder's.
+    """
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask.long()}
-    part: nn.Module = (
-        module
-        if logits
-        else encoder
-        if encoder is not None and stack == "encoder"
-        else body_of(module)
-    )
+    part: nn.Module
+    if logits:
+        part = module
+    elif encoder is not None and stack == "encoder":
+        part = encoder
+    else:
+        part = body_of(module)
     if encoder is not None and stack != "encoder":
         if source is None:
             raise ModelError(
-                f"The decoder of {type(module).__name__} reads a source beside its target; give pairs of both."
+                f"The decoder of {type(module).__name__} reads a source beside its target; give "
+                "pairs of both."
             )
-        inputs = {"input_ids": source[0], "attention_mask": source[1].long()}
-        inputs |= {"decoder_input_ids": ids, "decoder_attention_mask": attention_mask.long()}
+        source_ids, source_mask = source
+        inputs = {
+            "input_ids": source_ids,
+            "attention_mask": source_mask.long(),
+            "decoder_input_ids": ids,
+            "decoder_attention_mask": attention_mask.long(),
+        }
         if part is module and not logits and head_of(module, stack)[0]:
-            return _decoded(module, encoder, inputs)
+            return _run_decoder(module, encoder, inputs)
     elif encoder is not None and logits and head_of(module, stack)[0]:
         raise ModelError(
-            f"{type(module).__name__} predicts a target from a source; open it with stack='decoder' and give pairs."
+            f"{type(module).__name__} predicts a target from a source; open it with "
+            "stack='decoder' and give pairs."
         )
     accepted = frozenset(inspect.signature(part.forward).parameters)
-    if (
-        tells_segments(module.config)
-        and "token_type_ids" in accepted
-        and (encoder is None or part is encoder)
-    ):
+    reads_segments = encoder is None or part is encoder
+    if reads_segments and "token_type_ids" in accepted and has_segments(module.config):
         inputs["token_type_ids"] = types
     if "use_cache" in accepted:
         inputs["use_cache"] = False
-    return part(
-        **{key: value for key, value in inputs.items() if key in accepted or "kwargs" in accepted}
-    )
+    if "kwargs" not in accepted:
+        inputs = {name: value for name, value in inputs.items() if name in accepted}
+    return part(**inputs)
 
 
-def tells_segments(config: Any) -> bool:
-    """Whether a model has embeddings of segments. Not every one that takes them has: GPT-2 would
-    add the embedding of token 0 to everything."""
-    return (getattr(config, "type_vocab_size", 0) or 0) > 1 or config.model_type == "xlnet"
+def has_segments(config: Any) -> bool:
+    """Return whether a model has embeddings of segments.
+
+    Not every model that takes segments has: GPT-2 would add the embedding of token 0 to every
+    token."""
+    n_segments = getattr(config, "type_vocab_size", 0) or 0
+    return n_segments > 1 or config.model_type == "xlnet"
 
 
 def only_in_this_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that leaves calls of other threads alone: a module has one list of hooks for all of
-    them.
+    """Return a hook that ignores calls from other threads: a module has one list of hooks for all.
 
-    torch sets and removes a hook with keywords in two steps, and between them calls it from
-    elsewhere without them."""
+    It takes any arguments: torch sets and removes a hook with keywords in two steps, and between
+    them other threads call it without keywords."""
     owner = threading.get_ident()
 
-    def own(*given: Any) -> Any:
-        return hook(*given) if threading.get_ident() == owner else None
+    def hook_of_owner(*args: Any) -> Any:
+        if threading.get_ident() != owner:
+            return None
+        return hook(*args)
 
-    return own
+    return hook_of_owner
 
 
 def body_of(module: transformers.PreTrainedModel) -> nn.Module:
-    """The model without its head, where that is a module of its own; the model itself otherwise.
+    """Return the model without its head, if that is a module of its own, else the model.
 
-    Most classes name it; Llama 4's names something else.
-    """
-    named: nn.Module = getattr(module, "base_model", module)
-    if named is not module or not head_of(module, "decoder")[0]:
-        return named
+    Most classes name it as their base model; Llama 4 names something else."""
+    base: nn.Module = getattr(module, "base_model", module)
+    if base is not module or not head_of(module, "decoder")[0]:
+        return base
     inner = getattr(module, "model", None)
     body: nn.Module = inner if isinstance(inner, transformers.PreTrainedModel) else module
     return body
 
 
-def _decoded(
+def _run_decoder(
     module: transformers.PreTrainedModel, encoder: nn.Module, inputs: Mapping[str, Any]
 ) -> Any:
-    """The output of the decoder after its encoder, without the head (T5 has no module that holds
-    both alone)."""
-    read = encoder(
-        input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]
-    ).last_hidden_state
+    """Run encoder and decoder without the head (T5 has no module with both of them alone)."""
+    encoded = encoder(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
     decoder: nn.Module = module.get_decoder()
     return decoder(
         input_ids=inputs["decoder_input_ids"],
         attention_mask=inputs["decoder_attention_mask"],
-        encoder_hidden_states=read,
+        encoder_hidden_states=encoded.last_hidden_state,
         encoder_attention_mask=inputs["attention_mask"],
         use_cache=False,
     )
 
 
 def shifted(module: transformers.PreTrainedModel, ids: np.ndarray) -> np.ndarray:
-    """The token ids that a decoder reads for a target, as the model itself makes them from
+    """Return the token ids that a decoder reads for a target, as the model makes them from
     labels."""
-    labels, config = torch.from_numpy(ids)[None], module.config
-    make = getattr(module, "prepare_decoder_input_ids_from_labels", None) or getattr(
-        module, "_shift_right", None
-    )
-    shift = getattr(sys.modules[type(module).__module__], "shift_tokens_right", None)
-    if make is not None:
-        found: np.ndarray = make(labels)[0].cpu().numpy()
-    elif shift is not None:
-        more = config.pad_token_id, config.decoder_start_token_id
-        found = (
-            shift(labels, *more[: len(inspect.signature(shift).parameters) - 1])[0].cpu().numpy()
-        )
+    name = type(module).__name__
+    config = module.config
+    labels = torch.from_numpy(ids)[None]
+    shift_labels = getattr(module, "prepare_decoder_input_ids_from_labels", None)
+    if shift_labels is None:
+        shift_labels = getattr(module, "_shift_right", None)
+    shift_tokens_right = getattr(sys.modules[type(module).__module__], "shift_tokens_right", None)
+    decoder_ids: np.ndarray
+    if shift_labels is not None:
+        decoder_ids = shift_labels(labels)[0].cpu().numpy()
+    elif shift_tokens_right is not None:
+        # It takes labels, and one or both of the special ids.
+        n_special = len(inspect.signature(shift_tokens_right).parameters) - 1
+        special_ids = (config.pad_token_id, config.decoder_start_token_id)[:n_special]
+        decoder_ids = shift_tokens_right(labels, *special_ids)[0].cpu().numpy()
     else:
-        text = config.get_text_config(decoder=True)
-        starts = (
-            getattr(c, n, None)
-            for n in ("decoder_start_token_id", "bos_token_id")
-            for c in (config, text)
-        )
-        start = next((int(s) for s in starts if s is not None), None)
+        start = _decoder_start(config)
         if start is None:
-            raise ModelError(
-                f"The config of {type(module).__name__} does not say what its decoder starts from."
-            )
-        found = np.concatenate([[start], ids[:-1]])
-    if not np.array_equal(found[1:], ids[:-1]):
+            raise ModelError(f"The config of {name} does not say what its decoder starts from.")
+        decoder_ids = np.concatenate([[start], ids[:-1]])
+    if not np.array_equal(decoder_ids[1:], ids[:-1]):
         raise ModelError(
-            f"{type(module).__name__} reads its targets in another way than shifted by one: not served."
+            f"{name} reads its targets in another way than shifted by one: not served."
         )
-    return found
+    return decoder_ids
+
+
+def _decoder_start(config: Any) -> int | None:
+    text_config = config.get_text_config(decoder=True)
+    for name in ("decoder_start_token_id", "bos_token_id"):
+        for part in (config, text_config):
+            token_id = getattr(part, name, None)
+            if token_id is not None:
+                return int(token_id)
+    return None
 
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode for the time of a run; training mode is given back module by module."""
-    training = [m for m in module.modules() if m.training]
-    if training:
+    """Set evaluation mode for a `with` block, then restore the mode of every module."""
+    in_training = [part for part in module.modules() if part.training]
+    if in_training:
         module.eval()
     try:
         yield
     finally:
-        for part in training:
+        for part in in_training:
             part.training = True
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """So many threads of torch for a `with` block."""
+    """Set the number of torch's threads for a `with` block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

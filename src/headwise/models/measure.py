@@ -1,5 +1,5 @@
-"""What a model is, seen by running a few tokens through it: its attention modules, its stack, the
-width of its hidden states."""
+"""Measure a model by running a few tokens through it: its attention modules, its stack, the width of
+its hidden states."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headwise.models.session import Session
 from headwise.models.sites import Sites, find_sites
 from headwise.models.trace import TraceWatcher
 
-if (
-    TYPE_CHECKING
-):  # transformers takes seconds to bring it: whoever opens a model waits, nobody else
+# Importing PreTrainedModel takes seconds: only who opens a model waits for it.
+if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+N_TOKENS = 6
 
 
 def measure(
     module: PreTrainedModel, encoder: nn.Module | None, pad_id: int, stack: str | None
 ) -> tuple[Sites, str, int]:
-    """The attention modules of a stack, the name of the stack, and the width of its hidden states
-    (0: of no usual shape), seen by running two short made-up inputs through a model on which the
-    tap is selected.
+    """Return the attention modules of a stack, the name of the stack, and the width of its hidden
+    states (0: of no usual shape), from two short inputs run through a tapped model.
 
     Parameters
     ----------
@@ -37,46 +37,48 @@ def measure(
     pad_id : int
         The id that fills batches.
     stack : str, optional
-        The stack asked for; by default the encoder where there is one.
+        The requested stack; by default the encoder if there is one.
     """
-    vocabulary = getattr(module.get_input_embeddings(), "num_embeddings", 100)
     device = input_device(module)
-    ids = torch.arange(12, device=device).view(2, 6) * 7 % max(vocabulary - 1, 1)
+    attention_mask = torch.ones(2, N_TOKENS, dtype=torch.bool, device=device)
+    attention_mask[1, 4:] = False
+    vocabulary = getattr(module.get_input_embeddings(), "num_embeddings", 100)
+    ids = torch.arange(2 * N_TOKENS, device=device).view(2, N_TOKENS) * 7 % max(vocabulary - 1, 1)
     ids = torch.where(ids >= pad_id, ids + 1, ids).clamp(max=vocabulary - 1)
-    attention_mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2], device=device)
     ids = torch.where(attention_mask, ids, pad_id)
-    part = "decoder" if encoder is not None and stack in ("decoder", "cross") else "encoder"
+    reads_target = encoder is not None and stack in ("decoder", "cross")
 
-    def run(tokens: int = 5) -> Any:
-        if part == "encoder":
-            return call_part(module, encoder, part, ids, attention_mask, torch.zeros_like(ids))
-        # The decoder gets one token less than the encoder, so that cross-attention is told by its
-        # shape.
-        target = ids[:, :tokens], attention_mask[:, :tokens]
+    def run(n_tokens: int = N_TOKENS - 1) -> Any:
+        if not reads_target:
+            types = torch.zeros_like(ids)
+            return call_part(module, encoder, "encoder", ids, attention_mask, types)
+        # The decoder gets one token less than the encoder: cross-attention is known by its shape.
+        target_ids = ids[:, :n_tokens]
         return call_part(
             module,
             encoder,
-            part,
-            *target,
-            torch.zeros_like(target[0]),
+            "decoder",
+            target_ids,
+            attention_mask[:, :n_tokens],
+            torch.zeros_like(target_ids),
             source=(ids, attention_mask),
         )
 
     try:
         with evaluating(module), torch.no_grad():
-            sites, found = find_sites(module, run, attention_mask, stack, encoder)
-            with Session(
-                sites, attention_mask, TraceWatcher(frozenset({"hidden"}))
-            ).running() as session:
-                output = run(tokens=6)
+            sites, measured_stack = find_sites(module, run, attention_mask, stack, encoder)
+            watcher = TraceWatcher(frozenset({"hidden"}))
+            with Session(sites, attention_mask, watcher).running() as session:
+                output = run(N_TOKENS)
     except ModelError:
         raise
     except Exception as error:  # whatever an architecture that expects other inputs may raise
-        text = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:200]
         raise ModelError(
             f"{type(module).__name__} does not run on plain text with the tap "
-            f"({type(error).__name__}: {text[:200]}); it is not served."
+            f"({type(error).__name__}: {reason}); it is not served."
         ) from error
-    shape = tuple((output.last_hidden_state if session.final is None else session.final).shape)
-    sites.tokens_first = shape[:2] == (6, 2)
-    return sites, found, shape[-1] if len(shape) == 3 else 0
+    hidden = output.last_hidden_state if session.final is None else session.final
+    sites.tokens_first = tuple(hidden.shape[:2]) == (N_TOKENS, 2)
+    width = hidden.shape[-1] if hidden.ndim == 3 else 0
+    return sites, measured_stack, width

@@ -1,5 +1,5 @@
-"""The same architecture with random weights: what a method finds there, the architecture and its
-inputs gave it."""
+"""The same architecture with random weights, as a baseline: what a method finds there comes from the
+architecture and the inputs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from headwise.models.headmodel import HeadModel
 
 
 def with_random_weights(model: HeadModel, seed: int = 0) -> HeadModel:
-    """The same architecture, tokenizer and limits with weights as its class initialises them, by
-    seed."""
+    """Return the same architecture, tokenizer and limits with weights as its class initialises
+    them, by seed."""
     config = copy.deepcopy(model.config)
-    config._attn_implementation = (
-        "eager"  # some classes are built by this name, and know only those of transformers
-    )
+    # Some classes are built by this name, and know only those of transformers.
+    config._attn_implementation = "eager"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -29,23 +28,20 @@ def with_random_weights(model: HeadModel, seed: int = 0) -> HeadModel:
                 "run without the random-weights baseline."
             ) from error
     module = module.to(device=model.device, dtype=model.dtype).eval()
-    made = HeadModel.open(module, tokenizer=model.tokenizer, stack=model.stack)
-    return (
-        made
-        if model.tokenizer is None
-        else made.limited(model.encoder.max_length, model.encoder.overlong)
-    )
+    random_model = HeadModel.open(module, tokenizer=model.tokenizer, stack=model.stack)
+    if model.tokenizer is None:
+        return random_model
+    return random_model.limited(model.encoder.max_length, model.encoder.overlong)
 
 
 def random_but_embeddings(model: HeadModel, seed: int = 0) -> HeadModel:
-    """The same architecture with its trained embeddings and random weights elsewhere.
+    """Return the same architecture with its trained embeddings and random weights elsewhere.
 
-    Trained stay every embedding table, and all else under a module named so.
-    """
-    made = with_random_weights(model, seed)
+    Every embedding table stays trained, and everything below a module named "embed..."."""
+    random_model = with_random_weights(model, seed)
     trained = dict(model.module.named_modules())
     with torch.no_grad():
-        for path, module in made.module.named_modules():
+        for path, module in random_model.module.named_modules():
             if isinstance(module, nn.Embedding) or "embed" in path.rpartition(".")[2].lower():
                 module.load_state_dict(copy.deepcopy(trained[path].state_dict()))
-    return made
+    return random_model

@@ -1,5 +1,4 @@
-"""Which modules of a model compute attention, of which kind, in which layer: found by running a few
-tokens through it."""
+"""The attention modules of a model: found by running a few tokens through it."""
 
 from __future__ import annotations
 
@@ -17,13 +16,14 @@ from headwise.models.tap import Call, Running, use_session
 
 STACKS = ("encoder", "decoder", "cross")
 NO_ATTENTION = "{} has no attention, so it has no heads to look at; give a transformer."
-TOLERANCE = 1e-2  # of the probe; loose, for half precision: it looks for another computation, not for rounding
+# Loose, for half precision: the probe looks for another computation, not for rounding.
+PROBE_TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """An attention module and the layers it computes, in the order of its calls (more than one
-    where layers share it)."""
+    """An attention module and the layers it computes, in the order of its calls (more than one if
+    layers share it)."""
 
     path: str
     layers: tuple[int, ...]
@@ -32,7 +32,7 @@ class Site:
 
 @dataclass(slots=True, eq=False)
 class Sites:
-    """The attention modules of one stack, with the sizes they were seen to have."""
+    """The attention modules of one stack, with the sizes they had in a run."""
 
     by_module: WeakKeyDictionary[nn.Module, Site]
     layers: int
@@ -41,25 +41,23 @@ class Sites:
     d_heads: tuple[int, ...]  # of each layer
     causal: bool
     entries: list[nn.Module] = field(default_factory=list)
-    tokens_first: bool = (
-        False  # hidden states run [token, example, width] inside the model (XLNet, FSMT)
-    )
+    # Hidden states are [token, example, width] inside the model (XLNet, FSMT).
+    tokens_first: bool = False
 
     def of(self, module: nn.Module) -> Site | None:
         return self.by_module.get(module)
 
 
 class LayerCount:
-    """Tells which layer each attention call of one pass is: that of its module, or by the order of
-    calls where layers share one."""
+    """Tells which layer each attention call of one pass belongs to: that of its module, or by the
+    order of calls if layers share one."""
 
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
         self._calls: Counter[nn.Module] = Counter()
 
     def of_call(self, module: nn.Module) -> int | None:
-        """The layer of the call that is being made, which is counted; None for a module outside the
-        watched stack."""
+        """Count a call and return its layer; None for a module outside the watched stack."""
         site = self._sites.of(module)
         if site is None:
             return None
@@ -67,18 +65,18 @@ class LayerCount:
         return site.layers[(self._calls[module] - 1) % len(site.layers)]
 
     def skip(self, layers: int) -> None:
-        """Count so many layers, from the first, as called: they are stood in for."""
+        """Count the first layers as called: their stored outputs are used instead."""
         for module, site in self._sites.by_module.items():
             self._calls[module] += sum(layer < layers for layer in site.layers)
 
     @property
     def seen(self) -> int:
-        """How many calls of the watched stack there were."""
+        """Number of calls of the watched stack."""
         return self._calls.total()
 
 
 @dataclass(slots=True, eq=False)
-class _Seen:
+class _ProbedCall:
     module: nn.Module
     queries: int
     keys: int
@@ -89,22 +87,20 @@ class _Seen:
 
 
 class Probe(Running):
-    """A session that notes every attention call and compares the tap's numbers with the model's own
-    eager function."""
+    """A session that records every attention call and compares the tap's output with the model's
+    own eager function."""
 
     def __init__(self, attention_mask: Tensor) -> None:
         self.attention_mask = attention_mask
-        self.seen: list[_Seen] = []
+        self.calls: list[_ProbedCall] = []
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
-        if (
-            call.value.ndim != 4
-            or len(call.value) != len(self.attention_mask)
-            or call.sizes[1] % call.sizes[4]
-        ):
+        module_name = type(call.module).__name__
+        has_examples_first = call.value.ndim == 4 and len(call.value) == len(self.attention_mask)
+        if not has_examples_first or call.sizes[1] % call.sizes[4]:
             raise ModelError(
-                f"{type(call.module).__name__} lays out its attention as {list(call.value.shape)}, which headwise does "
-                "not serve."
+                f"{module_name} lays out its attention as {list(call.value.shape)}, which headwise "
+                "does not serve."
             )
         _, heads, queries, keys, kv_heads, d_head = call.sizes
         attention_mask = self.attention_mask.to(call.value.device)
@@ -112,23 +108,25 @@ class Probe(Running):
         weights, _ = call.weights(key, 0, queries)
         output = (weights.to(value.dtype) @ value).transpose(1, 2)
         if call.own is not None:
-            own = call.own()[0].reshape(output.shape)
-            rows = attention_mask[:, : output.shape[1]]
-            difference = (own[rows] - output[rows]).abs().max().item()
-            if not difference <= TOLERANCE * max(1.0, own[rows].abs().max().item()):
+            expected = call.own()[0].reshape(output.shape)
+            is_token = attention_mask[:, : output.shape[1]]
+            difference = (expected[is_token] - output[is_token]).abs().max().item()
+            tolerance = PROBE_TOLERANCE * max(1.0, expected[is_token].abs().max().item())
+            if not difference <= tolerance:  # also for NaN
                 raise ModelError(
-                    f"{type(call.module).__name__} computes its attention in a way that headwise does not reproduce "
-                    f"(outputs differ by {difference:.1e}); this model is not served."
+                    f"{module_name} computes its attention in a way that headwise does not "
+                    f"reproduce (outputs differ by {difference:.1e}); this model is not served."
                 )
-        causal = queries == keys and not bool(
-            (weights * attention_mask[:, None, :queries, None]).triu(1).any()
-        )
-        self.seen.append(_Seen(call.module, queries, keys, heads, kv_heads, d_head, causal))
+        causal = False
+        if queries == keys:
+            token_weights = weights * attention_mask[:, None, :queries, None]
+            causal = not bool(token_weights.triu(1).any())
+        self.calls.append(_ProbedCall(call.module, queries, keys, heads, kv_heads, d_head, causal))
         return output.contiguous(), weights
 
 
 def has_attention(model: nn.Module) -> bool:
-    """Whether any part of a model is called attention."""
+    """Return whether any part of a model is called attention."""
     return any("attention" in type(part).__name__.lower() for part in model.modules())
 
 
@@ -139,79 +137,102 @@ def find_sites(
     stack: str | None,
     encoder: nn.Module | None,
 ) -> tuple[Sites, str]:
-    """Run a probe and sort the attention calls it made; gives the sites of the asked-for stack and
-    its name."""
+    """Find the attention modules of a stack; return them with the name of the stack.
+
+    Parameters
+    ----------
+    model : Module
+        The model.
+    run : callable
+        Runs the model on a short input.
+    attention_mask : Tensor
+        The attention mask of that input.
+    stack : str, optional
+        `encoder`, `decoder` or `cross`; by default the encoder if there is one.
+    encoder : Module, optional
+        The encoder of an encoder-decoder.
+    """
     probe = Probe(attention_mask)
     with use_session(probe), torch.no_grad():
         run()
     name = type(model).__name__
-    if not probe.seen:
+    if not probe.calls:
         if not has_attention(model):
             raise ModelError(NO_ATTENTION.format(name))
         raise ModelError(
-            f"{name} is not served: it computes its attention in its own way, outside the attention interface of "
-            "transformers."
+            f"{name} is not served: it computes its attention in its own way, outside the "
+            "attention interface of transformers."
         )
-    inside = {id(m) for m in encoder.modules()} if encoder is not None else set()
-    kinds: dict[str, list[_Seen]] = {}
-    for seen in probe.seen:
-        if encoder is None:
-            kind = "decoder" if all(s.causal for s in probe.seen) else "encoder"
-        else:
-            kind = (
-                "encoder"
-                if id(seen.module) in inside
-                else "decoder"
-                if seen.queries == seen.keys
-                else "cross"
-            )
-        kinds.setdefault(kind, []).append(seen)
-    stack = stack or ("encoder" if "encoder" in kinds else "decoder")
-    if stack not in kinds:
+    by_stack: dict[str, list[_ProbedCall]] = {}
+    if encoder is None:
+        is_decoder = all(call.causal for call in probe.calls)
+        by_stack["decoder" if is_decoder else "encoder"] = probe.calls
+    else:
+        encoder_modules = set(encoder.modules())
+        for call in probe.calls:
+            if call.module in encoder_modules:
+                call_stack = "encoder"
+            elif call.queries == call.keys:
+                call_stack = "decoder"
+            else:
+                call_stack = "cross"
+            by_stack.setdefault(call_stack, []).append(call)
+    if stack is None:
+        stack = "encoder" if "encoder" in by_stack else "decoder"
+    if stack not in by_stack:
         raise ModelError(
-            f"{name} has no attention of the kind '{stack}'; it has {' and '.join(sorted(kinds))}."
+            f"{name} has no attention of the kind '{stack}'; it has "
+            f"{' and '.join(sorted(by_stack))}."
         )
-    return _sites(model, kinds[stack], name), stack
+    return _sites(model, by_stack[stack], name), stack
 
 
-def _sites(model: nn.Module, calls: Sequence[_Seen], name: str) -> Sites:
-    if len({c.heads for c in calls}) > 1:
+def _sites(model: nn.Module, calls: Sequence[_ProbedCall], name: str) -> Sites:
+    if len({call.heads for call in calls}) > 1:
+        counts = ", ".join(str(call.heads) for call in calls)
         raise ModelError(
-            f"The layers of {name} have different numbers of heads ({', '.join(str(c.heads) for c in calls)}), which "
-            "headwise does not serve."
+            f"The layers of {name} have different numbers of heads ({counts}), which headwise does "
+            "not serve."
         )
     paths = {module: path for path, module in model.named_modules()}
-    layers: dict[nn.Module, list[int]] = {}
+    layers_of: dict[nn.Module, list[int]] = {}
     for layer, call in enumerate(calls):
-        layers.setdefault(call.module, []).append(layer)
+        layers_of.setdefault(call.module, []).append(layer)
     by_module: WeakKeyDictionary[nn.Module, Site] = WeakKeyDictionary()
     entries = []
-    for module, numbers in layers.items():
-        entry = _entry(model, paths[module], layers)
-        by_module[module] = Site(paths[module], tuple(numbers), entry)
+    for module, layers in layers_of.items():
+        entry = _entry(model, paths[module], layers_of)
+        by_module[module] = Site(paths[module], tuple(layers), entry)
         if entry is not None:
             entries.append(entry)
-    sizes, causal = tuple(c.d_head for c in calls), all(c.causal for c in calls)
-    return Sites(by_module, len(calls), calls[0].heads, calls[0].kv_heads, sizes, causal, entries)
+    return Sites(
+        by_module=by_module,
+        layers=len(calls),
+        heads=calls[0].heads,
+        kv_heads=calls[0].kv_heads,
+        d_heads=tuple(call.d_head for call in calls),
+        causal=all(call.causal for call in calls),
+        entries=entries,
+    )
 
 
 def _entry(model: nn.Module, path: str, attentions: Mapping[nn.Module, object]) -> nn.Module | None:
-    """The outermost entry of a ModuleList on the way to an attention module that holds no other
-    attention of the same stack."""
+    """Return the layer of an attention module: the outermost entry of a ModuleList on its path that
+    has no other attention of the same stack."""
     parts = path.split(".")
     for depth in range(1, len(parts) + 1):
         parent = model.get_submodule(".".join(parts[: depth - 1]))
+        if not isinstance(parent, nn.ModuleList):
+            continue
         candidate = model.get_submodule(".".join(parts[:depth]))
-        if (
-            isinstance(parent, nn.ModuleList)
-            and sum(m in attentions for m in candidate.modules()) == 1
-        ):
+        n_attentions = sum(module in attentions for module in candidate.modules())
+        if n_attentions == 1:
             return candidate
     return None
 
 
 def hidden_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-    """The hidden states among the arguments of a layer: the first, or the one that carries the
+    """Return the hidden states among the arguments of a layer: the first, or the one of that
     name."""
     for value in (*args[:1], kwargs.get("hidden_states"), *args, *kwargs.values()):
         if isinstance(value, Tensor) and value.is_floating_point() and value.ndim >= 3:
@@ -222,15 +243,14 @@ def hidden_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
 def replaced(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], old: Tensor, new: Tensor
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with one tensor replaced."""
-    named = {key: new if value is old else value for key, value in kwargs.items()}
-    return tuple(new if a is old else a for a in args), named
+    """Return the arguments of a call with one tensor replaced."""
+    new_args = tuple(new if value is old else value for value in args)
+    new_kwargs = {key: new if value is old else value for key, value in kwargs.items()}
+    return new_args, new_kwargs
 
 
 def hidden_output(output: Any) -> Tensor:
-    """The hidden states among what a layer returns."""
-    return (
-        output
-        if isinstance(output, Tensor)
-        else next(value for value in output if isinstance(value, Tensor))
-    )
+    """Return the hidden states among the outputs of a layer."""
+    if isinstance(output, Tensor):
+        return output
+    return next(value for value in output if isinstance(value, Tensor))

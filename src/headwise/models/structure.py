@@ -1,9 +1,9 @@
-"""Where a model keeps what: the norms around its branches, its output projections, its way to the
+"""The parts of a model: the norms around its branches, its output projections, its way to the
 logits.
 
-No names of modules are known here. A few tokens run through the model while every module is
-watched; a module is what its numbers say: a norm if it computes one, an output projection if it
-takes the heads' outputs, a branch if the layer adds it to what entered."""
+No names of modules are used. A few tokens run through the model while every module is recorded; a
+module is what its numbers say: a norm if it computes one, an output projection if its input is the
+heads' outputs, a branch if the layer adds its output to what entered."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ CLOSE_HALF = 2e-2  # and where the model computes in half precision
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Norm:
-    """What a norm does: `gain · (x − mean x) / scale + bias`, without the mean where it is not
-    `centred`."""
+    """A norm: `gain · (x − mean x) / scale + bias`; without the mean unless it is `centred`."""
 
     module: nn.Module
     gain: Tensor
@@ -38,15 +37,17 @@ class Norm:
     epsilon: float
 
     def middle(self, x: Tensor, dim: int = -1) -> Tensor:
-        """x less its mean, where the norm takes that away."""
-        return x - x.mean(dim, keepdim=True) if self.centred else x
+        """Return x less its mean if the norm is centred, else x."""
+        if not self.centred:
+            return x
+        return x - x.mean(dim, keepdim=True)
 
     def scale(self, x: Tensor) -> Tensor:
-        """What the norm divides by, `[..., 1]`."""
+        """Return what the norm divides by, `[..., 1]`."""
         return (self.middle(x).square().mean(-1, keepdim=True) + self.epsilon).sqrt()
 
     def pulled(self, direction: Tensor, scale: Tensor) -> Tensor:
-        """The direction before the norm that a direction after it reads, the scale held: so that
+        """Return the direction before the norm that a direction after it reads, at this scale:
         `⟨direction, norm(x)⟩ = ⟨pulled, x⟩ + ⟨direction, bias⟩`."""
         return self.middle(direction * self.gain / scale)
 
@@ -73,8 +74,8 @@ class TransformerBlock:
     summed: Norm | None = None
 
     def written(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Matrix `[head · d_head, width]` and bias of the projection, for outputs `[example, head,
-        token, d_head]`."""
+        """Return matrix `[head · d_head, width]` and bias of the projection, for outputs `[example,
+        head, token, d_head]`."""
         like = outputs.new_empty(0, dtype=next(self.projection.parameters()).dtype)
         matrix, bias = affine(self.projection, outputs.shape[1] * outputs.shape[-1], like)
         return matrix.to(outputs.dtype), bias.to(outputs.dtype)
@@ -97,70 +98,76 @@ class Structure:
     refusal: str | None = None
 
 
-class _Watch(Watcher):
-    """Keeps what every module took and gave in one run, and the heads' outputs."""
+class _ModuleRecorder(Watcher):
+    """Records the input and output of every module in one run, and the heads' outputs."""
 
     needs = frozenset({"outputs", "hidden"})
 
-    def __init__(self, close: float, home: torch.device) -> None:
-        self.close, self.home = close, home
-        self.taken: dict[nn.Module, Tensor] = {}
-        self.given: dict[nn.Module, Tensor] = {}
+    def __init__(self, tolerance: float, device: torch.device) -> None:
+        self.tolerance = tolerance
+        self.device = device
+        self.inputs: dict[nn.Module, Tensor] = {}
+        self.outputs: dict[nn.Module, Tensor] = {}
         self.layers: list[Layer] = []
         self._norms: dict[nn.Module, Norm | None] = {}
 
     def on_layer(self, layer: Layer) -> None:
         self.layers.append(layer)
 
-    def same(self, a: Tensor, b: Tensor) -> bool:
-        """Whether two tensors are the same, but for rounding."""
-        return _same(a, b, self.close)
+    def same(self, first: Tensor, second: Tensor) -> bool:
+        """Return whether two tensors are the same, except for rounding."""
+        return _same(first, second, self.tolerance)
 
     def norm(self, module: nn.Module) -> Norm | None:
-        """The norm that a module is, by what it computes."""
+        """Return the norm that a module computes; None if it computes something else."""
         if module not in self._norms:
             self._norms[module] = read_norm(
-                module, self.taken[module], self.given[module], self.close
+                module, self.inputs[module], self.outputs[module], self.tolerance
             )
         return self._norms[module]
 
-    def norm_among(self, parts: Iterable[nn.Module]) -> Norm | None:
-        """The first of these modules that is a norm."""
-        return next(filter(None, map(self.norm, parts)), None)
+    def norm_with_output(self, value: Tensor, parts: Iterable[nn.Module]) -> Norm | None:
+        """Return the first norm among these modules whose output this is."""
+        for part in parts:
+            if self.same(self.outputs[part], value):
+                norm = self.norm(part)
+                if norm is not None:
+                    return norm
+        return None
 
-    def norm_giving(self, value: Tensor, parts: Iterable[nn.Module]) -> Norm | None:
-        """The norm among these modules that gave this."""
-        return self.norm_among(part for part in parts if self.same(self.given[part], value))
-
-    def norm_taking(self, value: Tensor, parts: Iterable[nn.Module]) -> Norm | None:
-        """The norm among these modules that took this."""
-        return self.norm_among(part for part in parts if self.same(self.taken[part], value))
+    def norm_with_input(self, value: Tensor, parts: Iterable[nn.Module]) -> Norm | None:
+        """Return the first norm among these modules whose input this is."""
+        for part in parts:
+            if self.same(self.inputs[part], value):
+                norm = self.norm(part)
+                if norm is not None:
+                    return norm
+        return None
 
     @contextmanager
     def hooked(self, module: nn.Module) -> Iterator[None]:
+        """Record all parts of a module for a `with` block."""
+        record = only_in_this_thread(self._record)
         with ExitStack() as stack:
             for part in module.modules():
-                stack.callback(
-                    part.register_forward_hook(
-                        only_in_this_thread(self._keep), with_kwargs=True
-                    ).remove
-                )
+                stack.callback(part.register_forward_hook(record, with_kwargs=True).remove)
             yield
 
-    def _keep(
+    def _record(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
-        given = output if isinstance(output, Tensor) else _first_tensor(output)
-        tensors = [
-            v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()
-        ]
-        if tensors and given is not None and given.is_floating_point():
-            # Some layers flatten examples and tokens before their feed-forward part.
-            taken = next((t for t in tensors if t.ndim >= 3), tensors[0])
-            self.taken.setdefault(module, taken.detach().float().to(self.home, copy=True))
-            self.given.setdefault(
-                module, given.detach().float().to(self.home, copy=True)
-            )  # some add in place
+        result = output if isinstance(output, Tensor) else _first_tensor(output)
+        tensors = []
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Tensor) and value.is_floating_point():
+                tensors.append(value)
+        if not tensors or result is None or not result.is_floating_point():
+            return
+        # Some layers flatten examples and tokens before their feed-forward part.
+        taken = next((tensor for tensor in tensors if tensor.ndim >= 3), tensors[0])
+        # Copies: some models add in place.
+        self.inputs.setdefault(module, taken.detach().float().to(self.device, copy=True))
+        self.outputs.setdefault(module, result.detach().float().to(self.device, copy=True))
 
 
 def _first_tensor(output: Any) -> Tensor | None:
@@ -169,195 +176,260 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 
 def find_structure(model: HeadModel) -> Structure:
-    """Find the parts of a model by running twelve made-up tokens through it."""
+    """Find the parts of a model by running twelve tokens through it."""
     if model.encoder_part is not None:
         raise ModelError(
             f"{model.name} is an encoder-decoder: its weights are not followed to the logits."
         )
-    logits = model.lm_kind == "causal"
-    watch, output = _watched(model, logits)
+    has_logits = model.lm_kind == "causal"
+    recorder, output = _record_run(model, has_logits)
     if any(len(site.layers) > 1 for site in model.sites.by_module.values()):
         raise ModelError(
             f"The layers of {model.name} share modules, so their weights cannot be told apart."
         )
-    return _with_head(model, watch, tuple(_blocks(model, watch)), output if logits else None)
+    blocks = tuple(_blocks(model, recorder))
+    if not has_logits:
+        return Structure(blocks, refusal=f"{model.name} has no language-modelling head")
+    return _with_head(model, recorder, blocks, output)
 
 
 def find_blocks(model: HeadModel) -> list[TransformerBlock]:
-    """The layers alone, by number; one block stands for all layers that share it. Serves encoders
-    of encoder-decoders too."""
-    watch, _ = _watched(model, logits=False)
-    return _blocks(model, watch)
+    """Find the layers alone, by number; layers that share modules have the same block. Serves
+    encoders of encoder-decoders too."""
+    recorder, _ = _record_run(model, logits=False)
+    return _blocks(model, recorder)
 
 
-def _watched(model: HeadModel, logits: bool) -> tuple[_Watch, Any]:
+def _record_run(model: HeadModel, logits: bool) -> tuple[_ModuleRecorder, Any]:
     vocabulary = getattr(model.module.get_input_embeddings(), "num_embeddings", 100)
     ids = (torch.arange(12, device=model.device).view(2, 6) * 37 + 5) % vocabulary
     attention_mask = torch.ones_like(ids, dtype=torch.bool)
-    half = model.dtype in (torch.float16, torch.bfloat16)
-    watch = _Watch(CLOSE_HALF if half else CLOSE, model.device)
-    session = Session(model.sites, attention_mask, watch)
-    with torch.no_grad(), model.evaluating(), watch.hooked(model.module), session.running():
+    is_half = model.dtype in (torch.float16, torch.bfloat16)
+    recorder = _ModuleRecorder(CLOSE_HALF if is_half else CLOSE, model.device)
+    session = Session(model.sites, attention_mask, recorder)
+    with torch.no_grad(), model.evaluating(), recorder.hooked(model.module), session.running():
         output = model.run(ids, attention_mask, torch.zeros_like(ids), logits=logits)
-    return watch, output
+    return recorder, output
 
 
-def _blocks(model: HeadModel, watch: _Watch) -> list[TransformerBlock]:
-    found: dict[int, TransformerBlock] = {}
+def _blocks(model: HeadModel, recorder: _ModuleRecorder) -> list[TransformerBlock]:
+    blocks: dict[int, TransformerBlock] = {}
     for attention, site in model.sites.by_module.items():
         if site.entry is None:
             raise ModelError(
                 f"The layers of {model.name} share modules, so their weights cannot be told apart."
             )
-        block = _block(watch, watch.layers[site.layers[0]], attention, site.entry)
-        found |= dict.fromkeys(site.layers, block)
-    return [found[layer] for layer in range(model.layers)]
+        block = _block(recorder, recorder.layers[site.layers[0]], attention, site.entry)
+        for layer in site.layers:
+            blocks[layer] = block
+    return [blocks[layer] for layer in range(model.layers)]
 
 
-def _block(watch: _Watch, seen: Layer, attention: nn.Module, entry: nn.Module) -> TransformerBlock:
-    assert seen.outputs is not None
-    joined = seen.outputs.transpose(1, 2).flatten(2).float()
-    parts = [part for part in entry.modules() if part in watch.given]
-    projections = [
-        p for p in parts if not list(p.children()) and watch.same(watch.taken[p], joined)
-    ]
-    projections = [p for p in projections if p.__class__.__name__ not in ("Dropout", "Identity")]
-    if not projections:
-        raise ModelError(
-            f"{type(attention).__name__} has no module that takes the joined outputs of its heads."
-        )
-    projection = projections[0]
-    hidden, left = watch.taken[entry], watch.given[entry]
-    entering = watch.taken.get(attention, hidden)
-    reading = watch.norm_giving(entering, parts)
-    if reading is not None and not watch.same(watch.taken[reading.module], hidden):
+def _block(
+    recorder: _ModuleRecorder, layer: Layer, attention: nn.Module, entry: nn.Module
+) -> TransformerBlock:
+    parts = [part for part in entry.modules() if part in recorder.outputs]
+    projection = _projection(recorder, layer, attention, parts)
+    hidden = recorder.inputs[entry]
+    attention_input = recorder.inputs.get(attention, hidden)
+    reading = recorder.norm_with_output(attention_input, parts)
+    if reading is not None and not recorder.same(recorder.inputs[reading.module], hidden):
         reading = None
-    inner = tuple(filter(None, (watch.norm(p) for p in attention.modules() if p in watch.given)))
-    projected = watch.given[projection]
-    writing = watch.norm_taking(projected, parts)
-    gain = left - hidden
-    candidates = [p for p in parts if p is not entry and watch.given[p].numel() == gain.numel()]
-    own = writing.module if writing is not None else projection
-    fitted = _branches(watch, gain, own, candidates)
-    if fitted is None and writing is not None:  # the norm that takes it serves another branch
-        own, writing = projection, None
-        fitted = _branches(watch, gain, own, candidates)
+    inner = []
+    for part in attention.modules():
+        norm = recorder.norm(part) if part in recorder.outputs else None
+        if norm is not None:
+            inner.append(norm)
+    projected = recorder.outputs[projection]
+    writing = recorder.norm_with_input(projected, parts)
+
+    added = recorder.outputs[entry] - hidden
+    candidates = []
+    for part in parts:
+        if part is not entry and recorder.outputs[part].numel() == added.numel():
+            candidates.append(part)
+    branch = projection if writing is None else writing.module
+    fitted = _fit_branches(recorder, added, branch, candidates)
+    if fitted is None and writing is not None:
+        # The norm after the projection may belong to another branch.
+        branch = projection
+        writing = None
+        fitted = _fit_branches(recorder, added, branch, candidates)
     if fitted is None:
-        fits = projected.numel() == hidden.numel()
-        summed = (
-            watch.norm_taking(projected.reshape(hidden.shape) + hidden, parts) if fits else None
-        )
+        summed = None
+        if projected.numel() == hidden.numel():
+            summed = recorder.norm_with_input(projected.reshape(hidden.shape) + hidden, parts)
         return TransformerBlock(
-            attention, inner, projection, reading, writing, None, None, 0.0, summed
+            module=attention,
+            inner=tuple(inner),
+            projection=projection,
+            reading=reading,
+            writing=writing,
+            attention=None,
+            other=None,
+            factor=0.0,
+            summed=summed,
         )
     other, factor = fitted
-    return TransformerBlock(attention, inner, projection, reading, writing, own, other, factor)
+    return TransformerBlock(
+        module=attention,
+        inner=tuple(inner),
+        projection=projection,
+        reading=reading,
+        writing=writing,
+        attention=branch,
+        other=other,
+        factor=factor,
+    )
 
 
-def _branches(
-    watch: _Watch, gain: Tensor, own: nn.Module, candidates: list[nn.Module]
+def _projection(
+    recorder: _ModuleRecorder, layer: Layer, attention: nn.Module, parts: list[nn.Module]
+) -> nn.Module:
+    """Return the output projection: the first module without parts of its own whose input is the
+    joined outputs of the heads."""
+    assert layer.outputs is not None
+    joined = layer.outputs.transpose(1, 2).flatten(2).float()
+    for part in parts:
+        passes_through = type(part).__name__ in ("Dropout", "Identity")
+        if passes_through or list(part.children()):
+            continue
+        if recorder.same(recorder.inputs[part], joined):
+            return part
+    raise ModelError(
+        f"{type(attention).__name__} has no module that takes the joined outputs of its heads."
+    )
+
+
+def _fit_branches(
+    recorder: _ModuleRecorder, added: Tensor, branch: nn.Module, candidates: list[nn.Module]
 ) -> tuple[nn.Module | None, float] | None:
-    """The module whose output, with that of attention, is what the layer adds, and the factor on
-    both."""
-    a = watch.given[own]
-    if a.numel() != gain.numel():  # a bottleneck: the layer works in another width
+    """Find the module whose output, with that of the attention branch, is what the layer adds.
+
+    Returns it (None if attention alone is added) and the factor on both; None if no module
+    fits."""
+    attention = recorder.outputs[branch]
+    if attention.numel() != added.numel():  # a bottleneck: the layer works in another width
         return None
-    a = a.reshape(gain.shape)
-    factor = float((gain * a).sum() / (a * a).sum().clamp(min=1e-30))
-    if watch.same(factor * a, gain):
+    attention = attention.reshape(added.shape)
+    factor = _fit_factor(added, attention)
+    if recorder.same(factor * attention, added):
         return None, factor
-    best: tuple[float, nn.Module, float] | None = None
+    smallest = torch.inf
+    best: tuple[nn.Module, float] | None = None
     for other in candidates:
-        both = a + watch.given[other].reshape(a.shape)
-        factor = float((gain * both).sum() / (both * both).sum().clamp(min=1e-30))
-        difference = float((factor * both - gain).abs().max())
-        if best is None or difference < best[0]:
-            best = difference, other, factor
-    if best is None or best[0] > watch.close * max(1e-6, float(gain.abs().max())):
+        both = attention + recorder.outputs[other].reshape(attention.shape)
+        factor = _fit_factor(added, both)
+        difference = float((factor * both - added).abs().max())
+        if best is None or difference < smallest:
+            smallest = difference
+            best = (other, factor)
+    if best is None or smallest > recorder.tolerance * max(1e-6, float(added.abs().max())):
         return None
-    return best[1], best[2]
+    return best
 
 
-def read_norm(module: nn.Module, taken: Tensor, given: Tensor, close: float = CLOSE) -> Norm | None:
-    """What a module computes, if that is a norm over the last dim; None else. Checked on what it
-    took and gave."""
-    if list(module.children()) or taken.shape != given.shape:
+def _fit_factor(target: Tensor, values: Tensor) -> float:
+    """Return the factor that brings values closest to the target, by least squares."""
+    return float((target * values).sum() / (values * values).sum().clamp(min=1e-30))
+
+
+def read_norm(
+    module: nn.Module, inputs: Tensor, outputs: Tensor, tolerance: float = CLOSE
+) -> Norm | None:
+    """Return what a module computes if it is a norm over the last dim, else None.
+
+    Parameters
+    ----------
+    module : Module
+        The module.
+    inputs, outputs : Tensor
+        Its input and output in a run; the norm must reproduce them.
+    tolerance : float, default 1e-4
+        Relative.
+    """
+    if list(module.children()) or inputs.shape != outputs.shape:
         return None
-    width, parameter = taken.shape[-1], next(module.parameters(), None)
+    width = inputs.shape[-1]
+    parameter = next(module.parameters(), None)
     if parameter is not None and (parameter.ndim != 1 or parameter.shape[0] != width):
         return None
-    own = {
-        name: weight_in(module, name, p).double().to(taken.device)
-        for name, p in module.named_parameters()
-    }
-    stored = next((p for name, p in own.items() if "bias" not in name), None)
-    zero = torch.zeros(width, dtype=torch.float64, device=taken.device)
-    gains = (
-        [zero + 1] if stored is None else [stored, stored + 1]
-    )  # as it is, or with one added (Gemma)
-    bias = next((p for name, p in own.items() if "bias" in name), zero)
-    x = taken.double()
+    bias = torch.zeros(width, dtype=torch.float64, device=inputs.device)
+    gains = [torch.ones_like(bias)]
+    has_gain = has_bias = False
+    for name, stored in module.named_parameters():
+        values = weight_in(module, name, stored).double().to(inputs.device)
+        if "bias" in name:
+            bias = bias if has_bias else values
+            has_bias = True
+        elif not has_gain:
+            gains = [values, values + 1]  # as stored, or with one added (Gemma)
+            has_gain = True
+    epsilons = {float(value) for name, value in vars(module).items() if "eps" in name} or {1e-5}
+    x = inputs.double()
     for centred in (True, False) if isinstance(module, nn.LayerNorm) else (False, True):
         y = x - x.mean(-1, keepdim=True) if centred else x
-        for epsilon in {float(value) for key, value in vars(module).items() if "eps" in key} or {
-            1e-5
-        }:
+        for epsilon in epsilons:
             unit = y / (y.square().mean(-1, keepdim=True) + epsilon).sqrt()
             for gain in gains:
-                if _same(unit * gain + bias, given.double(), close):
+                if _same(unit * gain + bias, outputs.double(), tolerance):
                     return Norm(module, gain.float(), bias.float(), centred, epsilon)
     return None
 
 
-def _same(a: Tensor, b: Tensor, close: float) -> bool:
-    return a.shape == b.shape and bool((a - b).abs().max() <= close * b.abs().max().clamp(min=1e-6))
+def _same(first: Tensor, second: Tensor, tolerance: float) -> bool:
+    if first.shape != second.shape:
+        return False
+    largest = second.abs().max().clamp(min=1e-6)
+    return bool((first - second).abs().max() <= tolerance * largest)
 
 
 def _with_head(
-    model: HeadModel, watch: _Watch, blocks: tuple[TransformerBlock, ...], output: Any
+    model: HeadModel, recorder: _ModuleRecorder, blocks: tuple[TransformerBlock, ...], output: Any
 ) -> Structure:
-    """The way from the last layer to the scores, or why there is none."""
-    if output is None:
-        return Structure(blocks, refusal=f"{model.name} has no head that predicts the next token")
-    post = next((i for i, block in enumerate(blocks) if block.attention is None), None)
-    if post is not None:
-        reason = (
-            f"layer {post} of {model.name} does not add what its heads write to what enters it (it normalises the sum, "
-            "or scales it), so no part of its logits is theirs alone"
-        )
-        return Structure(blocks, refusal=reason)
+    """Add the way from the last layer to the logits, or the reason why there is none."""
+    for number, block in enumerate(blocks):
+        if block.attention is None:
+            reason = (
+                f"layer {number} of {model.name} does not add what its heads write to what enters "
+                "it (it normalises the sum, or scales it), so no part of its logits is theirs alone"
+            )
+            return Structure(blocks, refusal=reason)
     head = model.module.get_output_embeddings()
-    if head is None or head not in watch.given:
+    if head is None or head not in recorder.outputs:
         return Structure(blocks, refusal=f"{model.name} has no output matrix that can be read")
     last = list(model.sites.entries)[-1]
-    final = watch.norm_giving(
-        watch.taken[head], [m for m in watch.given if m not in set(last.modules())]
-    )
-    if final is None or not watch.same(watch.taken[final.module], watch.given[last]):
-        what = (
+    in_last = set(last.modules())
+    outside = [module for module in recorder.outputs if module not in in_last]
+    final = recorder.norm_with_output(recorder.inputs[head], outside)
+    if final is None or not recorder.same(recorder.inputs[final.module], recorder.outputs[last]):
+        reason = (
             f"the output matrix of {model.name} does not read a norm of what leaves the last layer"
         )
-        return Structure(blocks, refusal=what)
-    given, scores = watch.given[head].double(), output.logits.detach().double()
+        return Structure(blocks, refusal=reason)
+    head_scores = recorder.outputs[head].double()
+    scores = output.logits.detach().double()
     cap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
-    plain = torch.atanh((scores / cap).clamp(-1 + 1e-12, 1 - 1e-12)) * cap if cap else scores
-    times = float((plain * given).sum() / given.square().sum())
-    if not _same(times * given, plain, 10 * watch.close):
-        what = f"{model.name} changes its scores after the output matrix in a way that headwise does not know"
-        return Structure(blocks, refusal=what)
+    if cap:
+        scores = torch.atanh((scores / cap).clamp(-1 + 1e-12, 1 - 1e-12)) * cap
+    times = float((scores * head_scores).sum() / head_scores.square().sum())
+    if not _same(times * head_scores, scores, 10 * recorder.tolerance):
+        reason = (
+            f"{model.name} changes its scores after the output matrix in a way that headwise does "
+            "not know"
+        )
+        return Structure(blocks, refusal=reason)
     return Structure(blocks, final, head, times, None if cap is None else float(cap))
 
 
 def affine(call: Callable[[Tensor], Tensor], width: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Matrix `[in, out]` and bias `[out]` of a module that is linear: what it gives for zero and
-    for each direction."""
-    eye = torch.eye(width, dtype=like.dtype, device=like.device)
-    if (
-        isinstance(call, nn.Module)
-        and (own := next(call.parameters(), None)) is not None
-        and not own.is_meta
-    ):
-        eye = eye.to(own.device)
+    """Return matrix `[in, out]` and bias `[out]` of a linear module: its outputs for zero and for
+    each direction."""
+    directions = torch.eye(width, dtype=like.dtype, device=like.device)
+    if isinstance(call, nn.Module):
+        parameter = next(call.parameters(), None)
+        if parameter is not None and not parameter.is_meta:
+            directions = directions.to(parameter.device)
     with torch.no_grad():
-        bias = call(torch.zeros_like(eye[:1]))[0].to(like.device)
-        return call(eye).to(like.device) - bias, bias
+        bias = call(torch.zeros_like(directions[:1]))[0].to(like.device)
+        return call(directions).to(like.device) - bias, bias

@@ -1,5 +1,5 @@
-"""Everything the tap shows of one batch, stacked: for small inputs, drawings, tests, and analyses
-that look at whole examples."""
+"""Attention, outputs and hidden states of one batch, stacked: for small inputs, drawings, tests, and
+analyses of whole examples."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headwise.text.encode import Batch, Encoded
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Trace(NotebookDisplay):
-    """All layers of one batch; None for what was not asked for.
+    """All layers of one batch; None for what was not requested.
 
     `attention[example, layer, head, query, key]`, `visible[example, layer, 1, query, key]`,
     `sink[example, layer, head, query]`, `outputs[example, layer, head, token, d_head]`,
     `hidden[example, layer + 1, token, width]` (E[0] to E[L]: the last is what leaves the last
-    layer). `rows` are the inputs, `tokens` what they say. In a notebook a trace shows its maps."""
+    layer). `rows` are the inputs, `tokens` their texts. In a notebook a trace shows its maps."""
 
     attention: Tensor | None = None
     visible: Tensor | None = None
@@ -31,20 +31,20 @@ class Trace(NotebookDisplay):
 
     @property
     def tokens(self) -> list[list[str]]:
-        """What the tokens of each input say, without padding."""
+        """The texts of each input's tokens, without padding."""
         return [row.tokens for row in self.rows or ()]
 
     def __repr__(self) -> str:
-        has = (
-            (field.name, getattr(self, field.name))
-            for field in fields(self)
-            if field.name != "rows"
-        )
-        return f"Trace({', '.join(f'{name}={list(values.shape)}' for name, values in has if values is not None)})"
+        shapes = []
+        for field in fields(self):
+            values = getattr(self, field.name)
+            if isinstance(values, Tensor):
+                shapes.append(f"{field.name}={list(values.shape)}")
+        return f"Trace({', '.join(shapes)})"
 
 
 class TraceWatcher:
-    """Keeps what it sees; `trace` stacks it."""
+    """Collects everything it sees; `trace` stacks it."""
 
     def __init__(self, needs: frozenset[str]) -> None:
         self.needs = needs
@@ -58,30 +58,45 @@ class TraceWatcher:
         self.layers.append(layer)
 
     def trace(self, final: Tensor | None = None, batch: Batch | None = None) -> Trace:
-        blocks = [self.blocks[layer] for layer in sorted(self.blocks)]
-        layers = sorted(self.layers, key=lambda layer: layer.layer)
+        """Return what was seen, stacked.
+
+        Parameters
+        ----------
+        final : Tensor, optional
+            What leaves the last layer.
+        batch : Batch, optional
+            The inputs.
+        """
+        weights, visible, sinks = [], [], []
+        for number in sorted(self.blocks):
+            blocks = self.blocks[number]
+            weights.append([block.weights for block in blocks])
+            visible.append([block.visible for block in blocks])
+            sinks.append([block.sink for block in blocks if block.sink is not None])
+        outputs, hidden = [], []
+        for layer in sorted(self.layers, key=lambda layer: layer.layer):
+            if layer.outputs is not None:
+                outputs.append([layer.outputs])
+            if layer.hidden is not None:
+                hidden.append([layer.hidden])
+        if final is not None:
+            hidden.append([final])
         return Trace(
-            attention=_stack([[b.weights for b in layer] for layer in blocks]),
-            visible=_stack([[b.visible for b in layer] for layer in blocks]),
-            sink=_stack([[b.sink for b in layer if b.sink is not None] for layer in blocks]),
-            outputs=_stack([[x.outputs] for x in layers if x.outputs is not None]),
-            hidden=_stack(
-                [
-                    *([x.hidden] for x in layers if x.hidden is not None),
-                    *([[final]] if final is not None else []),
-                ]
-            ),
+            attention=_stack(weights),
+            visible=_stack(visible),
+            sink=_stack(sinks),
+            outputs=_stack(outputs),
+            hidden=_stack(hidden),
             rows=None if batch is None else batch.rows,
         )
 
 
 def _stack(layers: list[list[Tensor]]) -> Tensor | None:
-    layers = [blocks for blocks in layers if blocks]
-    return (
-        torch.stack(
-            [blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2) for blocks in layers],
-            dim=1,
-        )
-        if layers
-        else None
-    )
+    """Join the blocks of each layer and stack the layers; None if there are none."""
+    joined = []
+    for blocks in layers:
+        if len(blocks) == 1:
+            joined.append(blocks[0])
+        elif blocks:
+            joined.append(torch.cat(blocks, dim=2))
+    return torch.stack(joined, dim=1) if joined else None

@@ -1,4 +1,4 @@
-"""What the tap shows of one layer on one batch."""
+"""What a watcher sees of one layer on one batch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,24 @@ TAPS = ("attention", "outputs", "hidden", "attention_gradient")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionRows:
-    """A block of query rows of one layer: usually all of them; several blocks for long inputs, so
-    that memory stays linear in length.
+    """A block of query rows of one layer.
 
-    `weights[example, head, row, key]` is float32 or better, after softmax and any intervention, and
-    exactly zero outside `visible`; padding rows (queries that are no token) hold no meaning:
-    `visible` is False all along them. `visible[example, 1, row, key]` is V(i), the same for all
-    heads. `sink[example, head, row]` is the mass on a learned sink (rows sum to one minus it), None
-    where the model has none. `gradient`, where asked for, is d loss / d weights, of the same shape.
+    Usually a layer is one block; long inputs have several, so that memory stays linear in length.
+
+    Attributes
+    ----------
+    layer, start, stop
+        The layer and its rows `start..stop`.
+    weights
+        `[example, head, row, key]`, float32 or better, after softmax and any intervention, and
+        exactly zero outside `visible`. Rows of padding have no meaning.
+    visible
+        V(i), bool `[example, 1, row, key]`, the same for all heads; False in rows of padding.
+    sink
+        Mass on a learned sink, `[example, head, row]` (rows sum to one minus it); None if the model
+        has none.
+    gradient
+        d loss / d weights in the shape of the weights, if requested.
     """
 
     layer: int
@@ -39,12 +49,22 @@ class AttentionRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layer:
-    """One layer once its attention is done, with what was asked for.
+    """One layer once its attention is computed.
 
-    `outputs[example, head, token, d_head]`: each head's output before the output projection;
-    `hidden[example, token, width]`: what enters the layer, before any norm inside it (E[l]).
-    `query`, `key`, `value` as the attention function got them (after norms and rotary embedding,
-    key and value before group repetition)."""
+    Attributes
+    ----------
+    layer
+        Its number.
+    outputs
+        Each head's output before the output projection, `[example, head, token, d_head]`, if
+        needed.
+    hidden
+        What enters the layer, before any norm inside it (E[l]), `[example, token, width]`, if
+        needed.
+    query, key, value
+        As the attention function got them: after norms and rotary embedding, key and value before
+        group repetition.
+    """
 
     layer: int
     outputs: Tensor | None = None
@@ -55,43 +75,45 @@ class Layer:
 
 
 class Watcher(Protocol):
-    """Whoever wants to see a forward pass. Both methods are called inside it, layer by layer, under
-    no_grad unless gradients were asked for. A subclass writes those it needs."""
+    """Sees a forward pass, layer by layer.
+
+    The methods are called during the pass, under no_grad unless gradients were requested. A
+    subclass writes those it needs."""
 
     needs: frozenset[str]
 
     def on_rows(self, rows: AttentionRows) -> None:
-        """Called for each block of query rows, in order (only where `needs` has `attention`)."""
+        """Get the next block of query rows (only if `needs` has `attention`)."""
         return
 
     def on_layer(self, layer: Layer) -> None:
-        """Called once for each layer, after its last block of rows."""
+        """Get a layer, after its last block of rows."""
         return
 
 
 @runtime_checkable
 class StatsWatcher(Protocol):
-    """A watcher that also says what it wants of the weights without seeing them (see `statistics/request.py`)."""
+    """A watcher that requests statistics of the weights without seeing them."""
 
     request: StatsRequest | None
 
     def on_statistics(self, result: StatsResult) -> None:
-        """Called once for each layer, before `layer`."""
+        """Get the statistics of a layer, before `on_layer`."""
 
 
 def check_needs(needs: frozenset[str], name: str, d_heads: Sequence[int], hidden: int) -> None:
-    """Refuse what a pass over the model of this name cannot show.
+    """Reject needs that a pass over a model cannot serve.
 
     Parameters
     ----------
     needs : frozenset of str
-        What a watcher asks for.
+        What a watcher needs.
     name : str
-        The model's.
+        The model's name.
     d_heads : sequence of int
         The size of a head's output in each layer.
     hidden : int
-        The width of the hidden states; 0 where layers pass on none.
+        The width of the hidden states; 0 if layers pass on none.
     """
     for need in sorted(needs):
         if need not in TAPS:
@@ -101,11 +123,13 @@ def check_needs(needs: frozenset[str], name: str, d_heads: Sequence[int], hidden
             "Gradients need a loss: use HeadModel.gradients for `attention_gradient`."
         )
     if "outputs" in needs and len(set(d_heads)) > 1:
+        sizes = ", ".join(map(str, d_heads))
         raise ModelError(
-            f"The heads of {name} have different sizes in different layers ({', '.join(map(str, d_heads))}); their "
+            f"The heads of {name} have different sizes in different layers ({sizes}); their "
             "outputs are not served."
         )
     if "hidden" in needs and not hidden:
         raise ModelError(
-            f"The layers of {name} pass on no hidden states of the usual shape; they are not served."
+            f"The layers of {name} pass on no hidden states of the usual shape; they are not "
+            "served."
         )

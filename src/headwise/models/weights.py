@@ -1,5 +1,5 @@
 """The matrices of every head, read from any architecture: directions are sent into its attention,
-and what comes out as query, key and value is the matrix."""
+and the queries, keys and values that come out are the matrices."""
 
 from __future__ import annotations
 
@@ -37,48 +37,46 @@ class LayerWeights:
     left_out: frozenset[str]
 
 
-class _Seen(Exception):
-    """Raised inside attention once query, key and value are there: the rest would be for
-    nothing."""
+class _CallRecorded(Exception):
+    """Ends a pass inside attention once query, key and value are known."""
 
 
 class _Reader(Running):
-    """A session that keeps the first attention call and ends the pass there."""
+    """A session that records the first attention call and ends the pass there."""
 
     def __init__(self) -> None:
         self.call: Call | None = None
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         self.call = call
-        raise _Seen
+        raise _CallRecorded
 
 
 def head_weights(model: HeadModel, structure: Structure) -> Iterator[LayerWeights]:
-    """The matrices of the heads, layer by layer, so that only one layer is held at a time."""
-    given = _arguments(model, structure)
+    """Yield the matrices of the heads, layer by layer: only one layer is in memory at a time."""
+    arguments = _arguments(model, structure)
     for block in structure.blocks:
-        yield _layer(model, block, *given[block.module])
+        args, kwargs = arguments[block.module]
+        yield _layer(model, block, args, kwargs)
 
 
 def _arguments(
     model: HeadModel, structure: Structure
 ) -> Mapping[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]]:
-    """What each attention module gets for an input of one token, at the first position."""
-    kept: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    """Return the arguments of each attention module for an input of one token."""
+    arguments: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
-    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        kept[module] = args, dict(kwargs)
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        arguments[module] = args, dict(kwargs)
 
+    hook = only_in_this_thread(record)
     ids = torch.ones(1, 1, dtype=torch.int64, device=model.device)
     with ExitStack() as stack, torch.no_grad(), model.evaluating():
         for block in structure.blocks:
-            stack.callback(
-                block.module.register_forward_pre_hook(
-                    only_in_this_thread(keep), with_kwargs=True
-                ).remove
-            )
+            handle = block.module.register_forward_pre_hook(hook, with_kwargs=True)
+            stack.callback(handle.remove)
         model.run(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
-    return kept
+    return arguments
 
 
 def _layer(
@@ -86,41 +84,38 @@ def _layer(
 ) -> LayerWeights:
     example = hidden_input(args, kwargs)
     width = example.shape[-1]
+    # The last row is zero: it shows the biases.
     directions = torch.cat([torch.eye(width), torch.zeros(1, width)]).to(example)
-    parts: list[tuple[Tensor | None, ...]] = []
+    parts: dict[str, list[Tensor]] = {"query": [], "key": [], "value": []}
     with torch.no_grad(), model.evaluating(), _gains_only(block.inner):
         for start in range(0, width + 1, ROWS):
-            parts.append(
-                _sent(model, block, directions[start : start + ROWS, None], example, args, kwargs)
-            )
-    groups = model.heads // model.kv_heads
-    found = [
-        None if own[0] is None else torch.cat([x for x in own if x is not None])
-        for own in zip(*parts, strict=True)
-    ]
-    left_out = (
-        {"the norms of queries and keys hold their gain, not their scale"} if block.inner else set()
-    )
-    matrices: list[Tensor | None] = []
-    for values, what in zip(found, ("query", "key", "value"), strict=True):
-        if values is None:
-            matrices.append(None)
+            rows = directions[start : start + ROWS, None]
+            for name, values in _send(block, rows, example, args, kwargs).items():
+                parts[name].append(values)
+    left_out = set()
+    if block.inner:
+        left_out.add("the norms of queries and keys hold their gain, not their scale")
+    matrices: dict[str, Tensor] = {}
+    for name, blocks in parts.items():
+        if not blocks:
             continue
-        bias, matrix = values[-1], (values[:-1] - values[-1]).float()
+        values = torch.cat(blocks)
+        bias = values[-1]
         if bool(bias.abs().max() > 0):
-            left_out.add(f"the bias of the {what}")
-        matrix = matrix.permute(1, 0, 2)  # head, width, d
-        if block.reading is not None:  # the norm before it, but for its scale
+            left_out.add(f"the bias of the {name}")
+        matrix = (values[:-1] - bias).float().permute(1, 0, 2)  # head, width, d
+        if block.reading is not None:  # the norm before attention, except for its scale
             matrix = block.reading.middle(matrix * block.reading.gain[:, None].to(matrix), 1)
-        repeated = groups if what != "query" and len(matrix) != model.heads else 1
-        matrices.append(matrix.repeat_interleave(repeated, dim=0))
-    query, key, value = matrices
-    if value is None:
+        if name != "query" and len(matrix) != model.heads:
+            matrix = matrix.repeat_interleave(model.heads // model.kv_heads, dim=0)
+        matrices[name] = matrix
+    if "value" not in matrices:
         raise ModelError(
             f"{type(block.module).__name__} shows no values; its weights cannot be read."
         )
     if block.reading is not None and bool(block.reading.bias.abs().max() > 0):
         left_out.add("the bias of the norm before attention")
+    value = matrices["value"]
     output, bias = affine(block.projection, model.heads * value.shape[-1], example)
     if bool(bias.abs().max() > 0):
         left_out.add("the bias of the output projection")
@@ -128,48 +123,51 @@ def _layer(
         output = block.writing.middle(output * block.writing.gain.to(output))
         left_out.add("the norm after the output projection holds its gain, not its scale")
     output = output.float().view(model.heads, -1, output.shape[-1])
-    return LayerWeights(query, key, value, output, frozenset(left_out))
+    return LayerWeights(
+        query=matrices.get("query"),
+        key=matrices.get("key"),
+        value=value,
+        output=output,
+        left_out=frozenset(left_out),
+    )
 
 
-def _sent(
-    model: HeadModel,
+def _send(
     block: TransformerBlock,
     rows: Tensor,
     example: Tensor,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-) -> tuple[Tensor | None, ...]:
-    """Query, key and value `[row, head, d]` for these rows, each an input of one token at the first
-    position."""
+) -> dict[str, Tensor]:
+    """Return query, key and value `[row, head, d]` for these rows, each an input of one token at
+    the first position; a module that forms its weights itself shows values alone."""
     reader = _Reader()
-    own_args, own_kwargs = replaced(args, kwargs, example, rows)
+    name = type(block.module).__name__
+    new_args, new_kwargs = replaced(args, kwargs, example, rows)
     try:
         with use_session(reader):
-            block.module(*own_args, **own_kwargs)
-    except _Seen:
+            block.module(*new_args, **new_kwargs)
+    except _CallRecorded:
         pass
     except Exception as error:  # whatever a module that cannot run apart may raise
         raise ModelError(
-            f"{type(block.module).__name__} cannot be run apart from its layer ({type(error).__name__}), so its "
-            "weights cannot be read."
+            f"{name} cannot be run apart from its layer ({type(error).__name__}), so its weights "
+            "cannot be read."
         ) from error
-    if reader.call is None:
-        raise ModelError(
-            f"{type(block.module).__name__} calls no attention of its own; its weights cannot be read."
-        )
     call = reader.call
-    shown = (
-        (None, None, call.value)
-        if isinstance(call, FormedCall)
-        else (call.query, call.key, call.value)
-    )
-    return tuple(None if values is None else values[:, :, 0] for values in shown)
+    if call is None:
+        raise ModelError(f"{name} calls no attention of its own; its weights cannot be read.")
+    sent = {"value": call.value[:, :, 0]}
+    if not isinstance(call, FormedCall):
+        sent["query"] = call.query[:, :, 0]
+        sent["key"] = call.key[:, :, 0]
+    return sent
 
 
 @contextmanager
 def _gains_only(norms: tuple[Norm, ...]) -> Iterator[None]:
-    """Norms that multiply by their gain and divide by nothing, for a while: then queries and keys
-    are linear."""
+    """Let norms multiply by their gain without dividing, for a `with` block: queries and keys are
+    linear then."""
     with ExitStack() as stack:
         for norm in norms:
 

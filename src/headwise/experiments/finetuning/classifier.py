@@ -23,7 +23,7 @@ from headwise.core.errors import InputError, ModelError, OutputError, ParameterE
 from headwise.core.labels import head_name
 from headwise.experiments.finetuning.options import POOLINGS, STARTS
 from headwise.models import HeadModel, loading
-from headwise.models.forward_call import tells_segments
+from headwise.models.forward_call import has_segments
 from headwise.models.pooling import chosen_heads
 from headwise.models.sites import LayerCount, Sites
 from headwise.models.sizes import padding_id
@@ -136,7 +136,7 @@ def _inputs(
     cache."""
     accepted = inspect.signature(part.forward).parameters
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask.long()}
-    if "token_type_ids" in accepted and tells_segments(config):
+    if "token_type_ids" in accepted and has_segments(config):
         inputs["token_type_ids"] = types
     if "use_cache" in accepted:
         inputs["use_cache"] = False

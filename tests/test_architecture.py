@@ -31,7 +31,7 @@ KERNELS = (
     "analyses/attribution/kernel.py",
 )
 MANY_PARAMETERS = {
-    "HeadModel.open",
+    "HeadModel.from_pretrained",
     "draw_head",
     "option",
     "planted_model",

@@ -237,7 +237,6 @@ def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise
             "ablate",
             "compare",
             "finetune",
-            "label",
             "probe",
             "prune",
         )

@@ -108,7 +108,8 @@ class Atlas(NotebookDisplay, Mapping[str, xr.Dataset]):
         path = Path(path)
         if path.exists() and not overwrite:
             raise OutputError(
-                f"{path} exists; give --overwrite (overwrite=True) to replace it, or choose another name."
+                f"{path} exists; pass overwrite=True to replace it, or choose another name.",
+                option="overwrite",
             )
         write_atomically(path, self.to_bytes())
         return path

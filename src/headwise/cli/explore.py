@@ -1,37 +1,35 @@
-"""`headwise explore`: type a sentence, see what every head does with it."""
+"""`headwise explore`: type a sentence and see what every head does with it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from headwise.cli import common, options
+from headwise.cli import common
 from headwise.cli.command import command
+from headwise.cli.options import ModelName
+from headwise.core.options import option
+from headwise.models.options import StackOptions
 
 
 @command("explore")
 def explore(
     *,
-    model: options.ModelName,
-    atlas: Annotated[
-        Path | None,
-        typer.Option(help="An atlas of the model (its folder, or the file): each head's word."),
-    ] = None,
-    beside: Annotated[
-        str | None, typer.Option("--with", metavar="MODEL", help="A second model, side by side.")
-    ] = None,
-    placed: options.StackOptions,
-    port: Annotated[int, typer.Option(min=0, help="Port on this machine; 0 for any free one.")] = 0,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the page at once.")
-    ] = True,
+    model: ModelName,
+    atlas: Path | None = option(
+        None, help="An atlas of the model (its folder, or the file), for the label of each head."
+    ),
+    second_model: str | None = option(
+        None, flag="--with", metavar="MODEL", help="A second model, side by side."
+    ),
+    options: StackOptions,
+    port: int = option(0, min=0, help="Port on this machine; 0 for any free one."),
+    browser: bool = option(True, flag="--browser/--no-browser", help="Open the page at once."),
 ) -> None:
-    """A local page: type a sentence or a pair, see all heads at once, one of them large, its
-    attention beside what it gathers; disable heads by a click and see what the model says then.
+    """Serve a local page: type a sentence or a pair and see the attention of all heads, one of
+    them enlarged beside what it collects; disable heads by a click and see what the model predicts
+    then.
 
-    The page is served on this machine alone, at an address that only you know. Needs the extra
+    The page is served on this machine only, at an address that only you know. Needs the extra
     `explore`.
 
     [dim]Examples:[/dim]
@@ -47,13 +45,16 @@ def explore(
     from headwise.explore.server import check_extra
 
     check_extra()  # before a model is loaded for nothing
-    known = None if atlas is None else Atlas.load(atlas)
-    names = [model.name] if beside is None else [model.name, beside]
-    opened = [placed.open(name) for name in names]
-    serve(opened, known, port=port, open_browser=browser, say=_say, tell=common.tell_failure)
+    labels_from = None
+    if atlas is not None:
+        labels_from = Atlas.load(atlas)
+    models = [options.open(model.name)]
+    if second_model is not None:
+        models.append(options.open(second_model))
+    serve(models, labels_from, port=port, open_browser=browser, say=_say, tell=common.tell_failure)
 
 
 def _say(line: str) -> None:
-    """At once, also into a pipe: whoever reads it waits for the address."""
+    """Print a line at once, also into a pipe: whoever reads it waits for the address."""
     common.out.print(line, soft_wrap=True)
     common.out.file.flush()

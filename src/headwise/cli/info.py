@@ -1,20 +1,18 @@
-"""`headwise list` and `headwise cite`: what there is, and whose it is."""
+"""`headwise list` and `headwise cite`: the analyses and the papers behind them."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
 from rich.table import Table
 
 from headwise.cli.command import command
 from headwise.cli.screen import out
 from headwise.core.errors import ParameterError
+from headwise.core.options import option
 
 
 @command("list")
 def list_analyses() -> None:
-    """The analyses, the paper behind each, and what they need."""
+    """List the analyses, the paper behind each, and what they need."""
     from headwise.analyses.contract import known_analyses
     from headwise.analyses.papers import reference
 
@@ -34,10 +32,12 @@ def list_analyses() -> None:
 
 @command("cite")
 def cite(
-    analyses: Annotated[list[str] | None, typer.Argument(help="Analyses; nothing for all.")] = None,
-    bibtex: Annotated[bool, typer.Option("--bibtex", help="As BibTeX.")] = False,
+    analyses: tuple[str, ...] = option(
+        (), argument=True, metavar="ANALYSIS", help="Analyses; default: all."
+    ),
+    bibtex: bool = option(False, help="Print BibTeX."),
 ) -> None:
-    """How to cite the papers behind analyses, and headwise.
+    """Print how to cite the papers behind analyses, and headwise.
 
     [dim]Example:[/dim] headwise cite surface --bibtex
     """
@@ -46,11 +46,15 @@ def cite(
     from headwise.core.errors import unknown
 
     registry = known_analyses()
-    for name in analyses or []:
+    for name in analyses:
         if name not in registry:
             raise ParameterError(unknown("analysis", name, registry))
-    papers = [registry[name].paper for name in (analyses or registry)]
-    keys = dict.fromkeys(key for paper in papers for key in (paper.key, *paper.more))
+    # A dict, not a set: papers are printed once, in the order of the analyses.
+    keys: dict[str, None] = {}
+    for name in analyses or registry:
+        paper = registry[name].paper
+        keys |= dict.fromkeys((paper.key, *paper.more))
     for key in keys:
-        paper = reference(key)
-        out.print(paper.bibtex if bibtex else paper.citation, markup=False, soft_wrap=True)
+        source = reference(key)
+        text = source.bibtex if bibtex else source.citation
+        out.print(text, markup=False, soft_wrap=True)

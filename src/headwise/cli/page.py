@@ -1,31 +1,28 @@
-"""`headwise page`: figures, tables and page once more, from the numbers alone."""
+"""`headwise page`: figures, tables and page again, from the numbers alone."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from headwise.cli import common, options
+from headwise.cli import common
 from headwise.cli.command import command
+from headwise.core.options import option
 
 
 @command("page")
 def page(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of an atlas.nc, or a NetCDF file.")
-    ],
-    out_folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="Where the page goes; nothing for the atlas's own folder."),
-    ] = None,
-    overwrite: options.Overwrite = False,
+    folder: Path = option(
+        argument=True, metavar="DIR", help="The folder of an atlas.nc, or a NetCDF file."
+    ),
+    out_folder: Path | None = option(
+        None, flag="--out", help="The folder of the page; default: the atlas's own folder."
+    ),
+    overwrite: bool = option(False, help="Replace an existing page."),
 ) -> None:
     """Draw an atlas again, without its model and corpus: DIR/index.html, figures/, tables/.
 
-    The inputs whose maps it shows are taken from sample.safetensors beside the atlas. Files of the
-    old page that the new one has not go, what else is in the folder stays.
+    The inputs whose maps it shows are read from sample.safetensors beside the atlas. Files of the
+    old page that the new one does not have are removed; other files in the folder stay.
 
     [dim]Examples:[/dim]
 

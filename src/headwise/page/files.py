@@ -40,8 +40,9 @@ class ReportFiles:
             and (self.folder / name).exists()
         ):
             raise OutputError(
-                f"{self.folder / name} was not written by headwise; give --overwrite to replace it, or choose another "
-                "place with --out."
+                f"{self.folder / name} was not written by headwise; pass overwrite=True to replace it, "
+                "or choose another folder.",
+                option="overwrite",
             )
 
     def note(self, names: Iterable[str]) -> None:

@@ -274,8 +274,8 @@ def _notes(atlas: Atlas) -> list[str]:
     if sampled:
         counts = ", ".join(f"{name} {count:,}" for name, count in sampled.items())
         notes.append(
-            "Some analyses saw only the first examples, as many as their budget allows: "
-            f"{counts}. --full lifts the budgets."
+            f"Some analyses read only as many examples as their budget allows: {counts}. The option "
+            "`full` lifts the budgets."
         )
     notes += [
         Failure(name, error, "").sentence

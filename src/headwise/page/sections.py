@@ -175,13 +175,13 @@ def _section_notes(atlas: Atlas, analysis: str) -> list[str]:
         name: part for name, part in corpus.get("parts", {}).items() if analysis in part["analyses"]
     }
     notes = [
-        f"Saw {name}, {part['licence']}: {part['examples']:,} examples."
+        f"Read {name}, {part['licence']}: {part['examples']:,} examples."
         for name, part in seen.items()
     ]
     if not seen and corpus.get("parts"):
-        notes = [f"Saw {corpus['name']}, {corpus['licence']}: {corpus['examples']:,} examples."]
+        notes = [f"Read {corpus['name']}, {corpus['licence']}: {corpus['examples']:,} examples."]
     notes += (
-        [f"Saw the first {sampled:,} examples only: its budget, which --full lifts."]
+        [f"Read the first {sampled:,} examples only: its budget, which the option `full` lifts."]
         if sampled
         else []
     )

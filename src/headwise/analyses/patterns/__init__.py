@@ -1,7 +1,5 @@
-"""The five patterns of attention maps (Kovaleva et al. 2019, §4.1): a trained classifier, and a
-page to label maps."""
+"""The five patterns of attention maps (Kovaleva et al. 2019, §4.1) and their trained classifier."""
 
-from headwise.analyses.patterns.label import serve_labels
 from headwise.analyses.patterns.network import (
     PATTERNS,
     PatternClassifier,
@@ -23,6 +21,5 @@ __all__ = [
     "read_labels",
     "read_maps",
     "save_maps",
-    "serve_labels",
     "shipped_classifier",
 ]

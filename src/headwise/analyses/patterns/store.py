@@ -31,7 +31,7 @@ class Label:
 
 
 def save_maps(path: Path, maps: Mapping[str, np.ndarray]) -> None:
-    """Write maps `{id: [n, n] weights}` for `headwise label`.
+    """Write maps `{id: [n, n] weights}` for `tools/label_maps`.
 
     Weights become bytes, `round(255 · √w)`: fine where weights are small, and never off by more
     than 0.004."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -21,11 +22,13 @@ from headwise.analyses.patterns import (
     read_labels,
     read_maps,
     save_maps,
-    serve_labels,
 )
-from headwise.analyses.patterns.label import KEYS, LabelServer, LabelSession
 from headwise.analyses.patterns.store import append_label
 from headwise.core.errors import InputError, ParameterError
+
+TOOL = Path(__file__).parents[2] / "tools" / "label_maps"
+sys.path.insert(0, str(TOOL))
+from label_maps import KEYS, LabelServer, LabelSession, main, serve_labels  # noqa: E402
 
 
 @pytest.fixture
@@ -243,3 +246,8 @@ def test_a_port_in_use_is_a_sentence(maps_file: Path, tmp_path: Path) -> None:
         port = made.server_address[1]
         with pytest.raises(ParameterError, match=f"Port {port} cannot be used"):
             LabelServer(session, port)
+
+
+def test_a_file_that_is_missing_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="missing"):
+        main([str(tmp_path / "missing.npz"), str(tmp_path / "labels.csv"), "--no-browser"])

@@ -4,6 +4,7 @@ reaches the disk."""
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headwise.analyses.patterns.label import LONGEST_BODY, LabelServer, LabelSession
 from headwise.analyses.patterns.store import save_maps
+
+TOOL = Path(__file__).parents[2] / "tools" / "label_maps"
+sys.path.insert(0, str(TOOL))
+from label_maps import LONGEST_BODY, LabelServer, LabelSession  # noqa: E402
 
 OK, FORBIDDEN = 200, 403
 JSON = "Content-Type: application/json"

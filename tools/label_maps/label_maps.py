@@ -1,8 +1,15 @@
-"""`headwise label`: a local page that shows one map after another and takes one key for each, and
-its server."""
+"""Label attention maps by looking at them: a local page shows one map at a time and takes one key.
+
+    python tools/label_maps/label_maps.py maps.npz labels.csv --labeller anna
+
+The patterns are vertical, diagonal, vertical+diagonal, block, heterogeneous (Kovaleva et al. 2019,
+section 4.1). The table of labels is only ever added to: repeat the command to continue. A second
+labeller gives the agreement (Cohen's kappa).
+"""
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import threading
@@ -12,7 +19,6 @@ from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +171,8 @@ def serve_labels(
     Parameters
     ----------
     maps_file, labels_file : Path
-        Maps by id (.npz), and the table of labels, which is only ever added to: a later call goes
-        on where one stopped.
+        Maps by id (.npz), and the table of labels, which is only ever added to: a later call
+        continues.
     port : int, default 0
         Port on 127.0.0.1; 0 takes any free one.
     open_browser : bool, default True
@@ -198,7 +204,7 @@ def serve_labels(
     return agreement
 
 
-PAGE = "label.html"
+PAGE = Path(__file__).with_name("label.html")
 LONGEST_BODY = 10_000  # bytes; the page sends a hundred
 PATIENCE = 20.0  # seconds that a request may take to arrive
 INLINE = {
@@ -261,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             asked = self._asked()
             if asked == "":
-                page = resources.files("headwise.analyses.patterns").joinpath(PAGE).read_bytes()
+                page = PAGE.read_bytes()
                 self._answer(HTTPStatus.OK, "text/html; charset=utf-8", page)
             elif asked == "next":
                 self._json(HTTPStatus.OK, self.session.next())
@@ -333,3 +339,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: the terminal is for the address and the agreement."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve the page for the maps and labels named on the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("maps", type=Path, metavar="MAPS.npz", help="maps by id")
+    parser.add_argument("labels", type=Path, metavar="LABELS.csv", help="the table of labels")
+    parser.add_argument("--labeller", default="", help="who labels")
+    parser.add_argument("--pass", dest="round", type=int, default=1, help="which pass")
+    parser.add_argument("--port", type=int, default=0, help="port on this machine; 0: any free one")
+    parser.add_argument("--no-browser", action="store_true", help="do not open the page")
+    options = parser.parse_args(arguments)
+    try:
+        serve_labels(
+            options.maps,
+            options.labels,
+            port=options.port,
+            open_browser=not options.no_browser,
+            labeller=options.labeller,
+            round=options.round,
+        )
+    except HeadwiseError as error:
+        raise SystemExit(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

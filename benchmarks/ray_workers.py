@@ -128,7 +128,7 @@ def kills(bench: Bench, expected: bytes, count: int, shard: float) -> None:
             runs += 1
     print(
         f"{killed} kills of workers, {3 * shard:.1f} to {15 * shard:.1f} s apart, in {runs} runs; "
-        f"{workers.blame.accidents} known as such: {'the same bytes' if same else 'OTHER BYTES'}",
+        f"{'the same bytes' if same else 'OTHER BYTES'}",
         flush=True,
     )
 

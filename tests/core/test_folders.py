@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headwise.core.errors import OutputError
-from headwise.core.folders import MANIFEST, files_in, new_folder, refuse_unsafe
+from headwise.core.folders import MANIFEST, files_in, new_folder, reject_unsafe
 
 
 def write(target: Path, text: str, **options: object) -> None:
@@ -67,17 +67,17 @@ def test_what_is_read_is_never_written_over(
     model.mkdir(parents=True)
     for target in (model, tmp_path / "models"):
         with pytest.raises(OutputError, match=r"still needed|is read by this command"):
-            refuse_unsafe(target, True, [model])
+            reject_unsafe(target, True, [model])
     monkeypatch.chdir(model)
     for target in (Path("."), Path(".."), tmp_path):
         with pytest.raises(OutputError, match=r"still needed|is read by this command"):
-            refuse_unsafe(target, True)
+            reject_unsafe(target, True)
 
 
 def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(OutputError, match="is a file"):
-        refuse_unsafe(tmp_path / "out", True)
+        reject_unsafe(tmp_path / "out", True)
 
 
 def test_a_new_file_never_takes_the_place_of_a_users(tmp_path: Path) -> None:

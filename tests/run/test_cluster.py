@@ -39,7 +39,6 @@ from headwise.experiments.patching import PromptPair, patch
 from headwise.models.random_init import with_random_weights
 from headwise.models.vectors import collect_vectors
 from headwise.run import Backend, Run, RunCallbacks, Source, run_analyses, workers_of
-from headwise.run.blame import Blame
 from headwise.run.cluster import RayWorkers
 from headwise.run.shipping import Packer, Parcel, dumps, unpack, unpack_unit
 from headwise.stats.accumulators import State
@@ -324,7 +323,7 @@ def test_what_a_dead_worker_had_is_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(workers, "_say", said.append)
+    monkeypatch.setattr(workers, "note", said.append)
     killed: list[int] = []
 
     def kill(what: str, done: int, total: int) -> None:
@@ -336,7 +335,7 @@ def test_what_a_dead_worker_had_is_made_again(
         assert run_bytes(model, tmp_path, RunCallbacks(progress=kill)) == here
     assert killed[0] not in workers.pids
     assert len(workers.pids) >= 1
-    assert any("is made again" in sentence for sentence in said)
+    assert any("is computed again" in sentence for sentence in said)
 
 
 @dataclass(frozen=True)
@@ -355,11 +354,8 @@ Poisoned.name = "poisoned"
 
 
 def test_a_shard_that_kills_is_set_aside_and_named(
-    model: HeadModel, workers: RayWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: HeadModel, workers: RayWorkers, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(
-        workers, "blame", Blame()
-    )  # nothing is known of the workers that other tests ended
     texts = [*TEXTS[:4], *TEXTS[4:6], POISON, TEXTS[6], *TEXTS[8:12]]
     options = RunOptions(full=True, shard_size=4, batch_tokens=24)
 
@@ -372,7 +368,7 @@ def test_a_shard_that_kills_is_set_aside_and_named(
         partial = made.atlas()
     (failure,) = made.failures.values()
     assert failure.what == "Shard 1 (examples 5 to 8 of 'texts')"
-    assert "ended its worker 3 times" in failure.sentence
+    assert "5 workers ended while they computed it" in failure.sentence
     assert failure.what in partial.provenance["failed"]
     with run(texts[:4] + texts[8:], "others") as others:
         xr.testing.assert_equal(partial["poisoned"], others.atlas()["poisoned"])

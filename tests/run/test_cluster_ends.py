@@ -1,5 +1,5 @@
-"""Which units are blamed for workers that end: judged on a Ray of make-believe, whose workers end
-when a test says."""
+"""Workers that end: how often a unit is tried again, on a simulated Ray whose workers end when a test
+says."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from headwise.core.errors import HeadwiseError
 from headwise.core.failures import Failure
 from headwise.core.store import Checkpoint
 from headwise.run import cluster
-from headwise.run.blame import KILLS, TRIES, Blame
-from headwise.run.cluster import Backend, RayWorkers, workers_of
+from headwise.run.cluster import ALONE_AFTER, MAX_TRIES, Backend, RayWorkers, workers_of
 from headwise.run.connection import connect
 
 
-class Gone(Exception):
+class WorkerGone(Exception):
     """Stands for Ray's error."""
 
 
@@ -53,7 +52,7 @@ class Actor:
         if method == "make":
             ref.left, ref.value = self.world.lengths[unit], ("made", {}, {"unit": unit})
         if self.dead:
-            ref.error, ref.done = Gone("The worker exited."), True
+            ref.error, ref.done = WorkerGone("The worker exited."), True
         else:
             self.line.append((unit, ref))
         return ref
@@ -72,7 +71,7 @@ class Actor:
     def end(self) -> None:
         self.dead = True
         for _, ref in self.line:
-            ref.error, ref.done = Gone("The worker exited."), True
+            ref.error, ref.done = WorkerGone("The worker exited."), True
         self.line.clear()
 
 
@@ -85,7 +84,7 @@ class World:
         self.tries: Counter[str] = Counter()
         self.now = self.ended = 0
         self.disturb: Callable[[World], None] = lambda _: None
-        self.exceptions = SimpleNamespace(RayError=Gone, RayTaskError=ZeroDivisionError)
+        self.exceptions = SimpleNamespace(RayError=WorkerGone, RayTaskError=ZeroDivisionError)
 
     def remote(self, _: type) -> Any:
         def new() -> Actor:
@@ -146,7 +145,8 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> RayWorkers:
 
 def made(workers: RayWorkers, world: World) -> dict[str, bool]:
     """Every unit, in the order that it came in, and whether it was made."""
-    workers._ray, workers._hands = world, []
+    workers.ray = world
+    workers.handles = []
     cluster.time.monotonic = lambda: 0.5 * world.now  # type: ignore[assignment]
     units = [(name, name) for name in world.lengths]
     kept: dict[str, Checkpoint] = {}
@@ -178,34 +178,30 @@ def at_random(seed: int, apart: tuple[int, int], count: int) -> Callable[[World]
     return disturb
 
 
-def test_ends_by_other_hands_set_nothing_aside(workers: RayWorkers) -> None:
+def test_ends_for_other_reasons_give_no_unit_up(workers: RayWorkers) -> None:
     for seed in range(40):
-        world = World(
-            {f"unit-{i}": 20 if i % 8 == 7 else 2 for i in range(160)}
-        )  # some last as long as peace does
-        world.disturb = at_random(seed, (8, 30), 20)
-        workers.blame = Blame()
+        world = World({f"unit-{i}": 6 if i % 8 == 7 else 2 for i in range(160)})
+        world.disturb = at_random(seed, (8, 30), 12)
         assert all(made(workers, world).values())
-        assert world.ended == 20
+        assert world.ended >= 8
 
 
 @pytest.mark.parametrize("many", [1, 3])
-def test_a_unit_that_ends_its_workers_is_set_aside_after_three(
+def test_a_unit_that_ends_its_workers_is_given_up_after_a_fixed_number_of_tries(
     workers: RayWorkers, many: int
 ) -> None:
     killers = {f"unit-{5 + 7 * i}" for i in range(many)}
     world = World({f"unit-{i}": 2 for i in range(40)}, killers)
     found = made(workers, world)
     assert {name for name, whole in found.items() if not whole} == killers
-    assert set(world.tries.values()) == {KILLS}
-    assert workers.blame.accidents == 0
+    assert set(world.tries.values()) == {MAX_TRIES}
 
 
-def test_a_unit_of_another_job_has_its_own_three(workers: RayWorkers) -> None:
+def test_a_unit_of_another_job_has_its_own_tries(workers: RayWorkers) -> None:
     for _ in range(2):
         world = World({"unit-0": 2, "unit-1": 2}, {"unit-1"})
         assert made(workers, world) == {"unit-0": True, "unit-1": False}
-        assert world.tries["unit-1"] == KILLS
+        assert world.tries["unit-1"] == MAX_TRIES
 
 
 def test_where_workers_end_anyway_a_killer_is_still_found(workers: RayWorkers) -> None:
@@ -213,17 +209,16 @@ def test_where_workers_end_anyway_a_killer_is_still_found(workers: RayWorkers) -
     world.disturb = at_random(0, (8, 30), 1000)
     found = made(workers, world)
     assert [name for name, whole in found.items() if not whole] == ["unit-5"]
-    assert KILLS <= world.tries["unit-5"] <= TRIES
-    assert workers.blame.accidents
+    assert 1 <= world.tries["unit-5"] <= MAX_TRIES
 
 
-def test_a_unit_that_ended_two_is_made_alone(workers: RayWorkers) -> None:
+def test_a_unit_that_ended_two_workers_is_computed_alone(workers: RayWorkers) -> None:
     world = World({f"unit-{i}": 2 for i in range(12)}, {"unit-3"})
     beside: list[int] = []
 
     def see(world: World) -> None:
         working = [actor for actor in world.living if any(unit for unit, _ in actor.line)]
-        if world.tries["unit-3"] == 2 and any(
+        if world.tries["unit-3"] == ALONE_AFTER and any(
             unit == "unit-3" for actor in working for unit, _ in actor.line
         ):
             beside.append(len(working))
@@ -232,13 +227,12 @@ def test_a_unit_that_ended_two_is_made_alone(workers: RayWorkers) -> None:
     world.disturb = see
     assert all(made(workers, world).values())
     assert set(beside) == {1}
-    assert workers.blame.accidents == 2
 
 
-def test_a_unit_given_to_a_worker_that_is_gone_is_not_blamed(workers: RayWorkers) -> None:
+def test_a_unit_given_to_a_worker_that_is_gone_counts_no_try(workers: RayWorkers) -> None:
     world = World({"unit-0": 30, "unit-1": 2})
-    blamed: list[str] = []
-    workers._say = blamed.append
+    notes: list[str] = []
+    workers.note = notes.append
 
     def disturb(world: World) -> None:
         for actor in world.living:
@@ -246,7 +240,8 @@ def test_a_unit_given_to_a_worker_that_is_gone_is_not_blamed(workers: RayWorkers
                 actor.end()  # has nothing to do
 
     world.disturb = disturb
-    workers._ray, workers._hands = world, []
+    workers.ray = world
+    workers.handles = []
     pieces = workers.run_units(
         None, lambda _: ({}, {}), iter([("unit-0", "unit-0"), ("unit-1", "unit-1")])
     )
@@ -256,8 +251,7 @@ def test_a_unit_given_to_a_worker_that_is_gone_is_not_blamed(workers: RayWorkers
         len(list(workers.run_units(None, lambda _: ({}, {}), iter([("unit-1", "unit-1")] * 1))))
         == 1
     )
-    assert blamed == []
-    assert workers.blame.accidents
+    assert notes == []
 
 
 def test_a_wrong_address_is_told_before_anything_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,9 +288,9 @@ def test_workers_that_end_before_they_begin_end_the_run(workers: RayWorkers) -> 
     world = World({"unit-0": 2})
 
     def disturb(world: World) -> None:
-        for hand in workers._hands:
-            if hand.pid is not None:
-                hand.actor.end()
+        for handle in workers.handles:
+            if handle.pid is not None:
+                handle.actor.end()
 
     world.disturb = disturb
     with pytest.raises(HeadwiseError, match="before they had anything to do"):

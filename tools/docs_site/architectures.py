@@ -40,7 +40,7 @@ def page() -> str:
                 "## Encoder-decoders",
                 "Each of three stacks can be asked for: `--stack encoder`, `decoder` or `cross`.",
                 table(("family", "class of transformers", "stacks"), found["pairs"]),
-                "## Refused",
+                "## RequestRejected",
                 table(("family", "class of transformers", "what headwise says"), found["refused"]),
             ]
         )

@@ -34,7 +34,7 @@ from headwise.core.loopback import (
     NO_SUCH_PAGE,
     POLICY,
     Guard,
-    Refused,
+    RequestRejected,
     body_length,
     content_of,
 )
@@ -272,8 +272,8 @@ class _Handler(BaseHTTPRequestHandler):
             elif asked == "next":
                 self._json(HTTPStatus.OK, self.session.next())
             else:
-                raise Refused(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
-        except Refused as refused:
+                raise RequestRejected(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
+        except RequestRejected as refused:
             self._refuse(refused)
 
     def do_POST(self) -> None:
@@ -285,9 +285,9 @@ class _Handler(BaseHTTPRequestHandler):
             elif asked == "undo":
                 self.session.undo()
             else:
-                raise Refused(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
+                raise RequestRejected(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
             self._json(HTTPStatus.OK, self.session.next())
-        except Refused as refused:
+        except RequestRejected as refused:
             self._refuse(refused)
         except HeadwiseError as error:
             self._json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
@@ -299,7 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _asked(self) -> str:
         headers = self.headers
-        return self.server.guard.asked(
+        return self.server.guard.requested(
             headers.get_all("Host", []), headers.get_all("Origin", []), self.path
         )
 
@@ -314,7 +314,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         )
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: RequestRejected) -> None:
         self._json(refused.status, {"error": refused.why})
 
     def _json(self, status: HTTPStatus, content: dict[str, Any]) -> None:

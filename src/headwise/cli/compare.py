@@ -58,7 +58,7 @@ def compare_command(
       headwise compare demo last/model top/model --names base,last,top --probing glue/MRPC
     """
     from headwise.atlas import Atlas
-    from headwise.core.folders import refuse_sources
+    from headwise.core.folders import reject_sources
     from headwise.core.options import part_of
     from headwise.experiments.comparison import Comparison
     from headwise.models.options import ModelOptions
@@ -67,7 +67,7 @@ def compare_command(
     sources = common.sources_of(models, text.spec(), options.probing)
     folder = _page_folder(page, out_file)
     if folder is not None:
-        refuse_sources(folder, [*sources, out_file.parent])
+        reject_sources(folder, [*sources, out_file.parent])
     with (
         common.Watch() as watch,
         Job.for_file(out_file, overwrite=overwrite, sources=sources, progress=watch) as job,

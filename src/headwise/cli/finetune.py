@@ -50,14 +50,14 @@ def finetune_command(
       headwise finetune --task MRPC,STS-B --data glue --pooling top_heads --recipe jo
     """
     from headwise.core.files import sweep
-    from headwise.core.folders import refuse_sources
+    from headwise.core.folders import reject_sources
     from headwise.experiments.finetuning import ResultsFile, finetune
     from headwise.experiments.finetuning.results import summary
 
     sources = common.sources_of(
         model.name, options.data, options.train, options.dev, options.probing
     )
-    refuse_sources(out_folder, sources)
+    reject_sources(out_folder, sources)
     with common.Watch() as watch:
         finetune(
             model.name,

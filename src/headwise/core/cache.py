@@ -1,4 +1,4 @@
-"""Where headwise keeps what it can make again: unpacked models, parses, downloads."""
+"""The cache folder: unpacked models, parses, downloads, all of which can be made again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ VARIABLE = "HEADWISE_CACHE"
 
 
 def cache_dir() -> Path:
-    """The cache folder: `HEADWISE_CACHE` where it is set, otherwise `headwise` in `XDG_CACHE_HOME`
-    where that is set (a whole path, as its specification wants), otherwise `~/.cache/headwise`. It
-    need not exist yet."""
-    given, common = os.environ.get(VARIABLE), os.environ.get("XDG_CACHE_HOME", "")
-    if given:
-        return Path(given).expanduser()
-    return (Path(common) if Path(common).is_absolute() else Path.home() / ".cache") / "headwise"
+    """Return the cache folder, which need not exist yet.
+
+    It is `HEADWISE_CACHE` if that is set, else `headwise` in `XDG_CACHE_HOME`, else
+    `~/.cache/headwise`."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not user_cache.is_absolute():  # the specification has relative paths ignored
+        user_cache = Path.home() / ".cache"
+    return user_cache / "headwise"

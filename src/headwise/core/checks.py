@@ -1,4 +1,4 @@
-"""Checks of parameters: one sentence that names the parameter, what is allowed and what came."""
+"""Checks of parameters: one sentence that names the parameter, what is allowed and its value."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headwise.core.errors import ParameterError
 
 LARGEST = 2**63 - 1  # whole numbers end in arrays, seeds and files, which hold no larger ones
 _NO_TEXT = re.compile(r"[\0\ud800-\udfff]")  # no file, no path and no JSON of others holds these
-SHOWN = 80  # characters of a value that a sentence can bear
-WORDS = {
+SHOWN = 80  # characters of a value that a message repeats
+TYPE_WORDS = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
@@ -28,7 +28,7 @@ WORDS = {
 
 
 def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Refuse a parameter that is not among the allowed values."""
+    """Raise an error unless a parameter is among the allowed values."""
     allowed = list(allowed)
     if value not in allowed:
         raise ParameterError(
@@ -37,23 +37,20 @@ def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
 
 
 def at_least(name: str, value: float, low: float) -> None:
-    """Refuse a parameter below a limit, or one that is no number."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | np.number)
-        or not value >= low
-    ):
+    """Raise an error if a parameter is below a limit, or no number."""
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not is_number or not value >= low:  # NaN is not at least anything
         raise ParameterError(f"`{name}` must be at least {low}; it is {shown(value)}.")
 
 
 def above(name: str, value: float, low: float) -> None:
-    """Refuse a parameter that is not above a limit."""
+    """Raise an error unless a parameter is above a limit."""
     if not value > low:
         raise ParameterError(f"`{name}` must be greater than {low}; it is {shown(value)}.")
 
 
 def shown(value: object) -> str:
-    """A value as a sentence can bear it.
+    """Return a value as a message can show it, however long it is.
 
     >>> shown("x" * 200)[-4:]
     'xxx…'
@@ -68,11 +65,11 @@ def shown(value: object) -> str:
 
 
 def check_types(options: Any) -> None:
-    """Refuse a frozen dataclass one of whose fields holds what its annotation does not allow.
+    """Raise an error if a field of a frozen dataclass holds what its annotation does not allow.
 
-    A whole number will do for a number, and a list for a tuple, which it becomes; a number of numpy
-    becomes a plain one. Numbers must be finite and fit 64 bits. Annotations that are no plain type
-    (protocols, `Any`) allow everything.
+    A whole number is accepted as a number, and a list as a tuple, which it becomes; a numpy number
+    becomes a plain one. Numbers must be finite and fit into 64 bits. Annotations that are no plain
+    type (protocols, `Any`) allow everything.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -84,14 +81,15 @@ def check_types(options: Any) -> None:
     """
     hints = _hints(type(options))  # type: ignore[arg-type]  # a class is hashable
     for field in fields(options):
-        if field.name in hints:
-            given = getattr(options, field.name)
-            value = _fitted(given, hints[field.name])
-            if value is _WRONG:
-                allowed = _in_words(hints[field.name])
-                raise ParameterError(f"`{field.name}` must be {allowed}; it is {shown(given)}.")
-            if value is not given:
-                object.__setattr__(options, field.name, value)
+        if field.name not in hints:
+            continue
+        hint = hints[field.name]
+        value = getattr(options, field.name)
+        converted = _converted(value, hint)
+        if converted is _WRONG:
+            raise ParameterError(f"`{field.name}` must be {_in_words(hint)}; it is {shown(value)}.")
+        if converted is not value:
+            object.__setattr__(options, field.name, converted)
 
 
 _WRONG = object()
@@ -100,65 +98,69 @@ _WRONG = object()
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     try:
-        return {
-            name: hint
-            for name, hint in get_type_hints(cls).items()
-            if get_origin(hint) is not ClassVar
-        }
+        hints = get_type_hints(cls)
     except NameError:  # a name that only a type checker imports
         return {}
+    return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
 
 
-def _fitted(value: object, hint: Any) -> object:
-    """The value as the annotation wants it, `_WRONG` where it is none such."""
-    origin, arguments = get_origin(hint), get_args(hint)
+def _converted(value: object, hint: Any) -> object:
+    """Return a value as its annotation asks for it; `_WRONG` if it does not allow it."""
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin in (Union, types.UnionType):
-        found = (_fitted(value, inner) for inner in arguments)
-        return next((one for one in found if one is not _WRONG), _WRONG)
+        for alternative in arguments:
+            converted = _converted(value, alternative)
+            if converted is not _WRONG:
+                return converted
+        return _WRONG
     if origin is Literal:
         return value if value in arguments else _WRONG
     if isinstance(value, np.generic):
         value = value.item()
     if hint is float:
-        real = isinstance(value, int | float) and not isinstance(value, bool)
-        return value if real and abs(value) <= LARGEST else _WRONG  # type: ignore[arg-type]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return value if is_number and abs(value) <= LARGEST else _WRONG  # type: ignore[arg-type]
     if hint is int:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return value if whole and abs(value) <= LARGEST else _WRONG  # type: ignore[arg-type]
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return value if is_whole and abs(value) <= LARGEST else _WRONG  # type: ignore[arg-type]
     if hint is str:
         return value if isinstance(value, str) and not _NO_TEXT.search(value) else _WRONG
     if (origin or hint) is tuple:
-        return _fitted_tuple(value, arguments)
-    kind = origin or hint
-    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return _converted_tuple(value, arguments)
+    plain_type = origin or hint
+    is_protocol = getattr(plain_type, "_is_protocol", False)
+    if plain_type is Any or not isinstance(plain_type, type) or is_protocol:
         return value
-    return value if isinstance(value, kind) else _WRONG
+    return value if isinstance(value, plain_type) else _WRONG
 
 
-def _fitted_tuple(value: object, arguments: tuple[Any, ...]) -> object:
+def _converted_tuple(value: object, arguments: tuple[Any, ...]) -> object:
     if not isinstance(value, list | tuple):
         return _WRONG
-    inner = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
-    if arguments and len(inner) != len(value):
+    hints = arguments
+    if not arguments:
+        hints = (Any,) * len(value)
+    elif arguments[1:] == (...,):
+        hints = arguments[:1] * len(value)
+    if len(hints) != len(value):
         return _WRONG
-    found = (
-        tuple(_fitted(*pair) for pair in zip(value, inner, strict=True))
-        if arguments
-        else tuple(value)
-    )
-    if any(one is _WRONG for one in found):
+    converted = tuple(_converted(item, hint) for item, hint in zip(value, hints, strict=True))
+    if any(item is _WRONG for item in converted):
         return _WRONG
-    return value if isinstance(value, tuple) and all(map(operator.is_, value, found)) else found
+    unchanged = isinstance(value, tuple) and all(map(operator.is_, value, converted))
+    return value if unchanged else converted
 
 
 def _in_words(hint: Any) -> str:
-    """What an annotation allows, as a user would say it."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    """Return what an annotation allows, as a user would say it."""
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin in (Union, types.UnionType):
-        told = list(dict.fromkeys(_in_words(inner) for inner in arguments))
-        return f"{', '.join(told[:-1])} or {told[-1]}" if len(told) > 1 else told[0]
+        *first, last = dict.fromkeys(_in_words(inner) for inner in arguments)
+        return f"{', '.join(first)} or {last}" if first else last
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if origin is tuple:
         return f"a list of which each is {_in_words(arguments[0])}"
-    return WORDS.get(hint, f"of type {getattr(hint, '__name__', hint)}")
+    return TYPE_WORDS.get(hint, f"of type {getattr(hint, '__name__', hint)}")

@@ -1,4 +1,4 @@
-"""Context variables that hold a value for as long as a block runs."""
+"""Context variables that have a value for the time of a block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @contextmanager
 def temporarily(variable: ContextVar[T], value: T) -> Iterator[T]:
-    """Within, the variable has this value; afterwards the one it had."""
+    """Set a context variable for the time of a block."""
     token = variable.set(value)
     try:
         yield value

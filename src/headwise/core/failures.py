@@ -1,5 +1,5 @@
-"""What fails although no user caused it: named, kept apart from the rest, and told so that it can
-be reported."""
+"""Unexpected failures, which no user caused: named, isolated from the rest, ready to be
+reported."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any, Self
 from headwise.core.errors import HeadwiseError, OutputError
 
 HOW_TO_REPORT = "please report it with its traceback"
-# What the disk says when it is full, over a quota, broken or read-only: never a failure of whoever
+# Errors of a disk that is full, over a quota, broken or read-only: never a failure of the code that
 # happened to write.
-_DISK = {
+_DISK_ERRORS = {
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EIO,
@@ -27,8 +27,17 @@ _DISK = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One unexpected failure: `what` failed (`gradient`, `figure surface-entropy`), with which
-    `error`, and its `trace`."""
+    """An unexpected failure.
+
+    Attributes
+    ----------
+    what : str
+        What failed: `gradient`, `figure surface-entropy`.
+    error : str
+        The exception in one line.
+    trace : str
+        Its traceback.
+    """
 
     what: str
     error: str
@@ -36,8 +45,8 @@ class Failure:
 
     @classmethod
     def of(cls, what: str, error: Exception) -> Self:
-        """The failure behind an exception; one that is an answer to the user, or the disk's, is
-        raised again instead.
+        """Return the failure behind an exception; errors of the user or of the disk are raised
+        instead.
 
         Examples
         --------
@@ -46,31 +55,27 @@ class Failure:
         """
         if isinstance(error, HeadwiseError):
             raise error
-        if isinstance(error, OSError) and error.errno in _DISK:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise OutputError(
                 f"{error.strerror or error}; free some space or choose another output path.",
                 option="out",
             ) from error
-        words = " ".join(f"{type(error).__name__}: {error}".split())
-        # Where an object lies differs from run to run.
-        return cls(
-            what,
-            re.sub(r" at 0x[0-9a-f]+", "", words)[:500],
-            "".join(traceback.format_exception(error)),
-        )
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        line = re.sub(r" at 0x[0-9a-f]+", "", line)  # addresses differ from run to run
+        return cls(what, line[:500], "".join(traceback.format_exception(error)))
 
     @property
     def sentence(self) -> str:
-        """What a user is told."""
+        """The message for a user."""
         return f"{self.what} failed unexpectedly ({self.error.rstrip('.')}); {HOW_TO_REPORT}."
 
     def facts(self) -> dict[str, Any]:
-        """As JSON can hold it; `Failure(**facts)` is the same again."""
+        """Return it as JSON can hold it; `Failure(**facts)` restores it."""
         return asdict(self)
 
 
 class UnexpectedError(HeadwiseError):
-    """Nothing is left of what was asked because all of it failed unexpectedly; exit code 3."""
+    """All that was asked for failed unexpectedly; exit code 3."""
 
     def __init__(self, *failures: Failure) -> None:
         super().__init__(" ".join(failure.sentence for failure in failures))

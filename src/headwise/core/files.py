@@ -1,4 +1,4 @@
-"""Writing files so that a kill or a full disk never leaves half of one."""
+"""Writing files so that an interruption or a full disk never leaves half of one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from headwise.core.errors import OutputError
 
-# What is being written lies beside its place under such a name until it is whole; the number is the
-# process.
+# A file that is being written has such a name, beside its final one, until it is complete; the
+# number is the process.
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.tmp")
 _ENDINGS = (
     ".nc",
@@ -26,16 +26,16 @@ _ENDINGS = (
     ".checkpoint",
     ".safetensors",
 )
-RESERVE = 32 * 2**20  # room for what is not in an estimate: the atlas, figures, a page
+RESERVE = 32 * 2**20  # space for what is not in an estimate: the atlas, figures, a page
 
 
 def temporary_name(path: Path) -> Path:
-    """Where this process writes a file before it takes its place."""
+    """Return the path where this process writes a file before it is renamed."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write a file whole or not at all: to a neighbour first, flushed to disk, then renamed."""
+    """Write a file completely or not at all: to a temporary file, flushed to disk, then renamed."""
     temporary = temporary_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """The sha256 of a file, in hex; "" where there is none, or none that can be read."""
+    """Return the sha256 of a file, in hex; "" if there is none, or none that can be read."""
     try:
         if not path.is_file():  # also a text that is too long for a name
             return ""
@@ -64,7 +64,7 @@ def file_digest(path: Path) -> str:
 
 
 def cannot_write(path: Path, error: OSError) -> OutputError:
-    """The sentence for a file that the system does not take."""
+    """Return the error for a file that cannot be written."""
     return OutputError(
         f"{path} cannot be written ({error.strerror or error}); "
         "free some space or choose another output path.",
@@ -73,29 +73,33 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Remove what dead processes left half-written in a folder, of every file or of the one called
+    """Delete what dead processes left half-written in a folder, of every file or of the one called
     `name`."""
     for path in folder.glob(".*.tmp"):
-        found = _TEMPORARY.fullmatch(path.name)
-        if found is None or path.is_dir() or alive(int(found["process"])):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match is None or path.is_dir() or alive(int(match["process"])):
             continue
-        if found["name"] == name if name is not None else found["name"].endswith(_ENDINGS):
+        if name is None:
+            ours = match["name"].endswith(_ENDINGS)
+        else:
+            ours = match["name"] == name
+        if ours:
             path.unlink(missing_ok=True)
 
 
 def alive(process: int) -> bool:
-    """Whether a process of this machine is still there."""
+    """Return whether a process of this machine is running."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # somebody else's
+        return True  # it belongs to another user
     return True
 
 
 def check_space(folder: Path, needed: int, what: str) -> None:
-    """Find out before some work that the disk has no room for what it will write.
+    """Raise an error before some work if the disk has no space for what it will write.
 
     Parameters
     ----------
@@ -104,12 +108,12 @@ def check_space(folder: Path, needed: int, what: str) -> None:
     needed : int
         Bytes, as far as they are known.
     what : str
-        What they are, for the sentence.
+        What they are, for the message.
     """
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    existing = folder.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
     if free < needed + RESERVE:
         raise OutputError(
             f"{what} need about {_size(needed + RESERVE)} in {folder}, where {_size(free)} are free; "
@@ -123,8 +127,8 @@ def _size(count: int) -> str:
 
 
 def claim(path: Path, size: int) -> None:
-    """Make a file of a size whose bytes the disk has set aside, so that no write into it can fail
-    for want of room."""
+    """Create a file of a size whose bytes the disk has reserved, so that no write into it can fail
+    for lack of space."""
     try:
         with path.open("wb") as file:
             if hasattr(os, "posix_fallocate"):

@@ -1,5 +1,5 @@
-"""Folders that are replaced whole: written beside, then swapped; nothing goes that headwise did not
-write."""
+"""Folders that are replaced as a whole: written beside, then swapped. Nothing is deleted that
+headwise did not write."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ MANIFEST = (
 
 
 def files_in(folder: Path) -> list[str]:
-    """Every file below a folder, by its path from there, sorted; the manifest itself is none."""
-    files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    return sorted(
-        name for path in files if (name := path.relative_to(folder).as_posix()) != MANIFEST
-    )
+    """Return the files below a folder as sorted relative paths, without the manifest."""
+    names = []
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if name != MANIFEST and (path.is_symlink() or not path.is_dir()):
+            names.append(name)
+    return sorted(names)
 
 
 def written_before(folder: Path) -> set[str]:
-    """The files that headwise itself wrote into a folder, as its manifest says; none where there is
-    no manifest."""
+    """Return the files that headwise wrote into a folder, as its manifest says; none if there is no
+    manifest."""
     names = _read_manifest(folder).get("files")
     if not isinstance(names, list):
         return set()
@@ -54,28 +56,30 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def refuse_sources(target: Path, sources: Iterable[Path], *, working: bool = True) -> None:
-    """Refuse a target that is, or holds, what is read; with `working` (for folders) the working
-    folder too."""
-    place = target.expanduser().resolve()
-    for source in (*((Path.cwd(),) if working else ()), *sources):
+def reject_sources(target: Path, sources: Iterable[Path], *, working: bool = True) -> None:
+    """Raise an error if a target is, or contains, what is read; with `working` (for folders) also
+    if it is, or contains, the working folder."""
+    target_path = target.expanduser().resolve()
+    needed_paths = list(sources)
+    if working:
+        needed_paths.insert(0, Path.cwd())
+    for source in needed_paths:
         needed = source.expanduser().resolve()
-        if place == needed:
+        if target_path == needed:
             raise OutputError(
                 f"{target} is read by this command, or is the working folder; "
                 "choose another output path.",
                 option="out",
             )
-        if place in needed.parents:
+        if target_path in needed.parents:
             raise OutputError(
                 f"{target} holds {source}, which is still needed; choose another output path.",
                 option="out",
             )
 
 
-def refuse_existing(path: Path, may_replace: bool) -> None:
-    """Refuse a file that is there, unless it may be replaced; find out, too, whether it can be
-    written."""
+def reject_existing(path: Path, may_replace: bool) -> None:
+    """Raise an error if a file exists and may not be replaced, or cannot be written."""
     if path.is_dir():
         raise OutputError(
             f"{path} is a folder, not a file; choose another output path.", option="out"
@@ -92,8 +96,8 @@ def _exists(path: Path) -> OutputError:
     )
 
 
-def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -> None:
-    """Find out before any work that a folder must not be written.
+def reject_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -> None:
+    """Raise an error before any work if a folder must not be written.
 
     Parameters
     ----------
@@ -105,20 +109,23 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
         What is read: the model, the corpus. None of it may lie in the target, nor may the working
         folder.
     """
-    refuse_sources(target, sources)
+    reject_sources(target, sources)
     if not target.exists():
         return
     if not target.is_dir():
         raise OutputError(
             f"{target} is a file, not a folder; choose another output path.", option="out"
         )
-    there = files_in(target)
-    if there and not overwrite:
+    names = files_in(target)
+    if names and not overwrite:
         raise _exists(target)
-    if there and not written_before(target):
-        some = ", ".join(there[:3]) + (" …" if len(there) > 3 else "")
+    if names and not written_before(target):
+        first_names = ", ".join(names[:3])
+        if len(names) > 3:
+            first_names += " …"
         raise OutputError(
-            f"{target} holds files that headwise did not write ({some}), which it does not delete; "
+            f"{target} holds files that headwise did not write ({first_names}), which it does not "
+            "delete; "
             "choose another output path.",
             option="out",
         )
@@ -128,14 +135,14 @@ def refuse_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
 def new_folder(
     target: Path, *, overwrite: bool = False, sources: Iterable[Path] = (), run: str = ""
 ) -> Iterator[Path]:
-    """An empty folder beside `target` that takes its place once the block has ended well; an error
-    leaves all as is.
+    """Yield an empty folder that replaces `target` once the block has ended well; an error changes
+    nothing.
 
-    Of an earlier result only the files named in its manifest go; what else a user put there is
-    carried over. See `refuse_unsafe` for the parameters; `run` goes into the manifest, so that the
+    Of an earlier result only the files named in its manifest are deleted; what a user put there is
+    kept. See `reject_unsafe` for the parameters; `run` goes into the manifest, so that the
     work which wrote the folder recognises its own result."""
     _recover(target)
-    refuse_unsafe(target, overwrite, sources)
+    reject_unsafe(target, overwrite, sources)
     beside = temporary_name(target)
     before = target.with_name(f".{target.name}.{os.getpid()}.old")
     try:
@@ -149,7 +156,7 @@ def new_folder(
             manifest["run"] = run
         write_atomically(beside / MANIFEST, json.dumps(manifest, indent=1).encode())
         if target.exists():
-            _carry_over(target, beside, written_before(target))
+            _copy_user_files(target, beside, written_before(target))
             os.replace(target, before)
         os.replace(beside, target)
     except OSError as error:
@@ -164,21 +171,20 @@ def new_folder(
         with suppress(OSError):
             shutil.rmtree(beside)
     if before.exists():
-        shutil.rmtree(
-            before
-        )  # by now it holds only what the manifest named, and copies of what was carried over
+        # By now it holds only what the manifest named, and what has been copied.
+        shutil.rmtree(before)
 
 
 def _recover(target: Path) -> None:
-    """Put right what a process that was killed left: half a new folder goes, an old one that was
-    about to be replaced comes back, and one that was replaced goes."""
-    for path in (
-        target.parent.glob(f".{glob.escape(target.name)}.*") if target.parent.is_dir() else ()
-    ):
-        found = re.fullmatch(r"\.(\d+)\.(tmp|old)", path.name.removeprefix(f".{target.name}"))
-        if found is None or not path.is_dir() or alive(int(found[1])):
+    """Repair what an interrupted process left: delete half a new folder, put back an old one that
+    was about to be replaced, delete one that was replaced."""
+    if not target.parent.is_dir():
+        return
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*"):
+        match = re.fullmatch(r"\.(\d+)\.(tmp|old)", path.name.removeprefix(f".{target.name}"))
+        if match is None or not path.is_dir() or alive(int(match[1])):
             continue
-        if found[2] == "old" and not target.exists():
+        if match[2] == "old" and not target.exists():
             os.replace(path, target)
         else:
             shutil.rmtree(path, ignore_errors=True)
@@ -189,10 +195,10 @@ def _to_disk(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _carry_over(target: Path, beside: Path, own: set[str]) -> None:
+def _copy_user_files(target: Path, beside: Path, written: set[str]) -> None:
     """Copy what a user put into the earlier result into the new one."""
     for name in files_in(target):
-        if name in own:
+        if name in written:
             continue
         if (beside / name).exists():
             raise OutputError(
@@ -203,7 +209,7 @@ def _carry_over(target: Path, beside: Path, own: set[str]) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Find out before any work that the results could not be written."""
+    """Raise an error before any work if results cannot be written to a folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

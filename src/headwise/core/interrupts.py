@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: whatever is under way stops at once, and one sentence says how to go on."""
+"""SIGINT and SIGTERM: the work stops at once, and one sentence says how to resume."""
 
 from __future__ import annotations
 
@@ -15,60 +15,58 @@ SENTENCE = "Interrupted by {name}; finished work is kept: repeat the command to 
 
 
 class Interrupted(BaseException):
-    """A signal came. It is no `Exception`, so that nothing takes it for a failure of its own."""
+    """A signal came. It is no `Exception`, so that no code takes it for a failure of its own."""
 
     def __init__(self, name: str) -> None:
         super().__init__(SENTENCE.format(name=name))
         self.code = SIGNALS[name]
 
 
-_asked: list[Interrupted] = []  # what came and was raised
+_received: list[Interrupted] = []  # the signal that came and was raised
 
 
 @contextmanager
 def watching_signals() -> Iterator[None]:
-    """Within, SIGINT and SIGTERM raise `Interrupted` in the main thread; a second one ends the
-    process there."""
+    """Raise `Interrupted` in the main thread on SIGINT and SIGTERM; end the process on a second
+    one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {name: signal.signal(getattr(signal, name), _stop) for name in SIGNALS}
     hook = sys.unraisablehook
 
-    def quiet(found: sys.UnraisableHookArgs) -> None:
-        if not isinstance(
-            found.exc_value, Interrupted
-        ):  # which came while something was cleared away: `heed` raises it
-            hook(found)
+    def ignore_interrupted(unraisable: sys.UnraisableHookArgs) -> None:
+        # One that came in a destructor cannot be raised there: `raise_if_interrupted` does later.
+        if not isinstance(unraisable.exc_value, Interrupted):
+            hook(unraisable)
 
-    sys.unraisablehook = quiet
+    sys.unraisablehook = ignore_interrupted
     try:
         yield
     finally:
         sys.unraisablehook = hook
         for name, handler in before.items():
             signal.signal(getattr(signal, name), handler)
-        _asked.clear()
+        _received.clear()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    stopped = Interrupted(signal.Signals(number).name)
-    if _asked:  # whoever runs now did not let the first one through, or cleans up for too long
-        say(str(stopped))
-        os._exit(stopped.code)
-    _asked.append(stopped)
-    raise stopped
+    interrupted = Interrupted(signal.Signals(number).name)
+    if _received:  # the first one was swallowed, or cleaning up takes too long
+        say(str(interrupted))
+        os._exit(interrupted.code)
+    _received.append(interrupted)
+    raise interrupted
 
 
 def raise_if_interrupted() -> None:
-    """Stop here if a signal came and whatever ran then has swallowed it (a callback of a library,
-    say)."""
-    if _asked:
-        raise _asked[0]
+    """Raise `Interrupted` if a signal came and was swallowed, by a callback of a library, say."""
+    if _received:
+        raise _received[0]
 
 
 def say(sentence: str) -> None:
-    """The sentence on a line of its own, also where the stream was interrupted while it wrote."""
+    """Write a sentence on a line of its own, also if stderr was interrupted while it wrote."""
     line = f"{chr(10) if sys.stderr.isatty() else ''}headwise: {sentence}\n"
     try:
         sys.stderr.write(line)

@@ -18,23 +18,31 @@ SIGNING_TRIES = 200  # of ten milliseconds
 
 
 class Lock:
-    """A file that one process holds. The system lets go when the process ends, however it ends: no
-    lock is stale."""
+    """A file that one process holds. The system releases it when the process ends, however it ends:
+    no lock is stale.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    named : Path, optional
+        What the lock is about, for the message to a second process; by default its folder.
+    """
 
     def __init__(self, path: Path, named: Path | None = None) -> None:
         self.path = path
-        self.named = named or path.parent  # what it is about, for who is refused
+        self.named = named or path.parent
         self._handle: int | None = None
 
     def take(self) -> None:
-        """Take it, or say who has it."""
+        """Take the lock, or raise an error that says who holds it."""
         try:
             while self._handle is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
                 except FileNotFoundError:
-                    continue  # whoever had it removed the folder just now
+                    continue  # another process removed the folder just now
                 if not _lock(handle):
                     held = _signed(handle)
                     os.close(handle)
@@ -46,9 +54,7 @@ class Lock:
                 if _is_at(self.path, handle):
                     self._handle = handle
                 else:
-                    os.close(
-                        handle
-                    )  # whoever had it removed the file meanwhile: there is a new one
+                    os.close(handle)  # another process removed the file: there is a new one
             about = {
                 "host": socket.gethostname(),
                 "process": os.getpid(),
@@ -64,8 +70,7 @@ class Lock:
             ) from error
 
     def release(self, remove: bool = False) -> None:
-        """Let others have it; with `remove` the file goes too, while it is held: nobody else can
-        have it then."""
+        """Release the lock; with `remove` delete its file first, while nobody else can hold it."""
         if self._handle is not None:
             if remove:
                 with suppress(OSError):
@@ -75,8 +80,8 @@ class Lock:
 
 
 @contextmanager
-def held(path: Path, named: Path | None = None) -> Iterator[None]:
-    """A lock for as long as a block runs; its file goes afterwards."""
+def hold_lock(path: Path, named: Path | None = None) -> Iterator[None]:
+    """Hold a lock for the time of a block, and delete its file afterwards."""
     lock = Lock(path, named)
     lock.take()
     try:
@@ -86,10 +91,12 @@ def held(path: Path, named: Path | None = None) -> Iterator[None]:
 
 
 def _signed(handle: int) -> bytes:
-    """What the holder wrote; it is given a moment, for it signs only after it has the lock."""
+    """Return what the holder wrote into the file; it does so only after it has the lock, so this
+    waits a moment."""
     for _ in range(SIGNING_TRIES):
-        if found := os.pread(handle, 4096, 0):
-            return found
+        signature = os.pread(handle, 4096, 0)
+        if signature:
+            return signature
         time.sleep(0.01)
     return b""
 

@@ -1,4 +1,4 @@
-"""Who may ask a server of headwise on this machine: pages of its own, and nobody else."""
+"""Which requests a server of headwise on this machine answers: those of its own pages only."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ HEADERS = {
 POLICY = "default-src 'none'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
 
 
-class Refused(Exception):
-    """A request that is not answered, with the status that says why."""
+class RequestRejected(Exception):
+    """A request is rejected, with the status that says why."""
 
     def __init__(self, status: HTTPStatus, why: str) -> None:
         super().__init__(why)
-        self.status, self.why = status, why
+        self.status = status
+        self.why = why
 
 
 class Guard:
-    """Lets a request through only if it names this server as its host, comes from no other page,
-    and has the token.
+    """Accepts a request only if it names this server as its host, comes from no other page, and has
+    the token.
 
     Parameters
     ----------
@@ -42,15 +43,16 @@ class Guard:
     """
 
     def __init__(self, port: int = 0) -> None:
-        self.port, self.token = port, secrets.token_urlsafe(16)
+        self.port = port
+        self.token = secrets.token_urlsafe(16)
 
     @property
     def address(self) -> str:
-        """Where the page is: the address has a token in it that nobody can guess."""
+        """The address of the page, with a token in it that nobody can guess."""
         return f"http://{HOST}:{self.port}/{self.token}/"
 
-    def asked(self, hosts: Sequence[str], origins: Sequence[str], path: str) -> str:
-        """What is asked for behind the token, once it is clear that a page of this server asks.
+    def requested(self, hosts: Sequence[str], origins: Sequence[str], path: str) -> str:
+        """Return the path behind the token of a request from a page of this server; reject others.
 
         Parameters
         ----------
@@ -59,32 +61,29 @@ class Guard:
         path : str
             Its path.
         """
-        mine = {f"{name}:{self.port}" for name in LOCAL_NAMES}
-        known = {f"http://{name}" for name in mine}
-        if (
-            len(hosts) != 1
-            or hosts[0] not in mine
-            or len(origins) > 1
-            or not known.issuperset(origins)
-        ):
-            raise Refused(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
-        _, _, rest = path.partition("/")
-        token, slash, asked = rest.partition("/")
+        own_hosts = {f"{name}:{self.port}" for name in LOCAL_NAMES}
+        own_origins = {f"http://{host}" for host in own_hosts}
+        from_own_host = len(hosts) == 1 and hosts[0] in own_hosts
+        from_own_page = len(origins) <= 1 and own_origins.issuperset(origins)
+        if not from_own_host or not from_own_page:
+            raise RequestRejected(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
+        _, _, behind_slash = path.partition("/")
+        token, slash, requested = behind_slash.partition("/")
         # In bytes, since the path may hold any character, and in constant time.
         if not slash or not hmac.compare_digest(
             token.encode("utf-8", "replace"), self.token.encode()
         ):
-            raise Refused(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
-        return asked
+            raise RequestRejected(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
+        return requested
 
 
-def body_length(kind: str, lengths: Sequence[str], chunked: bool, most: int) -> int:
-    """How long a body of JSON is, as its headers say.
+def body_length(content_type: str, lengths: Sequence[str], chunked: bool, most: int) -> int:
+    """Return the length of a body of JSON, as its headers say.
 
     Parameters
     ----------
-    kind : str
-        Its content type; a page of another site can send no JSON unasked.
+    content_type : str
+        Another site's page cannot send JSON without asking first.
     lengths : sequence of str
         All headers `Content-Length`.
     chunked : bool
@@ -92,26 +91,26 @@ def body_length(kind: str, lengths: Sequence[str], chunked: bool, most: int) -> 
     most : int
         The most that is taken, in bytes.
     """
-    if kind.partition(";")[0].strip().lower() != JSON_TYPE:
-        raise Refused(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
+    if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
+        raise RequestRejected(HTTPStatus.FORBIDDEN, NOT_FOR_OTHERS)
     length = lengths[0] if len(lengths) == 1 and not chunked else ""
     if not (length.isascii() and length.isdigit()):
-        raise Refused(HTTPStatus.LENGTH_REQUIRED, "one Content-Length is needed")
+        raise RequestRejected(HTTPStatus.LENGTH_REQUIRED, "one Content-Length is needed")
     if len(length) > 9 or int(length) > most:
-        raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {most} bytes")
+        raise RequestRejected(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {most} bytes")
     return int(length)
 
 
 def content_of(body: bytes) -> dict[str, Any]:
-    """The names and values in a body of JSON.
+    """Return the names and values in a body of JSON.
 
     >>> content_of(b'{"text": "a"}')
     {'text': 'a'}
     """
     try:
-        found = json.loads(body or b"{}")
+        content = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, "no JSON") from error
-    if not isinstance(found, dict):
-        raise Refused(HTTPStatus.BAD_REQUEST, "no names with values")
-    return found
+        raise RequestRejected(HTTPStatus.BAD_REQUEST, "no JSON") from error
+    if not isinstance(content, dict):
+        raise RequestRejected(HTTPStatus.BAD_REQUEST, "no names with values")
+    return content

@@ -12,9 +12,9 @@ from typing import Self
 from headwise.core.files import file_digest, sweep, write_atomically
 from headwise.core.folders import (
     new_folder,
-    refuse_existing,
-    refuse_sources,
-    refuse_unsafe,
+    reject_existing,
+    reject_sources,
+    reject_unsafe,
     written_by,
 )
 from headwise.core.lock import Lock
@@ -84,7 +84,7 @@ class OutputTarget:
             for path in self.files:
                 self._reject_sources(path, sources)
         else:
-            refuse_sources(around, sources, working=not inside)
+            reject_sources(around, sources, working=not inside)
         self._lock = Lock(work / "command", named=around or target)
         self._reject_existing()
 
@@ -107,11 +107,11 @@ class OutputTarget:
         return self.overwrite or self._consent.exists()
 
     def _reject_sources(self, path: Path, sources: Iterable[Path]) -> None:
-        refuse_sources(path, sources, working=False)
+        reject_sources(path, sources, working=False)
 
     def _reject_existing(self) -> None:
         for path in self.files:
-            refuse_existing(path, self.overwrite or self.unfinished)
+            reject_existing(path, self.overwrite or self.unfinished)
 
     def __enter__(self) -> Self:
         self._lock.take()
@@ -141,7 +141,7 @@ class OutputTarget:
         path = path or self.target
         digest = hashlib.sha256(content).hexdigest()
         if file_digest(path) != digest:
-            refuse_existing(path, self.may_replace)
+            reject_existing(path, self.may_replace)
             write_atomically(path, content)
         return digest
 
@@ -180,10 +180,10 @@ class FolderTarget(OutputTarget):
     """
 
     def _reject_sources(self, path: Path, sources: Iterable[Path]) -> None:
-        refuse_sources(path, sources)
+        reject_sources(path, sources)
 
     def _reject_existing(self) -> None:
-        refuse_unsafe(self.target, self.overwrite or self.unfinished)
+        reject_unsafe(self.target, self.overwrite or self.unfinished)
 
     @contextmanager
     def new_folder(self) -> Iterator[Path]:

@@ -15,8 +15,10 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def inert(text: str) -> str:
-    """A cell of text that no spreadsheet runs: one that starts with `=`, `+`, `-`, `@`, a tab or a
-    line end gets an apostrophe before it, unless it is a number.
+    """Return a text that no spreadsheet runs as a formula.
+
+    One that starts with `=`, `+`, `-`, `@`, a tab or a line end gets an apostrophe before it, unless
+    it is a number.
 
     >>> inert("=1+1"), inert("-0.5"), inert("plain")
     ("'=1+1", '-0.5', 'plain')
@@ -25,7 +27,7 @@ def inert(text: str) -> str:
 
 
 def as_written(cell: str) -> str:
-    """The text of a cell that `inert` made.
+    """Return the text from which `inert` made a cell.
 
     >>> as_written("'=1+1"), as_written("'tis")
     ('=1+1', "'tis")
@@ -34,30 +36,27 @@ def as_written(cell: str) -> str:
 
 
 def csv_text(table: pd.DataFrame) -> str:
-    """A table as CSV, its texts inert, numbers with seven digits, nothing where a value is missing.
-
-    A column at a time: atlases have hundreds of thousands of rows, with few texts and many numbers.
-    """
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
+    """Return a table as CSV: texts inert, numbers with seven digits, missing values empty."""
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator="\n")
     writer.writerow([inert(str(name)) for name in table.columns])
-    writer.writerows(
-        zip(*(_cells(table.iloc[:, place]) for place in range(table.shape[1])), strict=True)
-    )
-    return written.getvalue()
+    # A column at a time: atlases have hundreds of thousands of rows, with few different texts.
+    columns = [_cells(table.iloc[:, number]) for number in range(table.shape[1])]
+    writer.writerows(zip(*columns, strict=True))
+    return content.getvalue()
 
 
 def _cells(column: pd.Series) -> list[str]:
-    """The cells of a column as they are written."""
-    if getattr(column.dtype, "kind", "O") == "f":  # few are alike
-        return [
-            "" if number != number else f"{number:.7g}" for number in column.astype(float).tolist()
-        ]
-    places, different = (
-        column.factorize()
-    )  # a text is looked at once, however often it stands there
-    texts = [*map(_cell, different.tolist()), ""]  # the last is taken where there is none
-    return [texts[place] for place in places.tolist()]
+    """Return the cells of a column as they are written."""
+    if getattr(column.dtype, "kind", "O") == "f":
+        cells = []
+        for number in column.astype(float).tolist():
+            cells.append("" if number != number else f"{number:.7g}")
+        return cells
+    # A text is escaped once, however often it occurs; the code -1 (missing) takes the last one.
+    codes, values = column.factorize()
+    texts = [*map(_cell, values.tolist()), ""]
+    return [texts[code] for code in codes.tolist()]
 
 
 def _cell(value: object) -> str:

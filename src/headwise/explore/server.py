@@ -24,7 +24,7 @@ from headwise.core.loopback import (
     NO_SUCH_PAGE,
     POLICY,
     Guard,
-    Refused,
+    RequestRejected,
     body_length,
     content_of,
 )
@@ -127,7 +127,7 @@ def make_app(
     @app.get("/{name:path}")
     async def file(name: str) -> Response:
         if name not in FILES:
-            raise Refused(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
+            raise RequestRejected(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
         content, kind = _file(name)
         return Response(content, media_type=kind)
 
@@ -135,7 +135,7 @@ def make_app(
         return JSONResponse({"error": why}, status, headers)
 
     async def refused(_: Request, error: Exception) -> Response:
-        if isinstance(error, Refused):
+        if isinstance(error, RequestRejected):
             return refuse(error.status, error.why)
         if isinstance(error, HeadwiseError):
             return refuse(HTTPStatus.BAD_REQUEST, str(error))
@@ -145,7 +145,7 @@ def make_app(
             HTTPStatus.INTERNAL_SERVER_ERROR, "this failed unexpectedly; the terminal says more"
         )
 
-    for kind in (Refused, HeadwiseError, Busy, Exception):
+    for kind in (RequestRejected, HeadwiseError, Busy, Exception):
         app.add_exception_handler(kind, refused)
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,7 +154,7 @@ def make_app(
         try:
             scope, receive = await _admitted(guard, scope, receive)
             await app(scope, receive, _with_headers(send))
-        except Refused as error:
+        except RequestRejected as error:
             await refuse(error.status, error.why)(scope, receive, _with_headers(send))
         except Exception as error:  # the page has been told that, and nothing else
             if tell is not None:
@@ -169,12 +169,12 @@ def make_app(
 
 
 async def _admitted(guard: Guard, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-    """The request without its token, its body read and short; `Refused` for what is not for us."""
+    """The request without its token, its body read and short; `RequestRejected` for what is not for us."""
 
     def headers(name: bytes) -> list[str]:
         return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
 
-    asked = guard.asked(headers(b"host"), headers(b"origin"), scope["path"])
+    asked = guard.requested(headers(b"host"), headers(b"origin"), scope["path"])
     body = b""
     if scope["method"] == "POST":
         kinds, chunked = headers(b"content-type"), bool(headers(b"transfer-encoding"))
@@ -183,7 +183,7 @@ async def _admitted(guard: Guard, scope: Scope, receive: Receive) -> tuple[Scope
         )
         body = await _body(receive, length)
     elif scope["method"] != "GET":
-        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "GET and POST alone")
+        raise RequestRejected(HTTPStatus.METHOD_NOT_ALLOWED, "GET and POST alone")
     sent = False
 
     async def replay() -> Any:
@@ -204,16 +204,18 @@ async def _body(receive: Receive, length: int) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise Refused(HTTPStatus.BAD_REQUEST, "the request broke off")
+                    raise RequestRejected(HTTPStatus.BAD_REQUEST, "the request broke off")
                 body += bytes(message.get("body", b""))
                 if len(body) > length:
-                    raise Refused(
+                    raise RequestRejected(
                         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {LONGEST_BODY} bytes"
                     )
                 if not message.get("more_body"):
                     return body
     except TimeoutError as error:
-        raise Refused(HTTPStatus.REQUEST_TIMEOUT, "the request took too long to arrive") from error
+        raise RequestRejected(
+            HTTPStatus.REQUEST_TIMEOUT, "the request took too long to arrive"
+        ) from error
 
 
 def _with_headers(send: Send) -> Send:

@@ -1,11 +1,11 @@
-"""Workers on Ray: long-lived processes on this machine or on a cluster that make the pieces of a
+"""Workers on Ray: long-lived processes, on this machine or on a cluster, that compute the units of a
 run."""
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,18 +19,24 @@ from headwise.core.failures import Failure
 from headwise.core.interrupts import raise_if_interrupted
 from headwise.core.store import Checkpoint, CheckpointStore
 from headwise.core.workers import UnitFunction, Workers, use_workers
-from headwise.run.blame import KILLS, TRIES, Blame
-from headwise.run.connection import connect, import_ray, words_of
+from headwise.run.connection import connect, describe_end, import_ray
 from headwise.run.shipping import Packer
 from headwise.run.worker import Driver, Worker
 
 BACKENDS = ("local", "ray")
-DEPTH = 2  # units that a worker has: the one it makes and the next
-AHEAD = 8  # pieces for each worker that may be finished before one that is still being made
-POLL = 0.05  # seconds between looks at what workers have made
-ANSWER = 5.0  # seconds for a worker with nothing to do to say that it is there
-PATIENCE = 30.0  # seconds without any worker until that is said
-Say = Callable[[str], None]
+UNITS_PER_WORKER = 2  # the unit that a worker computes, and the next one
+AHEAD = 8  # units per worker that may be finished before one that is still being computed
+POLL = 0.05  # seconds between looks at what workers have computed
+ANSWER = 5.0  # seconds for an idle worker to answer
+PATIENCE = 30.0  # seconds without any worker until that is noted
+# Workers end for many reasons that are not the unit's: memory, preemption, a lost machine. A unit is
+# given up after so many ended workers; from ALONE_AFTER on it is computed alone, when nothing else
+# is left, since it may have had too little memory beside the others.
+MAX_TRIES = 5
+ALONE_AFTER = 2
+MAX_OPENINGS = 3  # workers that may end one after the other while they open the model
+MAX_IDLE_ENDS = 12  # workers that may end one after the other before they begin with anything
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +48,10 @@ class Backend:
     name : {"local", "ray"}, default "local"
         In this process, or by workers on Ray.
     address : str, optional
-        Of a cluster of Ray that is there (`auto` for the one on this machine); None starts one on
-        this machine for the time of the run, unless `RAY_ADDRESS` names one.
+        Of a running Ray cluster (`auto` for the one on this machine); None starts one on this
+        machine for the time of the run, unless `RAY_ADDRESS` names one.
     workers : int, optional
-        How many; by default as many as there are cores (or GPUs, where they have some).
+        How many; by default as many as there are cores (or GPUs, where workers use them).
     gpus_per_worker : float, optional
         GPUs of each worker; several share one where it is less than 1. By default 1 where this
         machine has any.
@@ -60,28 +66,26 @@ class Backend:
         one_of("backend", self.name, BACKENDS)
         at_least("workers", 1 if self.workers is None else self.workers, 1)
         at_least("gpus_per_worker", self.gpus_per_worker or 0, 0)
-        given = [
-            name
-            for name in ("address", "workers", "gpus_per_worker")
-            if getattr(self, name) is not None
-        ]
-        if self.name == "local" and given:
-            raise ParameterError(
-                f"`{given[0]}` is for workers on Ray; choose the backend 'ray' too.",
-                option="backend ray",
-            )
+        if self.name != "local":
+            return
+        for parameter in ("address", "workers", "gpus_per_worker"):
+            if getattr(self, parameter) is not None:
+                raise ParameterError(
+                    f"`{parameter}` is for workers on Ray; choose the backend 'ray' too.",
+                    option="backend ray",
+                )
 
 
 @contextmanager
-def workers_of(backend: Backend, say: Say = lambda _: None) -> Iterator[Workers | None]:
-    """Within, the work of every run and every experiment is done where `backend` says.
+def workers_of(backend: Backend, note: Note = lambda _: None) -> Iterator[Workers | None]:
+    """Have the units of every run and experiment within a block computed where `backend` says.
 
     Parameters
     ----------
     backend : Backend
         Where.
-    say : callable, optional
-        Told in a sentence of workers that ended.
+    note : callable, optional
+        Called with a sentence for every worker that ended.
 
     Examples
     --------
@@ -92,9 +96,9 @@ def workers_of(backend: Backend, say: Say = lambda _: None) -> Iterator[Workers 
     if backend.name == "local":
         yield None
         return
-    workers = RayWorkers(backend, say)
+    workers = RayWorkers(backend, note)
     if backend.address:
-        workers.connect()  # a wrong address is told before anything is opened or written
+        workers.connect()  # a wrong address is an error before anything is opened or written
     try:
         with use_workers(workers):
             yield workers
@@ -103,83 +107,78 @@ def workers_of(backend: Backend, say: Say = lambda _: None) -> Iterator[Workers 
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """A unit that a worker has: its answers when it begins with it, and when it has made it."""
+class _AssignedUnit:
+    """A unit that a worker has, with Ray's references to its answers: that it has begun, and the
+    result."""
 
     name: str
     unit: Any
     begun: Any
-    made: Any
+    result: Any
 
 
 @dataclass(slots=True, eq=False)
-class _Worker:
-    """A worker as the driver sees it: the actor, its answer to the job, and what it was given to
-    do, oldest first."""
+class _WorkerHandle:
+    """A worker as the driver sees it: the actor, its answer to the job, and its units, oldest
+    first."""
 
     actor: Any
-    taking: Any = None
-    alive: Any = None  # its answer that it was there when it was handed the job; None for a new one
-    pid: int | None = None  # None until it has taken the job
-    given: deque[_Given] = field(default_factory=deque)
-    since: float = 0.0  # when it began with the oldest
+    ready: Any = None  # Ray's reference to the answer that it has the job
+    alive: Any = None  # its answer before it was given the job; None for a new worker
+    pid: int | None = None  # None until it has the job
+    units: deque[_AssignedUnit] = field(default_factory=deque)
 
 
 class RayWorkers(Workers):
-    """Workers on Ray. They are started with the first job and stay until `close`; a model is opened
-    once by each.
+    """Workers on Ray. They are started with the first job and stay until `close`; each opens a model
+    once.
 
-    Units are given to them two at a time, pieces are kept as they come and given on in the order of
-    units, so that sums are those of a run in one process. What a worker had when it ended is made
-    again. A unit that ended two waits until nothing else is to be done, and is then made alone; one
-    that ends a third is set aside, unless it looks as if other hands had ended them (`Blame`). See
-    `workers_of`."""
+    Results become checkpoints as they arrive and are yielded in the order of units, so that sums
+    are those of a run in one process. The units of a worker that ended are computed again; one that
+    ends worker after worker is a `Failure`. See `workers_of`."""
 
-    def __init__(self, backend: Backend, say: Say) -> None:
-        self._ray = import_ray()
-        self._say, self._backend = say, backend
+    def __init__(self, backend: Backend, note: Note) -> None:
+        self.ray = import_ray()
+        self.note = note
+        self._backend = backend
         self._gpus = backend.gpus_per_worker
         if self._gpus is None:
             self._gpus = 1.0 if torch.cuda.is_available() else 0.0
-        many = backend.workers != 1
-        self.threads = 1 if many and not self._gpus else torch.get_num_threads()
+        several_on_cpu = backend.workers != 1 and not self._gpus
+        self.threads = 1 if several_on_cpu else torch.get_num_threads()
         self.count = backend.workers or 0  # 0 until Ray is asked
-        self._connected: bool | None = (
-            None  # whether Ray is ours to shut down; None while it is not needed
-        )
-        self._hands: list[_Worker] = []
+        self._started_ray: bool | None = None  # None while Ray is not needed
+        self.handles: list[_WorkerHandle] = []
         self.jobs = 0  # that workers were given
-        self._openings = 0  # workers that ended one after the other while they opened a model
-        self._idle_ends = 0  # workers that ended one after the other before they began with a unit
-        self.blame = Blame()
+        self.failed_openings = 0  # one after the other
+        self.idle_ends = 0  # one after the other
 
     def connect(self) -> None:
-        """Reach Ray; none is started here before there is anything to make."""
-        if self._connected is None:
-            self._connected = connect(self._ray, self._backend.address, self._backend.workers or 1)
-            self.count = self.count or self._fitting()
+        """Connect to Ray, or start it; not before there is anything to compute."""
+        if self._started_ray is None:
+            self._started_ray = connect(self.ray, self._backend.address, self._backend.workers or 1)
+            self.count = self.count or self._n_fitting()
 
-    def _fitting(self) -> int:
-        resources = self._ray.cluster_resources()
-        name, each = ("GPU", self._gpus) if self._gpus else ("CPU", self.threads)
-        return max(1, int(resources.get(name, 0) / (each or 1)))
+    def _n_fitting(self) -> int:
+        resources = self.ray.cluster_resources()
+        if self._gpus:
+            return max(1, int(resources.get("GPU", 0) / self._gpus))
+        return max(1, int(resources.get("CPU", 0) / (self.threads or 1)))
 
     @property
     def pids(self) -> list[int]:
         """The processes of the workers that are ready."""
-        return [hand.pid for hand in self._hands if hand.pid is not None]
+        return [handle.pid for handle in self.handles if handle.pid is not None]
 
     def close(self) -> None:
         """End the workers, and Ray where it was started here."""
-        for hand in self._hands:
+        for handle in self.handles:
             with suppress(Exception):
-                self._ray.kill(hand.actor)
-        self._hands = []
-        if self._connected:
-            self._ray.shutdown()
-        self._connected = None
-
-    # --- pieces -----------------------------------------------------------------------------------
+                self.ray.kill(handle.actor)
+        self.handles = []
+        if self._started_ray:
+            self.ray.shutdown()
+        self._started_ray = None
 
     def run_units(
         self,
@@ -187,217 +186,216 @@ class RayWorkers(Workers):
         function: UnitFunction,
         units: Iterable[tuple[str, Any]],
     ) -> Iterator[Checkpoint | Failure]:
-        return _Batch(self, store, function).results(iter(units))
+        return _RayJob(self, store, function).results(iter(units))
 
-    def job(self, packer: Packer, job: UnitFunction, threads: int) -> Callable[[_Worker], None]:
-        """What hands a job to a worker; it is packed once, and all workers are handed it now."""
-        packed = packer.pack(job)
-        idle = [
-            model.name for model in packed.models.values() if self._gpus and model.device == "cpu"
-        ]
-        if idle:
-            raise ParameterError(
-                f"Workers have GPUs, but '{idle[0]}' is on the CPU of this machine; "
-                "open it with device='cuda', or use workers with gpus_per_worker=0.",
-                option="gpus_per_worker 0",
-            )
+    def start_job(
+        self, packer: Packer, function: UnitFunction, threads: int
+    ) -> Callable[[_WorkerHandle], None]:
+        """Give all workers a job, and return what gives it to a new one; it is packed once."""
+        parcel = packer.pack(function)
+        for model in parcel.models.values():
+            if self._gpus and model.device == "cpu":
+                raise ParameterError(
+                    f"Workers have GPUs, but '{model.name}' is on the CPU of this machine; "
+                    "open it with device='cuda', or use workers with gpus_per_worker=0.",
+                    option="gpus_per_worker 0",
+                )
         self.connect()
         self.jobs += 1
-        number, parcel = self.jobs, self._ray.put(packed)
+        number = self.jobs
+        parcel_reference = self.ray.put(parcel)
         driver = Driver()
 
-        def hand_over(hand: _Worker) -> None:
-            hand.alive = None if hand.pid is None else hand.actor.here.remote()
-            hand.pid, hand.given = None, deque()
-            hand.taking = hand.actor.take.remote(number, parcel, threads, driver)
+        def give_job(handle: _WorkerHandle) -> None:
+            handle.alive = None
+            if handle.pid is not None:
+                handle.alive = handle.actor.here.remote()
+            handle.pid = None
+            handle.units = deque()
+            handle.ready = handle.actor.take.remote(number, parcel_reference, threads, driver)
 
-        while len(self._hands) < self.count:
-            self._hands.append(self._new())
-        for hand in self._hands:
-            hand_over(hand)
-        return hand_over
+        while len(self.handles) < self.count:
+            self.handles.append(self._new_worker())
+        for handle in self.handles:
+            give_job(handle)
+        return give_job
 
-    def _new(self) -> _Worker:
+    def _new_worker(self) -> _WorkerHandle:
         threads = float(self.threads or 1)
-        # Ray restarts nothing by itself: what a worker had is known here.
-        actor = self._ray.remote(Worker).options(
+        # Ray restarts nothing by itself: which units a worker had is known here.
+        actor = self.ray.remote(Worker).options(
             num_cpus=threads, num_gpus=self._gpus, max_restarts=0, max_task_retries=0
         )
-        return _Worker(actor.remote())
+        return _WorkerHandle(actor.remote())
 
-    def replace(self, hand: _Worker, hand_over: Callable[[_Worker], None]) -> None:
-        """A new worker in the place of one that ended."""
+    def replace(self, handle: _WorkerHandle, give_job: Callable[[_WorkerHandle], None]) -> None:
+        """Put a new worker in the place of one that ended."""
         with suppress(Exception):
-            self._ray.kill(hand.actor)
-        fresh = self._new()
-        hand_over(fresh)
-        self._hands[self._hands.index(hand)] = fresh
+            self.ray.kill(handle.actor)
+        fresh = self._new_worker()
+        give_job(fresh)
+        self.handles[self.handles.index(handle)] = fresh
 
 
-class _Batch:
-    """The units of one job on their way."""
+class _RayJob:
+    """The units of one job on their way through the workers."""
 
     def __init__(
-        self, workers: RayWorkers, store: CheckpointStore | None, job: UnitFunction
+        self, workers: RayWorkers, store: CheckpointStore | None, function: UnitFunction
     ) -> None:
-        self.workers, self.store, self.job = workers, store, job
-        self.ray: Any = workers._ray
+        self.workers = workers
+        self.store = store
+        self.function = function
+        self.ray: Any = workers.ray
         self.packer = Packer()
-        self.order: deque[str] = deque()  # names in the order of units, until they are given on
-        self.todo: deque[tuple[str, Any]] = deque()
-        self.suspects: deque[tuple[str, Any]] = (
-            deque()
-        )  # made alone, when nothing else is to be done
-        self.found: dict[str, Checkpoint | Failure | None] = {}  # None: in the store
-        self.blame = workers.blame
-        self.blame.begin()
-        self.hand_over: Callable[[_Worker], None] | None = None
+        self.order: deque[str] = deque()  # names in the order of units, until they are yielded
+        self.waiting: deque[tuple[str, Any]] = deque()
+        self.suspects: deque[tuple[str, Any]] = deque()  # computed alone, when nothing else is left
+        self.ends: Counter[str] = Counter()  # how many workers ended with each unit
+        # Results by name; None for those that are in the store.
+        self.finished: dict[str, Checkpoint | Failure | None] = {}
+        self.give_job: Callable[[_WorkerHandle], None] | None = None
 
     def results(self, units: Iterator[tuple[str, Any]]) -> Iterator[Checkpoint | Failure]:
-        more = True
-        while more or self.order:
-            while self.order and self.order[0] in self.found:
+        """Yield the result of every unit, in their order."""
+        any_left = True
+        while any_left or self.order:
+            while self.order and self.order[0] in self.finished:
                 yield self._result(self.order.popleft())
-            while more and len(self.todo) < self._room() and len(self.order) < self._ahead():
+            while any_left and self._room_for_another():
                 name, unit = next(units, ("", None))
-                more = bool(name)
-                if more:
-                    self.order.append(name)
-                    if self.store is not None and self.store.has(name):
-                        self.found[name] = None
-                        if self.order[0] == name:
-                            break  # it is given on before another is looked at
-                    else:
-                        self.todo.append((name, unit))
-            self._give()
-            if self.order and self.order[0] not in self.found:
+                if not name:
+                    any_left = False
+                    break
+                self.order.append(name)
+                if self.store is not None and self.store.has(name):
+                    self.finished[name] = None
+                    if self.order[0] == name:
+                        break  # yield it before another unit is taken
+                else:
+                    self.waiting.append((name, unit))
+            self._assign()
+            if self.order and self.order[0] not in self.finished:
                 self._wait()
 
     def _result(self, name: str) -> Checkpoint | Failure:
-        found = self.found.pop(name)
-        if found is None:
+        result = self.finished.pop(name)
+        if result is None:
             assert self.store is not None
-            found = self.store.load(name)
-            if found is None:
+            result = self.store.load(name)
+            if result is None:
                 raise HeadwiseError(
-                    f"{name} was changed while it was written; see what else writes to the folder."
+                    f"The checkpoint {name} was changed after it was written; "
+                    "see what else writes to the folder."
                 )
-        return found
+        return result
 
-    def _room(self) -> int:
-        """How many units the workers that are ready can be given now; 1 at least, for the first
-        starts them."""
-        return max(
-            1, sum(DEPTH - len(hand.given) for hand in self.workers._hands if hand.pid is not None)
-        )
+    def _room_for_another(self) -> bool:
+        """Return whether another unit may be taken: workers have room, and few are ahead."""
+        room = 0
+        for handle in self.workers.handles:
+            if handle.pid is not None:
+                room += UNITS_PER_WORKER - len(handle.units)
+        if len(self.waiting) >= max(1, room):  # the first unit starts the workers
+            return False
+        if self.suspects and self.store is not None:
+            return True  # a suspect waits for all others, which have checkpoints meanwhile
+        return len(self.order) < AHEAD * max(1, self.workers.count)
 
-    def _ahead(self) -> float:
-        """How many units may be on their way: all while a suspect waits for them, where they can be
-        kept."""
-        return (
-            float("inf")
-            if self.suspects and self.store is not None
-            else AHEAD * max(1, self.workers.count)
-        )
-
-    def _give(self) -> None:
+    def _assign(self) -> None:
         """Give units to the workers that have room for them."""
-        if self.todo and self.hand_over is None:
-            adopted = {} if self.store is None else self.store.adopted
-            self.hand_over = self.workers.job(
-                self.packer, self.job, int(adopted.get("threads") or self.workers.threads or 1)
-            )
-        for depth in range(1, DEPTH + 1):  # nobody gets a second one while another has none
-            for hand in self.workers._hands:
-                if self.todo and hand.pid is not None and len(hand.given) < depth:
-                    self._begin(hand, *self.todo.popleft())
-        ready = [hand for hand in self.workers._hands if hand.pid is not None]
-        if self.suspects and ready and not any(hand.given for hand in ready):
-            self._begin(ready[0], *self.suspects.popleft())
+        if self.waiting and self.give_job is None:
+            threads = self.workers.threads
+            if self.store is not None and self.store.adopted.get("threads"):
+                threads = self.store.adopted["threads"]
+            self.give_job = self.workers.start_job(self.packer, self.function, int(threads or 1))
+        # Nobody gets a second unit while another worker has none.
+        for depth in range(1, UNITS_PER_WORKER + 1):
+            for handle in self.workers.handles:
+                if self.waiting and handle.pid is not None and len(handle.units) < depth:
+                    self._send(handle, *self.waiting.popleft())
+        ready = [handle for handle in self.workers.handles if handle.pid is not None]
+        if self.suspects and ready and not any(handle.units for handle in ready):
+            self._send(ready[0], *self.suspects.popleft())
 
-    def _begin(self, hand: _Worker, name: str, unit: Any) -> None:
-        hand.since = hand.since if hand.given else time.monotonic()
-        begun = (
-            hand.actor.here.remote()
-        )  # a worker does one thing after the other, and is sent the unit after this
+    def _send(self, handle: _WorkerHandle, name: str, unit: Any) -> None:
+        # A worker does one thing after the other: once it answers this, it begins with the unit.
+        begun = handle.actor.here.remote()
         packed = self.packer.pack_unit(unit)
-        hand.given.append(
-            _Given(name, unit, begun, hand.actor.make.remote(self.workers.jobs, packed, begun))
-        )
+        result = handle.actor.make.remote(self.workers.jobs, packed, begun)
+        handle.units.append(_AssignedUnit(name, unit, begun, result))
 
     def _wait(self) -> None:
-        """Wait until a worker is ready or has made something.
+        """Wait until a worker is ready or has a result.
 
-        Ray is asked now and then: while it waits itself, it swallows what the handler of a signal
-        raises."""
-        began, said = time.monotonic(), False
+        Ray is polled: while it waits itself, it swallows what the handler of a signal raises."""
+        began = time.monotonic()
+        noted = False
         while True:
-            busy = [hand for hand in self.workers._hands if hand.pid is None or hand.given]
-            due = {hand.taking if hand.pid is None else hand.given[0].made: hand for hand in busy}
-            ready, _ = self.ray.wait(list(due), num_returns=len(due), timeout=0)
+            expected = {}
+            for handle in self.workers.handles:
+                if handle.pid is None:
+                    expected[handle.ready] = handle
+                elif handle.units:
+                    expected[handle.units[0].result] = handle
+            ready, _ = self.ray.wait(list(expected), num_returns=len(expected), timeout=0)
             raise_if_interrupted()
             if ready:
-                for ref in ready:
-                    self._heard(due[ref])
+                for reference in ready:
+                    self._receive(expected[reference])
                 return
             time.sleep(POLL)
-            if not said and not self.workers.pids and time.monotonic() - began > PATIENCE:
-                said = True
-                self.workers._say(
-                    f"No worker is ready yet: Ray has {self.ray.available_resources().get('CPU', 0):g} free cores; "
-                    "models are opened, or the cluster is full."
+            if not noted and not self.workers.pids and time.monotonic() - began > PATIENCE:
+                noted = True
+                free_cores = self.ray.available_resources().get("CPU", 0)
+                self.workers.note(
+                    f"No worker is ready yet: Ray has {free_cores:g} free cores; "
+                    "models are being opened, or the cluster is full."
                 )
 
-    def _heard(self, hand: _Worker) -> None:
-        """Take what a worker has to say: that it is ready, what it made, or that it is no more."""
+    def _receive(self, handle: _WorkerHandle) -> None:
+        """Take a worker's answer: that it is ready, a result, or that it has ended."""
         errors = self.ray.exceptions
         try:
-            if hand.pid is None:
-                hand.pid = self.ray.get(hand.taking)
-                self.workers._openings = 0
+            if handle.pid is None:
+                handle.pid = self.ray.get(handle.ready)
+                self.workers.failed_openings = 0
                 return
-            kind, arrays, facts = self.ray.get(hand.given[0].made)
+            kind, arrays, facts = self.ray.get(handle.units[0].result)
         except errors.RayTaskError as error:
             raise RuntimeError(f"A worker failed: {error}") from error
         except errors.RayError as error:
-            self._ended(hand, error)
+            self._replace_ended(handle, error)
             return
-        name = hand.given.popleft().name
-        self.blame.made(name)
-        hand.since = time.monotonic()
-        self.workers._idle_ends = 0
+        name = handle.units.popleft().name
+        self.workers.idle_ends = 0
         if kind == "raised":
             raise pickle.loads(arrays)
         if self.store is None:
-            self.found[name] = Checkpoint(arrays, facts)
+            self.finished[name] = Checkpoint(arrays, facts)
         else:
             self.store.save(name, arrays, facts)
-            self.found[name] = None
+            self.finished[name] = None
 
-    def _ended(self, hand: _Worker, error: Exception) -> None:
-        """A worker is gone. What it had begun to make is blamed; what else it had is not."""
-        assert self.hand_over is not None
-        given, opening = list(hand.given), hand.pid is None
-        begun = self._answers(hand.alive) if opening else self._answers(given[0].begun)
-        self.workers.replace(hand, self.hand_over)
+    def _replace_ended(self, handle: _WorkerHandle, error: Exception) -> None:
+        """Replace a worker that ended; compute its units again. Only the unit that it had begun
+        counts another try."""
+        assert self.give_job is not None
+        units = list(handle.units)
+        opening = handle.pid is None
+        begun = self._answered(handle.alive if opening else units[0].begun)
+        self.workers.replace(handle, self.give_job)
         if not begun:
-            self._idle_end(error)
-        elif getattr(error, "preempted", False):
-            self.blame.accidents += 1
+            self._count_idle_end(error)
         elif opening:
-            self.workers._openings += 1
-            if self.workers._openings >= KILLS:
-                raise HeadwiseError(
-                    f"{KILLS} workers ended one after the other while they opened the model ({words_of(error)}); give "
-                    "each more memory, or fewer workers."
-                ) from error
-        else:
-            self._blamed(given.pop(0), time.monotonic() - hand.since, error)
-        self.todo.extendleft((own.name, own.unit) for own in reversed(given))
+            self._count_failed_opening(error)
+        elif not getattr(error, "preempted", False):
+            self._count_try(units.pop(0), error)
+        self.waiting.extendleft((unit.name, unit.unit) for unit in reversed(units))
 
-    def _answers(self, answer: Any) -> bool:
-        """Whether a worker answered before it was gone; one that was not asked counts as having
-        done so."""
+    def _answered(self, answer: Any) -> bool:
+        """Return whether a worker answered before it ended; one that was not asked counts as
+        having done so."""
         if answer is None:
             return True
         try:
@@ -406,35 +404,34 @@ class _Batch:
             return False
         return True
 
-    def _idle_end(self, error: Exception) -> None:
-        """A worker ended before it began with anything: no unit is to blame."""
-        self.blame.accidents += 1
-        self.workers._idle_ends += 1
-        if self.workers._idle_ends >= TRIES:
+    def _count_idle_end(self, error: Exception) -> None:
+        self.workers.idle_ends += 1
+        if self.workers.idle_ends >= MAX_IDLE_ENDS:
             raise HeadwiseError(
-                f"{TRIES} workers ended one after the other before they had anything to do ({words_of(error)}); see "
-                "what ends them."
+                f"{MAX_IDLE_ENDS} workers ended one after the other before they had anything to "
+                f"do ({describe_end(error)}); see what ends them."
             ) from error
 
-    def _look_at_idle(self) -> None:
-        """Note the workers that ended while they had nothing to do."""
-        assert self.hand_over is not None
-        idle = [hand for hand in self.workers._hands if hand.pid is not None and not hand.given]
-        for hand in idle:
-            if not self._answers(hand.actor.here.remote()):
-                self.blame.accidents += 1
-                self.workers.replace(hand, self.hand_over)
+    def _count_failed_opening(self, error: Exception) -> None:
+        self.workers.failed_openings += 1
+        if self.workers.failed_openings >= MAX_OPENINGS:
+            raise HeadwiseError(
+                f"{MAX_OPENINGS} workers ended one after the other while they opened the model "
+                f"({describe_end(error)}); use fewer workers, or give each more memory.",
+                option="workers",
+            ) from error
 
-    def _blamed(self, own: _Given, seconds: float, error: Exception) -> None:
-        """A unit ended its worker, or was there when another hand did: it is made again, or set
-        aside."""
-        self.workers._idle_ends = 0
-        if self.blame.ends(own.name) >= KILLS - 1:
-            self._look_at_idle()
-        if self.blame.ended(own.name, seconds):
-            said = f"it ended its worker {self.blame.ends(own.name)} times: {words_of(error)}"
-            self.found[own.name] = Failure(own.name, said, str(error))
+    def _count_try(self, unit: _AssignedUnit, error: Exception) -> None:
+        """Try a unit again whose worker ended, or give it up after MAX_TRIES."""
+        self.workers.idle_ends = 0
+        self.ends[unit.name] += 1
+        n_tries = self.ends[unit.name]
+        if n_tries >= MAX_TRIES:
+            reason = f"{n_tries} workers ended while they computed it: {describe_end(error)}"
+            self.finished[unit.name] = Failure(unit.name, reason, str(error))
             return
-        again = self.suspects if self.blame.ends(own.name) >= KILLS - 1 else self.todo
-        again.appendleft((own.name, own.unit))
-        self.workers._say(f"A worker ended while it made {own.name}; it is made again.")
+        if n_tries >= ALONE_AFTER:
+            self.suspects.append((unit.name, unit.unit))
+        else:
+            self.waiting.appendleft((unit.name, unit.unit))
+        self.workers.note(f"A worker ended while it computed {unit.name}; it is computed again.")

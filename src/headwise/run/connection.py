@@ -1,5 +1,4 @@
-"""The way to Ray: its import, a cluster that is there or one started here, signals it must leave
-alone, its words."""
+"""Reaching Ray: its import, a running cluster or one started here, and its error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ ANSWER = 10.0  # seconds for the head of a cluster to answer
 
 
 def import_ray() -> Any:
-    """Ray, which is slow to import and only there with its extra."""
+    """Return the module of Ray, which is slow to import and needs its extra."""
     try:
         import ray
         import ray.exceptions
@@ -27,45 +26,46 @@ def import_ray() -> Any:
 
 
 def connect(ray: Any, address: str | None, workers: int) -> bool:
-    """Connect to a cluster, or start one here with cores for so many workers; False where somebody
-    did so before."""
+    """Connect to a cluster, or start one here with cores for so many workers.
+
+    Returns False if this process is connected already: Ray is then not ours to shut down."""
     if ray.is_initialized():
         return False
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run tells nobody of itself
-    os.environ.setdefault(
-        "RAY_worker_niceness", "0"
-    )  # of a cluster started here: the workers are the work
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run sends no usage statistics
+    # Of a cluster started here: the workers do the work, so nothing should run before them.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     address = address or os.environ.get("RAY_ADDRESS")
     try:
-        with _same_signals():
+        with _signals_restored():
             if address:
-                _knock(address)
+                _check_answers(address)
                 ray.init(address=address, **quiet)
             else:
                 cores = max(os.cpu_count() or 1, workers)
                 ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
     except (OSError, ValueError, RuntimeError) as error:
         where = f"at '{address}'" if address else "on this machine"
-        words = " ".join(str(error).split())[:300].rstrip(".")
-        asks = bool(address) and "RAY_AUTH_MODE" not in os.environ
-        token = "; one that asks for a token wants RAY_AUTH_MODE=token" if asks else ""
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        hint = ""
+        if address and "RAY_AUTH_MODE" not in os.environ:
+            hint = "; set RAY_AUTH_MODE=token for a cluster that asks for a token"
         raise HeadwiseError(
-            f"Ray cannot be reached {where} ({words}); see `ray status` there{token}."
+            f"Ray cannot be reached {where} ({reason}); see `ray status` there{hint}."
         ) from error
     return True
 
 
-def _knock(address: str) -> None:
-    """Whether anybody answers at `HOST:PORT`: Ray itself goes on asking for minutes."""
+def _check_answers(address: str) -> None:
+    """Raise an error unless something listens at `HOST:PORT`: Ray itself tries for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and "/" not in address:
         socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
 
 
 @contextmanager
-def _same_signals() -> Iterator[None]:
-    """Ray sets handlers of its own; afterwards they are what they were."""
+def _signals_restored() -> Iterator[None]:
+    """Restore the signal handlers afterwards: Ray sets its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -77,12 +77,15 @@ def _same_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def words_of(error: Exception) -> str:
-    """What Ray says of an end, in a line."""
+def describe_end(error: Exception) -> str:
+    """Return in one line why a worker ended, as Ray says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = next(
-        (line for line in lines if "died because" in line or "exit" in line.lower()),
-        lines[0] if lines else "",
-    )
-    told = told.partition("Some common causes")[0]  # advice for any program follows
-    return (told or type(error).__name__)[:200].rstrip(". ")
+    reason = type(error).__name__
+    if lines:
+        reason = lines[0]
+    for line in lines:
+        if "died because" in line or "exit" in line.lower():
+            reason = line
+            break
+    reason = reason.partition("Some common causes")[0]  # advice for any program follows
+    return (reason or type(error).__name__)[:200].rstrip(". ")

@@ -1,8 +1,8 @@
-"""How work travels to a worker: a job is pickled, the models it speaks of are opened there again.
+"""How work is sent to a worker: a job is pickled, the models it refers to are opened there again.
 
-A model that was opened by name is opened by that name on the worker, and refused there where its
-weights are others; a module that was given travels whole. Either way a worker opens it once, and
-whatever a job holds of it (the model, its module, its tokenizer) is that of the worker's."""
+A model that was opened by name is opened by that name on the worker, and rejected there if its
+weights differ; a module that was passed in is sent itself. Either way a worker opens it once, and
+whatever a job holds of it (the model, its module, its tokenizer) becomes the worker's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headwise.models.fallbacks import select_tap
 from headwise.models.fingerprint import weight_hash
 from headwise.models.headmodel import OPEN
 
-PARTS = ("module", "sites", "tokenizer", "encoder_part")  # what else of a model jobs hold
+PARTS = ("module", "sites", "tokenizer", "encoder_part")  # what else of a model a job may hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,53 +41,52 @@ class Shipment:
 
     @property
     def key(self) -> str:
-        """The same for the same model."""
+        """The same key for the same model."""
         return f"{self.weights[0]}-{self.stack}-{self.device}-{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A job, pickled, and the models it speaks of, by key."""
+    """A job, pickled, and the models it refers to, by key."""
 
     content: bytes
     models: Mapping[str, Shipment]
 
 
 class Packer:
-    """Packs one job and its units: models that are open now, and all their modules and weights,
-    travel as names."""
+    """Packs one job and its units: models that are open now, and all their modules and weights, are
+    sent as names."""
 
     def __init__(self) -> None:
         self._parts: defaultdict[int, list[tuple[HeadModel, str]]] = defaultdict(list)
         self._known: dict[int, Shipment] = {}
         self._job: set[int] | None = None  # the modules of the job's models, once it is packed
         for model in list(OPEN):
-            self._know(model)
+            self._register(model)
 
-    def _know(self, model: HeadModel) -> None:
+    def _register(self, model: HeadModel) -> None:
+        """Remember which objects are parts of a model."""
         for name in PARTS:
             self._parts[id(getattr(model, name))].append((model, name))
-        for kind, found in (
-            ("module", model.module.named_modules()),
-            ("weight", model.module.named_parameters()),
-        ):
-            for name, part in found:
-                self._parts[id(part)].append((model, f"{kind}:{name}"))
+        for name, module in model.module.named_modules():
+            self._parts[id(module)].append((model, f"module:{name}"))
+        for name, weight in model.module.named_parameters():
+            self._parts[id(weight)].append((model, f"weight:{name}"))
         self._parts.pop(id(None), None)
 
     def pack(self, job: object) -> Parcel:
-        """A job as it travels."""
+        """Return a job as it is sent."""
         content, needed = self._pickled(job)
         for _, model in needed:
-            self._know(model)  # one with another limit is not among those that are open
+            self._register(model)  # a model with another limit is not among the open ones
         self._job = {id(model.module) for _, model in needed}
         return Parcel(
             content, {shipment.key: _loaded(shipment, model) for shipment, model in needed}
         )
 
     def pack_unit(self, unit: object) -> bytes:
-        """One unit of the job, which is packed before, as it travels; the models it speaks of are
-        the job's."""
+        """Return a unit of the job, which is packed before, as it is sent; the models it refers to
+        are the job's."""
         return self._pickled(unit)[0]
 
     def _pickled(self, thing: object) -> tuple[bytes, list[tuple[Shipment, HeadModel]]]:
@@ -103,31 +102,28 @@ class Packer:
         return file.getvalue(), list(pickler.needed.values())
 
     def name_of(self, thing: object) -> tuple[HeadModel, tuple[Any, ...]] | None:
-        """The model that something belongs to, and what it is called; None where it travels
-        itself."""
+        """Return the model that an object belongs to, and its name there; None if the object itself
+        is sent."""
         if isinstance(thing, HeadModel):
-            limit = (
-                ()
-                if thing.tokenizer is None
-                else (thing.encoder.max_length, thing.encoder.overlong)
-            )
-            return thing, ("", *limit)
-        # Models may share a tokenizer: of a unit's, only the one whose model the workers have is a
-        # name there.
+            if thing.tokenizer is None:
+                return thing, ("",)
+            return thing, ("", thing.encoder.max_length, thing.encoder.overlong)
+        # Models may share a tokenizer: in a unit, it is a name only of a model that the workers
+        # have.
         for model, name in self._parts.get(id(thing), ()):
             if self._job is None or id(model.module) in self._job:
                 return model, (name,)
         return None
 
     def shipment(self, model: HeadModel) -> Shipment:
-        """What of a model travels."""
+        """Return what is sent of a model."""
         if id(model.module) not in self._known:
             self._known[id(model.module)] = _shipment(model)
         return self._known[id(model.module)]
 
 
 def unpack(parcel: Parcel) -> Any:
-    """The job, on a worker: models that it does not speak of are let go."""
+    """Return the job, on a worker; models that it does not refer to are closed."""
     for key in [key for key in _opened if key not in parcel.models]:
         _opened.pop(key).close()
         _limited.clear()
@@ -135,7 +131,7 @@ def unpack(parcel: Parcel) -> Any:
 
 
 def unpack_unit(content: bytes) -> Any:
-    """The unit, on a worker that has its job."""
+    """Return a unit, on a worker that has its job."""
     return _Unpickler(io.BytesIO(content), {}).load()
 
 
@@ -144,7 +140,7 @@ def unpack_unit(content: bytes) -> Any:
 
 @cache
 def _pickler() -> Any:
-    """A pickler of functions too, for which models and their parts are names."""
+    """Return a pickler, of functions too, that writes models and their parts as names."""
     from ray import cloudpickle  # slow to import, and only there with the extra `ray`
 
     base: Any = cloudpickle.CloudPickler
@@ -156,12 +152,13 @@ def _pickler() -> Any:
             self._packer = packer
 
         def persistent_id(self, thing: Any) -> tuple[Any, ...] | None:
-            found = self._packer.name_of(thing)
-            if found is None:
+            named = self._packer.name_of(thing)
+            if named is None:
                 return None
-            shipment = self._packer.shipment(found[0])
-            self.needed[shipment.key] = (shipment, found[0])
-            return (shipment.key, *found[1])
+            model, name = named
+            shipment = self._packer.shipment(model)
+            self.needed[shipment.key] = (shipment, model)
+            return (shipment.key, *name)
 
     return Pickler
 
@@ -171,8 +168,8 @@ def _shipment(model: HeadModel) -> Shipment:
     if reopens is not None and reopens["model"] is not None:
         folder = Path(reopens["model"]).expanduser()
         reopens["model"] = str(folder.resolve()) if folder.is_dir() else reopens["model"]
-    # A worker's GPU is the first that it sees. The weights may have been changed since their hash
-    # was last asked for.
+    # A worker's GPU is the first that it sees. The weights may have changed since they were last
+    # hashed.
     device = "cuda" if model.device.type == "cuda" else str(model.device)
     weights = weight_hash(model.module)
     assert weights is not None
@@ -180,7 +177,7 @@ def _shipment(model: HeadModel) -> Shipment:
 
 
 def _loaded(shipment: Shipment, model: HeadModel) -> Shipment:
-    """The same with the module in it, where it has to travel itself."""
+    """Return the same with the module in it, where that has to be sent itself."""
     if shipment.reopens is not None:
         return shipment
     with _untapped(model):
@@ -188,7 +185,7 @@ def _loaded(shipment: Shipment, model: HeadModel) -> Shipment:
 
 
 def dumps(thing: object) -> bytes:
-    """Anything that travels by itself, pickled."""
+    """Return any object pickled, functions too."""
     from ray import cloudpickle
 
     pickled: Any = cloudpickle.dumps  # has no types
@@ -197,12 +194,12 @@ def dumps(thing: object) -> bytes:
 
 @contextmanager
 def _untapped(model: HeadModel) -> Iterator[None]:
-    """The module as it was before it was opened."""
+    """Take the tap off a model for the time of a block."""
     model.close()
     try:
         yield
     finally:
-        model._undo += select_tap(model.module)  # in place: models that `limited` gave share it
+        model._undo += select_tap(model.module)  # in place: copies made by `limited` share it
 
 
 # --- the worker's side ----------------------------------------------------------------------------
@@ -239,9 +236,8 @@ class _Unpickler(pickle.Unpickler):
 
 def _open(shipment: Shipment) -> HeadModel:
     if shipment.reopens is None:
-        module, tokenizer = pickle.loads(
-            shipment.content
-        )  # from the driver of this very run, never from a file
+        # From the driver of this very run, never from a file.
+        module, tokenizer = pickle.loads(shipment.content)
         assert isinstance(module, nn.Module)
         model = HeadModel.open(module, tokenizer=tokenizer, stack=shipment.stack)
     else:
@@ -249,8 +245,8 @@ def _open(shipment: Shipment) -> HeadModel:
         model = HeadModel.open(**shipment.reopens, device=device, stack=shipment.stack)
         if weight_hash(model.module, shipment.weights[1]) != shipment.weights:
             raise ModelError(
-                f"The weights of '{shipment.name}' on this worker's machine are not those of the machine that the "
-                "command runs on; give every machine the same folder."
+                f"The weights of '{shipment.name}' on this worker's machine differ from those of "
+                "the command's machine; give every machine the same folder."
             )
     model.name = shipment.name
     return model

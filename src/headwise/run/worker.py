@@ -1,5 +1,4 @@
-"""What runs in a worker's process: it takes a job, opens the models of it once, and makes pieces of
-units."""
+"""What runs in a worker's process: it takes a job, opens its models once, and computes units."""
 
 from __future__ import annotations
 
@@ -23,16 +22,20 @@ Answer = tuple[str, Any, Any]
 
 
 def software() -> dict[str, str]:
-    """The versions that bytes depend on."""
-    python = ".".join(platform.python_version_tuple()[:2])
-    named = {name: version(name) for name in ("transformers", "numpy")}
-    return {"headwise": __version__, "torch": torch.__version__, **named, "Python": python}
+    """Return the versions that bytes depend on."""
+    return {
+        "headwise": __version__,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "numpy": version("numpy"),
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The process that gives the work: its software, and where it finds modules (analyses of a
-    user's own, say)."""
+    """The process that gives the work: its software, and where it finds modules (a user's own
+    analyses, say)."""
 
     software: dict[str, str] = field(default_factory=software)
     path: list[str] = field(
@@ -41,63 +44,63 @@ class Driver:
 
 
 class Worker:
-    """One worker: an actor of Ray."""
+    """One worker: a Ray actor."""
 
     def __init__(self) -> None:
         self._number = -1
-        self._job: Any = None
-        self._refusal: bytes | None = None
+        self._function: Any = None
+        self._error: bytes | None = None  # why the job cannot be done here, pickled
 
     def here(self) -> None:
-        """Answer, when all that was asked before is done: what is asked next has then begun."""
+        """Answer once everything before is done: the next call has then begun."""
 
     def take(self, number: int, parcel: Parcel, threads: int, driver: Driver) -> int:
-        """Get ready for a job; what goes wrong is the answer to every unit of it."""
-        self._number, self._job, self._refusal = number, None, None
+        """Prepare for a job; an error is the answer to every unit of it. Returns the process id."""
+        self._number = number
+        self._function = None
+        self._error = None
         torch.set_num_threads(threads)
         try:
             _check_software(driver.software)
-            sys.path += [
-                folder for folder in driver.path if folder not in sys.path and Path(folder).exists()
-            ]
-            self._job = unpack(parcel)
+            for folder in driver.path:
+                if folder not in sys.path and Path(folder).exists():
+                    sys.path.append(folder)
+            self._function = unpack(parcel)
         except Exception as error:
-            self._refusal = _pickled(error)
+            self._error = _pickled(error)
         return os.getpid()
 
     def make(self, number: int, unit: bytes, begun: None) -> Answer:
-        """`("made", arrays, facts)`, or `("raised", exception, None)`; sent when the driver has the
-        answer `begun`."""
+        """Return `("made", arrays, facts)` or `("raised", exception, None)`.
+
+        `begun` is the answer of `here`, so that the driver knows when the unit has begun."""
         assert number == self._number
-        if self._refusal is not None:
-            return "raised", self._refusal, None
+        if self._error is not None:
+            return "raised", self._error, None
         try:
-            arrays, facts = self._job(unpack_unit(unit))
+            arrays, facts = self._function(unpack_unit(unit))
             return "made", {key: np.asarray(array) for key, array in arrays.items()}, dict(facts)
         except Exception as error:
             return "raised", _pickled(error), None
 
 
 def _check_software(expected: dict[str, str]) -> None:
-    own = software()
-    for name, wanted in expected.items():
-        if own[name] != wanted:
+    installed = software()
+    for name, expected_version in expected.items():
+        if installed[name] != expected_version:
             raise HeadwiseError(
-                f"A worker on {platform.node()} has {name} {own[name]}, this machine {wanted}; install the same on all."
+                f"A worker on {platform.node()} has {name} {installed[name]}, this machine "
+                f"{expected_version}; install the same on all."
             )
 
 
 def _pickled(error: Exception) -> bytes:
-    """An exception as it travels; one that cannot is told by its words."""
+    """Return an exception pickled; one that cannot be is replaced by its message."""
     try:
         content = dumps(error)
         pickle.loads(content)
-        return content
     except Exception:
-        told = type(error).__name__
-        plain = (
-            HeadwiseError(str(error))
-            if isinstance(error, HeadwiseError)
-            else RuntimeError(f"{told}: {error}")
-        )
-        return dumps(plain)
+        if isinstance(error, HeadwiseError):
+            return dumps(HeadwiseError(str(error), option=error.option))
+        return dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return content

@@ -17,9 +17,9 @@ import torch
 from headwise.atlas import Atlas
 from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import file_digest, sweep, write_atomically
-from headwise.core.folders import check_writable, new_folder, refuse_sources, refuse_unsafe
+from headwise.core.folders import check_writable, new_folder, reject_sources, reject_unsafe
 from headwise.core.labels import head_name
-from headwise.core.lock import held
+from headwise.core.lock import hold_lock
 from headwise.core.options import takes_options
 from headwise.core.store import CheckpointStore, delete_checkpoints
 from headwise.experiments.finetuning.classifier import ClassifierOptions, TaskModel, make_classifier
@@ -84,7 +84,7 @@ def finetune(
     source = loading.model_path(model)
     folder = Path(out)
     check_writable(folder)
-    refuse_sources(folder, [Path(source)] if Path(source).exists() else [])
+    reject_sources(folder, [Path(source)] if Path(source).exists() else [])
     names: Sequence[Task | str | None]
     names = [task] if isinstance(task, Task | str) or task is None else list(task)
     if len(names) > 1 and (options.train or options.dev):
@@ -99,7 +99,7 @@ def finetune(
         if options.probing is not None:
             task_options = _with_probed_heads(options, opened.name)
         # The results file is read, added to and written by one process at a time.
-        with held(folder / ".finetuning", folder):
+        with hold_lock(folder / ".finetuning", folder):
             sweep(folder)
             finetuning = TaskFinetuning(source, opened, folder, task_options, overwrite, progress)
             for seed in seeds:
@@ -286,7 +286,7 @@ class TaskFinetuning:
         saves_model = save_models == "all" or (save_models == "first" and first)
         if saves_model:
             # What headwise did not write, it does not replace.
-            refuse_unsafe(folder / "model", overwrite=True)
+            reject_unsafe(folder / "model", overwrite=True)
         sweep(folder)
         began = time.perf_counter()
         with (

@@ -34,7 +34,7 @@ def main() -> None:
         out = args.out or Path(temporary)
         for paper in args.papers.split(","):
             start = time.perf_counter()
-            report = reproduce(paper, args.model, options, folder=out / paper)
+            report = reproduce(paper, args.model, options=options, folder=out / paper)
             seconds = time.perf_counter() - start
             print(f"{paper}: {seconds:.0f} s", flush=True)
             for entry in report.facts["entries"]:

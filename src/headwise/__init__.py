@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headwise.experiments.finetuning import finetune
     from headwise.experiments.patching import patch
     from headwise.experiments.probe import probe
+    from headwise.experiments.reproduction import reproduce
     from headwise.models import HeadModel, Mean, Patch, Scale
     from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas
@@ -54,6 +55,7 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     "Mean",
     "Patch",
     "Scale",
+    "reproduce",
     # analyses, and new ones
     "known_analyses",
     "make_analysis",
@@ -85,6 +87,7 @@ __getattr__ = lazy_names(
         "headwise.experiments.comparison": ("compare",),
         "headwise.experiments.finetuning": ("finetune",),
         "headwise.experiments.patching": ("patch",),
+        "headwise.experiments.reproduction": ("reproduce",),
         "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),
         "headwise.page.views": ("draw",),
         "headwise.run": ("RunOptions", "make_atlas"),

@@ -83,7 +83,7 @@ def test_wrong_names_are_one_sentence(headwise, tmp_path: Path) -> None:
     assert "There is no paper to reproduce 'clark'" in headwise("reproduce", "clark").err
     wrong = headwise("reproduce", "clark2019", "--finetuned", "MRPC", "--out", tmp_path / "x")
     assert wrong.code == 2
-    assert "--finetuned takes TASK=FOLDER" in wrong.err
+    assert "given as TASK=FOLDER, not 'MRPC'" in wrong.err
 
 
 def test_entries_are_listed(headwise) -> None:
@@ -91,3 +91,35 @@ def test_entries_are_listed(headwise) -> None:
     assert listed.code == 0
     assert "text3.1" in listed.out
     assert "§3.1" in listed.out
+
+
+@pytest.mark.usefixtures("not_laid_out")
+@pytest.mark.parametrize("flag", ["--variant", "--as"])
+def test_the_variant_is_chosen_by_either_flag(
+    headwise, model_folder: Path, tmp_path: Path, flag: str
+) -> None:
+    out = tmp_path / "report"
+    call = ("reproduce", "jo2020", "--model", model_folder, "--only", "table1", "--out", out)
+    result = headwise(*call, flag, "released")
+    assert result.code == 0, result.err
+    report = json.loads((out / "report.json").read_text())
+    assert report["options"]["variant"] == "released"
+    assert "Computed as the released code does." in result.out.replace("\n", " ")
+
+
+def test_an_unknown_paper_leaves_no_folder(
+    headwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert headwise("reproduce", "clark2018").code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("not_laid_out")
+def test_without_data_the_command_says_how_to_give_them(
+    headwise, model_folder: Path, tmp_path: Path
+) -> None:
+    call = ("reproduce", "jo2020", "--model", model_folder, "--out", tmp_path / "report")
+    result = headwise(*call, "--only", "table2", "--only", "table1")
+    assert "1 were computed, 1 not run" in " ".join(result.out.split())
+    assert "with --data to run more" in result.out

@@ -4,69 +4,45 @@ ours."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from headwise.cli import common, options
+from headwise.cli import common
 from headwise.cli.command import command
-from headwise.core.errors import ParameterError
+from headwise.cli.options import ModelName
+from headwise.core.options import option
+from headwise.experiments.reproduction.options import ReproductionOptions
+
+if TYPE_CHECKING:
+    from headwise.experiments.reproduction import ReproductionReport
+    from headwise.page.files import ReportFiles
+    from headwise.run import Job
 
 PAPERS = "clark2019, kovaleva2019, pascual2021, pande2021 or jo2020"
+REPORT = "report.json"
+MARKDOWN = "report.md"
+PAGE = "index.html"
 
 
 @command("reproduce")
 def reproduce_command(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help=f"{PAPERS}.")],
-    model: options.ModelName,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder with data sets, as their owners ship them, up to four folders deep: GLUE's folders, "
-            "SentEval's files, FrameNet, UD treebanks, CoNLL-2012 or OntoGUM, XNLI, Wikipedia paragraphs, GloVe. What "
-            "is missing is named in the report with where to get it."
-        ),
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(help="Only these, with commas between: table1,fig2. See --list.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small samples: minutes on two cores.")
-    ] = False,
-    scale: Annotated[
-        float, typer.Option(min=0.001, max=1000.0, help="A factor on the paper's sample sizes.")
-    ] = 1.0,
-    finetuned: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TASK=FOLDER",
-            help="A model fine-tuned on a task, instead of one that is fine-tuned here; may be given again.",
-        ),
-    ] = None,
-    reading: Annotated[
-        str,
-        typer.Option(
-            "--as", help="paper, or released: as the authors' code computes, where that differs."
-        ),
-    ] = "paper",
-    listed: Annotated[
-        bool, typer.Option("--list", help="Name the tables and figures, and what they need.")
-    ] = False,
-    out_folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="A folder for the report; nothing for PAPER-report."),
-    ] = None,
-    parser: options.Parser = None,
-    device: options.Device = None,
-    seed: options.Seed = 0,
-    overwrite: options.Overwrite = False,
+    *,
+    paper: str = option(argument=True, metavar="PAPER", help=f"{PAPERS}."),
+    model: ModelName,
+    list_entries: bool = option(
+        False, flag="--list", help="Name the tables and figures, and what they need."
+    ),
+    out_folder: Path | None = option(
+        None, flag="--out", help="A folder for the report; default: PAPER-report."
+    ),
+    options: ReproductionOptions,
+    overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
     """Reproduce a paper: every numbered table and figure in its order, printed numbers beside ours,
     claims checked.
 
-    The report is a page (index.html), Markdown (report.md) and data (report.json). A killed command
-    goes on where it stopped, and one in which an entry failed tries that entry again; models that
-    are fine-tuned on the way stay in `finetuned`.
+    The report is a page (index.html), Markdown (report.md) and data (report.json). An interrupted
+    command resumes: repeat it. Repeated after a failure, it tries the failed entries again. Models
+    that are fine-tuned on the way are kept in `finetuned`.
 
     [dim]Examples:[/dim]
 
@@ -74,77 +50,68 @@ def reproduce_command(
 
       headwise reproduce clark2019 --data data --quick
 
-      headwise reproduce clark2019 --model ./model --data data --only table1,fig2 --out clark
+      headwise reproduce clark2019 --model bert-base-uncased --data data --only table1,fig2 --out
+      clark
 
       headwise reproduce kovaleva2019 --data data --finetuned MRPC=mrpc-model --device cuda
     """
-    from rich.table import Table
-
     from headwise.core.folders import written_before
-    from headwise.core.output import OutputTarget
-    from headwise.experiments.reproduction import ReproductionOptions, reproduce, reproduction_of
-    from headwise.experiments.reproduction.printed import printed_paper
+    from headwise.experiments.reproduction import reproduce, reproduction_of
+    from headwise.experiments.reproduction.run import WORK_FOLDER
     from headwise.page.files import ReportFiles
+    from headwise.run import Job
+
+    if list_entries:
+        _print_entries(paper)
+        return
+    reproduction_of(paper)  # rejects an unknown paper before any folder is made
+    folder = out_folder or Path(f"{paper}-report")
+    sources = common.sources_of(model.name, options.data, list(options.finetuned.values()))
+    # A report in which entries failed still has its checkpoints: the same command, which tries those
+    # entries again, may replace it.
+    is_unfinished = (folder / WORK_FOLDER / "run.json").exists()
+    retries = is_unfinished and REPORT in written_before(folder)
+    with Job.for_report(
+        folder, REPORT, work=WORK_FOLDER, overwrite=overwrite or retries, sources=sources
+    ) as job:
+        files = ReportFiles(folder, job.may_replace)
+        for name in (MARKDOWN, PAGE):
+            files.check(name)  # before the work, not after it
+        with common.Watch() as job.progress:
+            report = reproduce(paper, model.name, options=options, folder=job, overwrite=overwrite)
+        _write_report(job, files, report)
+        if not report.failures:
+            job.finish()
+    common.out.print(report.facts["summary"], soft_wrap=True)
+    if options.data is None and report.facts["counts"]["entries"]["not run"]:
+        common.out.print("Give the folder of the data sets with --data to run more.")
+    common.out.print(f"Report: {folder / PAGE}", soft_wrap=True)
+    common.end(report.failures)
+
+
+def _write_report(job: Job, files: ReportFiles, report: ReproductionReport) -> None:
+    """Write figures, Markdown and page, and the data last: it says that the report is whole."""
     from headwise.page.reproduction import render_reproduction
 
-    asked = reproduction_of(paper)
-    if listed:
-        shown = Table("entry", "in the paper", "what it shows", "needs", title=paper)
-        for entry in asked.entries:
-            shown.add_row(
-                entry.key,
-                printed_paper(paper).entries[entry.key].where,
-                entry.title,
-                ", ".join(entry.needs) or "–",
-            )
-        common.out.print(shown)
-        return
-    wanted = ReproductionOptions(
-        data=data,
-        only=options.names_in(only),
-        quick=quick,
-        reading=reading,
-        finetuned=_folders(finetuned),
-        scale=scale,
-        device=device,
-        seed=seed,
-        parser=parser,
-    )
-    folder = out_folder or Path(f"{paper}-report")
-    read = common.sources_of(model.name, data, list(wanted.finetuned.values()))
-    target, work = folder / "report.json", folder / ".reproduction"
-    # A report in which entries failed is replaced by the same command, which tries those again.
-    again = (work / "run.json").exists() and target.name in written_before(folder)
-    with OutputTarget(
-        target, work, overwrite=overwrite or again, sources=read, around=folder
-    ) as place:
-        files = ReportFiles(folder, place.may_replace)
-        for name in ("report.md", "index.html"):
-            files.check(name)
-        with common.Watch() as watch:
-            made = reproduce(
-                paper, model.name, wanted, folder=folder, overwrite=overwrite, report=watch
-            )
-        page = render_reproduction(made.facts, made.files)
-        files.write(
-            {**made.files, "report.md": made.markdown().encode(), "index.html": page.encode()}
-        )
-        files.note([target.name])
-        place.write(made.to_json())
-        files.close()
-        if not made.failures:
-            place.done()
-    common.out.print(made.facts["summary"], soft_wrap=True)
-    common.out.print(f"Report: {folder / 'index.html'}", soft_wrap=True)
-    common.end(made.failures)
+    page = render_reproduction(report.facts, report.files)
+    texts = {MARKDOWN: report.markdown().encode(), PAGE: page.encode()}
+    files.write({**report.files, **texts})
+    files.note([REPORT])
+    job.write(report.to_json())
+    files.close()
 
 
-def _folders(given: list[str] | None) -> dict[str, str]:
-    """`TASK=FOLDER` items."""
-    found = {}
-    for item in given or []:
-        task, equals, folder = item.partition("=")
-        if not equals or not folder:
-            raise ParameterError(f"--finetuned takes TASK=FOLDER; it is '{item}'.")
-        found[task] = folder
-    return found
+def _print_entries(paper: str) -> None:
+    """Print the tables and figures of a paper, and the data sets they need."""
+    from rich.table import Table
+
+    from headwise.experiments.reproduction import reproduction_of
+    from headwise.experiments.reproduction.printed import printed_paper
+
+    reproduction = reproduction_of(paper)
+    printed = printed_paper(paper)
+    table = Table("entry", "in the paper", "what it shows", "needs", title=paper)
+    for entry in reproduction.entries:
+        where = printed.entries[entry.key].where
+        table.add_row(entry.key, where, entry.title, ", ".join(entry.needs) or "–")
+    common.out.print(table)

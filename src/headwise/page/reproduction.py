@@ -11,37 +11,38 @@ from headwise.page.write import page_environment
 
 
 def render_reproduction(facts: Mapping[str, Any], files: Mapping[str, bytes]) -> str:
-    """The page as a string, its figures in it.
+    """Return the page as a string, with its figures embedded.
 
     Parameters
     ----------
     facts : mapping
-        What `headwise.experiments.reproduction.reproduce` gives.
+        The `facts` of the report that `headwise.experiments.reproduction.reproduce` returns.
     files : mapping of str to bytes
-        The files that the figures name; they lie beside the page too.
+        The files that the figures name; they are written beside the page too.
     """
 
     def embedded(name: str) -> str:
-        return "data:image/svg+xml;base64," + base64.b64encode(files[name]).decode("ascii")
+        encoded = base64.b64encode(files[name]).decode("ascii")
+        return f"data:image/svg+xml;base64,{encoded}"
 
-    counts, of = facts["counts"], len(facts["claims"])
-    told = [
-        ("Computed", f"{counts['entries']['done']} of {len(facts['entries'])}"),
-        ("Claims that hold", f"{counts['claims']['holds']} of {of}"),
-        ("That do not", str(counts["claims"]["does not hold"])),
-        ("Not tried", str(counts["claims"]["not tried"])),
+    n_entries = len(facts["entries"])
+    n_claims = len(facts["claims"])
+    entry_counts = facts["counts"]["entries"]
+    claim_counts = facts["counts"]["claims"]
+    header_facts = [
+        ("Computed", f"{entry_counts['done']} of {n_entries}"),
+        ("Claims that hold", f"{claim_counts['holds']} of {n_claims}"),
+        ("That do not", str(claim_counts["does not hold"])),
+        ("Not tried", str(claim_counts["not tried"])),
     ]
-    return (
-        page_environment()
-        .get_template("reproduction.html")
-        .render(
-            embedded=embedded,
-            brand="papers reproduced",
-            title=f"{facts['paper']['short']}, on {facts['model']['name']}",
-            subtitle=facts["paper"]["citation"],
-            facts=told,
-            files=[(name, name) for name in ("report.md", "report.json")],
-            paper=facts,
-            version=facts["headwise"],
-        )
+    template = page_environment().get_template("reproduction.html")
+    return template.render(
+        embedded=embedded,
+        brand="papers reproduced",
+        title=f"{facts['paper']['short']}, on {facts['model']['name']}",
+        subtitle=facts["paper"]["citation"],
+        facts=header_facts,
+        files=[(name, name) for name in ("report.md", "report.json")],
+        paper=facts,
+        version=facts["headwise"],
     )

@@ -54,7 +54,7 @@ def test_every_entry_is_computed_where_all_data_are_there(
     paper: str, model_folder: Path, data: Path, tmp_path: Path
 ) -> None:
     options = ReproductionOptions(data=data, quick=True)
-    report = reproduce(paper, model_folder, options, folder=tmp_path)
+    report = reproduce(paper, model_folder, options=options, folder=tmp_path)
     expected_keys = [entry.key for entry in reproduction_of(paper).entries]
     assert [entry["key"] for entry in report.facts["entries"]] == expected_keys
     reasons = entry_reasons(report)
@@ -72,7 +72,7 @@ def test_without_data_every_entry_runs_on_the_built_in_corpus_or_names_what_it_n
 ) -> None:
     """The built-in corpus has documents, the tiny data sets hardly any."""
     options = ReproductionOptions(quick=True)
-    report = reproduce(paper, model_folder, options, folder=tmp_path)
+    report = reproduce(paper, model_folder, options=options, folder=tmp_path)
     reasons = entry_reasons(report)
     for key in DEEPER_LAYERS.get(paper, set()):
         assert reasons.pop(key) == "the model has 2 layers"

@@ -151,7 +151,7 @@ def test_a_killed_call_goes_on_where_it_stopped(
     assert calls == {"first": 1, "second": 2}
     assert found.to_json() == reproduce("clark2019", model).to_json()
     with pytest.raises(OutputError, match="differs in seed"):
-        reproduce("clark2019", model, ReproductionOptions(seed=1), folder=tmp_path)
+        reproduce("clark2019", model, options=ReproductionOptions(seed=1), folder=tmp_path)
 
 
 def test_runs_are_kept_and_not_done_twice(
@@ -163,7 +163,7 @@ def test_runs_are_kept_and_not_done_twice(
         ReproductionContext, "_run", lambda *given: runs.append(given[3].name) or plain(*given)
     )
     options = ReproductionOptions(data=_data(tmp_path), only=("text3.1", "fig2", "fig4"))
-    found = reproduce("clark2019", model, options)
+    found = reproduce("clark2019", model, options=options)
     assert runs == ["surface"]  # three entries, one pass
     rows = {row["key"]: row for entry in found.facts["entries"] for row in entry["rows"]}
     assert (rows["previous"]["ours"], rows["next"]["ours"]) == (1, 1)  # as planted
@@ -250,9 +250,9 @@ def test_names_that_are_none_are_refused(model: HeadModel) -> None:
     with pytest.raises(ParameterError, match="Did you mean 'clark2019'"):
         reproduce("clarke2019", model)
     with pytest.raises(ParameterError, match="table or figure of clark2019 'table9'"):
-        reproduce("clark2019", model, ReproductionOptions(only=("table9",)))
-    with pytest.raises(ParameterError, match="`reading` must be one of paper, released"):
-        ReproductionOptions(reading="mine")
+        reproduce("clark2019", model, options=ReproductionOptions(only=("table9",)))
+    with pytest.raises(ParameterError, match="`variant` must be one of paper, released"):
+        ReproductionOptions(variant="mine")
 
 
 @pytest.mark.parametrize("key", papers())

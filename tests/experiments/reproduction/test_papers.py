@@ -61,7 +61,9 @@ def test_a_planted_head_that_follows_trees_is_the_best_of_table_1(tmp_path: Path
     planted, renamed = planted_annotations(chosen, [["uniform", "previous"], ["self", "tree"]])
     (tmp_path / "en_ewt-ud-dev.conllu").write_text(conllu(renamed))
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    found = reproduce("clark2019", model, ReproductionOptions(data=tmp_path, only=("table1",)))
+    found = reproduce(
+        "clark2019", model, options=ReproductionOptions(data=tmp_path, only=("table1",))
+    )
     rows = {row["key"]: row for row in entry(found, "table1")["rows"]}
     for key in ("all", "det", "dobj", "nsubj"):
         assert rows[key]["ours"] == 100, key
@@ -148,7 +150,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_model_that_did_not_change_is_wholly_alike(model_folder: Path, glue: Path) -> None:
     options = ReproductionOptions(data=glue, only=("fig5",), finetuned={"rte": model_folder})
-    found = reproduce("kovaleva2019", model_folder, options)
+    found = reproduce("kovaleva2019", model_folder, options=options)
     (table,) = entry(found, "fig5")["tables"]
     assert table["rows"][0][0] == "RTE"
     assert table["rows"][0][1:] == pytest.approx([1, 1])
@@ -163,7 +165,7 @@ def test_starts_of_fine_tuning_are_trained_and_kept(
     model_folder: Path, glue: Path, tmp_path: Path
 ) -> None:
     options = ReproductionOptions(data=glue, only=("table1",), quick=True)
-    found = reproduce("kovaleva2019", model_folder, options, folder=tmp_path)
+    found = reproduce("kovaleva2019", model_folder, options=options, folder=tmp_path)
     rows = {row["key"]: row["ours"] for row in entry(found, "table1")["rows"]}
     (results,) = (tmp_path / "finetuned").glob("RTE-*/results.json")
     records = {
@@ -177,5 +179,5 @@ def test_starts_of_fine_tuning_are_trained_and_kept(
         "not tried"
     }  # a quick run judges none
     written = results.stat().st_mtime_ns
-    reproduce("kovaleva2019", model_folder, options, folder=tmp_path)
+    reproduce("kovaleva2019", model_folder, options=options, folder=tmp_path)
     assert results.stat().st_mtime_ns == written

@@ -67,7 +67,7 @@ def test_pascual_on_planted_heads(model: HeadModel, tmp_path: Path) -> None:
     options = ReproductionOptions(
         data=tmp_path, only=("text5", "fig2", "fig4", "fig6", "fig23"), quick=True
     )
-    found = reproduce("pascual2021", model, options)
+    found = reproduce("pascual2021", model, options=options)
     assert not found.failures
     entries = {entry["key"]: entry for entry in found.facts["entries"]}
     rows = {row["key"]: row for entry in entries.values() for row in entry["rows"]}
@@ -94,7 +94,9 @@ def test_pande_shows_block_heads_as_printed_and_as_released(
     found = reproduce(
         "pande2021",
         model,
-        ReproductionOptions(data=tmp_path, quick=True, only=("fig3", "fig4", "fig5", "fig6")),
+        options=ReproductionOptions(
+            data=tmp_path, quick=True, only=("fig3", "fig4", "fig5", "fig6")
+        ),
     )
     assert not found.failures
     entries = {entry["key"]: entry for entry in found.facts["entries"]}
@@ -174,7 +176,7 @@ def test_jo_probes_what_was_given(model: HeadModel, tmp_path: Path) -> None:
     found = reproduce(
         "jo2020",
         model,
-        ReproductionOptions(data=tmp_path, quick=True, only=("table2", "table3", "fig5")),
+        options=ReproductionOptions(data=tmp_path, quick=True, only=("table2", "table3", "fig5")),
     )
     assert not found.failures
     entries = {entry["key"]: entry for entry in found.facts["entries"]}
@@ -205,7 +207,7 @@ def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(
             "\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows]) + "\n"
         )
     options = ReproductionOptions(data=tmp_path / "data", quick=True, only=("table4", "fig4"))
-    found = reproduce("jo2020", folder, options, folder=tmp_path / "report")
+    found = reproduce("jo2020", folder, options=options, folder=tmp_path / "report")
     assert not found.failures
     table4, fig4 = (
         {entry["key"]: entry for entry in found.facts["entries"]}[key] for key in ("table4", "fig4")
@@ -224,7 +226,7 @@ def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(
     assert claims["amplified"]["why"] == "fine-tuned on a few rows only (quick run)"
     assert claims["sst-upper"]["verdict"] == "not tried"
     again = reproduce(
-        "pande2021", folder, replace(options, only=("fig6",)), folder=tmp_path / "again"
+        "pande2021", folder, options=replace(options, only=("fig6",)), folder=tmp_path / "again"
     )
     (entry,) = again.facts["entries"]
     assert (again.failures, entry["reason"]) == ([], "")

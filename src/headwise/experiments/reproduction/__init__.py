@@ -1,23 +1,29 @@
-"""The papers reproduced: every table and figure in its order, the printed numbers beside ours,
-claims as a checklist."""
+"""Reproduce papers: every table and figure in its order, the printed numbers beside ours, claims as
+a checklist."""
 
-from headwise.experiments.reproduction.context import ReproductionContext, ReproductionOptions
-from headwise.experiments.reproduction.run import (
-    ReproductionReport,
-    papers,
-    reproduce,
-    reproduction_of,
-)
-from headwise.experiments.reproduction.schema import (
-    Entry,
-    EntryResult,
-    NotRunError,
-    ReportFigure,
-    ReportRow,
-    ReportTable,
-    Reproduction,
-    Verdict,
-)
+from typing import TYPE_CHECKING
+
+from headwise.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from headwise.experiments.reproduction.context import ReproductionContext
+    from headwise.experiments.reproduction.options import ReproductionOptions
+    from headwise.experiments.reproduction.run import (
+        ReproductionReport,
+        papers,
+        reproduce,
+        reproduction_of,
+    )
+    from headwise.experiments.reproduction.schema import (
+        Entry,
+        EntryResult,
+        NotRunError,
+        ReportFigure,
+        ReportRow,
+        ReportTable,
+        Reproduction,
+        Verdict,
+    )
 
 __all__ = [
     "Entry",
@@ -35,3 +41,28 @@ __all__ = [
     "reproduce",
     "reproduction_of",
 ]
+
+# The command line imports the options alone, which need neither torch nor transformers.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "headwise.experiments.reproduction.context": ("ReproductionContext",),
+        "headwise.experiments.reproduction.options": ("ReproductionOptions",),
+        "headwise.experiments.reproduction.run": (
+            "ReproductionReport",
+            "papers",
+            "reproduce",
+            "reproduction_of",
+        ),
+        "headwise.experiments.reproduction.schema": (
+            "Entry",
+            "EntryResult",
+            "NotRunError",
+            "ReportFigure",
+            "ReportRow",
+            "ReportTable",
+            "Reproduction",
+            "Verdict",
+        ),
+    },
+)

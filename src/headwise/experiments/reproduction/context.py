@@ -3,9 +3,9 @@ of finished work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,17 +13,15 @@ from typing import Any, TypeVar
 import xarray as xr
 
 from headwise.analyses.contract import Analysis, make_analysis
-from headwise.analyses.released import PAPER, check_reading
-from headwise.core.checks import check_types
-from headwise.core.errors import InputError
+from headwise.analyses.released import RELEASED
 from headwise.core.failures import UnexpectedError
-from headwise.core.store import CheckpointStore, digest_of
+from headwise.core.store import digest_of
 from headwise.experiments.finetuning import FinetuneOptions, TrainingRecord, finetune
 from headwise.experiments.reproduction.data import DATA_SETS, DataFolder
+from headwise.experiments.reproduction.options import ReproductionOptions
 from headwise.experiments.reproduction.schema import NotRunError
-from headwise.experiments.work import Report, silent
 from headwise.models import HeadModel
-from headwise.run import Run, RunCallbacks, RunOptions, Source
+from headwise.run import Job, Run, RunCallbacks, RunOptions, Source
 from headwise.run.provenance import describe
 from headwise.text import Corpus, open_corpus
 from headwise.text.known_tasks import known_task
@@ -31,53 +29,6 @@ from headwise.text.tasks import Task, read_task
 
 Value = TypeVar("Value")
 QUICK_ROWS = 256  # rows of each part of a task that a quick run fine-tunes on
-
-
-@dataclass(frozen=True, slots=True)
-class ReproductionOptions:
-    """The options of a reproduction.
-
-    Parameters
-    ----------
-    data : str or Path, optional
-        A folder with data sets, found by name (see `headwise.experiments.reproduction.data`).
-    only : sequence of str, default ()
-        The entries to compute (`table1`, `fig2`); all by default.
-    quick : bool, default False
-        Small samples: minutes on two cores for the built-in model.
-    reading : str, default "paper"
-        `paper`, or `released`: as the authors' released code computes, where that differs.
-    finetuned : mapping of str to str or Path
-        Folders of fine-tuned models by task; models of other tasks are fine-tuned by the paper's
-        recipe.
-    scale : float, default 1
-        A factor on the paper's sample sizes, for instance 0.1 for a tenth.
-    device : str, optional
-        The device to run on; the best available one by default.
-    seed : int, default 0
-        The seed of everything random.
-    parser : str, optional
-        A spaCy pipeline for the texts of tasks, where a paper parses them.
-    """
-
-    data: str | Path | None = None
-    only: Sequence[str] = ()
-    quick: bool = False
-    reading: str = PAPER
-    finetuned: Mapping[str, str | Path] = field(default_factory=dict)
-    scale: float = 1.0
-    device: str | None = None
-    seed: int = 0
-    parser: str | None = None
-
-    def __post_init__(self) -> None:
-        check_reading(self.reading)
-        check_types(self)
-        for task, folder in self.finetuned.items():
-            if not Path(folder).is_dir():
-                raise InputError(
-                    f"There is no folder '{folder}' with a model of {task}.", option="finetuned"
-                )
 
 
 class ReproductionContext:
@@ -94,10 +45,8 @@ class ReproductionContext:
         The options of the reproduction.
     data : DataFolder
         The data sets.
-    store : CheckpointStore
-        For an entry's own checkpoints; finished entries and runs are stored by the caller.
-    report_progress : callable
-        Called with a name, the number of finished units, and their total.
+    job : Job
+        The job of the paper: its checkpoints, and who is told about progress.
     """
 
     def __init__(
@@ -105,23 +54,21 @@ class ReproductionContext:
         model: HeadModel,
         source: HeadModel | str | Path | None,
         options: ReproductionOptions,
-        store: CheckpointStore,
+        job: Job,
         finetuned_models: Path,
-        report_progress: Report = silent,
     ) -> None:
         self.model = model
         self.source = source
         self.options = options
-        self.store = store
+        self.job = job
         self.data = DataFolder(options.data)
-        self.report_progress = report_progress
         self._finetuned_models = finetuned_models
         self._computed: dict[str, Any] = {}
 
     @property
     def released(self) -> bool:
         """Whether to compute as the authors' released code does."""
-        return self.options.reading == "released"
+        return self.options.variant == RELEASED
 
     @property
     def seed(self) -> int:
@@ -187,7 +134,7 @@ class ReproductionContext:
         analysis = make_analysis(name, parameters)
         if "reading" not in analysis.parameters:
             return analysis
-        return replace(analysis, reading=self.options.reading)  # type: ignore[type-var]
+        return replace(analysis, reading=self.options.variant)  # type: ignore[type-var]
 
     # --- stored work ------------------------------------------------------------------------------
 
@@ -214,7 +161,7 @@ class ReproductionContext:
             "analysis": seeded.name,
             "parameters": describe(seeded.parameters),
         }
-        folder = self.store.folder / f"under-way-{digest_of(identity)[:16]}.part"
+        folder = self.job.begun.folder / f"under-way-{digest_of(identity)[:16]}.part"
         run = partial(self._run, model, corpus, seeded, folder)
         return self.stored_dataset(f"run-{seeded.name}", identity, run)
 
@@ -223,7 +170,7 @@ class ReproductionContext:
     ) -> xr.Dataset:
         # The folder's name holds the identity: an unfinished run there is the same run, and resumes.
         options = RunOptions(full=True, seed=self.seed, overwrite=True)
-        callbacks = RunCallbacks(self.report_progress, note=self.store.note)
+        callbacks = RunCallbacks(self.job.progress, note=self.job.note)
         with Run(Source(model, corpus), [analysis], folder, options, callbacks) as run:
             # The reason under the empty name is that of the whole analysis.
             reasons = [items[""] for items in run.plan.dropped.values() if "" in items]
@@ -241,7 +188,7 @@ class ReproductionContext:
     ) -> xr.Dataset:
         """Return a dataset from the store, made on the first call; `identity` distinguishes
         datasets of the same name."""
-        return self.store.dataset(f"{name}-{digest_of(identity)[:16]}", make)
+        return self.job.dataset(f"{name}-{digest_of(identity)[:16]}", make)
 
     def compute_once(self, name: str, make: Callable[[], Value]) -> Value:
         """Return a value that several entries need, computed on the first call and kept in
@@ -315,9 +262,7 @@ class ReproductionContext:
             device=self.options.device,
             save_models="first" if start == "pretrained" else "none",
         )
-        records = finetune(
-            self.source, task, folder, options=options, progress=self.report_progress
-        )
+        records = finetune(self.source, task, folder, options=options, progress=self.job.progress)
         return records, folder
 
     @contextmanager

@@ -50,7 +50,7 @@ def summary(facts: Mapping[str, Any]) -> str:
         f"{claims['not tried']} could not be tried.",
         "Heads count from 0 (`L7H9` is the paper's 8-10).",
     ]
-    if options["reading"] == "released":
+    if options["variant"] == "released":
         sentences.append("Computed as the released code does.")
     return " ".join(sentences)
 

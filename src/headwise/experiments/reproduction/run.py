@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 import pkgutil
-import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ import torch
 from headwise.analyses.papers import REFERENCES, reference
 from headwise.core.errors import HeadwiseError, OutputError, ParameterError, unknown
 from headwise.core.failures import Failure, UnexpectedError
-from headwise.core.store import CheckpointStore
+from headwise.core.options import takes_options
 from headwise.core.version import __version__
-from headwise.experiments.reproduction.context import ReproductionContext, ReproductionOptions
+from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.markdown import ROW_COLUMNS, as_markdown, row_cells, summary
+from headwise.experiments.reproduction.options import ReproductionOptions
 from headwise.experiments.reproduction.printed import Claim, PrintedValue, printed_paper
 from headwise.experiments.reproduction.schema import (
     Entry,
@@ -30,9 +32,9 @@ from headwise.experiments.reproduction.schema import (
     ReportRow,
     Reproduction,
 )
-from headwise.experiments.work import Report, kept_work, silent
 from headwise.models import HeadModel
 from headwise.plots import figure_bytes
+from headwise.run.job import Job, Progress, no_progress
 
 FORMATS = ("svg", "pdf", "png")
 # What became of an entry.
@@ -94,17 +96,20 @@ class ReproductionReport:
         return as_markdown(self.facts, figures)
 
 
+@takes_options(ReproductionOptions)
 def reproduce(
     paper: str,
     model: HeadModel | str | Path | None = None,
-    options: ReproductionOptions = ReproductionOptions(),  # noqa: B008  (frozen)
     *,
-    folder: str | Path | None = None,
+    options: ReproductionOptions,
+    folder: Job | str | Path | None = None,
     overwrite: bool = False,
-    report: Report = silent,
+    progress: Progress = no_progress,
 ) -> ReproductionReport:
     """Reproduce a paper on a model: every numbered table and figure in its order, the printed
     numbers beside ours.
+
+    Each field of `ReproductionOptions` is a keyword of this function.
 
     Parameters
     ----------
@@ -114,34 +119,41 @@ def reproduce(
         A hub name or folder, an open model, or None for the built-in one. An open model cannot be
         fine-tuned.
     options : ReproductionOptions, optional
-        Data sets, entries, sample sizes.
-    folder : str or Path, optional
+        All options at once, instead of keywords.
+    folder : str, Path or Job, optional
         Where finished work is stored, in `.reproduction`, and fine-tuned models, in `finetuned`. An
-        interrupted call resumes: repeat it with the same folder. A temporary folder by default.
+        interrupted call resumes: repeat it with the same folder. A temporary folder by default. A
+        command passes its own job, whose checkpoints lie in `.reproduction`.
     overwrite : bool, default False
         Start again where the folder holds other unfinished work.
-    report : callable, optional
-        Called with the progress.
+    progress : callable, optional
+        Called with a name, the number of finished units, and their total.
+
+    Returns
+    -------
+    ReproductionReport
+        The report as data, Markdown and figures.
     """
     reproduction = reproduction_of(paper)
     entries = _selected_entries(reproduction, options.only)
-    with tempfile.TemporaryDirectory(prefix="headwise-") as temporary:
-        base = Path(folder or temporary)
+    with ExitStack() as stack:
+        if isinstance(folder, Job):
+            job = folder
+        else:
+            base = folder or stack.enter_context(TemporaryDirectory(prefix="headwise-"))
+            job = stack.enter_context(
+                Job.in_folder(Path(base) / WORK_FOLDER, overwrite=overwrite, progress=progress)
+            )
+        assert job.folder is not None
+        finetuned_models = job.folder.parent / FINETUNED_FOLDER
         if isinstance(model, HeadModel):
             open_model = model
         else:
-            open_model = HeadModel.open(model, device=options.device)
-        try:
-            identity = _identity(paper, open_model, options)
-            with kept_work(base / WORK_FOLDER, identity, overwrite=overwrite) as store:
-                finetuned_models = base / FINETUNED_FOLDER
-                context = ReproductionContext(
-                    open_model, model, options, store, finetuned_models, report
-                )
-                return ReportBuilder(reproduction, context, store).build(entries)
-        finally:
-            if open_model is not model:
-                open_model.close()
+            open_model = stack.enter_context(HeadModel.open(model, device=options.device))
+        # A job that retries failed entries may replace its report, but not resume other work.
+        job.begin(_identity(paper, open_model, options), fresh=overwrite)
+        context = ReproductionContext(open_model, model, options, job, finetuned_models)
+        return ReportBuilder(reproduction, context).build(entries)
 
 
 def _selected_entries(reproduction: Reproduction, only: Sequence[str]) -> list[Entry]:
@@ -169,24 +181,21 @@ def _identity(paper: str, model: HeadModel, options: ReproductionOptions) -> dic
 class ReportBuilder:
     """Computes the entries of one paper and builds the report."""
 
-    def __init__(
-        self, reproduction: Reproduction, context: ReproductionContext, store: CheckpointStore
-    ) -> None:
+    def __init__(self, reproduction: Reproduction, context: ReproductionContext) -> None:
         self.reproduction = reproduction
         self.context = context
-        self.store = store
+        self.job = context.job
         self.printed = printed_paper(reproduction.key)
         self.files: dict[str, bytes] = {}
         self.failures: list[Failure] = []
 
     def build(self, entries: Sequence[Entry]) -> ReproductionReport:
         """Compute the entries and return the report."""
-        report_progress = self.context.report_progress
         entry_facts = []
         for n_done, entry in enumerate(entries):
-            report_progress(self.reproduction.key, n_done, len(entries))
+            self.job.progress(self.reproduction.key, n_done, len(entries))
             entry_facts.append(self._entry_facts(entry))
-        report_progress(self.reproduction.key, len(entries), len(entries))
+        self.job.progress(self.reproduction.key, len(entries), len(entries))
 
         facts_by_key = {facts["key"]: facts for facts in entry_facts}
         claims = []
@@ -219,7 +228,7 @@ class ReportBuilder:
             "model": self.context.model.identity(),
             "options": {
                 "quick": options.quick,
-                "reading": options.reading,
+                "variant": options.variant,
                 "scale": options.scale,
                 "seed": options.seed,
             },
@@ -240,7 +249,7 @@ class ReportBuilder:
         if missing:
             return facts | self._empty_facts(entry, NOT_RUN, "; ".join(missing))
         checkpoint_name = f"entry-{entry.key}"
-        checkpoint = self.store.load(checkpoint_name)
+        checkpoint = self.job.begun.load(checkpoint_name)
         if checkpoint is None:
             try:
                 packed = self._pack(entry, entry.compute(self.context))
@@ -256,7 +265,7 @@ class ReportBuilder:
                 failure = Failure.of(f"{entry.key} of {self.reproduction.key}", error)
                 self.failures.append(failure)
                 return facts | self._empty_facts(entry, FAILED, failure.error)
-            checkpoint = self.store.checkpoint(checkpoint_name, lambda: packed)
+            checkpoint = self.job.checkpoint(checkpoint_name, lambda: packed)
         for name, array in checkpoint.arrays.items():
             self.files[name] = array.tobytes()
         return facts | {"status": DONE, "reason": "", **checkpoint.facts}

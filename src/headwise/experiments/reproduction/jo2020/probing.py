@@ -120,8 +120,8 @@ def probed_tasks(context: ReproductionContext) -> tuple[xr.Dataset, dict[str, st
         context.model,
         list(files.values()),
         options,
-        store=context.store,
-        progress=context.report_progress,
+        store=context.job.begun,
+        progress=context.job.progress,
     )
     result = context.stored_dataset("probing", identity, run)
     n_train = result["train_n"].values

@@ -144,7 +144,7 @@ def _run_ablations(context: ReproductionContext) -> TaskResults:
             "task": subject.identity(),
             "sets": list(sets),
         }
-        run = partial(ablate_scored_model, subject, options, report=context.report_progress)
+        run = partial(ablate_scored_model, subject, options, report=context.job.progress)
         ablations.results[name] = context.stored_dataset(f"ablation-{name}", identity, run)
         _, _, model_text = origin.partition(": ")
         ablations.inputs[name] = f"{model_text}, {subject.examples:,} dev inputs"

@@ -151,7 +151,7 @@ def change(context: ReproductionContext) -> EntryResult:
                 [context.model, model],
                 dev_corpus(task),
                 options=options,
-                progress=context.report_progress,
+                progress=context.job.progress,
             )
             return comparison["change"]
 

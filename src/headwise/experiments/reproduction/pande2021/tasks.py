@@ -71,7 +71,7 @@ def role_analysis(
     parameters = {
         "sieves": SIEVES,
         "tau": tau,
-        "reading": RELEASED if released else context.options.reading,
+        "reading": RELEASED if released else context.options.variant,
         "min_effect": 0.0,
         "random_models": 0,
         "bootstrap": 0,

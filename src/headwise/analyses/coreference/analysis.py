@@ -1,8 +1,6 @@
-"""Heads that find antecedents: how often a mention's head word attends most to that of one of its
-antecedents.
+"""Heads that find antecedents: how often a mention attends most to an antecedent.
 
-Clark et al. 2019, §4.3.
-"""
+Clark et al. 2019, §4.3."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ from headwise.analyses.coreference.baselines import (
 )
 from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, expressions_of
 from headwise.analyses.coreference.windows import Window, cut_text, windows
-from headwise.analyses.summaries import align_columns, format_p_value
+from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, align_columns, format_p_value
 from headwise.core.errors import ParameterError
 from headwise.models.view import AttentionRows, Layer
 from headwise.models.words import (
@@ -74,23 +72,25 @@ class Coreference(Observer):
     (attributes `mentions_cut`, `mentions_without_antecedent`), and so are the texts that were cut
     (`documents_cut`). A decoder sees candidates before the head word alone.
 
-    - `accuracy[layer, head, mention_type]`, with `accuracy_n` and a 95 % interval `accuracy_low`, `accuracy_high`
-      (Wilson's, with the effective number over documents, or examples where no documents are known:
-      attribute `units`); `mention_type` is `all`, `pronoun`, `proper`, `nominal`, by the part of
-      speech of the head word (without parts of speech: a list of pronouns; a capital letter inside
-      a sentence makes a name);
-    - `baseline_accuracy[baseline, mention_type]` with its interval: `nearest` (the mention before it), `head_match`
-      (the nearest with the same head word), `rules` (the nearest that passes the first of four
-      sieves: same words; same head word; number, gender and person agree, where known; any),
-      `uniform` (attention spread evenly: the candidate of most pieces) and `first` (attention on
-      the first token alone, a sink: the first candidate); `bar[mention_type]` is the best of them,
-      `bar_name` which that is;
+    - `accuracy[layer, head, mention_type]`, with `accuracy_n` and a 95 % interval `accuracy_low`,
+      `accuracy_high` (Wilson's, with the effective number over documents, or examples if no
+      documents are known: attribute `units`); `mention_type` is `all`, `pronoun`, `proper`,
+      `nominal`, by the part of speech of the head word (without parts of speech: a list of
+      pronouns; a capital letter inside a sentence makes a name);
+    - `baseline_accuracy[baseline, mention_type]` with its interval: `nearest` (the mention before
+      it), `head_match` (the nearest with the same head word), `rules` (the nearest that passes the
+      first of four sieves: same words; same head word; number, gender and person agree, where
+      known; any), `uniform` (uniform attention: the candidate of most pieces) and `first`
+      (attention on the first token alone, a sink: the first candidate); `bar[mention_type]` is the
+      best of them, `bar_name` which that is;
     - `count[mention_type]`; `few[mention_type]`: under 30;
-    - `p_value[baseline, layer, head, mention_type]`: the one-tailed sign-flip test over documents (or examples) that
-      the head is right more often than the baseline on the same mentions; `p_family` is corrected
-      over the heads (max-T), since the best is picked, `p_adjusted` over baselines and types too;
-    - `best_layer`, `best_head`, `best_accuracy` (with interval) `[mention_type]`, and `best_baseline` (on the best
-      head's mentions), `best_margin`, `best_p_value`, `best_p_adjusted[baseline, mention_type]`.
+    - `p_value[baseline, layer, head, mention_type]`: the one-tailed sign-flip test over documents
+      (or examples) that the head is right more often than the baseline on the same mentions;
+      `p_family` is corrected over the heads (max-T), since the best is picked, `p_adjusted` over
+      baselines and types too;
+    - `best_layer`, `best_head`, `best_accuracy` (with interval) `[mention_type]`, and
+      `best_baseline` (on the best head's mentions), `best_margin`, `best_p_value`,
+      `best_p_adjusted[baseline, mention_type]`.
 
     Head words come from the corpus or its trees; else the head is the last word before the first
     preposition, relative word, comma, colon, bracket or dash.
@@ -111,7 +111,7 @@ class Coreference(Observer):
         For the number of baselines and types.
     heads : tuple of str or str, optional
         Heads found on other texts, to be tested on these: `type head`, as
-        `headwise.analyses.accuracy.best_heads_parameter` gives them from a result (`--heads-from FILE.nc`).
+        `headwise.analyses.accuracy.best_heads_parameter` returns them from a result.
         Nothing is picked here, so `given_p_adjusted` is corrected over baselines and types alone;
         `given_layer`, `given_head`, `given_accuracy` and the rest as for `best_`.
 
@@ -123,7 +123,7 @@ class Coreference(Observer):
     all words.
 
     Traps: Cut at `max_tokens`, documents keep their beginnings alone, where antecedents are few and
-    near. The best head is picked on the same text (`--heads-from` tests it on another).
+    near. The best head is picked on the same text (`heads` tests it on another).
 
     Cost: The pass of the model over documents.
     """
@@ -157,36 +157,37 @@ class Coreference(Observer):
             self.max_tokens and self.overlap >= self.max_tokens and self.documents == "windows"
         ):
             raise ParameterError(
-                f"`overlap` must be at least 0 and less than max_tokens ({self.max_tokens}); it is {self.overlap!r}."
+                f"`overlap` must be at least 0 and less than max_tokens ({self.max_tokens}); "
+                f"it is {self.overlap!r}."
             )
 
     def view(self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int) -> Corpus | None:
-        longest_wanted = min(self.max_tokens or encoder.max_length, encoder.max_length)
-        if longest <= longest_wanted and not (truncated and self.documents == "windows"):
+        max_tokens = min(self.max_tokens or encoder.max_length, encoder.max_length)
+        needs_windows = truncated and self.documents == "windows"
+        if longest <= max_tokens and not needs_windows:
             return None
-        return windows(
-            corpus,
-            encoder.tokenizer,
-            longest_wanted,
-            self.overlap if self.documents == "windows" else None,
-        )
+        overlap = self.overlap if self.documents == "windows" else None
+        return windows(corpus, encoder.tokenizer, max_tokens, overlap)
 
-    # --- the pass ---------------------------------------------------------------------------------
+    # --- the pass -------------------------------------------------------------------------------
 
     def start(self, shape: Shape) -> State:
-        types, ways = len(TYPES), len(BASELINES)
+        n_types = len(TYPES)
+        n_baselines = len(BASELINES)
         shapes = {
-            "correct": (shape.layers, shape.heads, types),
-            "possible": (shape.layers, types),
-            "baseline_possible": (ways, shape.layers, types),
-            "baseline": (ways, types),
-            "count": (types,),
+            "correct": (shape.layers, shape.heads, n_types),
+            "possible": (shape.layers, n_types),
+            "baseline_possible": (n_baselines, shape.layers, n_types),
+            "baseline": (n_baselines, n_types),
+            "count": (n_types,),
         }
-        most = most_units(*shapes["correct"])
-        by_unit = {
-            name: UnitSums(*sizes, dtype=torch.int32, most=most) for name, sizes in shapes.items()
-        }
-        return State(by_unit, counted=Sums(len(COUNTED)))
+        # All counts are kept for the same number of units, as many as the largest one allows.
+        max_units = most_units(*shapes["correct"])
+        state = State()
+        for name, sizes in shapes.items():
+            state[name] = UnitSums(*sizes, dtype=torch.int32, most=max_units)
+        state["counted"] = Sums(len(COUNTED))
+        return state
 
     def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         if not len(scored_mentions(batch, self.candidates).types):
@@ -196,102 +197,116 @@ class Coreference(Observer):
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
         mentions = scored_mentions(batch, self.candidates)
-        if layer.layer == 0:
-            state.sums("counted").add(torch.tensor([mentions.counted[name] for name in COUNTED]))
+        is_first_layer = layer.layer == 0
+        if is_first_layer:
+            counted = torch.tensor([mentions.counted[name] for name in COUNTED])
+            state.sums("counted").add(counted)
         if not len(mentions.types):
             return
         units = batch.remember("units", lambda: units_of(batch.rows))
+        unit_of_mention = [units[example] for example in mentions.owners]
 
         def count(name: str, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
-            """Add `values[mention, ...]` up by unit and type."""
-            kinds = mentions.types.reshape(len(values), *[1] * (values.dim() - 1), -1)
-            state.by_unit(name).add(
-                [units[e] for e in mentions.owners], values[..., None].double() * kinds, where
-            )
+            """Add `values[mention, ...]` up by unit and mention type."""
+            types = mentions.types.reshape(len(values), *[1] * (values.dim() - 1), -1)
+            state.by_unit(name).add(unit_of_mention, values[..., None].double() * types, where)
 
-        visible, here = sums["visible"] > 0, layer.layer
-        found, possible = find_words(sums["maps"], visible, mentions.questions)
-        count("correct", found, (here,))
-        count("possible", possible[:, 0], (here,))
-        simple = find_words(simple_maps(batch, causal=False)[0], visible, mentions.questions)[0]
+        visible = sums["visible"] > 0
+        questions = mentions.questions
+        found, possible = find_words(sums["maps"], visible, questions)
+        count("correct", found, (layer.layer,))
+        count("possible", possible[:, 0], (layer.layer,))
+        # The baselines on the mentions that this layer's heads can be scored on.
+        uniform_maps, uniform_visible = simple_maps(batch, causal=False)
+        simple_found, _ = find_words(uniform_maps, visible, questions)
+        rules_found = mentions.rules * possible[:, :1]
         count(
             "baseline_possible",
-            torch.cat([mentions.rules * possible[:, :1], simple], 1),
-            (slice(None), here),
+            torch.cat([rules_found, simple_found], 1),
+            (slice(None), layer.layer),
         )
-        if here == 0:
+        if is_first_layer:
             count("count", torch.ones_like(mentions.types[:, 0]))
-            simple = find_words(*simple_maps(batch, causal=False), mentions.questions)[0]
-            count("baseline", torch.cat([mentions.rules, simple], 1))
+            simple_found, _ = find_words(uniform_maps, uniform_visible, questions)
+            count("baseline", torch.cat([mentions.rules, simple_found], 1))
 
-    # --- what comes of it -------------------------------------------------------------------------
+    # --- the result -----------------------------------------------------------------------------
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        return (dataset["p_adjusted"] < 0.05).all(
-            "baseline"
-        )  # better than one rule is not better than the best
+        # Better than one rule is not better than the best of them.
+        return (dataset["p_adjusted"] < SIGNIFICANCE_LEVEL).all("baseline")
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
-        by_unit = {name: own for name, own in state.items() if isinstance(own, UnitSums)}
-        counts = {name: own.totals for name, own in by_unit.items()}
-        given = parse_heads(self.heads, shape) if self.heads else {}
-        dataset = accuracy_dataset(counts, self.correction, given).assign_coords(
-            layer_head_coords(shape)
-        )
-        counted = {
-            name: int(n) for name, n in zip(COUNTED, state.sums("counted").total, strict=True)
-        }
-        attrs: dict[str, Any] = {name: counted[name] for name in ("examples", "mentions")}
-        attrs |= {"units": by_unit["count"].unit_name, "unit_count": len(counts["count"])}
-        attrs |= {f"examples_{name}": counted[name] for name in ("unaligned", "without_mentions")}
-        attrs |= {
+        counts = {}
+        for name, accumulator in state.items():
+            if isinstance(accumulator, UnitSums):
+                counts[name] = accumulator.totals
+        given_heads = parse_heads(self.heads, shape) if self.heads else {}
+        dataset = accuracy_dataset(counts, self.correction, given_heads)
+        dataset = dataset.assign_coords(layer_head_coords(shape))
+
+        totals = state.sums("counted").total
+        counted = {name: int(total) for name, total in zip(COUNTED, totals, strict=True)}
+        attrs: dict[str, Any] = {
+            "examples": counted["examples"],
+            "mentions": counted["mentions"],
+            "units": state.by_unit("count").unit_name,
+            "unit_count": len(counts["count"]),
+            "examples_unaligned": counted["unaligned"],
+            "examples_without_mentions": counted["without_mentions"],
             "documents_cut": counted["shortened"],
             "documents": self.documents,
             "max_tokens": self.max_tokens,
-        }
-        attrs |= {
-            f"mentions_{name}": counted[name]
-            for name in ("scored", "cut", "without_antecedent", "singletons")
+            "mentions_scored": counted["scored"],
+            "mentions_cut": counted["cut"],
+            "mentions_without_antecedent": counted["without_antecedent"],
+            "mentions_singletons": counted["singletons"],
         }
         if not counted["scored"]:
             attrs["note"] = (
-                "No mention has an antecedent before it in the same input, so no head could be scored."
+                "No mention has an antecedent before it in the same input, so no head was scored."
             )
         elif shape.causal:
             attrs["note"] = (
-                "A decoder's words see only what stands before them: mentions whose antecedents' head words all come "
-                "later are not scored."
+                "A decoder's words see only what stands before them: mentions whose antecedents' "
+                "head words all come later are not scored."
             )
         return dataset.assign_attrs(attrs)
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
         name = "given" if "given_layer" in dataset else "best"
         rows = []
-        for kind in map(str, dataset["mention_type"].values):
-            one = dataset.sel(mention_type=kind)
-            if int(one[f"{name}_layer"]) < 0:
+        for mention_type in map(str, dataset["mention_type"].values):
+            of_type = dataset.sel(mention_type=mention_type)
+            if int(of_type[f"{name}_layer"]) < 0:
                 continue
-            bar = one[f"{name}_baseline"]
-            best = BASELINES[int(np.nanargmax(bar.values))]
-            ways = ", ".join(f"{way} {100 * float(bar.sel(baseline=way)):.1f}" for way in BASELINES)
-            over_best = format_p_value(float(one[f"{name}_p_adjusted"].sel(baseline=best)))
-            rows.append((kind, *format_accuracy(one, name), ways, f"over {best}: {over_best}"))
-        title = (
-            "Best head for each kind of mention"
-            if name == "best"
-            else "Heads found elsewhere, on these texts"
-        )
-        over = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
-        note = [str(dataset.attrs["note"])] if "note" in dataset.attrs else []
-        return [
-            f"{title}, beside the baselines (over {over}):",
-            *align_columns(rows),
-            *cut_text(dataset),
-            *note,
-        ]
+            baselines = of_type[f"{name}_baseline"]
+            texts = []
+            for baseline in BASELINES:
+                accuracy = 100 * float(baselines.sel(baseline=baseline))
+                texts.append(f"{baseline} {accuracy:.1f}")
+            best_baseline = BASELINES[int(np.nanargmax(baselines.values))]
+            p_adjusted = float(of_type[f"{name}_p_adjusted"].sel(baseline=best_baseline))
+            rows.append(
+                (
+                    mention_type,
+                    *format_accuracy(of_type, name),
+                    ", ".join(texts),
+                    f"over {best_baseline}: {format_p_value(p_adjusted)}",
+                )
+            )
+        title = "Best head for each mention type"
+        if name == "given":
+            title = "Heads chosen on other texts, on these texts"
+        n_units = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
+        lines = [f"{title}, beside the baselines (over {n_units}):", *align_columns(rows)]
+        lines += cut_text(dataset)
+        if "note" in dataset.attrs:
+            lines.append(str(dataset.attrs["note"]))
+        return lines
 
 
-# --- mentions of a batch --------------------------------------------------------------------------
+# --- mentions of a batch ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,9 +314,9 @@ class ScoredMentions:
     """The scored mentions of a batch.
 
     `questions` asks the head word of each for the head words of its antecedents; `types[mention,
-    type]` is 0 or 1, the first type being all; `rules[mention, baseline]` 0 or 1: whether the pick
-    of each baseline that reads the mentions is right; `owners` the examples they are of; `counted`:
-    what was left out, by reason."""
+    type]` is 0 or 1, the first type being all; `rules[mention, baseline]` 0 or 1: whether the
+    choice of each baseline that reads the mentions is right; `owners` are their examples;
+    `counted`: what was left out, by reason."""
 
     questions: WordQuestions
     types: Tensor
@@ -310,188 +325,256 @@ class ScoredMentions:
     counted: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredMention:
+    """One mention that can be scored, with its candidates and the head words of its antecedents,
+    bool `[word]`, and whether the choice of each rule is right."""
+
+    mention: Expression
+    candidates: np.ndarray
+    antecedents: np.ndarray
+    rules_right: list[bool]
+
+
 def scored_mentions(batch: Batch, candidates: str = "mentions") -> ScoredMentions:
-    """Those of a batch, gathered once for all its layers."""
+    """Return the scored mentions of a batch, gathered once for all its layers."""
     return batch.remember((ScoredMentions, candidates), lambda: _gather(batch, candidates))
 
 
 def _gather(batch: Batch, candidates: str) -> ScoredMentions:
     present = word_index(batch).present.cpu().numpy()
     counted = dict.fromkeys(COUNTED, 0)
-    rows: list[tuple[int, int, int]] = []
-    masks: list[
-        np.ndarray
-    ] = []  # of each mention `[2, word]`: its candidates, the head words of its antecedents
-    baseline: list[list[bool]] = []
+    scored: list[ScoredMention] = []
+    examples: list[int] = []
     for number, row in enumerate(batch.rows):
         if row.example.mentions is None:
             counted["without_mentions"] += 1
-        elif not row.aligned:
-            counted["unaligned"] += 1
-        else:
-            counted["examples"] += 1
-            counted["shortened"] += row.truncated or (
-                isinstance(row.example, Window) and row.example.shortened
-            )
-            for mention, mask, picks in _scored(row, present[number], candidates, counted):
-                rows.append((number, mention.head, TYPES.index(mention.kind)))
-                masks.append(mask)
-                baseline.append(picks)
-    example, word, kind = (
-        torch.tensor(rows, dtype=torch.int64, device=batch.device).reshape(-1, 3).unbind(1)
-    )
-    types = torch.nn.functional.one_hot(kind, len(TYPES)).double()
-    types[:, 0] = 1
-    stacked = np.stack(masks, 1) if masks else np.zeros((2, 0, present.shape[1]), bool)
-    questions = WordQuestions(example, word, *torch.from_numpy(stacked).to(batch.device))
-    right = torch.tensor(baseline, dtype=torch.float64, device=batch.device).reshape(-1, len(RULES))
-    return ScoredMentions(questions, types, right, example.tolist(), counted)
-
-
-def _scored(
-    row: Encoded, present: np.ndarray, candidates: str, counted: dict[str, int]
-) -> Iterator[tuple[Expression, np.ndarray, list[bool]]]:
-    """Each mention that can be scored, its masks as in `_gather`, and what the baselines get
-    right."""
-    example = row.example
-    window = example if isinstance(example, Window) else None
-    # A window's mentions are coreferent in their document.
-    coreferent = expressions_of(example, singletons=window is not None)
-    counted["singletons"] += (
-        window.singletons if window else len(example.mentions or ()) - len(coreferent)
-    )
-    first, behind = (window.first, window.cut) if window else (0, 0)
-    here = [
-        e
-        for e in coreferent
-        if e.end <= len(present) and present[e.start : e.end].all() and present[e.head]
-    ]
-    new = [e for e in coreferent if e.end > first]
-    counted["mentions"] += behind + len(new)
-    counted["cut"] += behind + len([e for e in new if e not in here])
-    for mention in here:
-        if mention.end <= first:
             continue
-        earlier = candidates_of(mention, here)
-        right = {e.head for e in earlier if e.entity == mention.entity}
-        if not right:
+        if not row.aligned:
+            counted["unaligned"] += 1
+            continue
+        counted["examples"] += 1
+        is_shortened = isinstance(row.example, Window) and row.example.shortened
+        counted["shortened"] += row.truncated or is_shortened
+        of_row = list(_scored_in(row, present[number], candidates, counted))
+        scored += of_row
+        examples += [number] * len(of_row)
+
+    device = batch.device
+    n_words = present.shape[1]
+    head_words = torch.tensor([one.mention.head for one in scored], dtype=torch.int64)
+    type_numbers = [TYPES.index(one.mention.kind) for one in scored]
+    types = torch.nn.functional.one_hot(
+        torch.tensor(type_numbers, dtype=torch.int64, device=device), len(TYPES)
+    ).double()
+    types[:, 0] = 1
+    candidate_words = np.array([one.candidates for one in scored], bool).reshape(-1, n_words)
+    antecedent_words = np.array([one.antecedents for one in scored], bool).reshape(-1, n_words)
+    questions = WordQuestions(
+        torch.tensor(examples, dtype=torch.int64, device=device),
+        head_words.to(device),
+        torch.from_numpy(candidate_words).to(device),
+        torch.from_numpy(antecedent_words).to(device),
+    )
+    rules_right = [one.rules_right for one in scored]
+    rules = torch.tensor(rules_right, dtype=torch.float64, device=device).reshape(-1, len(RULES))
+    return ScoredMentions(questions, types, rules, examples, counted)
+
+
+def _scored_in(
+    row: Encoded, present: np.ndarray, candidates: str, counted: dict[str, int]
+) -> Iterator[ScoredMention]:
+    """Yield each mention of an example that can be scored, and count the others."""
+    example = row.example
+    if isinstance(example, Window):
+        # A window's mentions are coreferent in their document, if not in the window.
+        coreferent = expressions_of(example, singletons=True)
+        counted["singletons"] += example.singletons
+        first_new_word = example.first
+        n_behind_cut = example.cut
+    else:
+        coreferent = expressions_of(example, singletons=False)
+        counted["singletons"] += len(example.mentions or ()) - len(coreferent)
+        first_new_word = 0
+        n_behind_cut = 0
+    # Mentions whose words are all in the input, truncated as it may be.
+    whole = []
+    for mention in coreferent:
+        in_input = mention.end <= len(present) and present[mention.start : mention.end].all()
+        if in_input and present[mention.head]:
+            whole.append(mention)
+    # The others were scored in an earlier window.
+    new = [mention for mention in coreferent if mention.end > first_new_word]
+    n_cut = len([mention for mention in new if mention not in whole])
+    counted["mentions"] += n_behind_cut + len(new)
+    counted["cut"] += n_behind_cut + n_cut
+    for mention in whole:
+        if mention.end <= first_new_word:
+            continue
+        earlier = candidates_of(mention, whole)
+        antecedent_heads = {other.head for other in earlier if other.entity == mention.entity}
+        if not antecedent_heads:
             counted["without_antecedent"] += 1
             continue
         counted["scored"] += 1
-        mask = np.zeros((2, len(present)), bool)
         if candidates == "words":
-            mask[0] = present
-            mask[0, mention.head] = False
+            candidate_words = present.astype(bool)
+            candidate_words[mention.head] = False
         else:
-            mask[0, [e.head for e in earlier]] = True
-        mask[1, list(right)] = True
-        picks = [
-            pick is not None and pick.head in right
-            for pick in baseline_choices(mention, earlier).values()
-        ]
-        yield mention, mask, picks
+            candidate_words = np.zeros(len(present), bool)
+            candidate_words[[other.head for other in earlier]] = True
+        antecedent_words = np.zeros(len(present), bool)
+        antecedent_words[list(antecedent_heads)] = True
+        rules_right = []
+        for choice in baseline_choices(mention, earlier).values():
+            rules_right.append(choice is not None and choice.head in antecedent_heads)
+        yield ScoredMention(mention, candidate_words, antecedent_words, rules_right)
 
 
-# --- from counts to accuracies --------------------------------------------------------------------
+# --- from counts to accuracies ------------------------------------------------------------------
 
 
 def accuracy_dataset(
-    counts: Mapping[str, np.ndarray], correction: str, given: Mapping[str, tuple[int, ...]]
+    counts: Mapping[str, np.ndarray], correction: str, given_heads: Mapping[str, tuple[int, ...]]
 ) -> xr.Dataset:
-    """Accuracies with intervals, baselines, tests and best heads from counts, each `[unit, ...]`;
-    and the heads that are given by type, (layer, head)."""
-    hits, possible, count = counts["correct"], counts["possible"], counts["count"].sum(0)
-    simple = counts["baseline"]
+    """Return accuracies with intervals, baselines, tests and best heads.
+
+    Parameters
+    ----------
+    counts : mapping of str to ndarray
+        Those of the state, each `[unit, ...]`.
+    correction : str
+        For the number of baselines and types.
+    given_heads : mapping of str to (int, int)
+        Heads chosen on other texts, (layer, head) by mention type.
+    """
+    hits = counts["correct"]
+    possible = counts["possible"]
+    count = counts["count"].sum(0)
     tries = np.broadcast_to(possible[:, :, None], hits.shape)
-    low, high = share_interval(simple, np.broadcast_to(counts["count"][:, None], simple.shape))
-    by_type, tested = ("baseline", "mention_type"), ("baseline", *DIMS)
-    right = share(simple.sum(0), count)
-    bar = np.where(count > 0, right.max(0), np.nan)
     p_value, p_family = _tests(counts)
+    p_adjusted = _correct_over_families(p_family, correction)
+    dims = ("baseline", *DIMS)
     better = "right more often than the baseline: sign-flip test over units, one-tailed"
-    corrected = np.moveaxis(p_family, 0, -2)  # families are baselines and types
-    adjusted = correct_families(corrected.reshape(*corrected.shape[:-2], -1), correction).reshape(
-        corrected.shape
-    )
+    adjusted = f"p_family corrected over baselines and types ({correction})"
     variables: dict[str, Any] = {
         **accuracy_variables(DIMS, hits, tries, "mentions"),
-        "baseline_accuracy": (by_type, right, {"units": "share of mentions"}),
-        "baseline_accuracy_low": (by_type, low),
-        "baseline_accuracy_high": (by_type, high),
-        "bar": (
-            "mention_type",
-            bar,
-            {"long_name": "the best of the baselines", "units": "share of mentions"},
-        ),
-        "bar_name": (
-            "mention_type",
-            np.where(count > 0, np.array(BASELINES)[np.nan_to_num(right).argmax(0)], ""),
-        ),
+        **_baseline_variables(counts),
         "count": (
             "mention_type",
             count.astype(np.int64),
             {"long_name": "mentions with an antecedent"},
         ),
         "few": ("mention_type", count < FEW, {"long_name": f"fewer than {FEW} mentions"}),
-        "p_value": (tested, p_value, {"long_name": better}),
-        "p_family": (tested, p_family, {"long_name": "p_value corrected over heads (max-T)"}),
-        "p_adjusted": (
-            tested,
-            np.moveaxis(adjusted, -2, 0),
-            {"long_name": f"p_family corrected over baselines and types ({correction})"},
-        ),
+        "p_value": (dims, p_value, {"long_name": better}),
+        "p_family": (dims, p_family, {"long_name": "p_value corrected over heads (max-T)"}),
+        "p_adjusted": (dims, p_adjusted, {"long_name": adjusted}),
     }
-    dataset = xr.Dataset(
-        variables, coords={"mention_type": list(TYPES), "baseline": list(BASELINES)}
-    )
-    paired = share(counts["baseline_possible"].sum(0), possible.sum(0))  # [baseline, layer, type]
+    coords = {"mention_type": list(TYPES), "baseline": list(BASELINES)}
+    dataset = xr.Dataset(variables, coords=coords)
+
+    # The baselines on the mentions a head was scored on, `[baseline, layer, head, type]`.
+    paired = share(counts["baseline_possible"].sum(0), possible.sum(0))
     paired = np.broadcast_to(paired[:, :, None], p_value.shape)
-    place, scored = argmax_heads(dataset["accuracy"].values)
-    dataset = dataset.assign(heads_at(dataset, paired, place, scored))
-    if given:
-        places = np.array([given.get(kind, (0, 0)) for kind in TYPES])
-        known = np.array([kind in given for kind in TYPES]) & (count > 0)
-        own = heads_at(dataset, paired, (*places.T, np.arange(len(TYPES))), known, "given")
-        p = correct(own["given_p_value"].values, correction)
-        dataset = dataset.assign(own | {"given_p_adjusted": xr.Variable(by_type, p)})
+    places, scored = argmax_heads(dataset["accuracy"].values)
+    dataset = dataset.assign(heads_at(dataset, paired, places, scored))
+    if given_heads:
+        heads = np.array([given_heads.get(mention_type, (0, 0)) for mention_type in TYPES])
+        is_given = np.array([mention_type in given_heads for mention_type in TYPES])
+        given_places = (*heads.T, np.arange(len(TYPES)))
+        given = heads_at(dataset, paired, given_places, is_given & (count > 0), "given")
+        # Nothing was chosen on these texts: no correction over heads.
+        p_given = correct(given["given_p_value"].values, correction)
+        given["given_p_adjusted"] = xr.Variable(("baseline", "mention_type"), p_given)
+        dataset = dataset.assign(given)
     return dataset
 
 
+def _baseline_variables(counts: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the accuracy of each baseline with its interval, and the best of them."""
+    dims = ("baseline", "mention_type")
+    hits = counts["baseline"]
+    count = counts["count"].sum(0)
+    low, high = share_interval(hits, np.broadcast_to(counts["count"][:, None], hits.shape))
+    accuracy = share(hits.sum(0), count)
+    best = np.where(count > 0, accuracy.max(0), np.nan)
+    best_name = np.array(BASELINES)[np.nan_to_num(accuracy).argmax(0)]
+    return {
+        "baseline_accuracy": (dims, accuracy, {"units": "share of mentions"}),
+        "baseline_accuracy_low": (dims, low),
+        "baseline_accuracy_high": (dims, high),
+        "bar": (
+            "mention_type",
+            best,
+            {"long_name": "the best of the baselines", "units": "share of mentions"},
+        ),
+        "bar_name": ("mention_type", np.where(count > 0, best_name, "")),
+    }
+
+
+def _correct_over_families(p_family: np.ndarray, correction: str) -> np.ndarray:
+    """Return p-values `[baseline, layer, head, type]` corrected over baselines and types."""
+    baseline_last = np.moveaxis(p_family, 0, -2)
+    flat = baseline_last.reshape(*baseline_last.shape[:-2], -1)
+    corrected = correct_families(flat, correction).reshape(baseline_last.shape)
+    return np.moveaxis(corrected, -2, 0)
+
+
 def _tests(counts: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """p of every head against every baseline, `[baseline, layer, head, type]`, by itself and over
-    the heads."""
-    hits, simple = counts["correct"].astype(np.float32), counts["baseline_possible"]
-    p_value, p_family = np.full((2, simple.shape[1], *hits.shape[1:]), np.nan)
-    for baseline, kind in np.ndindex(simple.shape[1], hits.shape[-1]):
-        if counts["possible"][..., kind].any():
-            tests = sign_flip_test(hits[..., kind] - simple[:, baseline, :, None, kind])
-            p_value[baseline, ..., kind], p_family[baseline, ..., kind] = (
-                tests.p_value,
-                tests.p_adjusted,
-            )
-    tried = counts["possible"].sum(0)[None, :, None] > 0
-    return np.where(tried, p_value, np.nan), np.where(tried, p_family, np.nan)
+    """Return p of every head against every baseline, `[baseline, layer, head, type]`, by itself and
+    corrected over the heads."""
+    hits = counts["correct"].astype(np.float32)
+    baseline_hits = counts["baseline_possible"]
+    n_baselines = baseline_hits.shape[1]
+    p_value = np.full((n_baselines, *hits.shape[1:]), np.nan)
+    p_family = np.full_like(p_value, np.nan)
+    for baseline, mention_type in np.ndindex(n_baselines, hits.shape[-1]):
+        if counts["possible"][..., mention_type].any():
+            baseline_of_type = baseline_hits[:, baseline, :, None, mention_type]
+            tests = sign_flip_test(hits[..., mention_type] - baseline_of_type)
+            p_value[baseline, ..., mention_type] = tests.p_value
+            p_family[baseline, ..., mention_type] = tests.p_adjusted
+    was_tried = counts["possible"].sum(0)[None, :, None] > 0
+    return np.where(was_tried, p_value, np.nan), np.where(was_tried, p_family, np.nan)
 
 
 def heads_at(
-    dataset: xr.Dataset, paired: np.ndarray, place: Places, scored: np.ndarray, name: str = "best"
+    dataset: xr.Dataset, paired: np.ndarray, places: Places, scored: np.ndarray, name: str = "best"
 ) -> dict[str, xr.Variable]:
-    """What is known of one head for each mention type, under `name_...`; −1 and NaN where `scored`
-    is False.
+    """Return what is known of one head for each mention type, as variables `name_...`.
 
-    `paired[baseline, layer, head, type]` are the baselines' accuracies on the mentions a head could
-    be scored on."""
-    out = {dim: np.where(scored, at, -1) for dim, at in zip(("layer", "head"), place, strict=False)}
-    out["accuracy_n"] = np.where(scored, dataset["accuracy_n"].values[place], 0)
+    Parameters
+    ----------
+    dataset : Dataset
+        With accuracies and tests.
+    paired : ndarray
+        The baselines' accuracies on the mentions a head was scored on, `[baseline, layer, head,
+        type]`.
+    places : tuple of ndarray
+        Layers, heads and types.
+    scored : ndarray
+        Bool `[type]`: elsewhere the values are −1, 0 or NaN.
+    name : str, default "best"
+        How the variables begin.
+    """
+    layers, heads, types = places
+    values = {
+        "layer": np.where(scored, layers, -1),
+        "head": np.where(scored, heads, -1),
+        "accuracy_n": np.where(scored, dataset["accuracy_n"].values[places], 0),
+    }
     for key in ("accuracy", "accuracy_low", "accuracy_high"):
-        out[key] = np.where(scored, dataset[key].values[place], np.nan)
-    by_baseline = {"baseline": paired} | {
-        key: dataset[key].values for key in ("p_value", "p_adjusted")
+        values[key] = np.where(scored, dataset[key].values[places], np.nan)
+    by_baseline = {
+        "baseline": paired,
+        "p_value": dataset["p_value"].values,
+        "p_adjusted": dataset["p_adjusted"].values,
     }
-    for key, values in by_baseline.items():
-        out[key] = np.where(scored, values[:, place[0], place[1], place[2]], np.nan)
-    out["margin"] = out["accuracy"] - out["baseline"]
-    return {
-        f"{name}_{key}": xr.Variable(("baseline", "mention_type")[-array.ndim :], array)
-        for key, array in out.items()
-    }
+    for key, array in by_baseline.items():
+        values[key] = np.where(scored, array[:, layers, heads, types], np.nan)
+    values["margin"] = values["accuracy"] - values["baseline"]
+    variables = {}
+    for key, array in values.items():
+        dims = ("baseline", "mention_type") if array.ndim == 2 else ("mention_type",)
+        variables[f"{name}_{key}"] = xr.Variable(dims, array)
+    return variables

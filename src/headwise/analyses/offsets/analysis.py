@@ -44,9 +44,9 @@ class Offsets(Observer):
     - `histogram[source, layer, head, offset]`: `Σ A[i, i+o] / N(o)`, the mean weight at an offset,
       all pairs with the same weight;
     - `centre[source, layer, head]`: `Σ_o o·h(o) / Σ_o h(o)`;
-    - `mean_offset`, `mean_distance[source, layer, head]`: mean of `Σ_j A[i,j]·(j−i)` and of
-      `Σ_j A[i,j]·|j−i|` over the rows of an example, then over examples: unlike `centre`, these have
-      an interval over examples.
+    - `mean_offset`, `mean_distance[source, layer, head]`: mean of `Σ_j A[i,j]·(j−i)` and of `Σ_j
+      A[i,j]·|j−i|` over the rows of an example, then over examples: unlike `centre`, these have an
+      interval over examples.
 
     `source` is `attention`; `attribution` adds `previous_layer` and `input`.
 

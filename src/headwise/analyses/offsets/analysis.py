@@ -162,9 +162,9 @@ class Offsets(Observer):
         if len(occurring):
             dataset = dataset.isel(offset=slice(int(occurring[0]), int(occurring[-1]) + 1))
         dataset["centre"] = centre_of_mass(dataset["histogram"])
-        for name in list(dataset.data_vars):
-            if "head" in dataset[name].dims:
-                dataset[name] = dataset[name].expand_dims(source=["attention"])
+        for variable, array in list(dataset.data_vars.items()):
+            if "head" in array.dims:
+                dataset[variable] = array.expand_dims(source=["attention"])
         return dataset
 
     def summary(self, dataset: xr.Dataset) -> list[str]:

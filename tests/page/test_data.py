@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _small(packing: page.Packing) -> None:
-    packing.limit, packing.parts, packing.places, packing.size = 24 * 10, [], {}, 0
+    packing.limit, packing.parts, packing.offsets, packing.size = 24 * 10, [], {}, 0
 
 
 def test_no_text_can_leave_the_script_element() -> None:

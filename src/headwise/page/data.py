@@ -1,6 +1,8 @@
-"""What a page knows of an atlas, as JSON that its script reads: every measure of every head, words,
-nearest heads and maps. The format is described in docs/page.md; the explorer and notebooks may use
-it as well."""
+"""The data of a page, as JSON that its script reads: every measure of every head, labels, nearest
+heads and maps.
+
+The format is described in docs/page.md; the explorer and notebooks may use it as well.
+"""
 
 from __future__ import annotations
 
@@ -27,102 +29,99 @@ from headwise.page.sample import Sample
 FORMAT = 1
 NEAREST = 8  # heads named as nearest to a head
 NO_VALUE = 65535  # in a packed plane: NaN
-HIDDEN = 255  # in a packed map: a key that the row may not see
-LEAST_P = 1e-300
-ARRAY_BYTES = 5_000_000  # of packed planes; what is left out for it is said
+HIDDEN = 255  # in a packed map: a key that the query may not attend to
+SMALLEST_P = 1e-300
+# A page that is too large does not open. What is left out to stay below these sizes is noted.
+ARRAY_BYTES = 5_000_000  # of packed planes
 MAP_BYTES = 2_400_000  # of packed maps
 EXAMPLE_BYTES = 500_000  # of texts of the group `examples`
+MOST_EXAMPLES = 3  # of each head
 
 
 @dataclass(slots=True)
 class Packing:
-    """Planes of numbers as one run of uint16, each with the range it is spread over; the same plane
-    is kept once."""
+    """Planes of numbers as one run of uint16, each with its range; equal planes are stored once."""
 
     limit: int = ARRAY_BYTES
     parts: list[bytes] = field(default_factory=list)
-    places: dict[tuple[bytes, float, float], int] = field(default_factory=dict)
+    offsets: dict[tuple[bytes, float, float], int] = field(default_factory=dict)
     size: int = 0
 
     def add(
         self, values: np.ndarray | None, logarithmic: bool = False
     ) -> float | list[float] | None:
-        """A number where all heads have it, `[place, lowest, highest]` where they differ, None
-        where there is nothing or no room. p-values are kept as −log10, so that small ones stay
-        apart."""
+        """Add a plane and return how the script finds it.
+
+        A number where all heads have the same, `[offset, lowest, highest]` where they differ, None
+        where there is no value or no room. With `logarithmic`, p-values are stored as -log10, so
+        that small ones stay distinct.
+        """
         if values is None or not np.isfinite(values).any():
             return None
-        plane = -np.log10(np.clip(values, LEAST_P, 1)) if logarithmic else values
-        low, high = float(np.nanmin(plane)), float(np.nanmax(plane))
-        known = np.isfinite(plane)
-        if low == high and known.all():
+        plane = values
+        if logarithmic:
+            plane = -np.log10(np.clip(values, SMALLEST_P, 1))
+        low = float(np.nanmin(plane))
+        high = float(np.nanmax(plane))
+        has_value = np.isfinite(plane)
+        if low == high and has_value.all():
             return short(low)
-        codes = np.where(
-            known, np.round((plane - low) / ((high - low) or 1) * (NO_VALUE - 1)), NO_VALUE
-        )
+        scaled = (plane - low) / ((high - low) or 1)
+        codes = np.where(has_value, np.round(scaled * (NO_VALUE - 1)), NO_VALUE)
         content = codes.astype("<u2").tobytes()
-        key = content, low, high
-        if key not in self.places:
+        key = (content, low, high)
+        if key not in self.offsets:
             if self.size + len(content) > self.limit:
                 return None
-            self.places[key] = self.size // 2
+            self.offsets[key] = self.size // 2  # in numbers of two bytes
             self.parts.append(content)
             self.size += len(content)
-        return [self.places[key], short(low, 7), short(high, 7)]
+        return [self.offsets[key], short(low, 7), short(high, 7)]
 
 
 def short(value: float, digits: int = 5) -> float:
-    """A number to some figures, as short as JSON can have it."""
+    """Return a number rounded to some digits, as short as JSON can write it."""
     if not math.isfinite(value):
         raise ValueError(f"JSON has no {value}")
     rounded = float(f"{value:.{digits}g}")
-    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
+    if rounded.is_integer() and abs(rounded) < 2**53:
+        return int(rounded)
+    return rounded
 
 
 def packed(content: bytes) -> str:
-    """Bytes as text: gzip, then base64; the same bytes give the same text."""
+    """Return bytes as text: gzip, then base64; the same bytes give the same text."""
     return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode("ascii")
 
 
 def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
-    """Everything the page asks, as JSON can hold it (see docs/page.md for the format).
+    """Return everything that the page shows, as JSON can hold it (format: docs/page.md).
 
     Parameters
     ----------
     atlas : Atlas
-        What is known of the heads.
+        The results.
     samples : sequence of Sample, optional
         Inputs with their maps.
     """
     notes: list[str] = []
-    measured, arrays = _measures(head_measures(atlas), notes)
+    measures, arrays = _measures(head_measures(atlas), notes)
     maps = _maps(atlas, samples, notes)
     model = atlas.provenance.get("model", {})
-    compared: dict[str, Any] = {"models": models} if (models := models_of(atlas)) else {}
-    if compared and any(
-        m["name"] == (first := f"change.cosine_to.{models[1]}") for m in measured["measures"]
-    ):
-        compared["colour"] = first
+    model_data = {
+        "name": str(model.get("name", "?")),
+        "layers": atlas.layers,
+        "heads": atlas.heads,
+        **model_structure(atlas),
+    }
     return {
         "format": FORMAT,
-        **compared,
-        "model": {
-            "name": str(model.get("name", "?")),
-            "layers": atlas.layers,
-            "heads": atlas.heads,
-            **places(atlas),
-        },
-        "groups": {
-            name: {
-                key: str(atlas[name].attrs[key])
-                for key in ("title", "paper", "section")
-                if key in atlas[name].attrs
-            }
-            for name in sorted(atlas, key=group_order)
-        },
+        **_compared_models(atlas, measures["measures"]),
+        "model": model_data,
+        "groups": _groups(atlas),
         "kinds": LABEL_GROUPS,
         **_heads(atlas, notes),
-        **measured,
+        **measures,
         **_distances(atlas),
         **maps,
         "arrays": arrays,
@@ -130,65 +129,89 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
     }
 
 
+def _compared_models(atlas: Atlas, measures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the models of a comparison and the measure that colours its grid first."""
+    models = models_of(atlas)
+    if not models:
+        return {}
+    data: dict[str, Any] = {"models": models}
+    first_measure = f"change.cosine_to.{models[1]}"
+    if any(measure["name"] == first_measure for measure in measures):
+        data["colour"] = first_measure
+    return data
+
+
+def _groups(atlas: Atlas) -> dict[str, dict[str, str]]:
+    """Return title, paper and section of each group, in reading order."""
+    groups = {}
+    for name in sorted(atlas, key=group_order):
+        attributes = atlas[name].attrs
+        known = [key for key in ("title", "paper", "section") if key in attributes]
+        groups[name] = {key: str(attributes[key]) for key in known}
+    return groups
+
+
 def data_text(data: Mapping[str, Any]) -> str:
-    """The data as JSON that may stand inside a `<script>`: nothing in it can end the element or
-    open a comment."""
+    """Return the data as JSON for a `<script>`: nothing in it can end the element or open a
+    comment."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def _measures(found: Sequence[Measure], notes: list[str]) -> tuple[dict[str, Any], str]:
-    """The measures with their planes packed: what leads first, what it is held against, intervals,
-    then the rest."""
+def _measures(measures: Sequence[Measure], notes: list[str]) -> tuple[dict[str, Any], str]:
+    """Return the measures and their packed planes."""
     packing = Packing()
-    held: list[dict[str, Any]] = [{} for _ in found]
+    planes: list[dict[str, Any]] = [{} for _ in measures]
+    # The most important first: what comes last is left out where there is no room.
     rounds = [("values", True), ("p", True), ("against", True), ("low", True), ("high", True)]
     rounds += [("values", False), ("against", False), ("low", False), ("high", False)]
     for part, leading in rounds:
-        for measure, own in zip(found, held, strict=True):
-            if measure.leading is leading and (part == "values" or "values" in own):
-                place = packing.add(
-                    getattr(measure, part),
-                    part == "p" or (part == "values" and measure.kind == "p"),
-                )
-                if place is not None:
-                    own[part] = place
-    whole = sum("values" in own for own in held)
-    if whole < len(found):
-        notes.append(
-            f"{whole} of {len(found)} measures are on this page, to keep it small; the CSV files have all."
-        )
-    cut = sum(
-        m.low is not None
-        and bool(np.isfinite(m.low).any())
-        and "values" in own
-        and "low" not in own
-        for m, own in zip(found, held, strict=True)
-    )
-    if cut:
-        notes.append(
-            f"The intervals of {cut} measures are left to the CSV files, to keep the page small."
-        )
+        for measure, measure_planes in zip(measures, planes, strict=True):
+            if measure.leading is not leading:
+                continue
+            if part != "values" and "values" not in measure_planes:
+                continue
+            is_p_value = part == "p" or (part == "values" and measure.kind == "p")
+            packed_plane = packing.add(getattr(measure, part), is_p_value)
+            if packed_plane is not None:
+                measure_planes[part] = packed_plane
+
+    entries = []
     texts: dict[str, int] = {}
-    entries = [
-        _entry(measure, texts) | own
-        for measure, own in zip(found, held, strict=True)
-        if "values" in own
-    ]
+    n_without_interval = 0
+    for measure, measure_planes in zip(measures, planes, strict=True):
+        if "values" not in measure_planes:
+            continue
+        entries.append(_entry(measure, texts) | measure_planes)
+        has_interval = measure.low is not None and bool(np.isfinite(measure.low).any())
+        if has_interval and "low" not in measure_planes:
+            n_without_interval += 1
+    if len(entries) < len(measures):
+        notes.append(
+            f"{len(entries)} of {len(measures)} measures are on this page, to keep it small; the "
+            "CSV files have all."
+        )
+    if n_without_interval:
+        notes.append(
+            f"The intervals of {n_without_interval} measures are in the CSV files only, to keep "
+            "the page small."
+        )
     return {"measures": entries, "texts": list(texts)}, packed(b"".join(packing.parts))
 
 
 def _entry(measure: Measure, texts: dict[str, int]) -> dict[str, Any]:
-    """What is said of a measure; empty things are left out, long texts are kept once and named by
-    their place."""
+    """Return the facts of a measure.
+
+    Empty values are left out; long texts are stored once, in `texts`, and named by their number."""
     entry: dict[str, Any] = {
         "name": measure.name,
         "group": measure.group,
         "variable": measure.variable,
+        "label": measure.label,
+        "kind": measure.kind,
     }
-    entry |= {"label": measure.label, "kind": measure.kind}
     for key in ("unit", "model", "over", "against_name"):
         if getattr(measure, key):
             entry[key] = getattr(measure, key)
@@ -198,156 +221,184 @@ def _entry(measure: Measure, texts: dict[str, int]) -> dict[str, Any]:
     for key in ("definition", "paper"):
         if getattr(measure, key):
             entry[key] = texts.setdefault(getattr(measure, key), len(texts))
-    return entry | ({"leading": 1} if measure.leading else {})
+    if measure.leading:
+        entry["leading"] = 1
+    return entry
 
 
 def described(atlas: Atlas) -> pd.DataFrame:
-    """What each head does (`Atlas.describe`), in a comparison in every model; `below`: what stands
-    below its word."""
+    """Return what each head does (`Atlas.describe`), in a comparison in every model.
+
+    The column `below` is what the grid shows below the label."""
     if WORDS in atlas:
         return words_of(atlas[WORDS])
     heads = atlas.describe()
     looks = heads["looks"]
-    return heads.assign(below=looks.where((looks != OTHER) & (looks != heads["does"]), ""))
+    differs = (looks != OTHER) & (looks != heads["does"])
+    return heads.assign(below=looks.where(differs, ""))
 
 
 def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
-    """Every head in words, layer by layer."""
-    heads: list[dict[str, Any]] = [
-        {
+    """Return the label and the description of every head, layer by layer."""
+    heads = []
+    for row in described(atlas).to_dict("records"):
+        head = {
             "name": row["name"],
             "word": SHORT_LABELS.get(row["does"], row["does"]),
             "kind": row["kind"],
-            **({"below": SHORT_LABELS.get(row["below"], row["below"])} if row["below"] else {}),
-            **({"best": 1} if row["best"] else {}),
-            **{name: row[name] for name in CARD_COLUMNS if row[name]},
-            **({"models": row["models"]} if "models" in row else {}),
         }
-        for row in described(atlas).to_dict("records")
-    ]
-    for head, rows in zip(heads, _examples(atlas, len(heads), notes), strict=False):
-        head["examples"] = rows
+        if row["below"]:
+            head["below"] = SHORT_LABELS.get(row["below"], row["below"])
+        if row["best"]:
+            head["best"] = 1
+        for column in CARD_COLUMNS:
+            if row[column]:
+                head[column] = row[column]
+        if "models" in row:
+            head["models"] = row["models"]
+        heads.append(head)
+    for head, examples in zip(heads, _examples(atlas, len(heads), notes), strict=False):
+        head["examples"] = examples
     return {"heads": heads}
 
 
-def _examples(atlas: Atlas, count: int, notes: list[str]) -> list[list[list[Any]]]:
-    """Rows of the corpus on which each head is most itself: `[text, weight]`, the sharpest
-    first."""
-    data = atlas["examples"] if "examples" in atlas else xr.Dataset()
+def _examples(atlas: Atlas, n_heads: int, notes: list[str]) -> list[list[list[Any]]]:
+    """Return the strongest examples of each head, `[text, weight]`, the strongest first."""
+    data = xr.Dataset()
+    if "examples" in atlas:
+        data = atlas["examples"]
     if not {"sharp_text", "sharp_weight"} <= set(data):
         return []
-    texts, weights = (
-        data[name].transpose("layer", "head", "rank").values.reshape(count, -1)
-        for name in ("sharp_text", "sharp_weight")
-    )
-    rows: list[list[list[Any]]] = []
-    for own, sizes in zip(texts, weights, strict=True):
-        known = [
-            (text, weight)
-            for text, weight in zip(own, sizes, strict=True)
-            if text and not np.isnan(weight)
-        ]
-        rows.append([[str(text), short(float(weight), 3)] for text, weight in known])
-    kept = 3
-    while kept and sum(len(row[0]) for own in rows for row in own[:kept]) > EXAMPLE_BYTES:
-        kept -= 1
-    if kept < 3 and any(rows):
+    dims = ("layer", "head", "rank")
+    texts = data["sharp_text"].transpose(*dims).values.reshape(n_heads, -1)
+    weights = data["sharp_weight"].transpose(*dims).values.reshape(n_heads, -1)
+    examples: list[list[list[Any]]] = []
+    for head_texts, head_weights in zip(texts, weights, strict=True):
+        head_examples = []
+        for text, weight in zip(head_texts, head_weights, strict=True):
+            if text and not np.isnan(weight):
+                head_examples.append([str(text), short(float(weight), 3)])
+        examples.append(head_examples)
+
+    def size(count: int) -> int:
+        return sum(len(text) for rows in examples for text, _ in rows[:count])
+
+    count = MOST_EXAMPLES
+    while count and size(count) > EXAMPLE_BYTES:
+        count -= 1
+    if count < MOST_EXAMPLES and any(examples):
         notes.append(
-            f"Of the examples of each head the first {kept} are on the page; tables/examples-rows.csv has all."
+            f"Of the examples of each head the first {count} are on the page; "
+            "tables/examples-rows.csv has all."
         )
-    return [own[:kept] for own in rows] if kept else []
+    if not count:
+        return []
+    return [rows[:count] for rows in examples]
 
 
 def _distances(atlas: Atlas) -> dict[str, Any]:
-    """Where heads lie on the map of their distances, and which are nearest to each."""
-    data = atlas["distance"] if "distance" in atlas else xr.Dataset()
-    count = atlas.layers * atlas.heads
-    if (
-        "js" not in data
-        or data.sizes.get("head_a") != count
-        or not np.isfinite(data["js"].values).all()
-    ):
+    """Return the heads nearest to each head, and the positions of heads on the map."""
+    if "distance" not in atlas:
         return {}
-    js = data["js"].transpose("head_a", "head_b").values.copy()
-    np.fill_diagonal(js, np.inf)
-    order = np.argsort(js, axis=1, kind="stable")[:, : min(NEAREST, count - 1)]
-    found: dict[str, Any] = {
-        "nearest": [
-            [[int(other), short(float(js[head, other]), 4)] for other in row]
-            for head, row in enumerate(order)
-        ]
-    }
-    points = next(
-        (
-            data[name]
-            for name in ("mds_smacof", "mds")
-            if name in data and data.sizes.get("axis", 0) >= 2
-        ),
-        None,
-    )
-    if points is not None:
-        values = points.transpose("head_a", "axis").values[:, :2]
-        found["positions"] = [[short(float(x), 4), short(float(y), 4)] for x, y in values]
-    return found
+    data = atlas["distance"]
+    n_heads = atlas.layers * atlas.heads
+    if "js" not in data or data.sizes.get("head_a") != n_heads:
+        return {}
+    divergence = data["js"].transpose("head_a", "head_b").values.copy()
+    if not np.isfinite(divergence).all():
+        return {}
+    np.fill_diagonal(divergence, np.inf)  # no head is its own neighbour
+    order = np.argsort(divergence, axis=1, kind="stable")[:, : min(NEAREST, n_heads - 1)]
+    nearest = []
+    for head, neighbours in enumerate(order):
+        nearest.append(
+            [[int(near), short(float(divergence[head, near]), 4)] for near in neighbours]
+        )
+    distances: dict[str, Any] = {"nearest": nearest}
+    for name in ("mds_smacof", "mds"):
+        if name in data and data.sizes.get("axis", 0) >= 2:
+            points = data[name].transpose("head_a", "axis").values[:, :2]
+            distances["positions"] = [[short(float(x), 4), short(float(y), 4)] for x, y in points]
+            break
+    return distances
 
 
 def _maps(atlas: Atlas, samples: Sequence[Sample], notes: list[str]) -> dict[str, Any]:
-    """The maps of the example sentences, as roots of weights in uint8: small weights stay apart."""
-    known = [one for one in samples if one.attention.shape[:2] == (atlas.layers, atlas.heads)]
-    count, place = atlas.layers * atlas.heads, 0
+    """Return the attention maps of the example sentences, packed as uint8.
+
+    Square roots of weights are stored, so that small weights stay distinct."""
+    n_heads = atlas.layers * atlas.heads
+    usable = []
+    for sample in samples:
+        if sample.attention.shape[:2] == (atlas.layers, atlas.heads):
+            usable.append(sample)
+    offset = 0
     parts: list[bytes] = []
     sentences: list[dict[str, Any]] = []
-    for sample in known:
-        area = sample.attention.shape[2] * sample.attention.shape[3]
-        room = (MAP_BYTES - place) // max(area, 1)
-        if room < count and sentences:
+    for sample in usable:
+        map_size = sample.attention.shape[2] * sample.attention.shape[3]
+        n_maps = (MAP_BYTES - offset) // max(map_size, 1)
+        if n_maps < n_heads and sentences:
             notes.append(
-                f"The maps of {len(sentences)} of {len(known)} sentences are on the page, to keep it small."
+                f"The maps of {len(sentences)} of {len(usable)} sentences are on the page, to keep "
+                "it small."
             )
             break
-        kept = (
-            np.arange(count)
-            if room >= count
-            else np.unique(np.linspace(0, count - 1, max(room, 1)).round().astype(int))
-        )
-        maps = sample.attention.reshape(count, area)[kept]
-        seen = np.isfinite(maps)
-        codes = np.where(
-            seen, np.round(np.sqrt(np.clip(np.where(seen, maps, 0), 0, 1)) * (HIDDEN - 1)), HIDDEN
-        )
-        parts.append(codes.astype(np.uint8).tobytes())
-        about: dict[str, Any] = {"tokens": sample.tokens, "place": place}
-        for name in ("keys", "words", "special"):
-            if getattr(sample, name) is not None:
-                about[name] = [
-                    int(x) if not isinstance(x, str) else x for x in getattr(sample, name)
-                ]
-        if sample.model is not None:
-            about["model"] = sample.model
-        if len(kept) < count:
-            about["heads"] = kept.tolist()
+        kept_heads = np.arange(n_heads)
+        if n_maps < n_heads:
+            evenly_spread = np.linspace(0, n_heads - 1, max(n_maps, 1))
+            kept_heads = np.unique(evenly_spread.round().astype(int))
             notes.append(
-                f"The maps of {len(kept)} of {count} heads are on the page, evenly spread, to keep it small."
+                f"The maps of {len(kept_heads)} of {n_heads} heads are on the page, evenly spread, "
+                "to keep it small."
             )
-        sentences.append(about)
-        place += len(parts[-1])
-    return {"sentences": sentences, "maps": packed(b"".join(parts))} if sentences else {}
+        maps = sample.attention.reshape(n_heads, map_size)[kept_heads]
+        parts.append(_map_codes(maps))
+        sentence = _sentence(sample, offset)
+        if len(kept_heads) < n_heads:
+            sentence["heads"] = kept_heads.tolist()
+        sentences.append(sentence)
+        offset += len(parts[-1])
+    if not sentences:
+        return {}
+    return {"sentences": sentences, "maps": packed(b"".join(parts))}
 
 
-def places(atlas: Atlas) -> dict[str, Any]:
-    """The key/value groups of heads with their sizes, and what layers may see where some see less
-    than all."""
-    found = {
-        name: data[name].values
-        for data in atlas.values()
-        for name in ("kv_group", "layer_kind")
-        if name in data
-    }
-    told: dict[str, Any] = {}
-    if "kv_group" in found:
-        told["kv_groups"] = [
-            [f"kv {group}", len(list(own))] for group, own in groupby(found["kv_group"])
-        ]
-    if "layer_kind" in found:
-        told["layer_kinds"] = [str(kind) for kind in found["layer_kind"]]
-    return told
+def _map_codes(maps: np.ndarray) -> bytes:
+    """Return attention weights as bytes, NaN (keys that a query may not see) as `HIDDEN`."""
+    visible = np.isfinite(maps)
+    weights = np.clip(np.where(visible, maps, 0), 0, 1)
+    codes = np.where(visible, np.round(np.sqrt(weights) * (HIDDEN - 1)), HIDDEN)
+    return codes.astype(np.uint8).tobytes()
+
+
+def _sentence(sample: Sample, offset: int) -> dict[str, Any]:
+    """Return the tokens of a sample and where its maps begin; what is not known is left out."""
+    sentence: dict[str, Any] = {"tokens": sample.tokens, "place": offset}
+    if sample.keys is not None:
+        sentence["keys"] = sample.keys
+    if sample.words is not None:
+        sentence["words"] = [int(word) for word in sample.words]
+    if sample.special is not None:
+        sentence["special"] = [int(is_special) for is_special in sample.special]
+    if sample.model is not None:
+        sentence["model"] = sample.model
+    return sentence
+
+
+def model_structure(atlas: Atlas) -> dict[str, Any]:
+    """Return the key/value groups of heads with their sizes, and what each layer may attend to.
+
+    Only where heads share keys, and where some layers attend to less than all."""
+    coordinates = {}
+    for dataset in atlas.values():
+        for name in ("kv_group", "layer_kind"):
+            if name in dataset:
+                coordinates[name] = dataset[name].values
+    structure: dict[str, Any] = {}
+    if "kv_group" in coordinates:
+        groups = groupby(coordinates["kv_group"])
+        structure["kv_groups"] = [[f"kv {group}", len(list(heads))] for group, heads in groups]
+    if "layer_kind" in coordinates:
+        structure["layer_kinds"] = [str(kind) for kind in coordinates["layer_kind"]]
+    return structure

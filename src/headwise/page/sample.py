@@ -1,5 +1,4 @@
-"""Inputs with all their maps: kept beside the atlas, drawn whole, and shown by the page for each
-head."""
+"""Samples: inputs with all their attention maps, stored beside the atlas and shown by the page."""
 
 from __future__ import annotations
 
@@ -31,60 +30,81 @@ if TYPE_CHECKING:
     from headwise.text import Example
     from headwise.text.encode import Batch, Encoded
 
-ABOUT = ("tokens", "keys", "words", "special", "model")
+SAMPLE_FACTS = ("tokens", "keys", "words", "special", "model")
 SHOWN = ("attention", "previous_layer", "input", *MIXING_METHODS)
-SAMPLE = (
-    "sample.safetensors"  # beside the atlas: the page can then be drawn again without the model
-)
-LOOKED_AT = 50  # examples among which samples are chosen
+# Beside the atlas, so that the page can be drawn again without the model.
+SAMPLE = "sample.safetensors"
+CANDIDATES = 50  # examples among which samples are chosen
 SENTENCES = 4  # samples of an atlas
-SPACES = (" ", "▁", "Ġ")  # what tokenizers write before a piece that begins a word
+SPACES = (" ", "▁", "Ġ")  # what tokenizers write before a subword that begins a word
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """The maps of one input: `attention[layer, head, query, key]`, NaN where a row may not look;
-    `keys` are the tokens looked at where those are others (the source, in cross-attention). `words`
-    numbers the word of each token (-1 for none), `special` says which tokens are no text; both None
-    where that is not known."""
+    """The attention maps of one input.
+
+    Parameters
+    ----------
+    tokens : list of str
+        The tokens of the queries.
+    attention : ndarray
+        `[layer, head, query, key]`, NaN where a query may not attend.
+    keys : list of str, optional
+        The tokens of the keys, where they are others (the source, in cross-attention).
+    words : list of int, optional
+        The number of the word of each token, -1 for none; None where words are not known.
+    special : list of bool, optional
+        Which tokens are not text; None where that is not known.
+    model : str, optional
+        The model, where several are compared.
+    """
 
     tokens: list[str]
     attention: np.ndarray
     keys: list[str] | None = None
     words: list[int] | None = None
     special: list[bool] | None = None
-    model: str | None = None  # whose maps these are, where several models are compared
+    model: str | None = None
 
     def head(self, layer: int, head: int) -> np.ndarray:
+        """Return the map of one head."""
         layers, heads = self.attention.shape[:2]
         if not (0 <= layer < layers and 0 <= head < heads):
             raise ParameterError(
-                f"There is no head L{layer}H{head}: this model has {layers} layers of {heads} heads, counted from 0."
+                f"There is no head L{layer}H{head}: this model has {layers} layers of {heads} "
+                "heads, counted from 0."
             )
         return np.asarray(self.attention[layer, head])
 
 
 def sample_bytes(samples: Sequence[Sample], atlas: Atlas) -> bytes:
-    """Samples as a file that knows which atlas it belongs to, by that atlas's digest."""
-    told = [{name: getattr(sample, name) for name in ABOUT} for sample in samples]
-    # One entry: the order of several would be random.
-    about = json.dumps({"atlas": atlas.digest, "samples": told})
-    arrays = {_array(i): np.ascontiguousarray(sample.attention) for i, sample in enumerate(samples)}
+    """Return samples as a file that names its atlas by the atlas's digest."""
+    facts = []
+    arrays = {}
+    for number, sample in enumerate(samples):
+        facts.append({name: getattr(sample, name) for name in SAMPLE_FACTS})
+        arrays[_array_name(number)] = np.ascontiguousarray(sample.attention)
+    # One metadata entry: safetensors writes several in random order.
+    about = json.dumps({"atlas": atlas.digest, "samples": facts})
     return save(arrays, metadata={"about": about})
 
 
 def read_samples(folder: Path, atlas: Atlas) -> list[Sample]:
-    """The samples that lie beside this atlas; none where there are none or they belong to
-    another."""
+    """Return the samples beside this atlas; none where they are missing, damaged, or another's."""
     try:
         content = (folder / SAMPLE).read_bytes()
-        length = int.from_bytes(content[:8], "little")
-        about = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["about"])
+        header_length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + header_length])
+        about = json.loads(header["__metadata__"]["about"])
         if about["atlas"] != atlas.digest:
             return []
         arrays = load(content)
-        told = about.get("samples", [about])  # files of one sample had it at the top
-        return [_read(one, arrays[_array(i)]) for i, one in enumerate(told)]
+        # Older files have one sample, at the top level.
+        facts = about.get("samples", [about])
+        samples = []
+        for number, sample_facts in enumerate(facts):
+            samples.append(_parse_sample(sample_facts, arrays[_array_name(number)]))
+        return samples
     except (
         OSError,
         ValueError,
@@ -97,33 +117,32 @@ def read_samples(folder: Path, atlas: Atlas) -> list[Sample]:
         return []
 
 
-def _array(number: int) -> str:
+def _array_name(number: int) -> str:
     return f"attention_{number}" if number else "attention"
 
 
-def _read(about: dict[str, Any], attention: np.ndarray) -> Sample:
-    """A sample of a file; refuses one whose parts do not fit."""
-    tokens, keys = (
-        None if given is None else [str(t) for t in given]
-        for given in (about["tokens"], about["keys"])
-    )
-    words, special = about.get("words"), about.get("special")
-    given = [list(tokens or ()), *(own for own in (words, special) if own is not None)]
-    if tokens is None or attention.shape[2:] != (
-        len(tokens),
-        len(tokens if keys is None else keys),
-    ):
+def _parse_sample(facts: dict[str, Any], attention: np.ndarray) -> Sample:
+    """Return a sample of a file; raise ValueError where its parts do not fit together."""
+    tokens = [str(token) for token in facts["tokens"]]
+    keys = None
+    if facts["keys"] is not None:
+        keys = [str(token) for token in facts["keys"]]
+    n_keys = len(tokens if keys is None else keys)
+    if attention.shape[2:] != (len(tokens), n_keys):
         raise ValueError("tokens and maps of a sample do not fit")
-    if len({len(own) for own in given}) > 1:
-        raise ValueError("a sample names the words of other tokens")
-    return Sample(
-        tokens,
-        attention,
-        keys,
-        None if words is None else [int(word) for word in words],
-        None if special is None else [bool(one) for one in special],
-        None if about.get("model") is None else str(about["model"]),
-    )
+    words = None
+    if facts.get("words") is not None:
+        words = [int(word) for word in facts["words"]]
+    special = None
+    if facts.get("special") is not None:
+        special = [bool(is_special) for is_special in facts["special"]]
+    for per_token in (words, special):
+        if per_token is not None and len(per_token) != len(tokens):
+            raise ValueError("a sample names the words of other tokens")
+    model = None
+    if facts.get("model") is not None:
+        model = str(facts["model"])
+    return Sample(tokens, attention, keys, words, special, model)
 
 
 def sample_of(
@@ -132,40 +151,41 @@ def sample_of(
     what: str = "attention",
     heads: Sequence[tuple[int, int]] | None = None,
 ) -> Sample:
-    """Run one input and keep its maps.
+    """Run one input and return its maps.
 
     Parameters
     ----------
     model : HeadModel
-        What runs.
+        The model.
     example : Example or str
         The input.
     what : {"attention", "previous_layer", "input", "rollout", "norm", "flow", "value_zeroing", "chefer"}
         Attention (default), what tokens of the previous layer, or of the input, contribute to each
-        head's output (hidden token attribution, exact), or another reading of mixing
+        head's output (hidden token attribution, exact), or another measure of context mixing
         (`docs/attribution.md`).
     heads : sequence of tuple, optional
-        Only these are needed: some readings take long for all.
+        Only these are needed: some measures take long for all.
     """
     one_of("what", what, SHOWN)
     batch = model.batch(example)
     attention, visible = _weights(model, batch)
-    deep = what == "input"
+    # Through several layers a token can reach whatever any layer may attend to.
+    through_layers = what == "input"
     if what == "attention":
         maps = attention
     elif what in MIXING_METHODS:
-        found = mixing(model, batch, what, heads=heads)
-        assert found.heads is not None  # some are always asked for
-        maps, deep = found.heads, MIXING_METHODS[what].deep
+        mixed = mixing(model, batch, what, heads=heads)
+        assert mixed.heads is not None  # some are always requested
+        maps = mixed.heads
+        through_layers = MIXING_METHODS[what].deep
     else:
         maps = contributions(model, batch, what, "exact").heads
-    seen = visible.any(0, keepdim=True) if deep else visible
-    return _with_tokens(model, batch, maps[0].where(seen, float("nan")))
+    reachable = visible.any(0, keepdim=True) if through_layers else visible
+    return _with_tokens(model, batch, maps[0].where(reachable, float("nan")))
 
 
 def layer_sample(model: HeadModel, example: Example | str, what: str) -> Sample:
-    """Run one input and keep what leaves its layers, by a reading: `attention[layer, 0, receiving,
-    source]`.
+    """Run one input and return the maps of whole layers, `attention[layer, 0, query, key]`.
 
     Parameters
     ----------
@@ -175,24 +195,26 @@ def layer_sample(model: HeadModel, example: Example | str, what: str) -> Sample:
         `attention`: the mean of a layer's heads; `input`: hidden token attribution of the hidden
         states.
     """
-    one_of("what", what, tuple(one for one in SHOWN if one != "previous_layer"))
+    one_of("what", what, tuple(name for name in SHOWN if name != "previous_layer"))
     batch = model.batch(example)
     attention, visible = _weights(model, batch)
     note = ""
     if what == "attention":
         maps: Tensor | None = attention.mean(2)
     elif what in MIXING_METHODS:
-        found = mixing(model, batch, what, heads=())
-        maps, note = found.layers, found.note
+        mixed = mixing(model, batch, what, heads=())
+        maps = mixed.layers
+        note = mixed.note
     else:
         maps = contributions(model, batch, what, "exact", layer_output=True).layers
     if maps is None:
         raise ModelError(f"{what} has no maps of layers here ({note}); name heads.")
-    return _with_tokens(model, batch, maps[0].where(visible.any(0)[0], float("nan"))[:, None])
+    reachable = visible.any(0)[0]
+    return _with_tokens(model, batch, maps[0].where(reachable, float("nan"))[:, None])
 
 
 def _weights(model: HeadModel, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The weights of one input, and which keys each row may see, without the dim of inputs."""
+    """Return the weights of one input, and which keys each query may attend to."""
     trace = model.trace(batch, {"attention"})
     assert trace.attention is not None
     assert trace.visible is not None
@@ -200,37 +222,44 @@ def _weights(model: HeadModel, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _with_tokens(model: HeadModel, batch: Batch, maps: Tensor) -> Sample:
-    tokens, keys = (
-        [model.encoder.piece_text(int(i)) or "·" for i in b.ids[0]] for b in (batch, batch.keys)
-    )
+    """Return maps as a sample, with the tokens of the batch's one input."""
     row = batch.rows[0]
+    keys = None
+    if batch.keys is not batch:
+        keys = _token_texts(model, batch.keys)
     return Sample(
-        tokens,
-        maps.cpu().numpy(),
-        None if batch.keys is batch else keys,
-        _words(row),
-        row.special.tolist(),
+        _token_texts(model, batch), maps.cpu().numpy(), keys, _words(row), row.special.tolist()
     )
+
+
+def _token_texts(model: HeadModel, batch: Batch) -> list[str]:
+    # A token without text (a space that the tokenizer strips) still needs a mark to point at.
+    return [model.encoder.piece_text(int(token_id)) or "·" for token_id in batch.ids[0]]
 
 
 def _words(row: Encoded) -> list[int] | None:
-    """The word of each token: the example's own, else by the marks that the tokenizer sets before
-    pieces of words."""
+    """Return the number of the word of each token.
+
+    The example's own words, else by the marks that the tokenizer sets on subwords; None where it
+    sets none."""
     if row.aligned and (row.word >= 0).any():
         return [int(word) for word in row.word]
     tokens = row.tokens
     if any(token.startswith(SPACES) for token in tokens):
-        begins = [token.startswith(SPACES) for token in tokens]
+        begins_word = [token.startswith(SPACES) for token in tokens]
     elif any(token.startswith("##") for token in tokens):
-        begins = [not token.startswith("##") for token in tokens]
+        begins_word = [not token.startswith("##") for token in tokens]
     else:
         return None
-    found, word, after_special = [], -1, True
-    for begin, special in zip(begins, row.special.tolist(), strict=True):
-        word += bool(not special and (begin or after_special))
-        found.append(-1 if special else word)
+    words = []
+    word = -1
+    after_special = True
+    for begins, special in zip(begins_word, row.special.tolist(), strict=True):
+        if not special and (begins or after_special):
+            word += 1
+        words.append(-1 if special else word)
         after_special = special
-    return found
+    return words
 
 
 def choose_samples(
@@ -240,16 +269,16 @@ def choose_samples(
     shortest: int = 10,
     longest: int = 26,
 ) -> list[Sample]:
-    """The maps of readable inputs of the corpus.
+    """Return the maps of some inputs of the corpus that are short enough to read.
 
     Parameters
     ----------
     model : HeadModel
-        What runs.
+        The model.
     corpus : iterable of Example
-        Its first `LOOKED_AT` examples are looked at.
+        Its first `CANDIDATES` examples are considered.
     count : int, default 4
-        How many at most.
+        The most samples.
     shortest, longest : int, default 10 and 26
         Tokens of an input; shorter ones are taken where there are no others.
 
@@ -259,58 +288,63 @@ def choose_samples(
         The longest first, then others evenly spread over the lengths there are; none where all are
         too long.
     """
-    candidates = [
-        (len(row), -i, example)
-        for i, example in enumerate(islice(corpus, LOOKED_AT))
-        if (row := model.encoder.encode(example, i)) is not None
-    ]
-    fitting = [c for c in candidates if shortest <= c[0] <= longest] or [
-        c for c in candidates if c[0] <= longest
-    ]
-    fitting.sort(key=lambda c: c[:2], reverse=True)
-    places = np.unique(
-        np.linspace(0, len(fitting) - 1, min(count, len(fitting))).round().astype(int)
-    )
-    return [sample_of(model, fitting[place][2]) for place in places]
+    by_length = []
+    for number, example in enumerate(islice(corpus, CANDIDATES)):
+        row = model.encoder.encode(example, number)
+        if row is not None and len(row) <= longest:
+            by_length.append((len(row), -number, example))
+    long_enough = [candidate for candidate in by_length if candidate[0] >= shortest]
+    candidates = long_enough or by_length
+    # The longest first, of equal ones the earlier.
+    candidates.sort(key=lambda candidate: candidate[:2], reverse=True)
+    evenly_spread = np.linspace(0, len(candidates) - 1, min(count, len(candidates)))
+    chosen = np.unique(evenly_spread.round().astype(int))
+    return [sample_of(model, candidates[number][2]) for number in chosen]
 
 
 def said_of(what: str) -> str:
-    """What a figure says of the maps that `sample_of` gives."""
-    return "attention weight" if what == "attention" else f"share by {LOOKS[what][0]}"
+    """Return what a figure says of the maps that `sample_of` returns."""
+    if what == "attention":
+        return "attention weight"
+    return f"share by {LOOKS[what][0]}"
 
 
 def draw_all_maps(sample: Sample, what: str = "attention") -> Figure:
-    """Every map of the input (Kovaleva et al. 2019, App. A); of a large model some, evenly spread,
-    as the figure says."""
+    """Draw every map of the input (Kovaleva et al. 2019, App. A).
+
+    Of a large model some are drawn, evenly spread, and the figure says so."""
     return all_maps(sample.attention, sample.tokens, sample.keys, said_of(what))
 
 
 def draw_heads(sample: Sample, heads: Sequence[tuple[int, int]], **options: object) -> Figure:
-    """Chosen heads side by side as lines between words (Clark et al. 2019, Fig 1)."""
-    maps = {head_name(*h): sample.head(*h) for h in heads}
+    """Draw some heads side by side as lines between words (Clark et al. 2019, Fig 1)."""
+    maps = {head_name(layer, head): sample.head(layer, head) for layer, head in heads}
     return draw_head(maps, sample.tokens, keys=sample.keys, **options)  # type: ignore[arg-type]
 
 
 def draw_layers(sample: Sample, layers: Sequence[int], **options: object) -> Figure:
-    """Chosen layers of a `layer_sample` side by side, as `draw_heads` draws heads."""
+    """Draw some layers of a `layer_sample` side by side, as `draw_heads` draws heads."""
     maps = {f"L{layer}": sample.head(layer, 0) for layer in layers}
     return draw_head(maps, sample.tokens, keys=sample.keys, **options)  # type: ignore[arg-type]
 
 
 def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:
-    """Heads to draw: those with most attention on the previous, next and closing token (of a
-    decoder, on the first), and the broadest; fewer where these coincide."""
+    """Return heads worth drawing: the most extreme ones.
+
+    Those with most attention on the previous, next and closing token (of a decoder, on the first),
+    and the broadest; fewer where these coincide."""
     if "surface" not in atlas:
-        return [(0, h) for h in range(min(count, atlas.heads))]
+        return [(0, head) for head in range(min(count, atlas.heads))]
     surface = atlas["surface"]
-    named = attention_shares(surface)
+    shares = attention_shares(surface)
     order = ("previous token", "next token", "to sep", SINK, "to cls", "same token")
-    wanted = [named[name] for name in order if name in named]
-    wanted.insert(3, surface["entropy"])
-    found: dict[tuple[int, int], None] = {}
-    for array in wanted:
-        values = array.transpose("layer", "head").values
+    measures = [shares[name] for name in order if name in shares]
+    measures.insert(3, surface["entropy"])
+    # A dict, not a set: in the order of the measures, each head once.
+    heads: dict[tuple[int, int], None] = {}
+    for measure in measures:
+        values = measure.transpose("layer", "head").values
         if np.isfinite(values).any():
             layer, head = np.unravel_index(int(np.nanargmax(values)), values.shape)
-            found[int(layer), int(head)] = None
-    return list(found)[:count]
+            heads[int(layer), int(head)] = None
+    return list(heads)[:count]

@@ -17,7 +17,7 @@ from headwise.atlas import Atlas, measures
 from headwise.atlas.describe import LABEL_GROUPS, SHORT_LABELS
 from headwise.core.failures import Failure
 from headwise.core.spreadsheet import csv_text
-from headwise.page.data import described, places
+from headwise.page.data import described, model_structure
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
@@ -159,7 +159,7 @@ def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
         for row in heads.to_dict("records")
     ]
     drawing = Drawing()
-    found = places(atlas)
+    found = model_structure(atlas)
     groups = [(name, size) for name, size in found.get("kv_groups", ())]
     layers = dict(enumerate(found.get("layer_kinds", ())))
     table = drawing.table(heads.drop(columns="below"), "heads")

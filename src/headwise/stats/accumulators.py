@@ -1,5 +1,4 @@
-"""States that merge (associative and commutative up to rounding): moments, ratios, sums, saved as
-named arrays."""
+"""States that merge, in any order up to rounding: moments, ratios, sums, saved as named arrays."""
 
 from __future__ import annotations
 
@@ -32,12 +31,14 @@ class Parts(Accumulator):
     @property
     def parts(self) -> dict[str, Tensor]:
         """The tensors, on the CPU."""
-        self._parts = {name: part.cpu() for name, part in self._parts.items()}
+        for name, part in self._parts.items():
+            self._parts[name] = part.cpu()
         return self._parts
 
     def _add(self, name: str, values: Tensor, where: tuple[int | slice, ...]) -> None:
-        own = self._parts[name] = self._parts[name].to(values.device)
-        own[where] += values
+        part = self._parts[name].to(values.device)
+        part[where] += values
+        self._parts[name] = part
 
     def _unit_sums(self) -> dict[str, UnitSums]:
         """Empty sums for each document, by the names they are saved under."""
@@ -56,18 +57,20 @@ class Parts(Accumulator):
                 self._units[name] = theirs
 
     def arrays(self) -> dict[str, np.ndarray]:
-        own = {name: part.numpy() for name, part in self.parts.items()}
+        arrays = {name: part.numpy() for name, part in self.parts.items()}
         for name, sums in self._units.items():
-            own |= {f"{name}.{part}": array for part, array in sums.arrays().items()}
-        return own
+            for part_name, array in sums.arrays().items():
+                arrays[f"{name}.{part_name}"] = array
+        return arrays
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._parts = {name: torch.from_numpy(np.array(arrays[name])) for name in self._parts}
-        self._units = {
-            name: sums for name, sums in self._unit_sums().items() if f"{name}.units" in arrays
-        }
-        for name, sums in self._units.items():
-            sums.load({part: arrays[f"{name}.{part}"] for part in sums.arrays()})
+        for name in self._parts:
+            self._parts[name] = torch.from_numpy(np.array(arrays[name]))
+        self._units = {}
+        for name, sums in self._unit_sums().items():
+            if f"{name}.units" in arrays:
+                sums.load({part: arrays[f"{name}.{part}"] for part in sums.arrays()})
+                self._units[name] = sums
 
 
 class Moments(Parts):
@@ -141,22 +144,23 @@ class Moments(Parts):
     def _combine(
         self, where: tuple[int | slice, ...], count: Tensor, mean: Tensor, squares: Tensor
     ) -> None:
-        self._parts = {name: own.to(count.device) for name, own in self._parts.items()}
-        own_count, own_mean, own_squares = (own[where] for own in self._parts.values())
+        for name, part in self._parts.items():
+            self._parts[name] = part.to(count.device)
+        own_count = self._parts["count"][where]
+        own_mean = self._parts["mean"][where]
+        own_squares = self._parts["squares"][where]
         total = own_count + count
         safe = total.clamp(min=1)
         delta = torch.where(own_count > 0, mean - own_mean, mean)
         delta = torch.where(count > 0, delta, 0.0)
-        new_mean = torch.where(
-            own_count > 0, own_mean + delta * (count / safe), torch.where(count > 0, mean, 0.0)
-        )
-        new_squares = (
-            own_squares
-            + squares
-            + torch.where((own_count > 0) & (count > 0), delta**2 * own_count * count / safe, 0.0)
-        )
-        for own, new in zip(self._parts.values(), (total, new_mean, new_squares), strict=True):
-            own[where] = new
+        first_mean = torch.where(count > 0, mean, 0.0)
+        new_mean = torch.where(own_count > 0, own_mean + delta * (count / safe), first_mean)
+        both_present = (own_count > 0) & (count > 0)
+        between = torch.where(both_present, delta**2 * own_count * count / safe, 0.0)
+        new_squares = own_squares + squares + between
+        self._parts["count"][where] = total
+        self._parts["mean"][where] = new_mean
+        self._parts["squares"][where] = new_squares
 
     def over_units(self) -> Ratio | None:
         """The mean with its variance over documents; None where some example belongs to none."""
@@ -235,7 +239,8 @@ class Ratios(Parts):
 
         Examples of weight zero are left out.
         """
-        y, w = (x.detach().to(torch.float64) for x in (numerator, denominator))
+        y = numerator.detach().to(torch.float64)
+        w = denominator.detach().to(torch.float64)
         y = torch.where(w > 0, y, 0.0)
         added = {"y": y, "yy": y * y, "yw": y * w, "w": w, "ww": w * w, "count": (w > 0).double()}
         for name, value in added.items():
@@ -250,21 +255,25 @@ class Ratios(Parts):
         """The ratio with its variance over documents; None where some example belongs to none."""
         if not self._units:
             return None
-        y, w = (self._units[name].totals for name in ("unit_y", "unit_w"))
-        return (
-            unit_ratio(y, w) if np.allclose(w.sum(0), self.parts["w"].numpy(), rtol=1e-4) else None
-        )
+        y = self._units["unit_y"].totals
+        w = self._units["unit_w"].totals
+        # Other weights in all: some example came without a document.
+        if not np.allclose(w.sum(0), self.parts["w"].numpy(), rtol=1e-4):
+            return None
+        return unit_ratio(y, w)
 
     def summary(self) -> dict[str, np.ndarray]:
         """`mean` (the ratio), `n`, `units` (documents, or examples), `low`, `high`."""
-        p = {name: part.numpy() for name, part in self.parts.items()}
+        sums = {name: part.numpy() for name, part in self.parts.items()}
+        n_examples = sums["count"]
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = p["y"] / p["w"]
-            residual = np.maximum(p["yy"] - 2 * ratio * p["yw"] + ratio**2 * p["ww"], 0)
+            ratio = sums["y"] / sums["w"]
+            residual = sums["yy"] - 2 * ratio * sums["yw"] + ratio**2 * sums["ww"]
+            residual = np.maximum(residual, 0)
             # mean_interval divides by the count once more, hence the factor that makes this the
             # variance of one "effective" example.
-            variance = residual / (p["count"] - 1) / (p["w"] / p["count"]) ** 2
-        count = np.broadcast_to(p["count"], ratio.shape)
+            variance = residual / (n_examples - 1) / (sums["w"] / n_examples) ** 2
+        count = np.broadcast_to(n_examples, ratio.shape)
         clustered = self.over_units()
         if clustered is not None:
             return _summary(ratio, count, clustered.units, *clustered.interval())
@@ -341,21 +350,20 @@ class State(dict[str, "Moments | Ratios | Sums | Records | UnitSums"]):
             accumulator.merge(other[name])  # type: ignore[arg-type]
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {
-            f"{name}/{part}": array
-            for name, accumulator in self.items()
-            for part, array in accumulator.arrays().items()
-        }
+        arrays = {}
+        for name, accumulator in self.items():
+            for part, array in accumulator.arrays().items():
+                arrays[f"{name}/{part}"] = array
+        return arrays
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         for name, accumulator in self.items():
-            accumulator.load(
-                {
-                    key.split("/", 1)[1]: array
-                    for key, array in arrays.items()
-                    if key.split("/", 1)[0] == name
-                }
-            )
+            accumulator_arrays = {}
+            for key, array in arrays.items():
+                owner, _, part = key.partition("/")
+                if owner == name:
+                    accumulator_arrays[part] = array
+            accumulator.load(accumulator_arrays)
 
     def moments(self, name: str) -> Moments:
         return cast(Moments, self[name])

@@ -1,5 +1,5 @@
-"""The one bootstrap: resamples as counts, percentile intervals, metrics of resamples, a test of
-many skewed means."""
+"""The bootstrap: resamples as counts, percentile intervals, metrics of resamples, a test of many
+skewed means."""
 
 from __future__ import annotations
 
@@ -84,12 +84,19 @@ def resampled_metric(
         )
         return np.where(total > 0, 2 * hits / np.maximum(total, 1e-300), 0.0)
     if metric == "spearman":
-        truth, values = scipy_stats.rankdata(truth), scipy_stats.rankdata(values, axis=1)
-    x, y = np.asarray(truth, dtype=float), np.asarray(values, dtype=float)
-    x, y = x - x.mean(), y - y.mean(1, keepdims=True)
-    mean_x, mean_y = (draws @ x)[:, None] / n, draws @ y.T / n
+        truth = scipy_stats.rankdata(truth)
+        values = scipy_stats.rankdata(values, axis=1)
+    x = np.asarray(truth, dtype=float)
+    y = np.asarray(values, dtype=float)
+    # Centred first: sums of squares far from zero would lose the variance to rounding.
+    x = x - x.mean()
+    y = y - y.mean(1, keepdims=True)
+    mean_x = (draws @ x)[:, None] / n
+    mean_y = draws @ y.T / n
     covariance = draws @ (x * y).T / n - mean_x * mean_y
-    variance = ((draws @ x**2)[:, None] / n - mean_x**2) * (draws @ (y**2).T / n - mean_y**2)
+    variance_x = (draws @ x**2)[:, None] / n - mean_x**2
+    variance_y = draws @ (y**2).T / n - mean_y**2
+    variance = variance_x * variance_y
     return np.where(variance > 1e-20, covariance / np.sqrt(np.maximum(variance, 1e-300)), 0.0)
 
 
@@ -129,18 +136,21 @@ def bootstrap_family_test(
     number = ~np.isnan(flat)
     if units is not None and len(np.unique(units)) < len(flat):
         place = np.unique(units, return_inverse=True)[1]
-        flat, number = (_by_unit(part, place) for part in (np.where(number, flat, 0.0), number))
+        flat = _by_unit(np.where(number, flat, 0.0), place)
+        number = _by_unit(number, place)
     if len(flat) < 2:
         return FamilyTest(np.full(shape, np.nan), np.full(shape, np.nan))
     count = (number > 0).sum(0)
     enough = count >= min(FEW, int(count.max(initial=0)))
-    p, observed = np.full(flat.shape[1], np.nan), np.full(flat.shape[1], np.nan)
+    p = np.full(flat.shape[1], np.nan)
+    observed = np.full(flat.shape[1], np.nan)
     largest = np.full(repeats, -np.inf)
     draws = resamples(len(flat), repeats, seed).astype(np.float32)
     for start in range(0, flat.shape[1], COLUMNS):
         here = slice(start, start + COLUMNS)
-        own = flat[:, here].astype(np.float64), number[:, here].astype(np.float64)
-        p[here], observed[here], resampled = _studentized(*own, threshold, draws)
+        totals = flat[:, here].astype(np.float64)
+        counts = number[:, here].astype(np.float64)
+        p[here], observed[here], resampled = _studentized(totals, counts, threshold, draws)
         taking_part = enough[here] & np.isfinite(observed[here])
         largest = np.maximum(largest, resampled[:, taking_part].max(1, initial=-np.inf))
     reached = repeats - np.searchsorted(np.sort(largest), observed, side="left")

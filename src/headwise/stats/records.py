@@ -11,11 +11,11 @@ from torch import Tensor
 
 from headwise.stats.units import Accumulator
 
-WAITING = 2**24  # numbers that may lie on a GPU until they are read
+MAX_WAITING = 2**24  # numbers that may lie on a GPU until they are read
 
 
 def _lot(index: int) -> int:
-    """A number drawn for an example by its place alone (the mixing steps of splitmix64)."""
+    """Return a random number for an example by its index alone (the mixing of splitmix64)."""
     value = (index + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
@@ -42,47 +42,48 @@ class Records(Accumulator):
         self.at_most = at_most
         self._rows: dict[int, Tensor] = {}
         self._units: dict[int, int] = {}  # of examples that belong to a document
-        self._drawn: list[
-            tuple[int, int]
-        ] = []  # a heap of (minus its lot, example): of those kept, the largest lot
-        self._barred: int | None = None  # the smallest lot that was left out
-        self._waiting: list[
-            tuple[list[int], Tensor, tuple[int | slice, ...], list[int]]
-        ] = []  # on a GPU
+        # A heap of (minus the lot, example): its top is the sampled example with the largest lot.
+        self._sampled: list[tuple[int, int]] = []
+        self._smallest_rejected: int | None = None  # lot
+        # Values on a GPU that were not fetched yet: (indices, values, where, units).
+        self._waiting: list[tuple[list[int], Tensor, tuple[int | slice, ...], list[int]]] = []
 
     def _keeps(self, index: int) -> bool:
-        """Whether an example is in the sample; one that is new puts out the one with the largest
+        """Return whether an example is in the sample; a new one replaces the one with the largest
         lot."""
         if self.at_most is None or index in self._rows:
             return True
         lot = _lot(index)
-        if self._barred is not None and lot >= self._barred:
+        if self._smallest_rejected is not None and lot >= self._smallest_rejected:
             return False
-        heapq.heappush(self._drawn, (-lot, index))
-        if len(self._drawn) > self.at_most:
-            worst, out = heapq.heappop(self._drawn)
-            self._barred = -worst
-            self._rows.pop(out, None)
-            self._units.pop(out, None)
-            return out != index
+        heapq.heappush(self._sampled, (-lot, index))
+        if len(self._sampled) > self.at_most:
+            minus_lot, rejected = heapq.heappop(self._sampled)
+            self._smallest_rejected = -minus_lot
+            self._rows.pop(rejected, None)
+            self._units.pop(rejected, None)
+            return rejected != index
         return True
 
     def add(
         self, indices: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()
     ) -> None:
-        """Set the rows of these examples; what a GPU gives stays there until it is read, or there
-        is much of it."""
+        """Set the rows of these examples; values on a GPU stay there until they are read, or there
+        are many."""
         units = list(self._units_of(values) or ())
         values = values.detach().to(self.dtype)
         if not values.is_cuda:
             self._set(indices, values, where, units)
             return
         self._waiting.append((list(indices), values, where, units))
-        if sum(held.numel() for _, held, _, _ in self._waiting) > WAITING:
+        n_waiting = sum(waiting_values.numel() for _, waiting_values, _, _ in self._waiting)
+        if n_waiting > MAX_WAITING:
             self._fetch()
 
     def _fetch(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        """Copy what waits on a GPU."""
+        waiting = self._waiting
+        self._waiting = []
         for indices, values, where, units in waiting:
             self._set(indices, values.cpu(), where, units)
 
@@ -91,7 +92,7 @@ class Records(Accumulator):
         indices: Sequence[int],
         values: Tensor,
         where: tuple[int | slice, ...],
-        of_units: Sequence[int],
+        units: Sequence[int],
     ) -> None:
         for index, value in zip(indices, values, strict=True):
             if not self._keeps(index):
@@ -100,8 +101,10 @@ class Records(Accumulator):
             if row is None:
                 row = self._rows[index] = torch.full(self.shape, torch.nan, dtype=self.dtype)
             row[where] = value
-        units = zip(indices, of_units, strict=False)
-        self._units.update((index, unit) for index, unit in units if index in self._rows)
+        # `units` is empty where examples belong to no document.
+        for index, unit in zip(indices, units, strict=False):
+            if index in self._rows:
+                self._units[index] = unit
 
     def merge(self, other: Records) -> None:
         self._fetch()
@@ -119,9 +122,14 @@ class Records(Accumulator):
         return {"index": self.index, "values": self.values, "units": self.units}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._rows, self._units, self._drawn, self._barred, self._waiting = {}, {}, [], None, []
-        columns = (arrays["index"].tolist(), arrays["units"].tolist(), arrays["values"])
-        for index, unit, row in zip(*columns, strict=True):
+        self._rows = {}
+        self._units = {}
+        self._sampled = []
+        self._smallest_rejected = None
+        self._waiting = []
+        indices = arrays["index"].tolist()
+        units = arrays["units"].tolist()
+        for index, unit, row in zip(indices, units, arrays["values"], strict=True):
             if self._keeps(index):
                 self._rows[index] = torch.from_numpy(np.array(row))
                 if unit != index:
@@ -137,9 +145,10 @@ class Records(Accumulator):
     def units(self) -> np.ndarray:
         """The unit of each row: its document, or the example itself where some row has none."""
         self._fetch()
-        index = sorted(self._rows)
-        known = len(self._units) == len(index)
-        return np.array([self._units[i] if known else i for i in index], dtype=np.int64)
+        indices = sorted(self._rows)
+        if len(self._units) != len(indices):
+            return np.array(indices, dtype=np.int64)
+        return np.array([self._units[index] for index in indices], dtype=np.int64)
 
     @property
     def values(self) -> np.ndarray:

@@ -14,13 +14,15 @@ from torch import Tensor
 
 from headwise.stats.intervals import LEVEL, mean_interval, wilson_interval
 
-MOST, LEAST = 2000, 100  # units kept apart at most, and at least where each has many numbers
-CELLS = 1 << 24  # numbers kept in all, which decides how many units are kept apart between the two
+# Bounds on the number of units that are kept apart; in between, the numbers kept in all decide.
+MAX_UNITS = 2000
+MIN_UNITS = 100
+MAX_NUMBERS = 1 << 24
 
 
 def unit_key(document: str | None, index: int) -> int:
-    """A number for the unit of an example: below zero for a document, by its name; else the
-    example's own place.
+    """Return a number for the unit of an example: below zero for a document, by its name; else
+    the example's own index.
 
     >>> unit_key(None, 7), unit_key("a", 0) == unit_key("a", 5) < 0
     (7, True)
@@ -31,24 +33,24 @@ def unit_key(document: str | None, index: int) -> int:
 
 
 class Accumulator:
-    """What a state is made of. `batch_units` are those of the examples about to be added, in their
+    """A part of a state. `batch_units` are the units of the examples about to be added, in their
     order, where every example belongs to a document (see `State.of`)."""
 
     batch_units: Sequence[int] | None = None
 
     def _units_of(self, values: Tensor) -> Sequence[int] | None:
-        """The units of these values; None where an analysis hands in other examples than those of
-        the batch."""
-        return (
-            self.batch_units
-            if self.batch_units is not None and len(self.batch_units) == len(values)
-            else None
-        )
+        """Return the units of these values; None where an analysis adds other examples than those
+        of the batch."""
+        units = self.batch_units
+        if units is None or len(units) != len(values):
+            return None
+        return units
 
 
 def most_units(*shape: int) -> int:
-    """How many units of so many numbers are kept apart."""
-    return int(np.clip(CELLS // max(int(np.prod(shape)), 1), LEAST, MOST))
+    """Return how many units are kept apart where each has numbers of this shape."""
+    numbers_per_unit = max(int(np.prod(shape)), 1)
+    return int(np.clip(MAX_NUMBERS // numbers_per_unit, MIN_UNITS, MAX_UNITS))
 
 
 class UnitSums(Accumulator):
@@ -73,9 +75,9 @@ class UnitSums(Accumulator):
     ) -> None:
         self.shape = shape
         self.most = most or most_units(*shape)
-        self._places: dict[int, int] = {}
-        self._held = torch.zeros(0, *shape, dtype=dtype)
-        self._folded = False
+        self._rows: dict[int, int] = {}  # the row of each unit in `_sums`
+        self._sums = torch.zeros(0, *shape, dtype=dtype)
+        self._folded = False  # whether units are put together
 
     def add(
         self, units: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()
@@ -92,75 +94,80 @@ class UnitSums(Accumulator):
         where : tuple of int and slice, default ()
             The part of the shape that the values belong to; all of it by default.
         """
-        places = self._take(units)
-        target = self._held[(slice(None), *where)]
-        rows = values.detach().to("cpu", self._held.dtype)
+        rows = self._rows_of(units)
+        target = self._sums[(slice(None), *where)]
+        addends = values.detach().to("cpu", self._sums.dtype)
         # index_add_ does not broadcast by itself.
-        rows = rows.expand(len(rows), *target.shape[1:])
-        target.index_add_(0, places, rows)
+        addends = addends.expand(len(addends), *target.shape[1:])
+        target.index_add_(0, rows, addends)
 
     def merge(self, other: UnitSums) -> None:
         if other._folded:
             self._fold()
-        places = self._take(list(other._places))
-        self._held.index_add_(0, places, other._held[: len(places)])
+        rows = self._rows_of(list(other._rows))
+        self._sums.index_add_(0, rows, other._sums[: len(rows)])
 
-    def _take(self, units: Sequence[int]) -> Tensor:
-        """Where the sums of these units are; new ones get a place."""
+    def _rows_of(self, units: Sequence[int]) -> Tensor:
+        """Return the rows of these units; new ones get a row."""
         keys = [unit % self.most if self._folded else unit for unit in units]
-        new = set(keys) - self._places.keys()
-        if not self._folded and len(self._places) + len(new) > self.most:
+        n_new = len(set(keys) - self._rows.keys())
+        if not self._folded and len(self._rows) + n_new > self.most:
             self._fold()
-            return self._take(units)
+            return self._rows_of(units)
         for key in keys:
-            self._places.setdefault(key, len(self._places))
-        short = len(self._places) - len(self._held)
-        if short > 0:
-            more = max(short, min(len(self._held), self.most - len(self._held)))
-            self._held = torch.cat([self._held, self._held.new_zeros(more, *self.shape)])
-        return torch.tensor([self._places[key] for key in keys], dtype=torch.int64)
+            self._rows.setdefault(key, len(self._rows))
+        n_missing = len(self._rows) - len(self._sums)
+        if n_missing > 0:
+            # Doubled each time, so that units added one by one are not copied once each.
+            n_spare = min(len(self._sums), self.most - len(self._sums))
+            new_rows = self._sums.new_zeros(max(n_missing, n_spare), *self.shape)
+            self._sums = torch.cat([self._sums, new_rows])
+        return torch.tensor([self._rows[key] for key in keys], dtype=torch.int64)
 
     def _fold(self) -> None:
+        """Put units together by the remainder of their number."""
         if self._folded:
             return
-        keys, held = list(self._places), self._held[: len(self._places)]
-        self._places, self._held, self._folded = {}, held.new_zeros(0, *self.shape), True
-        places = self._take(keys)
-        self._held.index_add_(0, places, held)
+        keys = list(self._rows)
+        sums = self._sums[: len(keys)]
+        self._rows = {}
+        self._sums = sums.new_zeros(0, *self.shape)
+        self._folded = True
+        rows = self._rows_of(keys)
+        self._sums.index_add_(0, rows, sums)
 
     def arrays(self) -> dict[str, np.ndarray]:
         totals = self.totals
-        if not self._held.is_floating_point():
+        if not self._sums.is_floating_point():
             totals = totals.astype(np.min_scalar_type(int(totals.max(initial=0))))
         return {"units": self.units, "folded": np.array([self._folded]), "totals": totals}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self._places = {int(key): place for place, key in enumerate(arrays["units"])}
+        self._rows = {int(key): row for row, key in enumerate(arrays["units"])}
         self._folded = bool(arrays["folded"][0])
-        self._held = torch.from_numpy(np.array(arrays["totals"]).astype(self._held.numpy().dtype))
+        dtype = self._sums.numpy().dtype
+        self._sums = torch.from_numpy(np.array(arrays["totals"]).astype(dtype))
 
     @property
     def units(self) -> np.ndarray:
         """The numbers of the units, sorted."""
-        return np.array(sorted(self._places), dtype=np.int64)
+        return np.array(sorted(self._rows), dtype=np.int64)
 
     @property
     def totals(self) -> np.ndarray:
         """The sums `[unit, ...]`, in the order of `units`: the same whatever came first."""
-        places = [self._places[key] for key in sorted(self._places)]
-        return self._held[torch.tensor(places, dtype=torch.int64)].numpy()
+        rows = [self._rows[key] for key in sorted(self._rows)]
+        return self._sums[torch.tensor(rows, dtype=torch.int64)].numpy()
 
     @property
     def unit_name(self) -> str:
         """What the units are: `documents`, `examples`, or `groups` of either where there were too
-        many to keep."""
-        return (
-            "groups"
-            if self._folded
-            else "documents"
-            if any(key < 0 for key in self._places)
-            else "examples"
-        )
+        many to keep apart."""
+        if self._folded:
+            return "groups"
+        if any(key < 0 for key in self._rows):
+            return "documents"
+        return "examples"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,7 +184,7 @@ class Ratio:
 
 
 def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
-    """A ratio of sums over units, `Σy / Σw`, with units as what was sampled.
+    """Return a ratio of sums over units, `Σy / Σw`, with the units as the sample.
 
     The variance is the delta method's `G/(G−1) · Σ(y − R·w)² / (Σw)²` over the G units of weight
     above zero: the cluster-robust one. Of means over examples y is the sum and w the number of a
@@ -190,24 +197,25 @@ def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
 
     Examples
     --------
-    >>> found = unit_ratio(np.array([1.0, 2.0, 3.0]), np.ones(3))  # units of one: the mean and its standard error
-    >>> float(found.value), float(found.variance)
+    >>> ratio = unit_ratio(np.array([1.0, 2.0, 3.0]), np.ones(3))  # the mean and its standard error
+    >>> float(ratio.value), float(ratio.variance)
     (2.0, 0.3333333333333333)
     """
     y, w = np.broadcast_arrays(np.asarray(y, dtype=float), np.asarray(w, dtype=float))
-    total, units = w.sum(0), (w > 0).sum(0)
+    total_weight = w.sum(0)
+    units = (w > 0).sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = y.sum(0) / total
-        left = ((y - np.nan_to_num(ratio) * w) ** 2).sum(0)
-        variance = np.where(units > 1, units / (units - 1) * left / total**2, np.nan)
+        ratio = y.sum(0) / total_weight
+        residual = ((y - np.nan_to_num(ratio) * w) ** 2).sum(0)
+        variance = np.where(units > 1, units / (units - 1) * residual / total_weight**2, np.nan)
     return Ratio(ratio, variance, units)
 
 
 def share_interval(
     hits: np.ndarray, tries: np.ndarray, level: float = LEVEL
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The interval of a share of `tries[unit, ...]`, of which `hits` are right, with units as what
-    was sampled.
+    """Return the interval of a share of `tries[unit, ...]`, of which `hits` are right, with the
+    units as the sample.
 
     Wilson's with the effective number of tries, `n / design effect`, where the design effect is the
     variance over units against that of independent tries (at least 1; the number of units where all
@@ -217,17 +225,21 @@ def share_interval(
     >>> [float(end.round(2)) for end in share_interval(np.array([1, 0, 1, 1]), np.ones(4))]
     [0.13, 0.98]
     """
-    hits, tries = np.asarray(hits, dtype=float), np.asarray(tries, dtype=float)
-    found = unit_ratio(hits, tries)
+    hits = np.asarray(hits, dtype=float)
+    tries = np.asarray(tries, dtype=float)
+    ratio = unit_ratio(hits, tries)
     count = tries.sum(0)
+    upper_tail = 0.5 + level / 2
     with np.errstate(divide="ignore", invalid="ignore"):
-        independent = found.value * (1 - found.value) / count
-        effect = np.where(independent > 0, found.variance / independent, count / found.units)
-        effect = np.maximum(np.where(found.units > 1, effect, count), 1.0)
+        independent_variance = ratio.value * (1 - ratio.value) / count
+        design_effect = np.where(
+            independent_variance > 0, ratio.variance / independent_variance, count / ratio.units
+        )
+        design_effect = np.maximum(np.where(ratio.units > 1, design_effect, count), 1.0)
         # t in place of the normal quantile: as many fewer tries as its square is larger.
-        freedom = np.maximum(found.units - 1, 1)
-        wider = (
-            scipy_stats.t.ppf(0.5 + level / 2, freedom) / scipy_stats.norm.ppf(0.5 + level / 2)
-        ) ** 2
-        effective = count / effect / wider
-    return wilson_interval(np.nan_to_num(found.value) * effective, effective, level)
+        freedom = np.maximum(ratio.units - 1, 1)
+        t_quantile = scipy_stats.t.ppf(upper_tail, freedom)
+        widening = (t_quantile / scipy_stats.norm.ppf(upper_tail)) ** 2
+        effective_count = count / design_effect / widening
+    effective_hits = np.nan_to_num(ratio.value) * effective_count
+    return wilson_interval(effective_hits, effective_count, level)

@@ -197,11 +197,11 @@ def test_finetune_takes_heads_and_layer_from_a_probing_result(
     (tmp_path / "rows.tsv").write_text(rows)
     asked = []
 
-    def stop(model, task, folder, options, **_):
+    def stop(source, task, folder, options, *_):
         asked.append(options)
         raise HeadwiseError("far enough")
 
-    monkeypatch.setattr("headwise.experiments.finetuning.finetune", stop)
+    monkeypatch.setattr("headwise.experiments.finetuning.run.TaskFinetuning", stop)
     rows_twice = (
         "--train",
         tmp_path / "rows.tsv",
@@ -221,7 +221,7 @@ def test_finetune_takes_heads_and_layer_from_a_probing_result(
     assert "far enough" in headwise(*common, "top_heads").err
     assert "far enough" in headwise(*common, "best_layer").err
     assert (asked[0].heads, asked[0].top, asked[1].layer) == (["L1H2", "L0H1"], None, 1)
-    assert "--top must be at most 2" in headwise(*common, "top_heads", "--top", "3").err
+    assert "`top` must be at most 2" in headwise(*common, "top_heads", "--top", "3").err
 
 
 def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise) -> None:

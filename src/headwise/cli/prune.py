@@ -89,8 +89,8 @@ def prune_command(
             note=lambda sentence: common.err.print(sentence, style="dim"),
         ) as job,
     ):
-        known_results = common.load_atlas(atlas)
-        result = prune_in_job(job, model.name, heads, text.spec(), options, known_results)
+        options = replace(options, atlas=common.load_atlas(atlas))
+        result = prune_in_job(job, model.name, heads, text.spec(), options)
     if result.gates is not None:
         common.out.print(_describe_gates(result.gates))
     common.out.print(_result_table(result))

@@ -166,6 +166,11 @@ class PruneOptions(EvaluationOptions):
         "projection zero; for every class. auto: remove where that is possible, else zero, and "
         "the note says why.",
     )
+    atlas: Any = option(
+        None,
+        command_line=False,
+        help="Results of the same model by group (an atlas), where rules are looked up.",
+    )
     score: Any = option(
         None,
         command_line=False,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import xarray as xr
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -40,7 +39,7 @@ from headwise.experiments.finetuning.classifier import HEAD_CONFIG, HEAD_FILE, s
 from headwise.models import HeadModel, loading
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.sites import Sites
-from headwise.run.job import Job, Note, Progress, log_note, no_progress
+from headwise.run.job import Job, Progress, no_progress
 from headwise.text import Corpus, Spec
 from headwise.text.encode import Batch
 
@@ -98,10 +97,8 @@ def prune(
     out: str | Path,
     *,
     corpus: Corpus | Spec | str | Path | None = None,
-    atlas: Mapping[str, xr.Dataset] | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
-    note: Note = log_note,
     options: PruneOptions,
 ) -> PruneResult:
     """Write a model without some of its heads as an ordinary folder.
@@ -115,30 +112,24 @@ def prune(
     model : str or Path, optional
         A model's folder or hub name; None for the built-in model.
     heads : str or list of (layer, head)
-        A list (`L7H9,L8H1`), a layer (`L3`), a rule on `atlas` (`ablation.harm:bottom10`), or
+        A list (`L7H9,L8H1`), a layer (`L3`), a rule on the option `atlas` (`ablation.harm:bottom10`), or
         `gates:20`: the heads that learned gates give up.
     out : str or Path
         The folder of the smaller model.
     corpus : Corpus, Spec, str or Path, optional
         The text whose loss is measured; default: built-in corpus. A fine-tuned model is scored on
         the dev set of its `task` instead.
-    atlas : mapping of str to Dataset, optional
-        Results of the same model, where rules are looked up.
     overwrite : bool, default False
         Replace an existing model there.
     progress : callable, optional
         Called as `progress(what, done, total)`.
-    note : callable, optional
-        Called with sentences a user should read, such as the cost of learning gates.
     options : PruneOptions
         Each option is also a keyword.
     """
     source = Path(loading.model_path(model))
     sources = [source] if source.exists() else []
-    with Job.for_folder(
-        Path(out), overwrite=overwrite, sources=sources, progress=progress, note=note
-    ) as job:
-        return prune_in_job(job, model, heads, corpus, options, atlas)
+    with Job.for_folder(Path(out), overwrite=overwrite, sources=sources, progress=progress) as job:
+        return prune_in_job(job, model, heads, corpus, options)
 
 
 def prune_in_job(
@@ -147,7 +138,6 @@ def prune_in_job(
     heads: str | Heads,
     corpus: Corpus | Spec | str | Path | None,
     options: PruneOptions,
-    atlas: Mapping[str, xr.Dataset] | None = None,
 ) -> PruneResult:
     """Choose heads and remove them within a job whose output is a folder; see `prune`."""
     source = loading.model_path(model)
@@ -157,7 +147,7 @@ def prune_in_job(
         heads = gates.heads
     opened = HeadModel.open(source, device=options.device, dtype=torch.float32)
     if isinstance(heads, str):
-        chosen = pick_heads(heads, opened.layers, opened.heads, atlas)
+        chosen = pick_heads(heads, opened.layers, opened.heads, options.atlas)
     else:
         chosen = checked_heads(heads, opened.layers, opened.heads)
     if not chosen:

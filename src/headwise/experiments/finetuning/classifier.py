@@ -1,5 +1,5 @@
-"""A model with a head for a task: its own classification class, or a new head on one layer or on
-chosen heads."""
+"""Models with a classifier for a task: the model's own classification class, or a new classifier on
+one layer or on chosen heads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NORMAL = 0.02  # standard deviation of new weights where the config names none
 
 @dataclass(frozen=True, slots=True)
 class ClassifierOptions:
-    """What a classifier reads, and what its weights start from.
+    """The options of a classifier: what it reads, and what its weights start from.
 
     Parameters
     ----------
@@ -73,16 +73,24 @@ class ClassifierOptions:
 
 
 class TaskModel(nn.Module):
-    """What is trained: `forward(ids, types, real)` gives `[example, output]`; `encoder` is the
-    model of transformers inside, `pad_id` fills batches, so many `outputs` are predicted of an
-    example."""
+    """A model that is trained: `forward(ids, types, attention_mask)` gives `[example, output]`.
+
+    Attributes
+    ----------
+    encoder : PreTrainedModel
+        The model of transformers inside.
+    pad_id : int
+        The token that fills batches.
+    outputs : int
+        How many numbers are predicted of an example.
+    """
 
     encoder: PreTrainedModel
     pad_id: int
     outputs: int
 
     def head_modules(self) -> list[nn.Module]:
-        """The parts after the encoder: what is new, and what is trained where the encoder is
+        """Return the parts after the encoder: what is new, and what is trained where the encoder is
         frozen."""
         raise NotImplementedError
 
@@ -92,11 +100,12 @@ class TaskModel(nn.Module):
 
     def freeze(self) -> None:
         """Train the head only; what is frozen stays in evaluation mode."""
-        heads = {id(p) for module in self.head_modules() for p in module.parameters()}
-        for parameter in self.parameters():
-            parameter.requires_grad_(id(parameter) in heads)
+        self.requires_grad_(False)
+        for module in self.head_modules():
+            module.requires_grad_(True)
 
     def training_mode(self, frozen: bool) -> None:
+        """Put the model, or where the encoder is frozen its head alone, into training mode."""
         self.train(not frozen)
         for module in self.head_modules():
             module.train()
@@ -104,25 +113,28 @@ class TaskModel(nn.Module):
 
 class OwnClassifier(TaskModel):
     """The model's own class for sequence classification: for BERT and its kin, `[CLS]` of the last
-    layer; for decoders, the last real token."""
+    layer; for decoders, the last token."""
 
     def __init__(self, encoder: PreTrainedModel, tokenizer: Any) -> None:
         super().__init__()
-        self.encoder, self.pad_id = encoder, padding_id(encoder, tokenizer)
+        self.encoder = encoder
+        self.pad_id = padding_id(encoder, tokenizer)
         self.outputs = int(encoder.config.num_labels or 0)
 
     def head_modules(self) -> list[nn.Module]:
-        base, own = self.encoder.base_model, self.encoder.base_model_prefix
-        after = [
-            part for name, part in self.encoder.named_children() if part is not base and name != own
-        ]
+        base = self.encoder.base_model
+        modules = []
+        for name, child in self.encoder.named_children():
+            if child is not base and name != self.encoder.base_model_prefix:
+                modules.append(child)
         pooler = getattr(base, "pooler", None)
-        return [*after, pooler] if isinstance(pooler, nn.Module) else after
+        if isinstance(pooler, nn.Module):
+            modules.append(pooler)
+        return modules
 
     def forward(self, ids: Tensor, types: Tensor, attention_mask: Tensor) -> Tensor:
-        logits: Tensor = self.encoder(
-            **_inputs(self.encoder, self.encoder.config, ids, types, attention_mask)
-        ).logits
+        inputs = _inputs(self.encoder, self.encoder.config, ids, types, attention_mask)
+        logits: Tensor = self.encoder(**inputs).logits
         return logits
 
     def save(self, folder: Path, tokenizer: Any) -> None:
@@ -132,8 +144,8 @@ class OwnClassifier(TaskModel):
 def _inputs(
     part: nn.Module, config: Any, ids: Tensor, types: Tensor, attention_mask: Tensor
 ) -> dict[str, Any]:
-    """What a part of a model takes: segments only where it has an embedding for them, and no
-    cache."""
+    """Return the arguments that a part of a model takes: segments only where it has an embedding
+    for them, and no cache."""
     accepted = inspect.signature(part.forward).parameters
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask.long()}
     if "token_type_ids" in accepted and has_segments(config):
@@ -143,19 +155,20 @@ def _inputs(
     return inputs
 
 
-class _Outputs(Running):
-    """A session that lets the model compute its attention as ever, dropout included, and keeps the
+class HeadOutputSession(Running):
+    """A session that lets the model compute its attention as usual, dropout included, and keeps the
     head outputs of some layers."""
 
     def __init__(self, sites: Sites, layers: set[int]) -> None:
-        self.layers, self.layer_count = layers, LayerCount(sites)
-        self.found: dict[int, Tensor] = {}  # layer -> [example, head, token, d_head]
+        self.layers = layers
+        self.layer_count = LayerCount(sites)
+        self.outputs: dict[int, Tensor] = {}  # layer -> [example, head, token, d_head]
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         output, weights = call.plain()
         layer = self.layer_count.of_call(call.module)
         if layer in self.layers:
-            self.found[layer] = output.transpose(1, 2)
+            self.outputs[layer] = output.transpose(1, 2)
         return output, weights
 
 
@@ -178,7 +191,7 @@ class PooledClassifier(TaskModel):
     dropout : float, default 0.1
         Before the first linear map, in training.
     name : str, optional
-        What the model is called in errors; by default its class.
+        Name of the model in errors; default: its class.
 
     Attributes
     ----------
@@ -204,76 +217,80 @@ class PooledClassifier(TaskModel):
             )
         self.opened = HeadModel.open(encoder, tokenizer=tokenizer)
         self.opened.name = name or self.opened.name
-        self.encoder, self.outputs = encoder, outputs
-        self.pad_id, self.token = self.opened.pad_id, token_rule(self.opened)
+        self.encoder = encoder
+        self.outputs = outputs
+        self.pad_id = self.opened.pad_id
+        self.token = token_rule(self.opened)
         if layer is not None and not 0 <= layer < self.opened.layers:
             raise ParameterError(
-                f"There is no layer {layer}: {self.opened.name} has layers 0 to {self.opened.layers - 1}."
+                f"There is no layer {layer}: {self.opened.name} has layers 0 to "
+                f"{self.opened.layers - 1}."
             )
         self.layer = layer
-        self.heads = None if heads is None else chosen_heads(heads, self.opened)
-        size = self.opened.hidden if self.heads is None else len(self.heads) * self.opened.d_head
+        self.heads = None
+        input_size = self.opened.hidden
+        if heads is not None:
+            self.heads = chosen_heads(heads, self.opened)
+            input_size = len(self.heads) * self.opened.d_head
+        hidden_size = self.opened.hidden or input_size
         self.dropout = nn.Dropout(dropout)
-        self.dense = nn.Linear(size, self.opened.hidden or size)
-        self.classifier = nn.Linear(self.opened.hidden or size, outputs)
-        for linear in (self.dense, self.classifier):
-            draw(linear, encoder.config)
+        self.dense = nn.Linear(input_size, hidden_size)
+        self.classifier = nn.Linear(hidden_size, outputs)
+        draw_weights(self.dense, encoder.config)
+        draw_weights(self.classifier, encoder.config)
         self.to(next(encoder.parameters()).device)
 
     def head_modules(self) -> list[nn.Module]:
         return [self.dropout, self.dense, self.classifier]
 
     def pooled(self, ids: Tensor, types: Tensor, attention_mask: Tensor) -> Tensor:
-        """The sentence vectors that the head sees."""
+        """Return the sentence vectors that the classifier reads."""
         model = self.opened
         if self.heads is None:
             assert self.layer is not None
             part = model.encoder_part or self.encoder
-            found = part(
-                **_inputs(part, self.encoder.config, ids, types, attention_mask),
-                output_hidden_states=True,
-            )
-            return pool_tokens(found.hidden_states[self.layer + 1], attention_mask, self.token)
-        session = _Outputs(model.sites, {layer for layer, _ in self.heads})
+            inputs = _inputs(part, self.encoder.config, ids, types, attention_mask)
+            hidden_states = part(**inputs, output_hidden_states=True).hidden_states
+            return pool_tokens(hidden_states[self.layer + 1], attention_mask, self.token)
+        session = HeadOutputSession(model.sites, {layer for layer, _ in self.heads})
         with use_session(session):
             model.run(ids, attention_mask, types)
-        return self.joined(session.found, attention_mask)
+        return self.joined(session.outputs, attention_mask)
 
     def joined(self, outputs: Mapping[int, Tensor], attention_mask: Tensor) -> Tensor:
-        """The chosen heads' vectors one after the other, from `outputs[example, head, token,
+        """Return the chosen heads' vectors one after the other, from `outputs[example, head, token,
         d_head]` of their layers."""
-        heads = self.heads or ()
-        return torch.cat(
-            [
-                pool_tokens(outputs[layer][:, head], attention_mask, self.token)
-                for layer, head in heads
-            ],
-            -1,
-        )
+        vectors = []
+        for layer, head in self.heads or ():
+            vectors.append(pool_tokens(outputs[layer][:, head], attention_mask, self.token))
+        return torch.cat(vectors, -1)
 
     def classify(self, pooled: Tensor) -> Tensor:
-        """What is predicted from sentence vectors."""
-        found: Tensor = self.classifier(torch.tanh(self.dense(self.dropout(pooled))))
-        return found
+        """Return what is predicted from sentence vectors."""
+        logits: Tensor = self.classifier(torch.tanh(self.dense(self.dropout(pooled))))
+        return logits
 
     def forward(self, ids: Tensor, types: Tensor, attention_mask: Tensor) -> Tensor:
         return self.classify(self.pooled(ids, types, attention_mask))
 
     def save(self, folder: Path, tokenizer: Any) -> None:
         save_folder(self.encoder, tokenizer, folder)
-        tensors = {
-            f"{name}.{key}": value
-            for name in ("dense", "classifier")
-            for key, value in getattr(self, name).state_dict().items()
+        tensors = {}
+        for name in ("dense", "classifier"):
+            for key, value in getattr(self, name).state_dict().items():
+                tensors[f"{name}.{key}"] = value.detach().cpu().contiguous()
+        head_names = None
+        if self.heads is not None:
+            head_names = [head_name(*head) for head in self.heads]
+        facts = {
+            "layer": self.layer,
+            "heads": head_names,
+            "token": self.token,
+            "dropout": self.dropout.p,
+            "outputs": self.outputs,
         }
-        names = None if self.heads is None else [head_name(*place) for place in self.heads]
-        facts: dict[str, Any] = {"layer": self.layer, "heads": names, "token": self.token}
-        facts |= {"dropout": self.dropout.p, "outputs": self.outputs}
         try:
-            save_file(
-                {key: value.detach().cpu().contiguous() for key, value in tensors.items()},
-                folder / HEAD_FILE,
-            )
+            save_file(tensors, folder / HEAD_FILE)
             (folder / HEAD_CONFIG).write_text(json.dumps(facts, indent=1) + "\n")
         except OSError as error:
             raise OutputError(
@@ -291,66 +308,77 @@ def make_classifier(
     options: ClassifierOptions = ClassifierOptions(),  # noqa: B008  (frozen)
     device: torch.device | str = "cpu",
 ) -> TaskModel:
-    """A model with a head for a task; new weights come from torch's current random state."""
-    where = loading.located(model)
+    """Return a model with a classifier for a task; new weights come from torch's current random
+    state."""
+    path = loading.located(model)
     config = loading.load_config(model)
-    made: TaskModel
+    classifier: TaskModel
     if options.pooling == "last_layer":
         config.num_labels = task.outputs
         config.problem_type = "regression" if task.regression else "single_label_classification"
         if task.classes:
             config.id2label = dict(enumerate(task.classes))
-            config.label2id = {label: i for i, label in enumerate(task.classes)}
+            config.label2id = {label: number for number, label in enumerate(task.classes)}
         if getattr(config, "pad_token_id", None) is None:
-            own = tokenizer.pad_token_id
-            config.pad_token_id = own if own is not None else tokenizer.eos_token_id
+            config.pad_token_id = tokenizer.pad_token_id
+            if config.pad_token_id is None:
+                config.pad_token_id = tokenizer.eos_token_id
         encoder = _load(
-            transformers.AutoModelForSequenceClassification, where, config, model, options.start
+            transformers.AutoModelForSequenceClassification, path, config, model, options.start
         )
-        made = OwnClassifier(encoder.to(device), tokenizer)
-        linear = [
-            part
-            for module in made.head_modules()
-            for part in module.modules()
-            if isinstance(part, nn.Linear)
-        ]
-        for part in linear if options.new_pooler else ():
-            draw(part, config)
+        classifier = OwnClassifier(encoder.to(device), tokenizer)
+        if options.new_pooler:
+            for module in classifier.head_modules():
+                for part in module.modules():
+                    if isinstance(part, nn.Linear):
+                        draw_weights(part, config)
     else:
-        encoder = _load(transformers.AutoModel, where, config, model, options.start).to(device)
-        about = {"layer": options.layer, "heads": options.heads, "dropout": options.dropout}
-        made = PooledClassifier(encoder, tokenizer, task.outputs, **about, name=Path(where).name)  # type: ignore[arg-type]
+        encoder = _load(transformers.AutoModel, path, config, model, options.start).to(device)
+        classifier = PooledClassifier(
+            encoder,
+            tokenizer,
+            task.outputs,
+            layer=options.layer,
+            heads=options.heads,
+            dropout=options.dropout,
+            name=Path(path).name,
+        )
     if options.start == "frozen":
-        made.freeze()
-    return made
+        classifier.freeze()
+    return classifier
 
 
-def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) -> PreTrainedModel:
+def _load(auto_class: Any, path: str, config: Any, name: str | Path, start: str) -> PreTrainedModel:
+    """Load a model, or draw all its weights where it starts at random; reject a checkpoint that
+    lacks weights of the encoder."""
     with loading.spoken(name, "weights"):
         if start == "random":
-            drawn: PreTrainedModel = chosen.from_config(config, dtype=torch.float32)
-            return drawn
+            random_model: PreTrainedModel = auto_class.from_config(config, dtype=torch.float32)
+            return random_model
         model: PreTrainedModel
-        model, info = chosen.from_pretrained(
-            where,
+        model, info = auto_class.from_pretrained(
+            path,
             config=copy.deepcopy(config),
             dtype=torch.float32,
             trust_remote_code=False,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # a classifier of another task is drawn anew; anything else is refused below
-            local_files_only=loading.offline(where),
+            # A classifier of another task is drawn anew; anything else is rejected below.
+            ignore_mismatched_sizes=True,
+            local_files_only=loading.offline(path),
         )
-    base = loading.base_prefix(model)
-    wrong = [
-        str(key[0] if isinstance(key, tuple) else key) for key in info.get("mismatched_keys", ())
-    ]
-    missing = [*wrong, *info["missing_keys"]]
-    body = sorted(
-        key for key in missing if (key.startswith(base) or not base) and ".pooler." not in f".{key}"
-    )
-    if body:
+    missing = list(info["missing_keys"])
+    for key in info.get("mismatched_keys", ()):
+        missing.append(str(key[0] if isinstance(key, tuple) else key))
+    prefix = loading.base_prefix(model)
+    missing_of_encoder = []
+    for key in missing:
+        is_of_encoder = not prefix or key.startswith(prefix)
+        if is_of_encoder and ".pooler." not in f".{key}":
+            missing_of_encoder.append(key)
+    if missing_of_encoder:
         raise ModelError(
-            f"The checkpoint of '{name}' has no fitting weight '{body[0]}': it is not whole, or of another model."
+            f"The checkpoint of '{name}' has no fitting weight '{min(missing_of_encoder)}': it is "
+            "not complete, or of another model."
         )
     return model
 
@@ -358,28 +386,34 @@ def _load(chosen: Any, where: str, config: Any, name: str | Path, start: str) ->
 def open_classifier(
     folder: str | Path, device: torch.device | str = "cpu"
 ) -> tuple[TaskModel, Any]:
-    """A fine-tuned model with its tokenizer, as `TaskModel.save` wrote it (or any folder of a
+    """Open a fine-tuned model with its tokenizer, as `TaskModel.save` wrote it (or any folder of a
     sequence classifier)."""
-    where = Path(loading.located(folder))
-    tokenizer = loading.load_tokenizer(where)
-    if (where / HEAD_CONFIG).is_file():
+    path = Path(loading.located(folder))
+    tokenizer = loading.load_tokenizer(path)
+    if (path / HEAD_CONFIG).is_file():
         try:
-            facts = json.loads((where / HEAD_CONFIG).read_text())
-            weights = load_file(where / HEAD_FILE)
-            encoder = loading.load_model(where, None, loading.as_device(device), torch.float32, [])
-            about = {key: facts[key] for key in ("layer", "heads", "dropout")}
-            made = PooledClassifier(
-                encoder, tokenizer, facts["outputs"], **about, name=where.resolve().name
+            facts = json.loads((path / HEAD_CONFIG).read_text())
+            weights = load_file(path / HEAD_FILE)
+            encoder = loading.load_model(path, None, loading.as_device(device), torch.float32, [])
+            classifier = PooledClassifier(
+                encoder,
+                tokenizer,
+                facts["outputs"],
+                layer=facts["layer"],
+                heads=facts["heads"],
+                dropout=facts["dropout"],
+                name=path.resolve().name,
             )
-            made.load_state_dict({**made.state_dict(), **weights})
+            classifier.load_state_dict({**classifier.state_dict(), **weights})
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise InputError(
-                f"The classifier in '{where}' cannot be read ({type(error).__name__}: {error}); fine-tune it again."
+                f"The classifier in '{path}' cannot be read ({type(error).__name__}: {error}); "
+                "fine-tune it again."
             ) from error
-        return made.eval(), tokenizer
+        return classifier.eval(), tokenizer
     notes: list[str] = []
     model = loading.load_model(
-        where, "classification", loading.as_device(device), torch.float32, notes
+        path, "classification", loading.as_device(device), torch.float32, notes
     )
     if any("classifier was newly initialised" in note for note in notes):
         raise ModelError(
@@ -388,9 +422,10 @@ def open_classifier(
     return OwnClassifier(model, tokenizer).eval(), tokenizer
 
 
-def draw(linear: nn.Linear, config: Any) -> None:
-    """New weights from a normal distribution of the config's width, biases zero."""
-    nn.init.normal_(linear.weight, std=getattr(config, "initializer_range", None) or NORMAL)
+def draw_weights(linear: nn.Linear, config: Any) -> None:
+    """Draw weights from a normal distribution of the config's width; biases are zero."""
+    deviation = getattr(config, "initializer_range", None) or NORMAL
+    nn.init.normal_(linear.weight, std=deviation)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
 

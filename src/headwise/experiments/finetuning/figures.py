@@ -17,7 +17,7 @@ COLOURS = (style.BLUE, style.VERMILION, style.ORANGE, style.GREY)
 
 
 def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None) -> Figure:
-    """Median scores with their intervals over seeds, one row for each task, pooling, start and
+    """Draw median scores with their intervals over seeds, one row for each task, pooling, start and
     recipe.
 
     Parameters
@@ -32,36 +32,35 @@ def score_figure(summary: Sequence[Mapping[str, Any]], metric: str | None = None
     with style.context():
         tasks = list(dict.fromkeys(row["task"] for row in summary))
         fig, ax = style.one_panel(style.PAGE, 0.9 + 0.2 * len(summary) + 0.15 * len(tasks))
-        names, place = [], []
-        at = 0.0
+        names = []
+        heights = []
+        height = 0.0
         for number, task in enumerate(tasks):
             colour = style.cycle(COLOURS, number)
-            for row in [r for r in summary if r["task"] == task]:
-                chosen = metric if metric in row["metrics"] else next(iter(row["metrics"]))
-                found = row["metrics"][chosen]
-                ax.plot(
-                    [100 * found["low"], 100 * found["high"]], [at, at], color=colour, linewidth=1.2
-                )
-                ax.plot(100 * found["median"], at, "o", color=colour, markersize=3.5)
-                names.append(
-                    f"{row['pooling'].replace('_', ' ')}, {row['start']}, {row['recipe']} ({chosen})"
-                )
-                place.append(at)
-                at += 1
-            at += 0.6
-        ax.set_yticks(place, names)
+            for row in summary:
+                if row["task"] != task:
+                    continue
+                shown_metric = metric if metric in row["metrics"] else next(iter(row["metrics"]))
+                score = row["metrics"][shown_metric]
+                ends = [100 * score["low"], 100 * score["high"]]
+                ax.plot(ends, [height, height], color=colour, linewidth=1.2)
+                ax.plot(100 * score["median"], height, "o", color=colour, markersize=3.5)
+                pooling = row["pooling"].replace("_", " ")
+                names.append(f"{pooling}, {row['start']}, {row['recipe']} ({shown_metric})")
+                heights.append(height)
+                height += 1
+            height += 0.6
+        ax.set_yticks(heights, names)
         ax.invert_yaxis()
         ax.set_xlabel("score on the dev part (× 100)")
-        handles = [
-            Line2D([], [], color=style.cycle(COLOURS, i), marker="o", markersize=3.5, label=task)
-            for i, task in enumerate(tasks)
-        ]
-        seeds = sorted({len(row["seeds"]) for row in summary})
-        coverage = float(
-            np.min([next(iter(row["metrics"].values()))["coverage"] for row in summary])
+        handles = []
+        for number, task in enumerate(tasks):
+            colour = style.cycle(COLOURS, number)
+            handles.append(Line2D([], [], color=colour, marker="o", markersize=3.5, label=task))
+        seed_counts = sorted({len(row["seeds"]) for row in summary})
+        coverages = [next(iter(row["metrics"].values()))["coverage"] for row in summary]
+        note = (
+            f"Dot: median over {' to '.join(map(str, seed_counts))} seeds; line: its interval by "
+            f"order statistics (coverage at least {100 * float(np.min(coverages)):.0f} %)"
         )
-        notes = [
-            f"Dot: median over {' to '.join(map(str, seeds))} seeds; line: its interval by order statistics (coverage "
-            f"at least {100 * coverage:.0f} %)"
-        ]
-        return style.complete(fig, "Fine-tuning scores", notes, legend=handles, columns=len(tasks))
+        return style.complete(fig, "Fine-tuning scores", [note], legend=handles, columns=len(tasks))

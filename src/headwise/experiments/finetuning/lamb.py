@@ -58,17 +58,21 @@ class Lamb(torch.optim.Optimizer):
         state = self.state[weight]
         if not state:
             state["step"] = 0
-            state["first"], state["second"] = torch.zeros_like(weight), torch.zeros_like(weight)
+            state["first"] = torch.zeros_like(weight)
+            state["second"] = torch.zeros_like(weight)
         state["step"] += 1
         fast, slow = group["betas"]
         first = state["first"].mul_(fast).add_(gradient, alpha=1 - fast)
         second = state["second"].mul_(slow).addcmul_(gradient, gradient, value=1 - slow)
-        mean, spread = first / (1 - fast ** state["step"]), second / (1 - slow ** state["step"])
-        step = mean / (spread.sqrt() + group["eps"]) + group["weight_decay"] * weight
-        size, reach = weight.norm().clamp(max=group["largest"]), step.norm()
+        mean = first / (1 - fast ** state["step"])
+        variance = second / (1 - slow ** state["step"])
+        step = mean / (variance.sqrt() + group["eps"]) + group["weight_decay"] * weight
+        weight_norm = weight.norm().clamp(max=group["largest"])
+        step_norm = step.norm()
+        tiny = torch.finfo(step_norm.dtype).tiny
         ratio = torch.where(
-            (size > 0) & (reach > 0),
-            size / reach.clamp(min=torch.finfo(reach.dtype).tiny),
-            torch.ones_like(reach),
+            (weight_norm > 0) & (step_norm > 0),
+            weight_norm / step_norm.clamp(min=tiny),
+            torch.ones_like(step_norm),
         )
         weight.sub_(group["lr"] * ratio * step)

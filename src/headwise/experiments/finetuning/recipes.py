@@ -18,13 +18,14 @@ OPTIMIZERS = ("adamw", "lamb")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One way to fine-tune.
+    """The hyperparameters of a fine-tuning.
 
-    `learning_rate` holds for the encoder and the head, `frozen_rate` for the head alone where the
-    encoder is frozen (at the encoder's rate a new head would hardly move in three epochs). Warm-up
-    is linear over `warmup_share` of the steps, or over `warmup_steps` of them but never more than a
-    third; then the rate falls linearly to zero. `new_pooler`: the pooler before the classifier is
-    drawn anew, so that every pooling starts with an untrained head (Jo & Myaeng 2020, App. A.4).
+    `learning_rate` is for the encoder and the head, `frozen_rate` for the head alone where the
+    encoder is frozen (at the encoder's rate a new head would hardly change in three epochs).
+    Warm-up is linear over `warmup_share` of the steps, or over `warmup_steps` of them but never
+    more than a third; then the rate falls linearly to zero. `new_pooler`: the pooler before the
+    classifier is drawn anew, so that every pooling starts with an untrained head (Jo & Myaeng 2020,
+    App. A.4).
     """
 
     name: str
@@ -42,40 +43,43 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("learning_rate", "frozen_rate"):
-            above(name, getattr(self, name), 0)
-        for name in ("batch_size", "epochs"):
-            at_least(name, getattr(self, name), 1)
+        above("learning_rate", self.learning_rate, 0)
+        above("frozen_rate", self.frozen_rate, 0)
+        at_least("batch_size", self.batch_size, 1)
+        at_least("epochs", self.epochs, 1)
 
-    def changed(self, **given: Any) -> Recipe:
-        """The recipe with whatever is not None put in its place."""
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+    def changed(self, **values: Any) -> Recipe:
+        """Return the recipe with the values that are not None in place of its own."""
+        changes = {name: value for name, value in values.items() if value is not None}
+        return replace(self, **changes)
 
     def optimizer_for(self, modules: nn.Module, frozen: bool) -> torch.optim.Optimizer:
-        """An optimizer over what is to be trained; biases and norms do not decay."""
-        trained = [p for p in modules.parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for p in trained if p.ndim > 1], "weight_decay": self.weight_decay},
-            {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        groups = [group for group in groups if group["params"]]
+        """Return an optimizer of what is trained; biases and norms do not decay."""
+        trained = [parameter for parameter in modules.parameters() if parameter.requires_grad]
+        matrices = [parameter for parameter in trained if parameter.ndim > 1]
+        vectors = [parameter for parameter in trained if parameter.ndim <= 1]
+        groups: list[dict[str, Any]] = []
+        if matrices:
+            groups.append({"params": matrices, "weight_decay": self.weight_decay})
+        if vectors:
+            groups.append({"params": vectors, "weight_decay": 0.0})
         rate = self.frozen_rate if frozen else self.learning_rate
         if self.optimizer == "lamb":
             return Lamb(groups, lr=rate)
         return torch.optim.AdamW(groups, lr=rate, fused=trained[0].is_cuda)
 
     def warmup(self, steps: int) -> int:
-        """Steps of warm-up in a training of so many steps."""
+        """Return the steps of warm-up in a training of `steps` steps."""
         if self.warmup_steps is None:
             return round(self.warmup_share * steps)
         return min(self.warmup_steps, steps // 3)
 
     def factor(self, step: int, steps: int) -> float:
-        """What the rate is multiplied by at a step (0-based)."""
-        rising = self.warmup(steps)
-        if step < rising:
-            return (step + 1) / (rising + 1)
-        return max(0.0, (steps - step) / max(1, steps - rising))
+        """Return what the rate is multiplied by at a step (0-based)."""
+        warmup_steps = self.warmup(steps)
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        return max(0.0, (steps - step) / max(1, steps - warmup_steps))
 
 
 RECIPES = {
@@ -94,7 +98,7 @@ RECIPES = {
 
 
 def recipe_named(name: str | Recipe) -> Recipe:
-    """A recipe by the paper's name."""
+    """Return a recipe by the paper's name."""
     if isinstance(name, Recipe):
         return name
     if name not in RECIPES:
@@ -102,11 +106,14 @@ def recipe_named(name: str | Recipe) -> Recipe:
     return RECIPES[name]
 
 
-def parse_seeds(given: int | Iterable[int], first: int = 0) -> tuple[int, ...]:
-    """So many seeds from the first on, or the seeds themselves."""
-    seeds = tuple(range(first, first + given)) if isinstance(given, int) else tuple(given)
-    if not seeds or len(set(seeds)) < len(seeds):
+def parse_seeds(seeds: int | Iterable[int], first: int = 0) -> tuple[int, ...]:
+    """Return this many seeds from the first on, or the seeds themselves."""
+    if isinstance(seeds, int):
+        numbers = tuple(range(first, first + seeds))
+    else:
+        numbers = tuple(seeds)
+    if not numbers or len(set(numbers)) < len(numbers):
         raise ParameterError(
-            f"`seeds` must be a number of at least 1, or different seeds; it is {given!r}."
+            f"`seeds` must be a number of at least 1, or different seeds; it is {seeds!r}."
         )
-    return seeds
+    return numbers

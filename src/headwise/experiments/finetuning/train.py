@@ -1,5 +1,5 @@
-"""One training with checkpoints: killed at any moment, the same call goes on from the last finished
-epoch to the same numbers."""
+"""One training with checkpoints: interrupted at any moment, the same call resumes from the last
+finished epoch, to the same numbers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SCORING_BATCH = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingResult:
-    """What a training came to: `history` has loss and dev scores after each epoch; `predicted` what
-    the trained model says of the dev part."""
+    """The result of a training: `history` has loss and dev scores after each epoch, `predicted` what
+    the trained model predicts of the dev part."""
 
     metrics: dict[str, float]
     history: list[dict[str, float]]
@@ -39,14 +39,14 @@ class TrainingResult:
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
-    """How one training goes.
+    """The options of one training.
 
     Parameters
     ----------
     recipe : Recipe
         Optimizer, rate, batches and epochs.
     seed : int
-        For the order of batches.
+        Seed of the order of batches.
     epochs : int, optional
         Instead of the recipe's; 0 scores the model as it is.
     frozen : bool, default False
@@ -73,60 +73,61 @@ def train(
 ) -> TrainingResult:
     """Train a model on `rows["train"]` and score it on `rows["dev"]` after each epoch.
 
-    With a `checkpoint` each finished epoch is kept, and a training found there goes on. Dropout
+    With a `checkpoint` each finished epoch is kept, and a training found there resumes. Dropout
     comes from torch's current random state."""
-    recipe, frozen, half = options.recipe, options.frozen, options.half
+    recipe = options.recipe
+    train_rows = rows["train"]
+    dev_rows = rows["dev"]
     device = next(model.parameters()).device
     epochs = recipe.epochs if options.epochs is None else options.epochs
+    steps_per_epoch = -(-len(train_rows) // recipe.batch_size)  # rounded up
+    n_steps = steps_per_epoch * epochs
     history: list[dict[str, float]] = []
     predicted: np.ndarray | None = None
-    steps_each = -(-len(rows["train"]) // recipe.batch_size)
-    steps = steps_each * epochs
     if epochs:
-        optimizer = recipe.optimizer_for(model, frozen)
+        optimizer = recipe.optimizer_for(model, options.frozen)
         rates = [group["lr"] for group in optimizer.param_groups]
         if checkpoint is not None:
             history = checkpoint.restore(model, optimizer)
-        trained = [p for p in model.parameters() if p.requires_grad]
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         for epoch in range(len(history), epochs):
-            model.training_mode(frozen)
-            total = torch.zeros((), device=device)
-            for number, index in enumerate(
-                training_order(rows["train"], recipe.batch_size, options.seed, epoch)
-            ):
-                step = epoch * steps_each + number
+            model.training_mode(options.frozen)
+            # Summed on the device: reading the number after each step would wait for it.
+            total_loss = torch.zeros((), device=device)
+            order = training_order(train_rows, recipe.batch_size, options.seed, epoch)
+            for number, index in enumerate(order):
+                step = epoch * steps_per_epoch + number
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * recipe.factor(step, steps)
-                batch = collate_rows(rows["train"], index, model.pad_id, device)
-                with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                    loss = task_loss(
-                        task, model(batch.ids, batch.types, batch.attention_mask), batch.targets
-                    )
+                    group["lr"] = rate * recipe.factor(step, n_steps)
+                batch = collate_rows(train_rows, index, model.pad_id, device)
+                with torch.autocast(device.type, torch.bfloat16, enabled=options.half):
+                    logits = model(batch.ids, batch.types, batch.attention_mask)
+                    loss = task_loss(task, logits, batch.targets)
                 optimizer.zero_grad(set_to_none=True)
                 torch.autograd.backward(loss)
                 nn.utils.clip_grad_norm_(trained, recipe.clip)
                 optimizer.step()
-                total += loss.detach() * len(
-                    index
-                )  # no look at the number itself: that would wait for the device
-                report(f"seed {options.seed}", step + 1, steps)
-            mean = float(total) / len(rows["train"])
-            if not np.isfinite(mean):
+                total_loss += loss.detach() * len(index)
+                report(f"seed {options.seed}", step + 1, n_steps)
+            mean_loss = float(total_loss) / len(train_rows)
+            if not np.isfinite(mean_loss):
                 raise InputError(
-                    f"{task.name}: the loss became NaN or infinite in epoch {epoch}; take a smaller learning rate."
+                    f"{task.name}: the loss became NaN or infinite in epoch {epoch}; choose a "
+                    "smaller learning rate.",
+                    option="learning_rate",
                 )
-            predicted = predict(model, task, rows["dev"], half)
-            scores = score(task.metrics, rows["dev"].targets, predicted)
-            history.append({"epoch": epoch, "loss": mean, **scores})
+            predicted = predict(model, task, dev_rows, options.half)
+            scores = score(task.metrics, dev_rows.targets, predicted)
+            history.append({"epoch": epoch, "loss": mean_loss, **scores})
             if checkpoint is not None:
                 checkpoint.write(model, optimizer, history)
     if predicted is None:  # nothing was left to train
-        predicted = predict(model, task, rows["dev"], half)
-    return TrainingResult(score(task.metrics, rows["dev"].targets, predicted), history, predicted)
+        predicted = predict(model, task, dev_rows, options.half)
+    return TrainingResult(score(task.metrics, dev_rows.targets, predicted), history, predicted)
 
 
 def task_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross entropy, or the mean squared error of a regression."""
+    """Return the cross entropy, or the mean squared error of a regression."""
     if task.regression:
         return nn.functional.mse_loss(logits.float().squeeze(-1), targets)
     return nn.functional.cross_entropy(logits.float(), targets)
@@ -134,46 +135,45 @@ def task_loss(task: Task, logits: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def predict(model: TaskModel, task: Task, rows: TaskRows, half: bool = False) -> np.ndarray:
-    """What a model says of each row: class numbers, or values of a regression."""
+    """Return what a model predicts of each row: class numbers, or values of a regression."""
     model.eval()
     device = next(model.parameters()).device
     order: list[int] = []
-    found: list[Tensor] = []
+    predictions: list[Tensor] = []
     for index in scoring_order(rows, SCORING_BATCH):
         batch = collate_rows(rows, index, model.pad_id, device)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             logits = model(batch.ids, batch.types, batch.attention_mask).float()
         order += index
-        found.append(logits.squeeze(-1) if task.regression else logits.argmax(-1))
-    values = torch.cat(found).cpu().numpy()
-    out = np.empty_like(values)
-    out[order] = values
-    return out
+        predictions.append(logits.squeeze(-1) if task.regression else logits.argmax(-1))
+    values = torch.cat(predictions).cpu().numpy()
+    in_order_of_rows = np.empty_like(values)
+    in_order_of_rows[order] = values
+    return in_order_of_rows
 
 
 class TrainingCheckpoint:
-    """The state of a training after its last finished epoch, as one piece of a store: weights,
-    optimizer, random state, history."""
+    """The state of a training after its last finished epoch, as one checkpoint: weights, optimizer,
+    random state, history."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
-        """Put weights, optimizer and random state back; gives the history so far, empty where there
+        """Restore weights, optimizer and random state; return the history so far, empty where there
         is no checkpoint."""
-        piece = self.store.load("epoch")
-        if piece is None:
+        checkpoint = self.store.load("epoch")
+        if checkpoint is None:
             return []
         parts: dict[str, dict[str, Tensor]] = {"weight": {}, "optimizer": {}, "random": {}}
-        for key, array in piece.arrays.items():
+        for key, array in checkpoint.arrays.items():
             part, _, name = key.partition("/")
             parts[part][name] = torch.from_numpy(array)
-        model.load_state_dict(
-            parts["weight"], strict=False
-        )  # of tied weights only one is kept: it sets the others
-        state: dict[int, dict[str, Any]] = {
-            int(number): dict(own) for number, own in piece.facts["numbers"].items()
-        }
+        # Of tied weights only one is kept: it sets the others.
+        model.load_state_dict(parts["weight"], strict=False)
+        state: dict[int, dict[str, Any]] = {}
+        for number, values in checkpoint.facts["numbers"].items():
+            state[int(number)] = dict(values)
         for name, value in parts["optimizer"].items():
             number, _, key = name.partition("/")
             state.setdefault(int(number), {})[key] = value
@@ -181,21 +181,22 @@ class TrainingCheckpoint:
         torch.set_rng_state(parts["random"]["cpu"])
         if "cuda" in parts["random"] and torch.cuda.is_available():
             torch.cuda.set_rng_state(parts["random"]["cuda"])
-        return [dict(epoch) for epoch in piece.facts["history"]]
+        return [dict(epoch) for epoch in checkpoint.facts["history"]]
 
     def write(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, history: list[dict[str, float]]
     ) -> None:
         """Keep this epoch in the place of the one before."""
         arrays: dict[str, np.ndarray] = {}
-        seen: set[int] = set()
+        addresses: set[int] = set()
         for name, value in model.state_dict().items():
-            if value.data_ptr() not in seen or not value.numel():
+            # Of tied weights, which share their memory, the first is kept.
+            if value.data_ptr() not in addresses or not value.numel():
                 arrays[f"weight/{name}"] = value.detach().cpu().numpy()
-            seen.add(value.data_ptr())
+            addresses.add(value.data_ptr())
         numbers: dict[int, dict[str, float]] = {}
-        for number, own in optimizer.state_dict()["state"].items():
-            for key, value in own.items():
+        for number, parameter_state in optimizer.state_dict()["state"].items():
+            for key, value in parameter_state.items():
                 if isinstance(value, Tensor):
                     arrays[f"optimizer/{number}/{key}"] = value.cpu().numpy()
                 else:
@@ -203,7 +204,6 @@ class TrainingCheckpoint:
         arrays["random/cpu"] = torch.get_rng_state().numpy()
         if next(model.parameters()).is_cuda:
             arrays["random/cuda"] = torch.cuda.get_rng_state().numpy()
-        kept = [
-            list(epoch.items()) for epoch in history
-        ]  # pairs: the order of the scores is the task's
-        self.store.save("epoch", arrays, {"history": kept, "numbers": numbers})
+        # Pairs, not an object: the order of the scores is the task's.
+        history_pairs = [list(epoch.items()) for epoch in history]
+        self.store.save("epoch", arrays, {"history": history_pairs, "numbers": numbers})

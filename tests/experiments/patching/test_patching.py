@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import headwise
 from headwise.cli.main import app
-from headwise.core.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ModelError, OutputError, ParameterError
 from headwise.experiments.patching import (
     PromptPair,
     builtin_pairs,
@@ -32,7 +33,7 @@ PAIRS = [
         f"word{a} word{d} word{c} word{a}",
         f"word{b}",
         f"word{d}",
-        f"made:{a}",
+        f"pair:{a}",
     )
     for a, b, c, d in list(permutations(range(1, 12), 4))[::257]
 ]
@@ -40,33 +41,33 @@ FEW_PAIRS = PAIRS[:4]
 
 
 @pytest.fixture(scope="module")
-def made():
+def planted():
     return planted_decoder(words=12, max_length=16)
 
 
 @pytest.fixture(scope="module")
-def found(made):
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+def result(planted):
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
         return patch(model, PAIRS, positions=3)
 
 
-def test_the_planted_induction_head_carries_everything(made, found) -> None:
-    place = made.where("induction")
+def test_the_planted_induction_head_carries_everything(planted, result) -> None:
+    place = planted.where("induction")
     for name in ("recovered", "lost", "estimate"):
-        values = found[name].values.copy()
+        values = result[name].values.copy()
         assert values[place] == pytest.approx(1, abs=1e-4), name
         values[place] = 0
         assert np.abs(values).max() < 1e-4, name
-    assert found["recovered_p_adjusted"].values[place] < 0.05
-    assert found["recovered_at"].values[place][0] == pytest.approx(
+    assert result["recovered_p_adjusted"].values[place] < 0.05
+    assert result["recovered_at"].values[place][0] == pytest.approx(
         1, abs=1e-4
     )  # the last token, and no other
-    assert np.abs(found["recovered_at"].values[place][1:]).max() < 1e-4
-    assert found["ablated"].values[place] == pytest.approx(
+    assert np.abs(result["recovered_at"].values[place][1:]).max() < 1e-4
+    assert result["ablated"].values[place] == pytest.approx(
         0.5, abs=1e-3
     )  # without it neither answer is preferred
-    assert found.attrs["clean"] == pytest.approx(-found.attrs["corrupted"], rel=1e-3)
-    assert found.attrs["clean_right"] == 1
+    assert result.attrs["clean"] == pytest.approx(-result.attrs["corrupted"], rel=1e-3)
+    assert result.attrs["clean_right"] == 1
 
 
 def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
@@ -78,7 +79,7 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
         a, b, c, d = random.choice(words, 4, replace=False)
         pairs.append(PromptPair(f"the {a} {b}", f"the {c} {b}", str(a), str(d), f"random:{index}"))
     with HeadModel.open(module, tokenizer=tokenizer) as model:
-        found = patch(model, pairs, ablate=5)
+        result = patch(model, pairs, ablate=5)
         whole = patch(model, pairs, share=False)
         moved, gaps, lost = [], [], []
         for pair in pairs:
@@ -112,23 +113,23 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
                 ]
             )
     expected = np.sum(moved, 0) / np.sum(gaps)
-    np.testing.assert_allclose(found["recovered"].values, expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(result["recovered"].values, expected, rtol=1e-3, atol=1e-4)
     best = np.argsort(-expected, axis=None)[:5]
-    ablated = found["ablated"].values.ravel()
+    ablated = result["ablated"].values.ravel()
     assert set(np.flatnonzero(np.isfinite(ablated))) == set(best)
     np.testing.assert_allclose(
         ablated[best], (np.sum(lost, 0) / np.sum(gaps)).ravel()[best], rtol=1e-3, atol=1e-4
     )
     assert (
-        np.isfinite(found["ablated_p_adjusted"].values) == np.isfinite(found["ablated"].values)
+        np.isfinite(result["ablated_p_adjusted"].values) == np.isfinite(result["ablated"].values)
     ).all()
-    np.testing.assert_allclose(whole["recovered"].values, found["recovered"].values, atol=1e-5)
-    assert (found["recovered_p_adjusted"] > 0.05).all()
-    assert found.attrs["pearson"] > 0.8  # small weights: nearly linear
+    np.testing.assert_allclose(whole["recovered"].values, result["recovered"].values, atol=1e-5)
+    assert (result["recovered_p_adjusted"] > 0.05).all()
+    assert result.attrs["pearson"] > 0.8  # small weights: nearly linear
 
 
-def test_repeated_pairs_are_one_pair_and_few_are_not_tested(made) -> None:
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+def test_repeated_pairs_are_one_pair_and_few_are_not_tested(planted) -> None:
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
         once = patch(model, FEW_PAIRS, ablate=2)
         often = patch(model, FEW_PAIRS * 10, ablate=2)
     assert often.attrs["pairs"] == once.attrs["pairs"] == 4
@@ -142,13 +143,13 @@ def test_repeated_pairs_are_one_pair_and_few_are_not_tested(made) -> None:
 
 
 def test_built_in_pairs_are_drawn_until_enough_can_be_used(
-    made, monkeypatch: pytest.MonkeyPatch
+    planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def every_second(model, pair, number):
         return None, "unusable" if number % 2 else ""
 
     monkeypatch.setattr("headwise.experiments.patching.pairs.encode_pair", every_second)
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
         pairs = usable_pairs(model, "agreement", 5)
     assert pairs == builtin_pairs("agreement", 10)
 
@@ -165,7 +166,7 @@ def test_pairs_are_read_whatever_their_letters(tmp_path) -> None:
     assert (pair.clean, pair.wrong) == ("one line\u2028of text", "\ufffdd")
 
 
-def test_pairs_are_checked(made, tmp_path) -> None:
+def test_pairs_are_checked(planted, tmp_path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text(
         json.dumps(
@@ -173,7 +174,7 @@ def test_pairs_are_checked(made, tmp_path) -> None:
         )
     )
     pairs = read_pairs(path)
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
         with pytest.raises(InputError, match=r"pairs.jsonl:1: the inputs have 3 and 2 tokens"):
             patch(model, pairs)
         same = PromptPair("word1", "word2", "word3 word1", "word3 word2", "same:1")
@@ -204,15 +205,15 @@ def test_builtin_pairs_are_minimal() -> None:
 
 
 @pytest.mark.usefixtures("only_svg")
-def test_command_and_figures(made, found, tmp_path) -> None:
-    assert [one.name for spec in figures_for("patching") for one in spec.draw(found)] == [
+def test_command_and_figures(planted, result, tmp_path) -> None:
+    assert [one.name for spec in figures_for("patching") for one in spec.draw(result)] == [
         "heads",
         "first-order",
         "positions",
     ]
     folder = tmp_path / "model"
-    made.model.save_pretrained(folder)
-    made.tokenizer.save_pretrained(folder)
+    planted.model.save_pretrained(folder)
+    planted.tokenizer.save_pretrained(folder)
     pairs = tmp_path / "pairs.jsonl"
     rows = [
         {"clean": p.clean, "corrupted": p.corrupted, "answer": p.answer, "wrong": p.wrong}
@@ -238,3 +239,56 @@ def test_command_and_figures(made, found, tmp_path) -> None:
     assert "Bring back most: L1H0 +1.00, " in " ".join(done.output.split())
     assert "Zeroed in the clean run, they lose: L1H0 +0.50" in " ".join(done.output.split())
     assert (tmp_path / "patching-heads.svg").exists()
+
+
+def test_the_public_function_writes_a_file_and_rejects_what_it_cannot_do(planted, tmp_path) -> None:
+    assert headwise.patch is patch
+    rows = []
+    for pair in FEW_PAIRS:
+        row = {"clean": pair.clean, "corrupted": pair.corrupted}
+        rows.append(row | {"answer": pair.answer, "wrong": pair.wrong})
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    out = tmp_path / "patching.nc"
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
+        written = headwise.patch(model, path, exact=False, ablate=0, limit=3, out=out)
+        assert written.attrs["pairs"] == 3
+        saved = headwise.Atlas.load(out)["patching"]
+        np.testing.assert_allclose(saved["estimate"].values, written["estimate"].values)
+        with pytest.raises(OutputError) as raised:
+            headwise.patch(model, path, exact=False, ablate=0, limit=3, out=out)
+        assert raised.value.option == "overwrite"
+        headwise.patch(model, path, exact=False, ablate=0, limit=2, out=out, overwrite=True)
+        assert headwise.Atlas.load(out)["patching"].attrs["pairs"] == 2
+        with pytest.raises(ParameterError, match="There is no option of patch 'position'"):
+            headwise.patch(model, path, position=3)
+        with pytest.raises(ParameterError, match="`limit` must be at least 2"):
+            headwise.patch(model, path, limit=1)
+        with pytest.raises(InputError, match="the answer '' has no tokens"):
+            headwise.patch(model, [PromptPair("word1", "word2", "", "word3", "empty")])
+        longer = PromptPair("word1 word2", "word1", "word3", "word4", "uneven")
+        with pytest.raises(InputError, match="No pair can be used"):
+            headwise.patch(model, [longer], strict=False)
+    module, tokenizer = random_model(layers=1, heads=2, d_head=4)
+    with (
+        HeadModel.open(module, tokenizer=tokenizer) as encoder,
+        pytest.raises(ModelError, match="no head that predicts the next token"),
+    ):
+        headwise.patch(encoder)
+    path.write_text("")
+    with pytest.raises(InputError, match="holds no pairs"):
+        read_pairs(path)
+
+
+def test_whole_runs_are_made_where_layers_pass_on_more(
+    planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
+        shared = patch(model, FEW_PAIRS, ablate=0)
+        monkeypatch.setattr(
+            "headwise.experiments.patching.run.PatchRunner.shares", lambda runner: False
+        )
+        whole = patch(model, FEW_PAIRS, ablate=0)
+    assert shared.attrs["note"] == ""
+    assert "whole runs were made" in whole.attrs["note"]
+    np.testing.assert_allclose(whole["recovered"].values, shared["recovered"].values, atol=1e-5)

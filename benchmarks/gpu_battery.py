@@ -20,7 +20,7 @@ import xarray as xr
 from headwise.analyses.contract import Observer, known_analyses, make_analysis
 from headwise.core.errors import HeadwiseError
 from headwise.models import HeadModel
-from headwise.testing.battery import SMALL, Bed, assert_same
+from headwise.testing.battery import SMALL, BatteryCase, assert_same
 
 
 def largest(found: xr.Dataset, expected: xr.Dataset) -> tuple[float, str]:
@@ -51,18 +51,18 @@ def main() -> None:
         for causal in (False, True):
             began = time.perf_counter()
             analysis = make_analysis(name, SMALL.get(name, {}))
-            bed = Bed(analysis, causal)
+            case = BatteryCase(analysis, causal)
             kind = "decoder" if causal else "encoder"
-            if bed.unsupported_reason is not None:
+            if case.unsupported_reason is not None:
                 continue
             try:
-                expected = bed.run(analysis=bed.whole)
+                expected = case.run(analysis=case.whole)
                 other = HeadModel.open(
-                    copy.deepcopy(bed.module).to(asked.device),
-                    tokenizer=bed.tokenizer,
+                    copy.deepcopy(case.module).to(asked.device),
+                    tokenizer=case.tokenizer,
                     device=asked.device,
                 )
-                found = bed.run(model=other, analysis=bed.whole)
+                found = case.run(model=other, analysis=case.whole)
             except (HeadwiseError, RuntimeError, TypeError, ValueError) as error:
                 bad += 1
                 print(

@@ -14,7 +14,7 @@ import torch
 from docs_site.analyses import units_of
 from headwise.analyses.contract import known_analyses, make_analysis
 from headwise.analyses.patterns import network
-from headwise.testing.battery import CHECKS, SMALL, STREAM_CHECKS, Bed
+from headwise.testing.battery import CHECKS, SMALL, STREAM_CHECKS, BatteryCase
 from headwise.testing.corpora import battery_examples
 
 # Variables that depend on the order of heads by convention, with the reason.
@@ -51,9 +51,9 @@ def one_thread():
 
 
 @cache
-def bed(name: str, causal: bool) -> Bed:
+def battery_case(name: str, causal: bool) -> BatteryCase:
     examples = battery_examples() if name in LEARN_NOTHING else None
-    return Bed(
+    return BatteryCase(
         make_analysis(name, SMALL.get(name)),
         causal,
         examples,
@@ -65,21 +65,21 @@ def bed(name: str, causal: bool) -> Bed:
 @pytest.mark.parametrize("model", ["encoder", "decoder"])
 @pytest.mark.parametrize("name", known_analyses())
 def test_battery(name: str, model: str, check: str) -> None:
-    made = bed(name, model == "decoder")
-    if made.unsupported_reason is not None:
-        pytest.skip(f"{name} does not run on a {model} here: {made.unsupported_reason}")
-    if not made.streams and check in STREAM_CHECKS:
+    case = battery_case(name, model == "decoder")
+    if case.unsupported_reason is not None:
+        pytest.skip(f"{name} does not run on a {model} here: {case.unsupported_reason}")
+    if not case.streams and check in STREAM_CHECKS:
         pytest.skip(f"{name} is an experiment: it does not stream")
-    CHECKS[check](made)
+    CHECKS[check](case)
 
 
 def test_numbers_of_results_have_units() -> None:
     """What the documentation shows of variables: from the array, the class, or the name itself."""
     units: dict[str, str] = {}
     for name, cls in known_analyses().items():
-        made = bed(name, False)
-        if cls.__module__.startswith("headwise.") and made.unsupported_reason is None:
-            units |= units_of(name, made.labelled)
+        case = battery_case(name, False)
+        if cls.__module__.startswith("headwise.") and case.unsupported_reason is None:
+            units |= units_of(name, case.labelled)
     lacking = [name for name, unit in units.items() if not unit]
     assert len(lacking) < 0.03 * len(units), (
         f"say the unit of {', '.join(lacking)}: as `units` in the array's attributes, or in `units` of the class"

@@ -24,7 +24,7 @@ from headwise.analyses.contract import (
 )
 from headwise.stats.accumulators import Moments, State
 from headwise.testing import permute_heads, random_model
-from headwise.testing.battery import CHECKS, Bed, assert_same, check_analysis, permuted
+from headwise.testing.battery import CHECKS, BatteryCase, assert_same, check_analysis, permuted
 from headwise.testing.names import check_names
 
 
@@ -189,7 +189,7 @@ def test_a_broken_rule_is_seen(check, breakage):
     else:
         breakage(cls)
     with pytest.raises(AssertionError):
-        CHECKS[check](Bed(cls()))
+        CHECKS[check](BatteryCase(cls()))
 
 
 def test_permuted_reorders_by_layer():

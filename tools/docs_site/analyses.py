@@ -22,7 +22,7 @@ from headwise.analyses.papers import reference
 from headwise.analyses.retrieval import trials
 from headwise.plots.registry import figures_for, tables_for
 from headwise.testing import planted_decoder
-from headwise.testing.battery import SMALL, Bed
+from headwise.testing.battery import SMALL, BatteryCase
 from headwise.testing.names import EXTRA_DIMS
 
 NOTES = ("Question", "Assumes", "Traps", "Cost")
@@ -116,7 +116,7 @@ def _refuses(name: str, causal: bool) -> bool:
 
 @cache
 def _shape(causal: bool) -> Shape:
-    return Bed(_tiny("surface"), causal=causal).shape
+    return BatteryCase(_tiny("surface"), causal=causal).shape
 
 
 def _needs_model(cls: type[Analysis]) -> str:
@@ -196,7 +196,7 @@ def all_schemas() -> dict[str, Any]:
     planted = {} if quick() else planted_results(asked_of_decoders())
     found = {}
     for name in ("surface", "dependency") if quick() else own_analyses():
-        dataset = planted[name] if name in planted else Bed(_tiny(name)).labelled
+        dataset = planted[name] if name in planted else BatteryCase(_tiny(name)).labelled
         found[name] = {
             "variables": {
                 str(key): described(str(key), array) for key, array in dataset.data_vars.items()

@@ -1,8 +1,7 @@
-"""The common battery: what DESIGN.md's contract asks of every analysis, as checks that need to know
-nothing about it.
+"""The common battery: checks of the contract that hold for every analysis.
 
-`check_analysis(make, ...)` runs all; `CHECKS` names them one by one for a test's parameters. Each
-raises an AssertionError that says which variable broke what."""
+`check_analysis(analysis, ...)` runs all; `CHECKS` has them by name, for a test's parameters. Each
+raises an AssertionError that names the variable and the property it violates."""
 
 from __future__ import annotations
 
@@ -61,17 +60,17 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 @dataclass(eq=False)
-class Bed:
-    """An analysis on a small model and corpus, ready to be checked.
+class BatteryCase:
+    """An analysis on a small model and corpus, to be checked.
 
     Parameters
     ----------
     analysis : Analysis
-        What is checked.
+        The analysis.
     causal : bool, default False
-        On a decoder instead of an encoder.
+        Use a decoder instead of an encoder.
     examples : sequence of Example, optional
-        The corpus; by default eleven examples with every kind of annotation (five times as many for
+        The corpus; default: eleven examples with every annotation (five times as many for
         experiments).
     order_dependent : frozenset of str, optional
         Variables that depend on the order of heads by convention (numbers of clusters, random
@@ -109,7 +108,7 @@ class Bed:
 
     @property
     def unsupported_reason(self) -> str | None:
-        """Why this analysis cannot run here, or None."""
+        """Why this analysis cannot run on this model and corpus; None if it can."""
         lacking = sorted(self.analysis.requires - self.shape.annotations)
         return (
             f"the corpus has no {', '.join(lacking)}"
@@ -147,7 +146,7 @@ class Bed:
     def run(
         self, model: HeadModel | None = None, analysis: Analysis | None = None, **options: Any
     ) -> xr.Dataset:
-        """The whole way: plan, shards, merge, labels."""
+        """Return the result of a whole run: plan, shards, merge, labels."""
         asked = analysis or self.analysis
         with tempfile.TemporaryDirectory() as folder:
             return run_analyses(
@@ -168,12 +167,12 @@ class Bed:
 
     @cached_property
     def observed(self) -> State:
-        """All examples in batches of the usual size; whoever merges it takes a copy."""
+        """The state after all examples in batches of the usual size; copy before merging."""
         return self.observe(self.batches())
 
     @cached_property
     def parts(self) -> tuple[State, State, State]:
-        """Two examples, one, and the rest; whoever merges them takes copies."""
+        """The states of two examples, of one, and of the others; copy before merging."""
         first, second, third = (
             self.observe(self.batches(rows))
             for rows in (self.rows[:2], self.rows[2:3], self.rows[3:])
@@ -191,61 +190,63 @@ class Bed:
 # --- invariances ----------------------------------------------------------------------------------
 
 
-def check_batching(bed: Bed) -> None:
+def check_batching(case: BatteryCase) -> None:
     """Batches of any size give the same numbers (those of one row are the reference)."""
-    assert_same(bed.result(bed.observed), bed.reference, f"batches of {MAX_TOKENS} tokens")
+    assert_same(case.result(case.observed), case.reference, f"batches of {MAX_TOKENS} tokens")
     for size in (40, WHOLE):
         assert_same(
-            bed.result(bed.observe(bed.batches(max_tokens=size))),
-            bed.reference,
+            case.result(case.observe(case.batches(max_tokens=size))),
+            case.reference,
             f"batches of {size} tokens",
         )
 
 
-def check_padding(bed: Bed) -> None:
+def check_padding(case: BatteryCase) -> None:
     """Padding, also far more than needed, gives the same numbers."""
-    width = min(bed.model.max_length, max(map(len, bed.rows)) + 9)
-    whole = collate(bed.rows, bed.model.pad_id, bed.model.device, pad_to=width)
+    width = min(case.model.max_length, max(map(len, case.rows)) + 9)
+    whole = collate(case.rows, case.model.pad_id, case.model.device, pad_to=width)
     assert_same(
-        bed.result(bed.observe([whole])), bed.reference, f"all examples padded to {width} tokens"
+        case.result(case.observe([whole])), case.reference, f"all examples padded to {width} tokens"
     )
 
 
-def check_order(bed: Bed) -> None:
+def check_order(case: BatteryCase) -> None:
     """The order in which examples come by does not matter, neither of batches nor within them."""
-    shuffled = [bed.rows[i] for i in np.random.default_rng(3).permutation(len(bed.rows))]
+    shuffled = [case.rows[i] for i in np.random.default_rng(3).permutation(len(case.rows))]
     mixed = [
-        collate(shuffled[i : i + 3], bed.model.pad_id, bed.model.device)
+        collate(shuffled[i : i + 3], case.model.pad_id, case.model.device)
         for i in range(0, len(shuffled), 3)
     ]
-    assert_same(bed.result(bed.observe(mixed)), bed.reference, "another order of examples")
+    assert_same(case.result(case.observe(mixed)), case.reference, "another order of examples")
 
 
-def check_row_blocks(bed: Bed) -> None:
+def check_row_blocks(case: BatteryCase) -> None:
     """Weights shown a few query rows at a time give the same numbers."""
-    whole = bed.batches(max_tokens=WHOLE)
+    whole = case.batches(max_tokens=WHOLE)
     for size in (1, 5):
         assert_same(
-            bed.result(bed.observe(whole, block_rows=size)), bed.reference, f"blocks of {size} rows"
+            case.result(case.observe(whole, block_rows=size)),
+            case.reference,
+            f"blocks of {size} rows",
         )
 
 
-def check_sharding(bed: Bed) -> None:
-    """A run cut into many shards is the run in one."""
+def check_sharding(case: BatteryCase) -> None:
+    """A run in many shards equals the run in one."""
     # Of eleven examples the last stands alone: shards of one and of several in one run.
     assert_same(
-        bed.run(shard_size=SHARD, batch_tokens=MAX_TOKENS),
-        bed.reference,
+        case.run(shard_size=SHARD, batch_tokens=MAX_TOKENS),
+        case.reference,
         f"shards of {SHARD} examples",
     )
-    one = bed.labelled if bed.whole == bed.analysis else bed.run()
-    assert_same(one, bed.reference, "one shard")
+    one = case.labelled if case.whole == case.analysis else case.run()
+    assert_same(one, case.reference, "one shard")
 
 
-def check_merge(bed: Bed) -> None:
+def check_merge(case: BatteryCase) -> None:
     """Merging is associative and commutative up to rounding, and an empty state changes nothing."""
-    a, b, c, whole = (*bed.parts, bed.observed)
-    nothing = bed.observer.start(bed.shape)
+    a, b, c, whole = (*case.parts, case.observed)
+    nothing = case.observer.start(case.shape)
 
     def merged(*states: State) -> State:
         first, *rest = (
@@ -255,18 +256,18 @@ def check_merge(bed: Bed) -> None:
             first.merge(other)
         return first
 
-    assert_same(bed.result(merged(a, b, c)), bed.reference, "(a + b) + c")
-    assert_same(bed.result(merged(a, merged(b, c))), bed.reference, "a + (b + c)")
-    assert_same(bed.result(merged(c, a, b)), bed.reference, "c + a + b")
-    assert_same(bed.result(merged(nothing, whole)), bed.reference, "nothing + a")
-    assert_same(bed.result(merged(whole, nothing)), bed.reference, "a + nothing")
+    assert_same(case.result(merged(a, b, c)), case.reference, "(a + b) + c")
+    assert_same(case.result(merged(a, merged(b, c))), case.reference, "a + (b + c)")
+    assert_same(case.result(merged(c, a, b)), case.reference, "c + a + b")
+    assert_same(case.result(merged(nothing, whole)), case.reference, "nothing + a")
+    assert_same(case.result(merged(whole, nothing)), case.reference, "a + nothing")
 
 
-def check_saving(bed: Bed) -> None:
+def check_saving(case: BatteryCase) -> None:
     """A state saved and loaded is the same state, to the last bit: alone, and when more is merged
     into it."""
-    second, _, first = (deepcopy(part) for part in bed.parts)
-    loaded = bed.observer.start(bed.shape)
+    second, _, first = (deepcopy(part) for part in case.parts)
+    loaded = case.observer.start(case.shape)
     saved = {name: np.array(array) for name, array in first.arrays().items()}
     loaded.load(saved)
     again = loaded.arrays()
@@ -280,90 +281,91 @@ def check_saving(bed: Bed) -> None:
         )
         assert array.dtype == again[name].dtype, f"{name} changes its type by saving"
         np.testing.assert_array_equal(array, again[name], err_msg=name)
-    xr.testing.assert_identical(bed.result(loaded), bed.result(first))
+    xr.testing.assert_identical(case.result(loaded), case.result(first))
     loaded.merge(deepcopy(second))
     first.merge(second)
-    xr.testing.assert_identical(bed.result(loaded), bed.result(first))
+    xr.testing.assert_identical(case.result(loaded), case.result(first))
 
 
-def check_empty(bed: Bed) -> None:
+def check_empty(case: BatteryCase) -> None:
     """A state that has seen nothing gives NaN, no crash."""
-    empty = bed.result(bed.observer.start(bed.shape))
-    assert empty.sizes == bed.reference.sizes or set(empty.dims) <= set(bed.reference.dims)
+    empty = case.result(case.observer.start(case.shape))
+    assert empty.sizes == case.reference.sizes or set(empty.dims) <= set(case.reference.dims)
 
 
-def check_permutation(bed: Bed) -> None:
+def check_permutation(case: BatteryCase) -> None:
     """A model with its heads in another order gives the same numbers in that order."""
     generator = np.random.default_rng(7)
-    order = [generator.permutation(bed.shape.heads).tolist() for _ in range(bed.shape.layers)]
+    order = [generator.permutation(case.shape.heads).tolist() for _ in range(case.shape.layers)]
     if all(new == sorted(new) for new in order):
         order = [new[::-1] for new in order]
-    bed.model.close()  # a copy must not carry the tap along
-    other = HeadModel.open(permute_heads(bed.module, order), tokenizer=bed.tokenizer)
-    bed.model = HeadModel.open(bed.module, tokenizer=bed.tokenizer)
-    found = bed.result(bed.observe(bed.batches(), model=other)) if bed.streams else bed.run(other)
-    skipped = bed.order_dependent | bed.analysis.order_dependent
+    case.model.close()  # a copy must not carry the tap along
+    other = HeadModel.open(permute_heads(case.module, order), tokenizer=case.tokenizer)
+    case.model = HeadModel.open(case.module, tokenizer=case.tokenizer)
+    found = (
+        case.result(case.observe(case.batches(), model=other)) if case.streams else case.run(other)
+    )
+    skipped = case.order_dependent | case.analysis.order_dependent
     keep = [
         name
-        for name in bed.reference.data_vars
+        for name in case.reference.data_vars
         if not PICKED.search(str(name)) and not {_stem(str(name)), str(name)} & skipped
     ]
     assert keep, "no variable is left to compare"
-    assert_same(found[keep], permuted(bed.reference[keep], order), "another order of heads")
+    assert_same(found[keep], permuted(case.reference[keep], order), "another order of heads")
 
 
-def check_repetition(bed: Bed) -> None:
+def check_repetition(case: BatteryCase) -> None:
     """The same run again gives the same bytes."""
-    xr.testing.assert_identical(bed.run(analysis=bed.whole), bed.labelled)
+    xr.testing.assert_identical(case.run(analysis=case.whole), case.labelled)
 
 
 # --- what a result looks like ---------------------------------------------------------------------
 
 
-def check_result(bed: Bed) -> None:
-    """Dims from the one vocabulary, counts and intervals beside means, promised names, where the
-    method comes from."""
-    check_names(bed.analysis.name, bed.labelled)
+def check_result(case: BatteryCase) -> None:
+    """Dims come from one vocabulary, means have counts and intervals, and attributes name the paper."""
+    check_names(case.analysis.name, case.labelled)
     for name in ("title", "paper", "section", "citation"):
-        assert bed.labelled.attrs.get(name), f"attribute `{name}` is missing"
-    assert json.loads(bed.labelled.attrs["parameters"]) == json.loads(
-        json.dumps(describe(bed.whole.parameters))
+        assert case.labelled.attrs.get(name), f"attribute `{name}` is missing"
+    assert json.loads(case.labelled.attrs["parameters"]) == json.loads(
+        json.dumps(describe(case.whole.parameters))
     )
-    for name, value in bed.labelled.attrs.items():
+    for name, value in case.labelled.attrs.items():
         assert isinstance(value, str | int | float | np.number), (
             f"attribute `{name}` is {type(value).__name__}; a file holds strings and numbers"
         )
-    if not bed.analysis.missing_items(bed.shape):
+    if not case.analysis.missing_items(case.shape):
         empty = [
             name
-            for name in VARIABLES.get(bed.analysis.name, {})
-            if not bed.labelled[name].notnull().any()
+            for name in VARIABLES.get(case.analysis.name, {})
+            if not case.labelled[name].notnull().any()
         ]
         assert not empty, (
             f"{', '.join(empty)}: nothing but NaN, though nothing is said to be missing"
         )
 
 
-def check_parameters(bed: Bed) -> None:
-    """Parameters are stored untouched, cannot be changed, can be written down; unknown ones are
-    refused."""
-    name, given = bed.analysis.name, bed.analysis.parameters
+def check_parameters(case: BatteryCase) -> None:
+    """Parameters are stored untouched, are immutable and JSON-serialisable; unknown ones are
+    rejected."""
+    name, given = case.analysis.name, case.analysis.parameters
     for parameter, value in given.items():
         again = make_analysis(name, {parameter: value})
         assert getattr(again, parameter) is value, f"`{parameter}` is changed at construction"
         try:
-            setattr(bed.analysis, parameter, value)
+            setattr(case.analysis, parameter, value)
         except FrozenInstanceError:
             continue
         raise AssertionError(f"`{parameter}` can be changed after construction")
     json.dumps(describe(given))
-    refusal = _refusal(name, {"no_such_parameter": 1})
-    assert "no_such_parameter" in refusal, "an unknown parameter is taken without a word"
-    assert all(parameter in refusal for parameter in given), "the known parameters are not named"
+    message = _rejection(name, {"no_such_parameter": 1})
+    assert "no_such_parameter" in message, "an unknown parameter is taken without a word"
+    assert all(parameter in message for parameter in given), "the known parameters are not named"
 
 
-def _refusal(name: str, parameters: dict[str, Any]) -> str:
-    """What is said when these parameters are refused; empty where they are taken."""
+def _rejection(name: str, parameters: dict[str, Any]) -> str:
+    """Return the message when these parameters are rejected; empty if they are accepted."""
     try:
         make_analysis(name, parameters)
     except ParameterError as error:
@@ -371,7 +373,7 @@ def _refusal(name: str, parameters: dict[str, Any]) -> str:
     return ""
 
 
-def _named(*checks: Callable[[Bed], None]) -> dict[str, Callable[[Bed], None]]:
+def _named(*checks: Callable[[BatteryCase], None]) -> dict[str, Callable[[BatteryCase], None]]:
     return {check.__name__.removeprefix("check_"): check for check in checks}
 
 
@@ -388,16 +390,16 @@ def check_analysis(
     examples: Sequence[Example] | None = None,
     order_dependent: Iterable[str] = (),
 ) -> list[str]:
-    """Run every check that applies; the names of those run.
+    """Run every check that applies and return their names.
 
     Raises AssertionError at the first that fails, or where the analysis cannot run here.
     """
-    bed = Bed(analysis, causal, examples, frozenset(order_dependent))
-    assert bed.unsupported_reason is None, f"{analysis.name} cannot run: {bed.unsupported_reason}"
-    run = CHECKS if bed.streams else COMMON_CHECKS
+    case = BatteryCase(analysis, causal, examples, frozenset(order_dependent))
+    assert case.unsupported_reason is None, f"{analysis.name} cannot run: {case.unsupported_reason}"
+    run = CHECKS if case.streams else COMMON_CHECKS
     for name, check in run.items():
         try:
-            check(bed)
+            check(case)
         except AssertionError as error:
             raise AssertionError(f"{analysis.name}, {name}: {error}") from error
     return list(run)

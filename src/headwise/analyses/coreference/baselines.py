@@ -11,7 +11,7 @@ BASELINES = (
     *RULES,
     "uniform",
     "first",
-)  # the last two are heads that know nothing: even attention, and a sink
+)  # the last two are heads that know nothing: uniform attention, and a sink
 Sieve = Callable[[Expression], bool]
 
 

@@ -17,7 +17,7 @@ _BASELINES = {
     "nearest": ("nearest mention", style.PALE),
     "head_match": ("nearest with the same head word", "#a6a6a6"),
     "rules": ("four sieves", style.GREY),
-    "uniform": ("even attention", "#e8d9b5"),
+    "uniform": ("uniform attention", "#e8d9b5"),
     "first": ("first mention (a sink)", "#d6b656"),
 }
 
@@ -34,10 +34,11 @@ def _shown_types(dataset: xr.Dataset) -> list[str]:
 @figure(
     "coreference",
     name="antecedents",
-    title="The best head against the baselines, by kind of mention",
-    caption="How often the head word of a mention attends most to the head word of one of its antecedents, for the "
-    "best head overall and the best for each kind of mention, beside what three rules, even attention and attention "
-    "on the first token get right on the same mentions.",
+    title="The best head against the baselines, by mention type",
+    caption="How often the head word of a mention attends most to the head word of one of its "
+    "antecedents, for the best head overall and the best for each mention type, beside what "
+    "three rules, uniform attention and attention on the first token get right on the same "
+    "mentions.",
     paper="Clark et al. 2019, §4.3, Table 2",
     needs=("accuracy",),
 )
@@ -54,7 +55,7 @@ def antecedents(dataset: xr.Dataset) -> Figure:
     ]
     one = at.isel(layer=layer, head=head)
     bars.append((one, "accuracy", f"{head_name(layer, head)}, best head overall", style.BLUE))
-    bars.append((at, "best_accuracy", "best head for the kind (named)", style.VERMILION))
+    bars.append((at, "best_accuracy", "best head for the type (named)", style.VERMILION))
     width = 0.8 / len(bars)
     for place, (part, name, label, colour) in enumerate(bars):
         values, low, high = (part[f"{name}{end}"].values for end in ("", "_low", "_high"))
@@ -95,13 +96,13 @@ def antecedents(dataset: xr.Dataset) -> Figure:
     "coreference",
     name="heads",
     title="How often every head finds an antecedent",
-    caption="One row per layer (0 at the top), one column per head: the share of mentions whose most attended "
-    "candidate is the head word of an antecedent.",
+    caption="One row per layer (0 at the top), one column per head: the share of mentions whose most "
+    "attended candidate is the head word of an antecedent.",
     paper="Clark et al. 2019, §4.3",
     needs=("accuracy",),
 )
 def heads(dataset: xr.Dataset) -> Figure:
-    """Heat maps of `accuracy[layer, head]` for each kind of mention on one scale."""
+    """Heat maps of `accuracy[layer, head]` for each mention type on one scale."""
     panels = {kind: dataset["accuracy"].sel(mention_type=kind) for kind in _shown_types(dataset)}
     count = data.count_text(dataset, "accuracy", each="mentions")
     notes = [data.source_text(dataset), count, *cut_text(dataset), "Intervals are in the tables"]

@@ -23,9 +23,10 @@ NAMED_HEADS = 60  # up to so many heads, leaves carry their names
     "distance",
     name="map",
     title="Heads as points: near heads attend alike",
-    caption="Every point is a head; the distance between two points comes near the Jensen-Shannon divergence between "
-    "their attention. Left, coloured by layer: heads of one layer tend to lie together. Right, coloured by what the "
-    "heads do, or by family where that is not known.",
+    caption="Every point is a head; the distance between two points comes near the Jensen-Shannon "
+    "divergence between their attention. Left, coloured by layer: heads of one layer tend to "
+    "lie together. Right, coloured by what the heads do, or by family where that is not "
+    "known.",
     paper="Clark et al. 2019, §6, Fig 6",
     needs=("mds",),
 )
@@ -77,9 +78,9 @@ def head_map(dataset: xr.Dataset) -> Figure:
     "distance",
     name="tree",
     title="Families of heads",
-    caption="Above, the tree of heads by Ward's rule on the root of the divergence; below it, each head's layer and "
-    "the divergences between all pairs in the order of the tree. Bright squares along the diagonal are families of "
-    "heads that attend alike.",
+    caption="Above, the tree of heads by Ward's rule on the root of the divergence; below it, each "
+    "head's layer and the divergences between all pairs in the order of the tree. Bright "
+    "squares along the diagonal are families of heads that attend alike.",
     paper="Clark et al. 2019, §6",
     needs=("linkage",),
 )
@@ -133,8 +134,8 @@ def tree(dataset: xr.Dataset) -> Figure:
     "distance",
     name="layers",
     title="Are heads of one layer alike?",
-    caption="The mean divergence between heads of two layers (of different heads, on the diagonal). The test hands the "
-    "layers round at random among the heads.",
+    caption="The mean divergence between heads of two layers (of different heads, on the diagonal). "
+    "The test permutes the layers among the heads.",
     paper="Clark et al. 2019, §6",
     needs=("layer_js",),
 )

@@ -1,5 +1,5 @@
-"""Figures of gradient importance: how much the loss hangs on attention to each kind of token (Clark
-et al. 2019, Fig 3)."""
+"""Figures of gradient importance: how much the loss depends on attention to each token
+type (Clark et al. 2019, Fig 3)."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def _series(dataset: xr.Dataset) -> list[Series]:
 @figure(
     "gradient",
     name="importance",
-    title="How much the loss hangs on attention, by the kind of token attended to",
-    caption="Each point is one head: the mean size of the gradient of the loss with respect to its attention weights "
-    "on tokens of one kind. Where attention to separators is high and its gradient is near nothing, attending to them "
-    "is a no-op: more or less of it changes nothing.",
+    title="How much the loss depends on attention, by the token type attended to",
+    caption="Each point is one head: the mean size of the gradient of the loss with respect to its "
+    "attention weights on tokens of one type. Where attention to separators is high and its "
+    "gradient near zero, attending to them is a no-op: more or less of it changes nothing.",
     paper="Clark et al. 2019, §3.2, Fig 3",
     needs=("importance", "importance_paper_other"),
 )
@@ -78,14 +78,17 @@ def importance(dataset: xr.Dataset) -> Figure:
         "Lines: mean over the heads of a layer",
         data.interval_text(any(one.bounds is not None for one in series)),
     ]
-    return style.complete(fig, "What attention the loss hangs on", notes, legend_handles(series), 3)
+    return style.complete(
+        fig, "What attention the loss depends on", notes, legend_handles(series), 3
+    )
 
 
 @figure(
     "gradient",
     name="heads",
-    title="Importance of every head, by kind of token",
-    caption="The same means as heat maps, in powers of ten: one row per layer (0 at the top), one column per head.",
+    title="Importance of every head, by token type",
+    caption="The same means as heat maps, in powers of ten: one row per layer (0 at the top), one "
+    "column per head.",
     paper="Clark et al. 2019, §3.2",
     needs=("importance",),
 )

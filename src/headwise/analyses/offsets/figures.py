@@ -51,9 +51,10 @@ _SIDES = (  # where a token looks: colour, words, sign of the offset
     "offsets",
     name="histogram",
     title="Where each head looks, relative to the token",
-    caption="One small histogram per head, by relative position (source position minus receiving position): blue "
-    "before the token, black the token itself, orange after it. Every histogram is scaled to its own peak; the number "
-    "in its corner is the height of that peak.",
+    caption="One small histogram per head, by relative position (source position minus receiving "
+    "position): blue before the token, black the token itself, orange after it. Every "
+    "histogram is scaled to its own peak; the number in its corner is the height of that "
+    "peak.",
     paper="Pascual et al. 2021, Fig 2",
     needs=("histogram",),
     each="source",
@@ -142,8 +143,8 @@ def histogram_grid(
     "offsets",
     name="histogram-wide",
     title="Where each head looks, over the whole range that the paper prints",
-    caption="As above, with offsets up to 63 tokens: what heads do far from the token. One small histogram per head, "
-    "scaled to its own peak, whose height is printed.",
+    caption="As above, with offsets up to 63 tokens: what heads do far from the token. One small "
+    "histogram per head, scaled to its own peak, whose height is printed.",
     paper="Pascual et al. 2021, Fig 2, 8 and 9",
     needs=("histogram",),
 )
@@ -157,9 +158,10 @@ def histogram_wide(dataset: xr.Dataset) -> Figure:
     "offsets",
     name="centre",
     title="Centre of mass of relative positions, by layer",
-    caption="Each point is one head: the mean relative position its attention comes from. Below 0 it looks back, above "
-    "0 it looks ahead. Lines are means over the heads of a layer. What contributes to its output is measured on fewer "
-    "inputs: it stands beside attention on the same ones in `attribution`.",
+    caption="Each point is one head: the mean relative position its attention comes from. Below 0 it "
+    "looks back, above 0 it looks ahead. Lines are means over the heads of a layer. What "
+    "contributes to its output is measured on fewer inputs: it stands beside attention on the "
+    "same ones in `attribution`.",
     paper="Pascual et al. 2021, Fig 4",
     needs=("centre",),
 )
@@ -234,8 +236,8 @@ def same_inputs(dataset: xr.Dataset) -> xr.Dataset:
     "offsets",
     name="distance",
     title="How far heads look, by layer",
-    caption="Each point is one head: the mean distance, in tokens, between a token and where its attention falls, "
-    "whatever the direction.",
+    caption="Each point is one head: the mean distance, in tokens, between a token and where its "
+    "attention falls, whatever the direction.",
     paper="Not in a paper; beside Pascual et al. 2021, Fig 4",
     needs=("mean_distance",),
 )

@@ -1,5 +1,5 @@
-"""Figures of the surface statistics: what kinds of token and which positions heads attend to, and
-how broadly (Clark et al. 2019, §3)."""
+"""Figures of the surface statistics: which token types and positions heads attend to, and how
+broadly (Clark et al. 2019, §3)."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _PANELS = {  # of the map of all heads: variable, label, title
 @figure(
     "surface",
     name="token-types",
-    title="Attention to each kind of token, by layer",
-    caption="Each point is one head: the share of its attention that falls on tokens of one kind, from all tokens, "
-    "from separators only, and from all other tokens. A head that rests on separators, whatever the token it looks "
-    "from, does nothing there (a no-op).",
+    title="Attention to each token type, by layer",
+    caption="Each point is one head: the share of its attention that falls on tokens of one type, "
+    "from all tokens, from separators only, and from all other tokens. A head whose sink is a "
+    "separator, whatever the query, does nothing there (a no-op).",
     paper="Clark et al. 2019, §3.2, Fig 2",
     needs=("mass", "mass_from_sep", "mass_from_other"),
 )
@@ -77,7 +77,7 @@ def token_types(dataset: xr.Dataset) -> Figure:
     handles = legend_handles(list(shown.values()))
     columns = 4 if many else 2
     return style.complete(
-        fig, "Attention to each kind of token", _notes(dataset, series), handles, columns
+        fig, "Attention to each token type", _notes(dataset, series), handles, columns
     )
 
 
@@ -85,9 +85,10 @@ def token_types(dataset: xr.Dataset) -> Figure:
     "surface",
     name="roles",
     title="Attention to each role of a conversation, by layer",
-    caption="Each point is one head: the share of its attention that falls on what each role says, and on what the "
-    "template adds around it, the first token left out of all; beside it the same with rows made to sum to one without "
-    "the first token. A role with more tokens gets more from any head: a uniform head's share is in the tables.",
+    caption="Each point is one head: the share of its attention that falls on what each role says, "
+    "and on what the template adds around it, excluding the first token; beside it the same "
+    "with rows scaled to sum to one without the first token. A role with more tokens gets "
+    "more from any head: the share of uniform attention is in the tables.",
     paper="after Clark et al. 2019, §3.2",
     needs=("role_mass",),
 )
@@ -111,8 +112,9 @@ def conversation_roles(dataset: xr.Dataset) -> Figure:
     "surface",
     name="positions",
     title="Attention to the previous, the same and the next token",
-    caption="Each point is one head: the mean weight on the token just before, on the token itself and on the token "
-    "just after, over the tokens that have one. The head with the largest mean is named.",
+    caption="Each point is one head: the mean weight on the token just before, on the token itself "
+    "and on the token just after, over the tokens that have one. The head with the largest "
+    "mean is named.",
     paper="Clark et al. 2019, §3.1",
     needs=("position",),
 )
@@ -132,9 +134,10 @@ def positions(dataset: xr.Dataset) -> Figure:
     "surface",
     name="entropy",
     title="How broadly heads attend: entropy by layer",
-    caption="Each point is one head: the mean entropy of its attention, in nats, over all tokens; beside it, of an "
-    "encoder for the opening token alone, of a decoder with the first token, on which heads rest, left out. The dashed "
-    "line is a head that attends to everything alike; low points are heads that look at one or few tokens.",
+    caption="Each point is one head: the mean entropy of its attention, in nats, over all tokens; "
+    "beside it, of an encoder for the opening token alone, of a decoder excluding the first "
+    "token, the sink of many heads. The dashed line is uniform attention; low points are "
+    "heads that look at one or few tokens.",
     paper="Clark et al. 2019, §3.3, Fig 4",
     needs=("entropy",),
 )
@@ -166,8 +169,8 @@ def entropy(dataset: xr.Dataset) -> Figure:
     "surface",
     name="max-weight",
     title="The largest weight of a row, by layer",
-    caption="Each point is one head: the mean of the largest weight in each row. A head at 0.1 puts at most a tenth of "
-    "its attention on any one token; a head near 1 picks a single token.",
+    caption="Each point is one head: the mean of the largest weight in each row. A head at 0.1 puts "
+    "at most a tenth of its attention on any one token; a head near 1 picks a single token.",
     paper="Clark et al. 2019, §3.3",
     needs=("max_weight",),
 )
@@ -183,8 +186,8 @@ def max_weight(dataset: xr.Dataset) -> Figure:
     "surface",
     name="heads",
     title="Every head at a glance",
-    caption="The same means as heat maps: one row per layer (0 at the top), one column per head. All panels share one "
-    "scale, 0 to 1.",
+    caption="The same means as heat maps: one row per layer (0 at the top), one column per head. All "
+    "panels share one scale, 0 to 1.",
     paper="Clark et al. 2019, §3.1-3.3",
     needs=("position", "mass", "max_weight"),
 )
@@ -216,13 +219,12 @@ def heads(dataset: xr.Dataset) -> Figure:
 
 
 def _types(dataset: xr.Dataset) -> dict[str, tuple[str, str, str]]:
-    """The kinds of token to draw: the opening token of an encoder, else the first, whatever it is;
-    never one twice."""
+    """Return the token types to draw: the opening token of an encoder, else the first, whatever it is."""
     shown = {
         name: drawn for name, drawn in _TYPES.items() if name in data.labels(dataset, "token_type")
     }
     opened = "cls" in shown and bool(dataset["mass"].sel(token_type="cls").notnull().any())
-    if "first" not in shown:  # an atlas from before it was a kind
+    if "first" not in shown:  # an atlas from before it was a type
         return shown
     shown.pop(
         "first" if opened and not ("position" in dataset and is_decoder(dataset)) else "cls", None

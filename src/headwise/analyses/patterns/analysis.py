@@ -24,6 +24,7 @@ from headwise.analyses.contract import (
     mean_variables,
 )
 from headwise.analyses.patterns.correct import (
+    CorrectedShares,
     ErrorModel,
     corrected_shares,
     corrected_with_interval,
@@ -46,21 +47,22 @@ from headwise.stats.intervals import wilson_interval
 from headwise.stats.records import Records
 from headwise.text.encode import Batch
 
-# Maps that are classified at once: a processor takes 1.6 times as long for each of 256, which its
-# cache does not hold.
-AT_ONCE = {"cpu": 64, "cuda": 256}
+DIMS = ("layer", "head", "pattern")
+# Maps that are classified at once. 256 do not fit into the cache of a CPU, which then takes 1.6
+# times as long for each.
+MAPS_AT_ONCE = {"cpu": 64, "cuda": 256}
 
 
 @dataclass(frozen=True)
 class Patterns(Observer):
-    """The share of a head's maps that a classifier calls vertical, diagonal, vertical+diagonal,
-    block, heterogeneous.
+    """Classify a head's maps as vertical, diagonal, vertical+diagonal, block or heterogeneous, and
+    count them.
 
     Every map `A[l, h]` of every example is brought to one size (`headwise.analyses.patterns.maps`)
     and classified by a network of eight convolutions; its class is the most probable one (Kovaleva
     et al. 2019, §4.1).
 
-    - `proportion[layer, head, pattern]`: share of examples whose map is called that, with Wilson's
+    - `proportion[layer, head, pattern]`: share of examples whose map is classified so, with Wilson's
       95 % interval;
     - `probability[layer, head, pattern]`: the mean probability the network gives, with its
       interval;
@@ -84,11 +86,11 @@ class Patterns(Observer):
         Shorter examples are left out and counted in the attribute `short_examples`: three tokens
         show no pattern.
     classifier : str, optional
-        A weights file written by `tools/train_patterns`; nothing for the shipped one.
+        A weights file written by `tools/train_patterns`; default: the shipped one.
 
     Notes
     -----
-    Question: Which of five kinds of map (vertical, diagonal, both, block, heterogeneous) does each
+    Question: Which of five patterns (vertical, diagonal, both, block, heterogeneous) does each
     head make?
 
     Assumes: What labellers call these kinds on small pictures of maps; the classifier was trained
@@ -107,7 +109,7 @@ class Patterns(Observer):
     classifier: str = ""
 
     name: ClassVar[str] = "patterns"
-    title: ClassVar[str] = "The five kinds of attention map"
+    title: ClassVar[str] = "The five patterns of attention maps"
     paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.1, Fig 1-2")
     budget: ClassVar[int | None] = 40
 
@@ -118,156 +120,191 @@ class Patterns(Observer):
 
     @cached_property
     def _classifier(self) -> PatternClassifier:
-        return load_classifier(Path(self.classifier)) if self.classifier else shipped_classifier()
+        if self.classifier:
+            return load_classifier(Path(self.classifier))
+        return shipped_classifier()
 
     def max_examples(self, shape: Shape) -> int | None:
-        return Analysis.max_examples(
-            self, shape
-        )  # a network on every map costs more than the pass, and grows with heads
+        # A network on every map costs more than the pass, and grows with the number of heads.
+        return Analysis.max_examples(self, shape)
+
+    # --- the pass ---------------------------------------------------------------------------------
 
     def start(self, shape: Shape) -> State:
-        heads = (shape.layers, shape.heads, len(PATTERNS))
+        by_head = (shape.layers, shape.heads, len(PATTERNS))
         return State(
-            said=Moments(*heads),
-            probability=Moments(*heads),
+            said=Moments(*by_head),
+            probability=Moments(*by_head),
             example=Records(shape.layers, len(PATTERNS)),
         )
 
     def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         weights = rows.weights
         if rows.sink is not None:
-            weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(
-                min=torch.finfo(weights.dtype).tiny
-            )
+            # A learned sink is no token: the rows of a map sum to one without it.
+            tiny = torch.finfo(weights.dtype).tiny
+            weights = weights / (1 - rows.sink.unsqueeze(-1)).clamp(min=tiny)
         return {
             "mass": shrink(weights, batch.lengths, rows.start),
             "pairs": shrink_visible(rows.visible, batch.lengths, rows.start),
         }
 
     def observe(self, state: State, sums: Mapping[str, Tensor], layer: Layer, batch: Batch) -> None:
-        mass, pairs = sums["mass"], sums["pairs"]
+        mass = sums["mass"]
+        visible_pairs = sums["pairs"]
         heads = mass.shape[1]
-        classifier = self._on(mass.device)
+        classifier = self._classifier_on(mass.device)
+        examples_at_once = max(MAPS_AT_ONCE.get(mass.device.type, 64) // heads, 1)
         parts = []
-        step = max(AT_ONCE.get(mass.device.type, 64) // heads, 1)
-        for begin in range(0, len(mass), step):
-            here = slice(begin, begin + step)
-            shown = images(mass[here].float(), pairs[here], batch.lengths[here])
-            parts.append(
-                classifier.probabilities(shown.flatten(0, 1)).view(-1, heads, len(PATTERNS))
-            )
+        for start in range(0, len(mass), examples_at_once):
+            part = slice(start, start + examples_at_once)
+            maps = images(mass[part].float(), visible_pairs[part], batch.lengths[part])
+            probabilities = classifier.probabilities(maps.flatten(0, 1))
+            parts.append(probabilities.view(-1, heads, len(PATTERNS)))
         probability = torch.cat(parts).double().cpu()
-        short = batch.lengths.cpu() < self.min_tokens
-        said = torch.nn.functional.one_hot(probability.argmax(-1), len(PATTERNS)).double()
-        probability[short] = torch.nan
-        said[short] = torch.nan
+        predicted = torch.nn.functional.one_hot(probability.argmax(-1), len(PATTERNS)).double()
+        is_short = batch.lengths.cpu() < self.min_tokens
+        probability[is_short] = torch.nan
+        predicted[is_short] = torch.nan
         where = (layer.layer,)
-        state.moments("said").add(said, where)
+        state.moments("said").add(predicted, where)
         state.moments("probability").add(probability, where)
-        state.records("example").add(batch.index, said.mean(1), where)
+        state.records("example").add(batch.index, predicted.mean(1), where)
 
-    def _on(self, device: torch.device) -> PatternClassifier:
-        own = self._classifier
-        if next(own.networks[0].parameters()).device == device:
-            return own
-        moved = own.to(device)
-        self.__dict__["_classifier"] = moved  # a cached property: the next batch finds it there
-        return moved
+    def _classifier_on(self, device: torch.device) -> PatternClassifier:
+        classifier = self._classifier
+        if next(classifier.networks[0].parameters()).device != device:
+            classifier = classifier.to(device)
+            # Replaces the value of the cached property: the next batch finds it there.
+            self.__dict__["_classifier"] = classifier
+        return classifier
+
+    # --- the result -------------------------------------------------------------------------------
 
     def result(self, state: State, shape: Shape) -> xr.Dataset:
-        heads = ("layer", "head", "pattern")
-        said = state.moments("said")
-        variables = mean_variables("proportion", heads, said, units="share of examples")
-        count = said.count.numpy()
-        low, high = wilson_interval(said.mean.numpy() * count, count)
-        variables["proportion_low"].values[:], variables["proportion_high"].values[:] = low, high
+        predicted = state.moments("said")
+        count = predicted.count.numpy()
+        mean = predicted.mean.numpy()
+        variables = mean_variables("proportion", DIMS, predicted, units="share of examples")
+        low, high = wilson_interval(mean * count, count)
+        variables["proportion_low"].values[:] = low
+        variables["proportion_high"].values[:] = high
         variables |= mean_variables(
-            "probability", heads, state.moments("probability"), units="probability"
+            "probability", DIMS, state.moments("probability"), units="probability"
         )
+
         errors = self._errors(shape)
-        per_example = state.records("example").values.mean(
-            1
-        )  # over layers; every layer has as many heads
-        found = corrected_with_interval(per_example, errors)
-        shares = np.where((count > 0) & found.helps, said.mean.numpy(), np.nan)
-        corrected = corrected_shares(shares, said_given_true(errors.counts)).astype(np.float32)
-        words = {
-            "units": "share of examples",
-            "long_name": "proportion corrected for the classifier's confusion",
-        }
-        variables["proportion_corrected"] = xr.Variable(heads, corrected, words)
-        kept = per_example[~np.isnan(per_example).any(-1)]
-        nothing = np.full(len(PATTERNS), np.nan)
-        whole = kept.mean(0) if len(kept) else nothing
-        low, high = bootstrap_interval(kept) if len(kept) > 1 else (nothing, nothing)
-        mended = (
-            (found.shares, found.low, found.high) if found.helps else (nothing, nothing, nothing)
+        # The mean over layers is that over heads: every layer has as many.
+        per_example = state.records("example").values.mean(1)
+        corrected = corrected_with_interval(per_example, errors)
+        shares = np.where((count > 0) & corrected.helps, mean, np.nan)
+        corrected_proportion = corrected_shares(shares, said_given_true(errors.counts))
+        variables["proportion_corrected"] = xr.Variable(
+            DIMS,
+            corrected_proportion.astype(np.float32),
+            {
+                "units": "share of examples",
+                "long_name": "proportion corrected for the classifier's confusion",
+            },
         )
-        for name, values in (("overall", (whole, low, high)), ("overall_corrected", mended)):
-            for suffix, value in zip(("", "_low", "_high"), values, strict=True):
-                variables[name + suffix] = xr.Variable(
-                    "pattern", value.astype(np.float32), {"units": "share of maps"}
-                )
-            words = {"long_name": f"examples behind {name}"}
-            behind = np.full(len(PATTERNS), len(kept) if name == "overall" or found.helps else 0)
-            variables[f"{name}_n"] = xr.Variable("pattern", behind, words)
-        words = {"long_name": "held-out labelled maps by true and by said pattern"}
+        long_enough = per_example[~np.isnan(per_example).any(-1)]
+        variables |= _overall_variables(long_enough, corrected)
         variables["confusion"] = xr.Variable(
-            ("pattern", "said"), errors.counts.astype(np.int64), words
+            ("pattern", "said"),
+            errors.counts.astype(np.int64),
+            {"long_name": "held-out labelled maps by true and by predicted pattern"},
         )
         coords = layer_head_coords(shape) | {
             "pattern": np.array(PATTERNS),
             "said": np.array(PATTERNS),
         }
-        short = int(len(per_example) - len(kept))
         attrs = {
-            "short_examples": short,
+            "short_examples": len(per_example) - len(long_enough),
             "error_model": errors.origin,
-            "correction_helps": int(found.helps),
+            "correction_helps": int(corrected.helps),
         }
         return xr.Dataset(variables, coords=coords, attrs=attrs)
 
     def _errors(self, shape: Shape) -> ErrorModel:
-        """The classifier's mistakes on such a model: heads that it saw others of, or a model it
-        never saw."""
+        """Return the classifier's errors on such a model: one whose other heads it was trained on,
+        or one it never saw."""
         if self.classifier:
-            counts = (
-                self._classifier.confusion_causal if shape.causal else self._classifier.confusion
-            )
+            classifier = self._classifier
+            counts = classifier.confusion_causal if shape.causal else classifier.confusion
             return ErrorModel(counts[None], origin=f"held-out maps of {Path(self.classifier).name}")
-        seen = seen_in_training(str(shape.extras.get("model", "")), shape.layers, shape.heads)
+        model_name = str(shape.extras.get("model", ""))
+        seen = seen_in_training(model_name, shape.layers, shape.heads)
         return shipped_errors(seen, shape.causal)
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
-        """Patterns that more than half of a head's maps show, by the lower end of the interval."""
+        """Return patterns that more than half of a head's maps show, by the lower end of the
+        interval."""
         return dataset["proportion_low"].drop_sel(pattern="heterogeneous") > MIN_SHARE
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
-        counted, corrected = dataset["overall"], dataset["overall_corrected"]
-        if counted.isnull().all():
-            return [f"No example has {self.min_tokens} tokens or more, so no map was looked at."]
-        if corrected.isnull().all():
-            shares = ", ".join(
-                f"{name} {_percent(dataset, 'overall', k)}" for k, name in enumerate(PATTERNS)
-            )
-            labelled = dataset["confusion"].values
-            why = "a correction for the classifier's confusion would do more harm than good here"
-            right = (
-                f"{100 * np.trace(labelled) / max(labelled.sum(), 1):.0f} % of {labelled.sum():,}"
-            )
+        if dataset["overall"].isnull().all():
+            return [f"No example has {self.min_tokens} tokens or more, so no map was classified."]
+        if dataset["overall_corrected"].isnull().all():
+            shares = []
+            for place, name in enumerate(PATTERNS):
+                shares.append(f"{name} {_percent(dataset, 'overall', place)}")
+            confusion = dataset["confusion"].values
+            n_labelled = confusion.sum()
+            accuracy = 100 * np.trace(confusion) / max(n_labelled, 1)
             return [
-                f"Of all maps, as counted ({why}; it is right on {right} labelled maps): {shares}"
+                "Of all maps, as counted (a correction for the classifier's confusion would do "
+                f"more harm than good here; it is right on {accuracy:.0f} % of {n_labelled:,} "
+                f"labelled maps): {', '.join(shares)}"
             ]
-        shares = ", ".join(
-            f"{name} {_percent(dataset, 'overall', k)}, corrected {_percent(dataset, 'overall_corrected', k)}"
-            for k, name in enumerate(PATTERNS)
+        shares = []
+        for place, name in enumerate(PATTERNS):
+            counted = _percent(dataset, "overall", place)
+            corrected = _percent(dataset, "overall_corrected", place)
+            shares.append(f"{name} {counted}, corrected {corrected}")
+        return [
+            "Of all maps, as counted and corrected for the classifier's confusion: "
+            f"{', '.join(shares)}"
+        ]
+
+
+def _overall_variables(
+    per_example: np.ndarray, corrected: CorrectedShares
+) -> dict[str, xr.Variable]:
+    """Return the shares over all heads and examples, as counted and corrected, with intervals and
+    the number of examples."""
+    n_examples = len(per_example)
+    unknown = np.full(len(PATTERNS), np.nan)
+    counted = [unknown, unknown, unknown]
+    if n_examples:
+        counted[0] = per_example.mean(0)
+    if n_examples > 1:
+        counted[1], counted[2] = bootstrap_interval(per_example)
+    after_correction = [unknown, unknown, unknown]
+    if corrected.helps:
+        after_correction = [corrected.shares, corrected.low, corrected.high]
+
+    variables = {}
+    for name, values, n_behind in (
+        ("overall", counted, n_examples),
+        ("overall_corrected", after_correction, n_examples if corrected.helps else 0),
+    ):
+        for suffix, array in zip(("", "_low", "_high"), values, strict=True):
+            variables[name + suffix] = xr.Variable(
+                "pattern", array.astype(np.float32), {"units": "share of maps"}
+            )
+        variables[f"{name}_n"] = xr.Variable(
+            "pattern",
+            np.full(len(PATTERNS), n_behind),
+            {"long_name": f"examples behind {name}"},
         )
-        return [f"Of all maps, as counted and corrected for the classifier's confusion: {shares}"]
+    return variables
 
 
 def _percent(dataset: xr.Dataset, name: str, place: int) -> str:
-    """A share of maps in per cent, with its interval where there is one."""
-    share, low, high = (
-        100 * float(dataset[name + suffix][place]) for suffix in ("", "_low", "_high")
-    )
-    return f"{share:.0f} %" + ("" if np.isnan(low) else f" ({low:.0f} to {high:.0f})")
+    """Return a share of maps in per cent, with its interval if there is one."""
+    share = 100 * float(dataset[name][place])
+    low = 100 * float(dataset[f"{name}_low"][place])
+    high = 100 * float(dataset[f"{name}_high"][place])
+    if np.isnan(low):
+        return f"{share:.0f} %"
+    return f"{share:.0f} % ({low:.0f} to {high:.0f})"

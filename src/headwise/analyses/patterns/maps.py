@@ -1,5 +1,5 @@
-"""Brings attention maps of any length to one size, in a way that is linear and keeps stripes,
-diagonals and blocks."""
+"""Resize attention maps of any length to one size, by a linear map that keeps stripes, diagonals and
+blocks."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ TOP_SHARE = 0.01
 
 
 def bins(lengths: Tensor, width: int, start: int = 0, stop: int | None = None) -> Tensor:
-    """One-hot `[example, SIZE, token]`: which of at most SIZE groups each of the tokens
-    `start..stop` falls into.
+    """Return one-hot `[example, SIZE, token]`: which of at most SIZE groups each of the tokens
+    `start..stop` belongs to.
 
-    Up to SIZE tokens, each is its own group; beyond, token t of n falls into group `⌊t · SIZE /
-    n⌋`, so that groups are neighbours and (nearly) of one size. Padding tokens belong to none."""
+    Up to SIZE tokens, each is its own group; beyond, token t of n belongs to group `⌊t · SIZE
+    / n⌋`, so that groups are neighbours and (nearly) of one size. Padding tokens belong to none."""
     stop = width if stop is None else stop
-    tokens = torch.arange(start, stop, device=lengths.device)
-    n = lengths[:, None]
-    group = torch.where(
-        n > SIZE, tokens[None] * SIZE // n.clamp(min=1), tokens[None].expand(len(lengths), -1)
-    )
-    group = torch.where(tokens[None] < n, group, SIZE)
-    return torch.nn.functional.one_hot(group.clamp(max=SIZE), SIZE + 1)[..., :SIZE].transpose(1, 2)
+    tokens = torch.arange(start, stop, device=lengths.device)[None].expand(len(lengths), -1)
+    n_tokens = lengths[:, None]
+    scaled = tokens * SIZE // n_tokens.clamp(min=1)
+    group = torch.where(n_tokens > SIZE, scaled, tokens)
+    # Padding gets a group of its own, which is dropped.
+    group = torch.where(tokens < n_tokens, group, SIZE)
+    one_hot = torch.nn.functional.one_hot(group.clamp(max=SIZE), SIZE + 1)
+    return one_hot[..., :SIZE].transpose(1, 2)
 
 
 def shrink(weights: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
-    """Mass between groups of tokens: `[example, head, row, key]`, rows from `start` on, to `[...,
-    SIZE, SIZE]`.
+    """Return the mass between groups of tokens: `[example, head, row, key]`, rows from `start` on,
+    to `[..., SIZE, SIZE]`.
 
     `M[I, J] = 1/|I| Σ_{i ∈ I} Σ_{j ∈ J} A[i, j]`: how much a token of group I gives to group J, so
     rows still sum to one. It is linear, so blocks of rows add up. A head on the previous token
@@ -45,15 +46,15 @@ def shrink(weights: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
 
 
 def shrink_visible(visible: Tensor, lengths: Tensor, start: int = 0) -> Tensor:
-    """How many pairs of two groups are visible, `[example, 1 or head, SIZE, SIZE]`; blocks of rows
-    add up."""
+    """Return how many pairs of two groups are visible, `[example, 1 or head, SIZE, SIZE]`; blocks of
+    rows add up."""
     keys = bins(lengths, visible.shape[-1]).float()
     rows = bins(lengths, visible.shape[-1], start, start + visible.shape[-2]).float()
     return rows[:, None] @ (visible.float() @ keys[:, None].transpose(-1, -2))
 
 
 def images(mass: Tensor, seen_pairs: Tensor, lengths: Tensor) -> Tensor:
-    """What the network looks at: `[example, head, channel, SIZE, SIZE]` from `shrink` and
+    """Return the input of the network, `[example, head, channel, SIZE, SIZE]`, from `shrink` and
     `shrink_visible`.
 
     Maps of fewer than SIZE groups are stretched by repeating their cells. Channels:
@@ -72,27 +73,29 @@ def images(mass: Tensor, seen_pairs: Tensor, lengths: Tensor) -> Tensor:
     visible = (_stretch(seen_pairs, source) > 0).to(mass.dtype).expand_as(mass)
     mass = mass * visible
     flat = mass.flatten(-2)
-    rank = (visible.flatten(-2).sum(-1, keepdim=True) * TOP_SHARE).long()
-    top = flat.topk(int(SIZE * SIZE * TOP_SHARE) + 1, dim=-1).values.gather(-1, rank)
-    seen = (flat / top.clamp(min=1e-9)).clamp(max=1).view_as(mass)
+    n_visible = visible.flatten(-2).sum(-1, keepdim=True)
+    rank = (n_visible * TOP_SHARE).long()
+    largest = flat.topk(int(SIZE * SIZE * TOP_SHARE) + 1, dim=-1).values
+    darkest = largest.gather(-1, rank)  # the 99th percentile of the visible weights
+    seen = (flat / darkest.clamp(min=1e-9)).clamp(max=1).view_as(mass)
     column = mass.sum(-2, keepdim=True) / visible.sum(-2, keepdim=True).clamp(min=1)
     offset = _offset_means(mass, visible)
-    return torch.stack(
-        [seen.sqrt(), mass.sqrt(), visible, column.sqrt().expand_as(mass), offset.sqrt()], dim=-3
-    )
+    channels = [seen.sqrt(), mass.sqrt(), visible, column.sqrt().expand_as(mass), offset.sqrt()]
+    return torch.stack(channels, dim=-3)
 
 
 def _stretch(square: Tensor, source: Tensor) -> Tensor:
-    """Cell (i, j) of the result is cell (source[i], source[j]), for each example."""
+    """Return squares whose cell (i, j) is cell (source[i], source[j]), for each example."""
     wide = source[:, None, None, :].expand(*square.shape[:-1], -1)
     square = square.gather(-1, wide)
     return square.gather(-2, source[:, None, :, None].expand(*square.shape))
 
 
 def _offset_means(mass: Tensor, visible: Tensor) -> Tensor:
-    """The mean over the visible cells of each diagonal, put back on that diagonal."""
-    place = torch.arange(SIZE, device=mass.device)
-    index = (place[None] - place[:, None] + SIZE - 1).flatten().expand(*mass.shape[:-2], -1)
+    """Return the mean over the visible cells of each diagonal, put back on that diagonal."""
+    position = torch.arange(SIZE, device=mass.device)
+    diagonal = position[None] - position[:, None] + SIZE - 1
+    index = diagonal.flatten().expand(*mass.shape[:-2], -1)
     total = mass.new_zeros(*mass.shape[:-2], 2 * SIZE - 1)
     count = total.clone()
     total.scatter_add_(-1, index, mass.flatten(-2))
@@ -101,12 +104,11 @@ def _offset_means(mass: Tensor, visible: Tensor) -> Tensor:
 
 
 def map_images(maps: Tensor, causal: bool) -> Tensor:
-    """`[map, n, n]` of one length to `[map, channel, SIZE, SIZE]`."""
+    """Return the images `[map, channel, SIZE, SIZE]` of maps `[map, n, n]` of one length."""
     n = maps.shape[-1]
     lengths = torch.tensor([n], device=maps.device)
     square = torch.ones(n, n, dtype=torch.bool, device=maps.device)
     visible = square.tril() if causal else square
     weights = maps[None].float() * visible
-    return images(shrink(weights, lengths), shrink_visible(visible[None, None], lengths), lengths)[
-        0
-    ]
+    visible_pairs = shrink_visible(visible[None, None], lengths)
+    return images(shrink(weights, lengths), visible_pairs, lengths)[0]

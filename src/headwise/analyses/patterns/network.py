@@ -22,12 +22,9 @@ from headwise.core.errors import InputError, ParameterError
 
 PATTERNS = ("vertical", "diagonal", "vertical+diagonal", "block", "heterogeneous")
 WEIGHTS = "weights.safetensors"
-MEANING = {
-    "patterns": PATTERNS,
-    "channels": CHANNELS,
-}  # what a file of weights must say of what goes in and comes out
-# Maps that go through the network at once: beyond this, a processor's cache loses more than
-# batching gains.
+# Metadata of a weights file: the meaning of its inputs and outputs.
+METADATA = {"patterns": PATTERNS, "channels": CHANNELS}
+# Maps that go through the network at once: beyond this, cache misses cost more than batching gains.
 CHUNK = 256
 
 
@@ -67,11 +64,10 @@ class PatternNetwork(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class PatternClassifier:
-    """A trained network (or several, whose probabilities are averaged) with what is known of its
-    mistakes.
+    """A trained network (or several, whose probabilities are averaged) with its known errors.
 
-    `confusion[c, d]` counts the held-out maps of true class c that it called d: what `patterns`
-    corrects its proportions by; `confusion_causal` likewise for causal maps."""
+    `confusion[c, d]` counts the held-out maps of true class c that it classified as d, by which
+    `patterns` corrects its proportions; `confusion_causal` likewise for causal maps."""
 
     networks: tuple[PatternNetwork, ...]
     confusion: np.ndarray
@@ -79,85 +75,77 @@ class PatternClassifier:
 
     @torch.no_grad()
     def probabilities(self, images: Tensor) -> Tensor:
-        """`[map, channel, SIZE, SIZE]` to `[map, pattern]`."""
-        out = images.new_empty(len(images), len(PATTERNS))
-        own = torch.backends.cudnn
-        as_they_are = {
-            "enabled": own.enabled,
-            "benchmark": own.benchmark,
-            "deterministic": own.deterministic,
-        }
-        with own.flags(
-            **as_they_are, allow_tf32=False
-        ):  # the same numbers as on a CPU, to rounding
-            for begin in range(0, len(images), CHUNK):
-                part = images[begin : begin + CHUNK].contiguous(memory_format=torch.channels_last)
-                said = torch.stack([network(part).softmax(-1) for network in self.networks])
-                out[begin : begin + CHUNK] = said.mean(0)
-        return out
+        """Return `[map, pattern]` from `[map, channel, SIZE, SIZE]`."""
+        result = images.new_empty(len(images), len(PATTERNS))
+        cudnn = torch.backends.cudnn
+        # Without TF32 the numbers are those of a CPU, up to rounding; all other flags stay.
+        flags = cudnn.flags(
+            enabled=cudnn.enabled,
+            benchmark=cudnn.benchmark,
+            deterministic=cudnn.deterministic,
+            allow_tf32=False,
+        )
+        with flags:
+            for start in range(0, len(images), CHUNK):
+                rows = slice(start, start + CHUNK)
+                part = images[rows].contiguous(memory_format=torch.channels_last)
+                of_networks = torch.stack([network(part).softmax(-1) for network in self.networks])
+                result[rows] = of_networks.mean(0)
+        return result
 
     def to(self, device: torch.device) -> PatternClassifier:
-        """The same classifier on a device."""
-        return replace(
-            self, networks=tuple(copy.deepcopy(network).to(device) for network in self.networks)
-        )
+        """Return the same classifier on a device."""
+        networks = tuple(copy.deepcopy(network).to(device) for network in self.networks)
+        return replace(self, networks=networks)
 
 
 def load_classifier(path: Path) -> PatternClassifier:
-    """A classifier from a file of weights that `tools/train_patterns` wrote."""
+    """Load a classifier from a weights file that `tools/train_patterns` wrote."""
     try:
         with safe_open(path, "pt") as file:
-            about, tensors = (
-                file.metadata() or {},
-                {name: file.get_tensor(name) for name in file.keys()},  # noqa: SIM118
-            )
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as a pattern classifier ({error}).") from error
-    if any(about.get(key) != json.dumps(names) for key, names in MEANING.items()):
+    if any(metadata.get(key) != json.dumps(names) for key, names in METADATA.items()):
         raise InputError(
-            f"{path} holds no pattern classifier of this version; train one with tools/train_patterns."
+            f"{path} holds no pattern classifier of this version; train one with "
+            "tools/train_patterns."
         )
     try:
-        networks = tuple(_network(tensors, f"{k}.") for k in range(int(about["networks"])))
-        confusion, causal = (
-            np.array(json.loads(about[key])) for key in ("confusion", "confusion_causal")
-        )
-    except (
-        KeyError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # what is not there, is no number, or has another shape
+        n_networks = int(metadata["networks"])
+        networks = tuple(_load_network(tensors, f"{k}.") for k in range(n_networks))
+        confusion = np.array(json.loads(metadata["confusion"]))
+        confusion_causal = np.array(json.loads(metadata["confusion_causal"]))
+    except (KeyError, ValueError, RuntimeError) as error:
+        # An entry is missing, is no number, or has another shape.
         raise InputError(
             f"{path} is a damaged pattern classifier ({error}); train one again."
         ) from error
-    return PatternClassifier(networks, confusion, causal)
+    return PatternClassifier(networks, confusion, confusion_causal)
 
 
-def _network(tensors: Mapping[str, Tensor], prefix: str) -> PatternNetwork:
-    """One network from its weights, whose names begin with `prefix`."""
-    own = {
-        name.removeprefix(prefix): value.float()
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
-    convolutions = {
-        int(name.split(".")[1]): len(value) for name, value in own.items() if value.ndim == 4
-    }
-    network = PatternNetwork(tuple(convolutions[place] for place in sorted(convolutions)))
-    lacking = [
-        name
-        for name in network.load_state_dict(own, strict=False).missing_keys
-        if "batches" not in name
-    ]
-    if lacking:
-        raise KeyError(lacking[0])
-    # torch's stubs do not know the argument; it is the layout in which convolutions are fastest
-    return _fused(network.eval()).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+def _load_network(tensors: Mapping[str, Tensor], prefix: str) -> PatternNetwork:
+    """Return one network from its weights, whose names begin with `prefix`."""
+    weights = {}
+    widths: dict[int, int] = {}  # by the place of the convolution
+    for name, value in tensors.items():
+        if name.startswith(prefix):
+            name = name.removeprefix(prefix)
+            weights[name] = value.float()
+            if value.ndim == 4:
+                widths[int(name.split(".")[1])] = len(value)
+    network = PatternNetwork(tuple(widths[place] for place in sorted(widths)))
+    for name in network.load_state_dict(weights, strict=False).missing_keys:
+        # The number of batches that a normalisation saw is not saved.
+        if "batches" not in name:
+            raise KeyError(name)
+    # Channels last is the layout in which convolutions are fastest; torch's stubs do not know it.
+    return _fuse(network.eval()).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def _fused(network: PatternNetwork) -> PatternNetwork:
-    """The same function with each normalisation taken into the convolution before it: a fifth
-    faster."""
+def _fuse(network: PatternNetwork) -> PatternNetwork:
+    """Fold each normalisation into the convolution before it: a fifth faster, the same function."""
     layers: list[nn.Module] = []
     for layer in network.convolutions:
         if isinstance(layer, nn.BatchNorm2d):
@@ -173,29 +161,30 @@ _SHIPPED: WeakValueDictionary[str, PatternClassifier] = WeakValueDictionary()
 
 
 def shipped_classifier() -> PatternClassifier:
-    """The classifier that comes with headwise; the same one as long as somebody holds it."""
-    found = _SHIPPED.get(WEIGHTS)
-    if found is None:
+    """Return the classifier that comes with headwise; it is loaded once while it is in use."""
+    classifier = _SHIPPED.get(WEIGHTS)
+    if classifier is None:
         with resources.as_file(resources.files("headwise.analyses.patterns") / WEIGHTS) as path:
-            found = _SHIPPED[WEIGHTS] = load_classifier(path)
-    return found
+            classifier = load_classifier(path)
+        _SHIPPED[WEIGHTS] = classifier
+    return classifier
 
 
 def classify_maps(
     maps: Tensor, causal: bool, classifier: PatternClassifier | None = None
 ) -> Tensor:
-    """Pattern probabilities of attention maps, or of any maps with non-negative rows
-    (contributions, for instance).
+    """Return the pattern probabilities of attention maps, or of any maps with non-negative rows
+    (contributions, for example).
 
     Parameters
     ----------
     maps : Tensor
-        `[..., n, n]`, rows receiving, columns giving; without padding. Rows need not sum to one:
-        they are made to.
+        `[..., n, n]`, rows receiving, columns giving; without padding. Rows are scaled to sum
+        to one.
     causal : bool
         Whether later columns are hidden from a row; if so, what stands there is ignored.
     classifier : PatternClassifier, optional
-        Another than the shipped one.
+        Default: the shipped one.
 
     Returns
     -------
@@ -217,12 +206,17 @@ def classify_maps(
         raise ParameterError(
             "`maps` must hold finite numbers that are not negative; take absolute values first."
         )
-    chosen = classifier or shipped_classifier()
-    device = next(chosen.networks[0].parameters()).device
-    n = maps.shape[-1]
-    flat = maps.reshape(-1, n, n).float()
-    flat = flat.tril() if causal else flat
+    if classifier is None:
+        classifier = shipped_classifier()
+    device = next(classifier.networks[0].parameters()).device
+    n_tokens = maps.shape[-1]
+    flat = maps.reshape(-1, n_tokens, n_tokens).float()
+    if causal:
+        flat = flat.tril()
     flat = flat / flat.sum(-1, keepdim=True).clamp(min=1e-12)
-    parts = (flat[begin : begin + CHUNK].to(device) for begin in range(0, len(flat), CHUNK))
-    found = torch.cat([chosen.probabilities(map_images(part, causal)) for part in parts])
-    return found.reshape(*maps.shape[:-2], len(PATTERNS)).to(maps.device)
+    parts = []
+    for start in range(0, len(flat), CHUNK):
+        part = flat[start : start + CHUNK].to(device)
+        parts.append(classifier.probabilities(map_images(part, causal)))
+    probabilities = torch.cat(parts)
+    return probabilities.reshape(*maps.shape[:-2], len(PATTERNS)).to(maps.device)

@@ -22,42 +22,42 @@ CORPUS = Corpus.from_examples([Example(text="word1 word2 word3")], "one")
 
 
 @pytest.fixture(scope="module")
-def made():
+def decoder():
     return planted_decoder(words=30, max_length=40)
 
 
 @pytest.fixture(scope="module")
-def found(made):
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+def dataset(decoder):
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer) as model:
         return make_atlas(model, CORPUS, ["circuits"])["circuits"]
 
 
-def test_planted_circuits(made, found) -> None:
+def test_planted_circuits(decoder, dataset) -> None:
     for name in ("induction", "copying"):
-        assert found["ov_copying"].values[made.where(name)] == pytest.approx(1, abs=1e-3)
-        assert found["ov_copying_p_adjusted"].values[made.where(name)] < 1e-6
-    assert found["qk_matching"].values[made.where("duplicate")] == pytest.approx(1, abs=1e-3)
+        assert dataset["ov_copying"].values[decoder.where(name)] == pytest.approx(1, abs=1e-3)
+        assert dataset["ov_copying_p_adjusted"].values[decoder.where(name)] < 1e-6
+    assert dataset["qk_matching"].values[decoder.where("duplicate")] == pytest.approx(1, abs=1e-3)
 
 
-def test_the_planted_composition_is_the_strongest(made, found) -> None:
-    first = found.isel(rank=0)
-    told = (
+def test_the_planted_composition_is_the_strongest(decoder, dataset) -> None:
+    first = dataset.isel(rank=0)
+    summary_text = (
         str(first["pair_from"].values),
         str(first["pair_to"].values),
         str(first["pair_side"].values),
     )
-    assert told == ("L0H0", "L1H0", "key")
+    assert summary_text == ("L0H0", "L1H0", "key")
     assert float(first["pair_p_adjusted"]) < 1e-6
-    others = found["composition_p_adjusted"].values.copy()
+    others = dataset["composition_p_adjusted"].values.copy()
     assert np.nansum(others < 0.05) == 1
     # W_QK is the identity between two blocks of V, W_OV a projector of rank V − 1: 1/√V, but for
     # the centring.
-    tokens = len(made.vocabulary)
-    ratio = float(first["pair_composition"]) + float(turned_expected(found))
+    tokens = len(decoder.vocabulary)
+    ratio = float(first["pair_composition"]) + float(turned_expected(dataset))
     assert ratio == pytest.approx(1 / np.sqrt(tokens), rel=0.05)
 
 
-def turned_expected(found) -> float:
+def turned_expected(dataset) -> float:
     return turned_overlap(np.array(0.1), np.array(1 / 34), np.array(1 / 34), 225).expected
 
 
@@ -74,7 +74,7 @@ def test_dense_matrices_agree() -> None:
                 parameter.uniform_(0.5, 2)
     tokenizer = random_model(causal=True)[1]
     with HeadModel.open(module, tokenizer=tokenizer) as model:
-        found = make_atlas(model, CORPUS, ["circuits"])["circuits"]
+        dataset = make_atlas(model, CORPUS, ["circuits"])["circuits"]
     e, u = (
         w.detach().double().numpy()
         for w in (module.model.embed_tokens.weight, module.lm_head.weight)
@@ -102,9 +102,9 @@ def test_dense_matrices_agree() -> None:
         for name, circuit in (("ov_copying", e @ v @ o @ u.T), ("qk_matching", e @ q @ k.T @ e.T)):
             values = np.linalg.eigvals(circuit)
             expected = values.sum().real / np.abs(values[np.argsort(-np.abs(values))[:6]]).sum()
-            assert found[name].values[at] == pytest.approx(expected, rel=1e-4)
-    composition = found["composition"].values
-    sides = [str(side) for side in found["side"].values]
+            assert dataset[name].values[at] == pytest.approx(expected, rel=1e-4)
+    composition = dataset["composition"].values
+    sides = [str(side) for side in dataset["side"].values]
     for a in range(4):
         ov = parts[a][2] @ parts[a][3]
         for b in range(4, 12):
@@ -127,9 +127,9 @@ def test_random_weights_are_nothing() -> None:
     for seed in range(6):
         module, tokenizer = random_model(causal=True, layers=3, heads=4, d_head=8, seed=seed)
         with HeadModel.open(module, tokenizer=tokenizer) as model:
-            found = make_atlas(model, CORPUS, ["circuits"])["circuits"]
+            dataset = make_atlas(model, CORPUS, ["circuits"])["circuits"]
         names = ("ov_copying_p_adjusted", "qk_matching_p_adjusted", "composition_p_adjusted")
-        count += sum(int((found[name] < 0.05).any()) for name in names)
+        count += sum(int((dataset[name] < 0.05).any()) for name in names)
     assert count <= 3  # 18 families at 5 %
 
 
@@ -146,17 +146,17 @@ def test_the_null_is_that_of_random_turns() -> None:
     ]
     for share in (0.5, 0.9, 0.99):
         cut = np.quantile(norms, share)
-        found = turned_overlap(np.array(cut**2), *map(np.array, spread), width)
-        assert float(found.p_value) == pytest.approx(1 - share, abs=0.015)
-    assert float(found.expected) == pytest.approx(norms.mean(), rel=0.01)
+        dataset = turned_overlap(np.array(cut**2), *map(np.array, spread), width)
+        assert float(dataset.p_value) == pytest.approx(1 - share, abs=0.015)
+    assert float(dataset.expected) == pytest.approx(norms.mean(), rel=0.01)
     square = b @ random.normal(size=(4, 20))
     traces = np.array([np.trace(square @ q) for q in turns])
     cut = np.quantile(np.abs(traces), 0.95)
     assert float(turned_trace(cut, np.linalg.norm(square), width)) == pytest.approx(0.05, abs=0.015)
 
 
-def test_figures_tables_and_headline(found) -> None:
-    drawn = [one.name for spec in figures_for("circuits") for one in spec.draw(found)]
+def test_figures_tables_and_headline(dataset) -> None:
+    drawn = [one.name for spec in figures_for("circuits") for one in spec.draw(dataset)]
     assert drawn == ["heads", "composition"]
-    assert tables_for("circuits")[0].function(found)["from"][0] == "L0H0"
-    assert "L0H0 → L1H0 (key" in " ".join(make_analysis("circuits").summary(found))
+    assert tables_for("circuits")[0].function(dataset)["from"][0] == "L0H0"
+    assert "L0H0 → L1H0 (key" in " ".join(make_analysis("circuits").summary(dataset))

@@ -44,9 +44,9 @@ def measured(
         [analysis],
         {"dependency": analysis.start(shape)},
     )
-    found = analysis.result(states["dependency"], shape)
-    assert set(found.dims) <= set(found.coords)  # every dim can be selected by label
-    return found
+    dataset = analysis.result(states["dependency"], shape)
+    assert set(dataset.dims) <= set(dataset.coords)  # every dim can be selected by label
+    return dataset
 
 
 def with_odd_ones(examples: list[Example]) -> list[Example]:
@@ -54,7 +54,7 @@ def with_odd_ones(examples: list[Example]) -> list[Example]:
     rows = "the 2 det|teacher 4 nmod:poss|'s 2 case|dog 5 nsubj|saw 0 root|his 7 nmod:poss|cat 5 obj|. 5 punct"
     cells = [cell.split() for cell in rows.split("|")]
     words, heads, relations = zip(*cells, strict=True)
-    given = Example(
+    example = Example(
         words=words,
         heads=tuple(int(h) - 1 for h in heads),
         relations=relations,
@@ -65,17 +65,17 @@ def with_odd_ones(examples: list[Example]) -> list[Example]:
     last = Example(
         words=("sleeps", "."), heads=(ROOT, 0), relations=("root", "punct"), upos=("VERB", "PUNCT")
     )
-    return [*examples, given, replace(given, upos=None), last]
+    return [*examples, example, replace(example, upos=None), last]
 
 
-def assert_same(found: xr.Dataset, slow: Slow, sentences: int, reach: int = 10) -> None:
+def assert_same(dataset: xr.Dataset, slow: Slow, sentences: int, reach: int = 10) -> None:
     """Every number of the dataset, from the slow counts."""
     relations, tags = (
-        [str(r) for r in found["relation"].values],
-        [str(t) for t in found["upos"].values],
+        [str(r) for r in dataset["relation"].values],
+        [str(t) for t in dataset["upos"].values],
     )
     assert set(relations) - {"all"} == {label for label in slow.offsets if label != "all"}
-    value = {str(name): found[name].values for name in found.data_vars}
+    value = {str(name): dataset[name].values for name in dataset.data_vars}
     p_family = np.full(value["accuracy"].shape, np.nan)
     for r, relation in enumerate(relations):
         counts = slow.offsets[relation]
@@ -144,7 +144,7 @@ def assert_same(found: xr.Dataset, slow: Slow, sentences: int, reach: int = 10) 
     ],
 )
 @pytest.mark.parametrize("causal", [False, True])
-def test_equals_the_slow_loops(causal: bool, given: dict, slow: dict) -> None:
+def test_equals_the_slow_loops(causal: bool, parameters: dict, slow: dict) -> None:
     module, tokenizer = random_model(causal=causal)
     model = HeadModel.open(module, tokenizer=tokenizer)
     examples = with_odd_ones(
@@ -154,7 +154,7 @@ def test_equals_the_slow_loops(causal: bool, given: dict, slow: dict) -> None:
     target = "cls" if causal else "sep"  # where heads with nothing to do look
     expected = slow_dependency(eager_maps(model, rows), rows, causal=causal, target=target, **slow)
     assert_same(
-        measured(model, examples, Dependency(**given)),
+        measured(model, examples, Dependency(**parameters)),
         expected,
         len(examples),
         slow.get("reach", 10),
@@ -171,9 +171,9 @@ def test_of_baselines_that_tie_the_bar_is_the_first_in_their_order() -> None:
     model = HeadModel.open(module, tokenizer=tokenizer)
     row = model.encode(example)
     assert row.word.tolist().count(1) == 3
-    found = measured(model, [example], Dependency())
-    assert_same(found, slow_dependency(eager_maps(model, [row]), [row]), 1)
-    kinds = found.sel(direction="head_to_dependent")
+    dataset = measured(model, [example], Dependency())
+    assert_same(dataset, slow_dependency(eager_maps(model, [row]), [row]), 1)
+    kinds = dataset.sel(direction="head_to_dependent")
     assert kinds["baseline_accuracy"].sel(relation="obl").values.tolist() == [0.5, 1, 1]
     assert kinds["baseline_accuracy"].sel(relation="obj").values.tolist() == [1, 1, 1]
     assert str(kinds["bar_name"].sel(relation="obl").values) == "uniform"
@@ -186,8 +186,8 @@ def test_planted_heads_find_what_they_should() -> None:
         singles, (("tree", "children", "previous"), ("uniform", "next", "tree:obj"))
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    found = measured(model, examples, Dependency())
-    accuracy = found["accuracy"]
+    dataset = measured(model, examples, Dependency())
+    accuracy = dataset["accuracy"]
     assert (
         accuracy.sel(direction="dependent_to_head", layer=0, head=0) == 1
     ).all()  # the tree head: every relation, UAS 100 %
@@ -205,10 +205,10 @@ def test_planted_heads_find_what_they_should() -> None:
     # that is no prediction of `next`.
     assert next_accuracy == pytest.approx(pairs.count(1) / len(pairs), abs=0.03)
     assert float(accuracy.sel(direction="dependent_to_head", layer=1, head=2, relation="obj")) == 1
-    assert (found["best_accuracy"] == 1).all()
-    assert set(found["best_layer"].values) == {0}
+    assert (dataset["best_accuracy"] == 1).all()
+    assert set(dataset["best_layer"].values) == {0}
     # Words without an object relation rest on [SEP].
-    at = found.sel(direction="dependent_to_head", layer=1, head=2, relation="obj")
+    at = dataset.sel(direction="dependent_to_head", layer=1, head=2, relation="obj")
     assert float(at["noop_with"]) == pytest.approx(0, abs=1e-4)
     assert float(at["noop_without"]) == pytest.approx(1, abs=1e-4)
 
@@ -217,9 +217,9 @@ def test_a_decoder_is_scored_on_what_it_can_see() -> None:
     singles = [example for example in battery_examples() if not example.has_pair]
     planted, examples = planted_annotations(singles, (("tree", "children"),), causal=True)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    found = measured(model, examples, Dependency())
+    dataset = measured(model, examples, Dependency())
     assert (
-        found.attrs["noop_target"] == "first"
+        dataset.attrs["noop_target"] == "first"
     )  # whether or not the tokenizer opens texts with a token of its own
     arcs = [
         (d, h, r)
@@ -231,26 +231,26 @@ def test_a_decoder_is_scored_on_what_it_can_see() -> None:
         back, ahead = (
             sum(r == relation and (h < d) == first for d, h, r in arcs) for first in (True, False)
         )
-        assert found["possible"].sel(relation=relation).values.tolist() == [back, ahead]
-    accuracy = found["accuracy"]
+        assert dataset["possible"].sel(relation=relation).values.tolist() == [back, ahead]
+    accuracy = dataset["accuracy"]
     assert float(accuracy.sel(direction="dependent_to_head", layer=0, head=0, relation="obj")) == 1
     assert np.isnan(
         accuracy.sel(direction="dependent_to_head", relation="det")
     ).all()  # a determiner never sees its noun
     assert float(accuracy.sel(direction="head_to_dependent", layer=0, head=1, relation="det")) == 1
-    assert str(found["best_direction"].sel(relation="det").values) == "head_to_dependent"
-    assert "before" in found.attrs["note"]
-    assert (found["baseline_possible_offset"].sel(direction="dependent_to_head") <= 0).all()
+    assert str(dataset["best_direction"].sel(relation="det").values) == "head_to_dependent"
+    assert "before" in dataset.attrs["note"]
+    assert (dataset["baseline_possible_offset"].sel(direction="dependent_to_head") <= 0).all()
 
 
 def test_the_test_against_the_baseline_has_the_right_level() -> None:
     """Heads that guess: after correction hardly any is called better than the baseline."""
     module, tokenizer = random_model()
     model = HeadModel.open(module, tokenizer=tokenizer)
-    found = measured(model, battery_examples(), Dependency())
-    assert (found["p_family"].values >= found["p_value"].values).all()
-    assert (found["p_adjusted"].values >= found["p_family"].values).all()
-    assert (found["p_adjusted"].values >= 0.05).all()
+    dataset = measured(model, battery_examples(), Dependency())
+    assert (dataset["p_family"].values >= dataset["p_value"].values).all()
+    assert (dataset["p_adjusted"].values >= dataset["p_family"].values).all()
+    assert (dataset["p_adjusted"].values >= 0.05).all()
 
 
 def test_heads_that_know_no_syntax_do_not_pass_for_syntactic() -> None:
@@ -259,23 +259,23 @@ def test_heads_that_know_no_syntax_do_not_pass_for_syntactic() -> None:
     singles = [example for example in battery_examples() if not example.has_pair]
     planted, examples = planted_annotations(singles, (("uniform", "tree"), ("uniform", "previous")))
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    found = measured(model, examples, Dependency())
-    even = found.sel(layer=0, head=0)
-    kinds = found["baseline_accuracy"]
-    assert (even["accuracy"] <= found["bar"] + 1e-6).all()
+    dataset = measured(model, examples, Dependency())
+    even = dataset.sel(layer=0, head=0)
+    kinds = dataset["baseline_accuracy"]
+    assert (even["accuracy"] <= dataset["bar"] + 1e-6).all()
     assert (even["p_value"] > 0.4).all()
-    assert (found["bar"] >= kinds.max("baseline_kind") - 1e-9).all()
-    assert found.attrs["units"] == "examples"
+    assert (dataset["bar"] >= kinds.max("baseline_kind") - 1e-9).all()
+    assert dataset.attrs["units"] == "examples"
     in_documents = [replace(example, document=f"d{i // 3}") for i, example in enumerate(examples)]
     grouped = measured(model, in_documents, Dependency())
     assert (grouped.attrs["units"], grouped.attrs["unit_count"]) == (
         "documents",
         -(-len(examples) // 3),
     )
-    xr.testing.assert_equal(grouped["accuracy"], found["accuracy"])
+    xr.testing.assert_equal(grouped["accuracy"], dataset["accuracy"])
     tree = ("dependent_to_head", 0, 1, "all")
     place = dict(zip(("direction", "layer", "head", "relation"), tree, strict=True))
-    assert float(grouped["p_value"].sel(place)) >= float(found["p_value"].sel(place))
+    assert float(grouped["p_value"].sel(place)) >= float(dataset["p_value"].sel(place))
 
 
 def test_heads_found_on_one_text_are_tested_on_another() -> None:
@@ -285,16 +285,16 @@ def test_heads_found_on_one_text_are_tested_on_another() -> None:
     there, here = examples[::2], examples[1::2]
     heads = best_heads_parameter(measured(model, there, Dependency()))
     assert len(heads) > 3
-    plain, found = (
+    plain, dataset = (
         measured(model, here, Dependency()),
         measured(model, here, Dependency(heads=heads)),
     )
     tested = []
     for text in heads:
         relation, name, direction = text.split()
-        if relation not in found["relation"]:
+        if relation not in dataset["relation"]:
             continue
-        one, (layer, head) = found.sel(relation=relation), parse_head(name)
+        one, (layer, head) = dataset.sel(relation=relation), parse_head(name)
         own = plain.sel(relation=relation, direction=direction, layer=layer, head=head)
         assert float(one["given_accuracy"]) == pytest.approx(float(own["accuracy"]))
         assert float(one["given_p_value"]) == pytest.approx(float(own["p_value"]))
@@ -304,25 +304,27 @@ def test_heads_found_on_one_text_are_tested_on_another() -> None:
         tested.append(float(own["p_value"]))
     # Nothing was picked here: corrected over the relations alone.
     np.testing.assert_allclose(
-        np.sort(found["given_p_adjusted"].dropna("relation")), np.sort(holm(np.array(tested)))
+        np.sort(dataset["given_p_adjusted"].dropna("relation")), np.sort(holm(np.array(tested)))
     )
-    lines = Dependency(heads=heads).summary(found)
+    lines = Dependency(heads=heads).summary(dataset)
     assert "found elsewhere" in lines[0]
     assert any(heads[0].split()[1] in line for line in lines)
-    for wrong, said in (
+    for wrong, summary_text in (
         ("obj L4H0", "something like"),
         ("obj L9H0 dependent_to_head", "2 layers of 3 heads"),
     ):
-        with pytest.raises(ParameterError, match=said):
+        with pytest.raises(ParameterError, match=summary_text):
             measured(model, here, Dependency(heads=(wrong,)))
 
 
 def test_the_headline_names_best_heads_and_baselines() -> None:
     module, tokenizer = random_model()
-    found = measured(HeadModel.open(module, tokenizer=tokenizer), battery_examples(), Dependency())
-    lines = Dependency().summary(found)
+    dataset = measured(
+        HeadModel.open(module, tokenizer=tokenizer), battery_examples(), Dependency()
+    )
+    lines = Dependency().summary(dataset)
     for relation in ("all",):
-        one = found.sel(relation=relation)
+        one = dataset.sel(relation=relation)
         (line,) = [line for line in lines if line.split()[0] == relation]
         assert head_name(int(one["best_layer"]), int(one["best_head"])) in line
         assert f"{100 * float(one['best_accuracy']):.1f} %" in line
@@ -348,60 +350,60 @@ def test_a_relation_that_does_not_occur_is_refused_with_those_that_do(model: Hea
 
 def test_chosen_relations_by_tuple_or_text(model: HeadModel) -> None:
     every = measured(model, battery_examples(), Dependency())
-    for given in (("obj", "nsubj"), "obj, nsubj"):
-        found = measured(model, battery_examples(), Dependency(relations=given))
-        assert list(found["relation"].values) == ["all", "obj", "nsubj"]
+    for chosen in (("obj", "nsubj"), "obj, nsubj"):
+        dataset = measured(model, battery_examples(), Dependency(relations=chosen))
+        assert list(dataset["relation"].values) == ["all", "obj", "nsubj"]
         xr.testing.assert_allclose(
-            found["accuracy"], every["accuracy"].sel(relation=["all", "obj", "nsubj"])
+            dataset["accuracy"], every["accuracy"].sel(relation=["all", "obj", "nsubj"])
         )
 
 
 def test_a_treebank_without_objects(model: HeadModel) -> None:
-    given = Example(
+    example = Example(
         words=("the", "dog", "runs"), heads=(1, 2, ROOT), relations=("det", "nsubj", "root")
     )
-    found = measured(model, [given], Dependency())
-    assert list(found["relation"].values) == ["all", "det", "nsubj"]
-    assert int(found["count"].sel(relation="all")) == 2
-    assert found["few"].all()
+    dataset = measured(model, [example], Dependency())
+    assert list(dataset["relation"].values) == ["all", "det", "nsubj"]
+    assert int(dataset["count"].sel(relation="all")) == 2
+    assert dataset["few"].all()
 
 
 def test_words_that_do_not_align_are_counted_not_guessed(model: HeadModel) -> None:
     good = battery_examples()[0]
     empty = replace(good, words=("the", "", *good.words[2:]))  # a word of no pieces
     bare = replace(good, heads=None, relations=None)
-    found = measured(model, [good, empty, bare], Dependency())
+    dataset = measured(model, [good, empty, bare], Dependency())
     alone = measured(model, [good], Dependency())
     assert (
-        found.attrs["examples"],
-        found.attrs["examples_unaligned"],
-        found.attrs["examples_without_tree"],
+        dataset.attrs["examples"],
+        dataset.attrs["examples_unaligned"],
+        dataset.attrs["examples_without_tree"],
     ) == (
         1,
         1,
         1,
     )
-    xr.testing.assert_equal(found["accuracy"], alone["accuracy"])
-    xr.testing.assert_allclose(found["noop_without"], alone["noop_without"])
+    xr.testing.assert_equal(dataset["accuracy"], alone["accuracy"])
+    xr.testing.assert_allclose(dataset["noop_without"], alone["noop_without"])
 
 
 def test_words_behind_a_cut_are_counted(model: HeadModel) -> None:
     example = battery_examples()[0]
     assert example.heads is not None
     model.encoder.max_length = 7  # five words of ten
-    found = measured(model, [example], Dependency())
+    dataset = measured(model, [example], Dependency())
     kept = [h for h in example.heads[:5] if h < 5]
-    assert int(found["count"].sum() - found["count"].sel(relation="all")) == len(
+    assert int(dataset["count"].sum() - dataset["count"].sel(relation="all")) == len(
         [h for h in kept if h != ROOT]
     )
-    assert found.attrs["words_cut"] == len(example.heads) - len(kept)
+    assert dataset.attrs["words_cut"] == len(example.heads) - len(kept)
 
 
 def test_nothing_aligns(model: HeadModel) -> None:
     good = battery_examples()[0]
-    found = measured(model, [replace(good, words=("", *good.words[1:]))], Dependency())
-    assert np.isnan(found["accuracy"]).all()
-    assert (found["best_layer"] == -1).all()
+    dataset = measured(model, [replace(good, words=("", *good.words[1:]))], Dependency())
+    assert np.isnan(dataset["accuracy"]).all()
+    assert (dataset["best_layer"] == -1).all()
 
 
 @pytest.mark.parametrize(
@@ -413,9 +415,9 @@ def test_nothing_aligns(model: HeadModel) -> None:
         ({"noop": "mask"}, "auto, sep, cls, first, off"),
     ],
 )
-def test_parameters_are_checked(given: dict, message: str) -> None:
+def test_parameters_are_checked(parameters: dict, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        Dependency(**given)
+        Dependency(**parameters)
 
 
 # --- the real thing -------------------------------------------------------------------------------
@@ -432,9 +434,11 @@ def test_some_sentences_of_wiki_bert(shared: Path, wiki_model: HeadModel) -> Non
     rows = [model.encode(example) for example in few]
     slow = slow_dependency(eager_maps(model, rows), rows)
     assert_same(measured(model, few, Dependency(), max_tokens=2048), slow, len(rows))
-    found = measured(model, examples, Dependency(), max_tokens=2048)
-    assert str(found["best_direction"].sel(relation="obj").values) == "dependent_to_head"
+    dataset = measured(model, examples, Dependency(), max_tokens=2048)
+    assert str(dataset["best_direction"].sel(relation="obj").values) == "dependent_to_head"
     assert (
-        float(found["accuracy"].sel(relation="obj", direction="dependent_to_head", layer=4, head=0))
+        float(
+            dataset["accuracy"].sel(relation="obj", direction="dependent_to_head", layer=4, head=0)
+        )
         > 0.7
     )

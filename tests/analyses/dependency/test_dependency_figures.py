@@ -29,7 +29,7 @@ SHAPES = [
 ]
 
 
-def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset:
+def dependency_dataset(layers: int, heads: int, causal: bool = False) -> xr.Dataset:
     """From made-up counts: `obj` is what the last head of the last layer does, `rare` is rare,
     `vocative` has none."""
     rules = PairRules(LABELS, reach=3)
@@ -41,13 +41,16 @@ def made_dependency(layers: int, heads: int, causal: bool = False) -> xr.Dataset
     if causal:
         possible[0, ..., 4:] = 0
         possible[1, ..., :3] = 0
-    found = np.floor(possible * generator.uniform(0, 0.5, size=possible.shape))
-    found[0, -1, -1, LABELS.index("obj")] = np.floor(possible[0, -1, -1, LABELS.index("obj")] * 0.9)
+    best_table = np.floor(possible * generator.uniform(0, 0.5, size=possible.shape))
+    best_table[0, -1, -1, LABELS.index("obj")] = np.floor(
+        possible[0, -1, -1, LABELS.index("obj")] * 0.9
+    )
     none = np.zeros((2, *pairs.shape[:1], 2))
     simple = np.concatenate([possible[:, 0, 0], none], -1)
     # As if each of ten documents had a tenth of the pairs.
     shares = [
-        part[None].repeat(10, 0) / 10 for part in (found.sum(-1), possible[:, :, 0].sum(-1), simple)
+        part[None].repeat(10, 0) / 10
+        for part in (best_table.sum(-1), possible[:, :, 0].sum(-1), simple)
     ]
     dataset = accuracy_dataset(PairTotals(*shares, pairs), rules, "holm").assign_coords(
         layer=np.arange(layers), head=np.arange(heads)
@@ -70,14 +73,14 @@ def placed_heads(layers: int, heads: int) -> xr.Dataset:
 
 def made_distance(layers: int, heads: int, behaviours: bool) -> xr.Dataset:
     about = {"tokens": 5000, "examples": 137, "model": "tiny-bert", "corpus": "made-up sentences"}
-    found = placed_heads(layers, heads).assign_attrs(about)
+    best_table = placed_heads(layers, heads).assign_attrs(about)
     if behaviours:
-        found["behaviour"] = (
+        best_table["behaviour"] = (
             "head_a",
             ["other", "to sep", "obj", "previous token"] * (layers * heads // 4)
             + ["broad"] * (layers * heads % 4),
         )
-    return found
+    return best_table
 
 
 def texts(figure: Figure) -> str:
@@ -86,9 +89,9 @@ def texts(figure: Figure) -> str:
     ).replace("\n", " ")
 
 
-def check(figure: Figure) -> str:
-    said = texts(figure)
-    assert "tiny-bert on made-up sentences" in said
+def checked_text(figure: Figure) -> str:
+    figure_text = texts(figure)
+    assert "tiny-bert on made-up sentences" in figure_text
     width, height = figure.get_size_inches()
     assert width <= style.PAGE + 1e-6
     assert height <= 9.5
@@ -100,7 +103,7 @@ def check(figure: Figure) -> str:
         )
         >= style.SMALL
     )
-    return said
+    return figure_text
 
 
 @pytest.mark.parametrize(("layers", "heads"), SHAPES)
@@ -110,25 +113,25 @@ def test_figures_of_dependency(
 ) -> None:
     if (layers, heads) != SHAPES[0]:  # that everything has room is seen of one shape
         request.getfixturevalue("not_laid_out")
-    dataset = made_dependency(layers, heads, causal)
+    dataset = dependency_dataset(layers, heads, causal)
     drawn = {
         one.name: one for spec in plots.figures_for("dependency") for one in spec.draw(dataset)
     }
     assert {"table", "accuracy", "relations", "no-op"} <= set(drawn)
     for one in drawn.values():
-        said = check(one.figure)
-        assert "n = " in said
-        assert "vocative" not in said  # nothing was counted
+        figure_text = checked_text(one.figure)
+        assert "n = " in figure_text
+        assert "vocative" not in figure_text  # nothing was counted
     best = f"L{layers - 1}H{heads - 1}"
-    said = texts(drawn["table"].figure)
-    assert best in said
-    assert f"{layers}-{heads}" in said  # the paper's name
+    figure_text = texts(drawn["table"].figure)
+    assert best in figure_text
+    assert f"{layers}-{heads}" in figure_text  # the paper's name
     assert best in texts(drawn["accuracy"].figure)
-    assert "Wilson" in said
+    assert "Wilson" in figure_text
 
 
 def test_the_table_is_the_datasets() -> None:
-    dataset = made_dependency(3, 4)
+    dataset = dependency_dataset(3, 4)
     table = dependency_table(dataset)
     assert isinstance(table, pd.DataFrame)
     assert "rare" not in list(table["relation"])
@@ -156,15 +159,15 @@ def test_figures_of_distance(
     drawn = {one.name: one for spec in plots.figures_for("distance") for one in spec.draw(dataset)}
     assert {"map", "tree", "layers"} <= set(drawn)
     for one in drawn.values():
-        assert "n = 137 examples, 5,000 tokens" in check(one.figure)
-    said = texts(drawn["map"].figure)
-    assert ("by behaviour" in said) == behaviours
+        assert "n = 137 examples, 5,000 tokens" in checked_text(one.figure)
+    figure_text = texts(drawn["map"].figure)
+    assert ("by behaviour" in figure_text) == behaviours
     if layers * heads <= 60:
         assert f"L{layers - 1}H{heads - 1}" in texts(drawn["tree"].figure)
 
 
 def test_nothing_to_draw() -> None:
-    empty = made_dependency(2, 2)
+    empty = dependency_dataset(2, 2)
     empty["best_accuracy"] = empty["best_accuracy"] * np.nan
     assert not any(
         spec.draw(empty) for spec in plots.figures_for("dependency") if spec.name == "table"

@@ -101,10 +101,10 @@ def test_equal_to_loops_on_a_real_model(shared: Path, wiki_model: HeadModel) -> 
     model = wiki_model
     gold = list(open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz").limit(COUNT))
     examples = [*gold, *demo_examples(COUNT)]
-    given = {"features": {"random_models": 0}}  # what they give is not compared here
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["features"], parameters=given)[
-        "features"
-    ]
+    feature_parameters = {"features": {"random_models": 0}}  # what they give is not compared here
+    dataset = make_atlas(
+        model, Corpus.from_examples(examples), ["features"], parameters=feature_parameters
+    )["features"]
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     compare(dataset, eager_maps(model, rows), rows, causal=False)
 
@@ -129,8 +129,11 @@ def test_own_features_and_those_that_match_nothing() -> None:
     planted = planted_model([["uniform"]], words=[w for e in examples for w in e.all_words])
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
     corpus = Corpus.from_examples(examples)
-    given = {"extra": "old: form=old & upos=ADJ; ghost: lemma=ghost", "features": "old,ghost,cls"}
-    atlas = make_atlas(model, corpus, ["features"], parameters={"features": given})
+    feature_parameters = {
+        "extra": "old: form=old & upos=ADJ; ghost: lemma=ghost",
+        "features": "old,ghost,cls",
+    }
+    atlas = make_atlas(model, corpus, ["features"], parameters={"features": feature_parameters})
     dataset = atlas["features"]
     assert atlas.provenance["left_out"]["features"] == {
         "feature=ghost": "no token of this type in the corpus"
@@ -192,21 +195,21 @@ def test_a_sink_is_no_head_for_a_feature_and_a_head_for_one_is(causal: bool) -> 
     )
     planted.tokenizer._tokenizer.post_processor = None  # no cls, no sep
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    given = {"features": {"features": "noun,verb", "random_models": 0}}
-    found = make_atlas(model, Corpus.from_examples(moved), ["features"], parameters=given)[
-        "features"
-    ].sel(layer=0)
+    feature_parameters = {"features": {"features": "noun,verb", "random_models": 0}}
+    result = make_atlas(
+        model, Corpus.from_examples(moved), ["features"], parameters=feature_parameters
+    )["features"].sel(layer=0)
     assert len(moved) >= 30
-    assert float(found["first"].sel(feature="noun")) == 1
+    assert float(result["first"].sel(feature="noun")) == 1
     assert (
-        float(found["attention"].sel(head=0, feature="noun")) > 0.9
+        float(result["attention"].sel(head=0, feature="noun")) > 0.9
     )  # what passed for linguistics
-    assert abs(float(found["excess"].sel(head=0, feature="noun"))) < 0.02
-    assert (abs(found["excess"].sel(head=[1, 2])) < 0.2).all()
+    assert abs(float(result["excess"].sel(head=0, feature="noun"))) < 0.02
+    assert (abs(result["excess"].sel(head=[1, 2])) < 0.2).all()
     if not causal:
-        assert (abs(found["excess"].sel(head=1)) < 1e-4).all()
-        assert (found["p_value"].sel(head=1) == 1).all()
-    assert not found["stands_out"].any()
+        assert (abs(result["excess"].sel(head=1)) < 1e-4).all()
+        assert (result["p_value"].sel(head=1) == 1).all()
+    assert not result["stands_out"].any()
 
 
 def test_a_head_for_a_feature_stands_out_beside_random_models() -> None:
@@ -214,11 +217,11 @@ def test_a_head_for_a_feature_stands_out_beside_random_models() -> None:
         demo_examples(48), [["tree", "uniform", "previous"]], max_length=128
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    given = {"features": {"features": "noun,verb,pronoun"}}
-    found = make_atlas(model, Corpus.from_examples(examples), ["features"], parameters=given)[
-        "features"
-    ].sel(layer=0)
-    assert found.attrs["random_models"] == 4
-    assert bool(found["stands_out"].sel(head=0, feature="verb"))  # most words hang on a verb
-    assert not found["stands_out"].sel(head=[1, 2]).any()
-    assert (found["random_bound"] > found["random_excess"]).all()
+    feature_parameters = {"features": {"features": "noun,verb,pronoun"}}
+    result = make_atlas(
+        model, Corpus.from_examples(examples), ["features"], parameters=feature_parameters
+    )["features"].sel(layer=0)
+    assert result.attrs["random_models"] == 4
+    assert bool(result["stands_out"].sel(head=0, feature="verb"))  # most words hang on a verb
+    assert not result["stands_out"].sel(head=[1, 2]).any()
+    assert (result["random_bound"] > result["random_excess"]).all()

@@ -36,7 +36,7 @@ def passes(link: FrameLink, filters: dict) -> bool:
     return len(element) <= 3 and near >= filters.get("min_distance", 2)
 
 
-def slow(
+def slow_scores(
     maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool, filters: dict
 ) -> tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]]:
     """Scores of each sentence `[layer, head]` in the three directions, and those by frame, from
@@ -80,7 +80,7 @@ def compare(
     causal: bool,
     filters: dict,
 ) -> None:
-    scores, by_frame = slow(maps, rows, causal, filters)
+    scores, by_frame = slow_scores(maps, rows, causal, filters)
     for name, values in scores.items():
         assert (dataset[f"{name}_n"] == len(values)).all(), name
         np.testing.assert_allclose(dataset[name], np.mean(values, axis=0), atol=2e-6, err_msg=name)
@@ -179,10 +179,10 @@ def test_nulls_tell_frames_from_distances_words_and_places() -> None:
     heads = ["to:frame", "offset:-3", "uniform", "previous"]
     planted, examples = planted_annotations(plain, [heads], several_pieces_every=0)
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    given = {"frames": {"permutations": 299}}
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["frames"], parameters=given)[
-        "frames"
-    ].sel(layer=0)
+    frame_parameters = {"frames": {"permutations": 299}}
+    dataset = make_atlas(
+        model, Corpus.from_examples(examples), ["frames"], parameters=frame_parameters
+    )["frames"].sel(layer=0)
     assert dataset["score"].values[:2] == pytest.approx([1, 1], abs=1e-5)
     assert float(dataset["p_value"].sel(head=0)) == pytest.approx(1 / 300)
     assert float(dataset["p_adjusted"].sel(head=0)) < 0.05
@@ -222,14 +222,16 @@ def test_a_head_for_the_element_s_word_is_no_frame_head() -> None:
             weights[place, 0, :, element + 1] = 0.9  # a head for the word
             weights[place, 1, target + 1, element + 1] = 0.9  # a head for the link
         visible = torch.ones(len(batch), 1, n, n, dtype=torch.bool)
-        told = compute_statistics(analysis.request(batch), AttentionRows(0, 0, n, weights, visible))
-        analysis.observe(state, analysis.reduce(told, batch), Layer(0), batch)
-    found = analysis.result(state, shape).sel(layer=0)
-    assert found["score"].values == pytest.approx([0.9, 0.9], abs=1e-6)
-    assert found["expected"].values[0] > 0.85
-    assert found["p_value"].values[0] > 0.5
-    assert found["p_adjusted"].values[1] < 0.05
-    assert found["stands_out"].values.tolist() == [False, True]
+        summary_text = compute_statistics(
+            analysis.request(batch), AttentionRows(0, 0, n, weights, visible)
+        )
+        analysis.observe(state, analysis.reduce(summary_text, batch), Layer(0), batch)
+    computed = analysis.result(state, shape).sel(layer=0)
+    assert computed["score"].values == pytest.approx([0.9, 0.9], abs=1e-6)
+    assert computed["expected"].values[0] > 0.85
+    assert computed["p_value"].values[0] > 0.5
+    assert computed["p_adjusted"].values[1] < 0.05
+    assert computed["stands_out"].values.tolist() == [False, True]
 
 
 def test_few_sentences_are_said_and_nothing_is_tested() -> None:
@@ -237,9 +239,11 @@ def test_few_sentences_are_said_and_nothing_is_tested() -> None:
         sentences(40, seed=1), [["to:frame", "uniform"]], several_pieces_every=0
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    given = {"frames": {"permutations": 20, "random_models": 0, "exclude": "links"}}
+    frame_parameters = {"frames": {"permutations": 20, "random_models": 0, "exclude": "links"}}
     whole, few = (
-        make_atlas(model, Corpus.from_examples(part), ["frames"], parameters=given)["frames"]
+        make_atlas(model, Corpus.from_examples(part), ["frames"], parameters=frame_parameters)[
+            "frames"
+        ]
         for part in (examples * 3, examples[:12])
     )
     analysis = make_analysis("frames")
@@ -255,10 +259,10 @@ def test_few_sentences_are_said_and_nothing_is_tested() -> None:
     ):
         assert few[name].isnull().all()
     assert not few["stands_out"].any()
-    said, whole_said = (" ".join(analysis.summary(one)) for one in (few, whole))
+    figure_text, whole_said = (" ".join(analysis.summary(one)) for one in (few, whole))
     sentence = f"Only {few.attrs['sentences']} sentences, fewer than 30: no head is tested"
-    assert sentence in said
-    assert "stand out" not in said
+    assert sentence in figure_text
+    assert "stand out" not in figure_text
     assert "stand out" in whole_said
     assert "Only" not in whole_said
     for one, is_few in ((few, True), (whole, False)):
@@ -292,16 +296,16 @@ def test_the_permutation_test_holds_its_level() -> None:
             if e.frames
         ]
         module, tokenizer = random_model(words=words, layers=3, heads=4, seed=seed)
-        found = make_atlas(
+        computed = make_atlas(
             HeadModel.open(module, tokenizer=tokenizer),
             Corpus.from_examples(examples),
             ["frames"],
             parameters={"frames": {"permutations": 99, "random_models": 0}},
         )["frames"]
-        assert found.attrs["sentences"] >= 30
-        small += int((found["p_value"] <= 0.05).sum())
-        heads += found["p_value"].size
-        assert (found["p_adjusted"] >= found["p_value"] - 1e-9).all()
+        assert computed.attrs["sentences"] >= 30
+        small += int((computed["p_value"] <= 0.05).sum())
+        heads += computed["p_value"].size
+        assert (computed["p_adjusted"] >= computed["p_value"] - 1e-9).all()
     assert (
         small / heads <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / heads) + 0.02
     )  # heads of one model share sentences
@@ -323,16 +327,18 @@ def test_framenet_on_a_real_model(shared: Path, wiki_model: HeadModel) -> None:
     exemplars = open_corpus(f"framenet:{shared / 'data' / 'frames' / 'exemplars.jsonl.gz'}")
     examples = list(islice(exemplars, 0, 4000, 50))  # of some frames, without reading all 20,000
     corpus = Corpus.from_examples(examples, "exemplars")
-    given = {"exclude": "links", "permutations": 50, "random_models": 1}
-    dataset = make_atlas(model, corpus, ["frames"], parameters={"frames": given})["frames"]
+    frame_parameters = {"exclude": "links", "permutations": 50, "random_models": 1}
+    dataset = make_atlas(model, corpus, ["frames"], parameters={"frames": frame_parameters})[
+        "frames"
+    ]
     rows = [
         model.encode(example, i)
         for i, example in enumerate(examples)
         if len(example.all_words) <= 12
     ][:8]
     kept = Corpus.from_examples([row.example for row in rows])
-    given = {"permutations": 0, "random_models": 0}
-    part = make_atlas(model, kept, ["frames"], parameters={"frames": given})["frames"]
+    frame_parameters = {"permutations": 0, "random_models": 0}
+    part = make_atlas(model, kept, ["frames"], parameters={"frames": frame_parameters})["frames"]
     compare(part, eager_maps(model, rows), rows, False, {})
     assert 10 < dataset.attrs["sentences"] < 80
     assert int(dataset["above"].sum()) == 2  # of 144 heads
@@ -359,12 +365,12 @@ def test_bad_input() -> None:
             Corpus.from_examples([near]),
             ["frames"],
         )
-    for parameters, said in (
+    for parameters, figure_text in (
         ({"max_words": 0}, "max_words"),
         ({"percentile": 100}, "percentile"),
         ({"exclude": "words"}, "exclude"),
         ({"margin": 2}, "margin"),
         ({"permutations": -1}, "permutations"),
     ):
-        with pytest.raises(ParameterError, match=said):
+        with pytest.raises(ParameterError, match=figure_text):
             make_analysis("frames", parameters)

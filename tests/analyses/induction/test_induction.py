@@ -25,13 +25,13 @@ SMALL = {"length": 16, "sequences": 6, "disable": 1, "draws": 2, "confirm": 3}
 
 
 @pytest.fixture(scope="module")
-def made():
+def decoder():
     return planted_decoder(words=30, max_length=40)
 
 
 @pytest.fixture(scope="module")
-def found(made):
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+def dataset(decoder):
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer) as model:
         return make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})[
             "induction"
         ]
@@ -41,30 +41,32 @@ def found(made):
     ("measure", "head"),
     [("prefix_matching", "induction"), ("duplicate", "duplicate"), ("previous", "previous")],
 )
-def test_planted_heads_score_one_and_no_other_is_sure(made, found, measure, head) -> None:
-    score, p = found[measure].values, found[f"{measure}_p_adjusted"].values
-    place = made.where(head)
+def test_planted_heads_score_one_and_no_other_is_sure(decoder, dataset, measure, head) -> None:
+    score, p = dataset[measure].values, dataset[f"{measure}_p_adjusted"].values
+    place = decoder.where(head)
     assert score[place] == pytest.approx(1, abs=1e-4)
     assert p[place] < 0.01
     others = p.copy()
     others[place] = 1
     assert (others > 0.05).all()
-    assert score[made.where("sink")] == pytest.approx(0, abs=1e-6)
-    assert score[made.where("idle")] == pytest.approx(found["uniform"].values[1], rel=1e-4)
+    assert score[decoder.where("sink")] == pytest.approx(0, abs=1e-6)
+    assert score[decoder.where("idle")] == pytest.approx(dataset["uniform"].values[1], rel=1e-4)
 
 
-def test_copying_has_its_closed_form(made, found) -> None:
-    assert found["copying"].values[made.where("copying")] == pytest.approx(made.loudness, rel=1e-4)
-    assert found["copying"].values[made.where("induction")] == pytest.approx(
-        2 * made.loudness, rel=1e-4
+def test_copying_has_its_closed_form(decoder, dataset) -> None:
+    assert dataset["copying"].values[decoder.where("copying")] == pytest.approx(
+        decoder.loudness, rel=1e-4
     )
-    assert found["copying"].values[made.where("previous")] == pytest.approx(0, abs=1e-5)
+    assert dataset["copying"].values[decoder.where("induction")] == pytest.approx(
+        2 * decoder.loudness, rel=1e-4
+    )
+    assert dataset["copying"].values[decoder.where("previous")] == pytest.approx(0, abs=1e-5)
 
 
-def test_the_second_half_is_easier_because_of_the_induction_head(made, found) -> None:
-    tokens, loud = len(made.vocabulary), made.loudness
-    assert found.attrs["induces"] == 1
-    assert found.attrs["disabled"] == "L1H0"
+def test_the_second_half_is_easier_because_of_the_induction_head(decoder, dataset) -> None:
+    tokens, loud = len(decoder.vocabulary), decoder.loudness
+    assert dataset.attrs["induces"] == 1
+    assert dataset.attrs["disabled"] == "L1H0"
     # All others have the logit −L/(V−1) of copying and −2L/(V−1) of induction; the token itself L,
     # the next 2L.
     step = loud / (tokens - 1)
@@ -73,8 +75,8 @@ def test_the_second_half_is_easier_because_of_the_induction_head(made, found) ->
     # The first token of the second half follows one seen once, where the induction head rests and
     # copies the first.
     hard = np.log(np.exp(logits).sum()) + 3 * step
-    assert found["loss"].values[1] == pytest.approx((15 * easy + hard) / 16, rel=1e-3)
-    assert found.attrs["disabled_effect"] > found["drawn_effect"].values.max() + 1
+    assert dataset["loss"].values[1] == pytest.approx((15 * easy + hard) / 16, rel=1e-3)
+    assert dataset.attrs["disabled_effect"] > dataset["drawn_effect"].values.max() + 1
 
 
 def test_random_weights_are_nothing() -> None:
@@ -84,12 +86,12 @@ def test_random_weights_are_nothing() -> None:
             for parameter in module.parameters():  # sharper than at initialisation
                 parameter.mul_(3 if parameter.ndim > 1 else 1)
         with HeadModel.open(module, tokenizer=tokenizer) as model:
-            found = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})[
+            dataset = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})[
                 "induction"
             ]
         for name in ("prefix_matching", "duplicate", "previous"):
-            assert (found[f"{name}_p_adjusted"] > 0.05).all(), name
-        assert "disabled_effect" not in found.attrs or not found.attrs["induces"]
+            assert (dataset[f"{name}_p_adjusted"] > 0.05).all(), name
+        assert "disabled_effect" not in dataset.attrs or not dataset.attrs["induces"]
 
 
 def test_a_taste_for_a_place_or_a_little_more_than_chance_is_not_sure() -> None:
@@ -119,7 +121,7 @@ def test_a_taste_for_a_place_or_a_little_more_than_chance_is_not_sure() -> None:
 def test_a_slow_computation_agrees() -> None:
     module, tokenizer = random_model(causal=True, max_length=64)
     with HeadModel.open(module, tokenizer=tokenizer) as model:
-        found = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})[
+        dataset = make_atlas(model, CORPUS, ["induction"], parameters={"induction": SMALL})[
             "induction"
         ]
         repeated = make_sequences(model, 6, 16, 0)
@@ -143,15 +145,15 @@ def test_a_slow_computation_agrees() -> None:
             ]
         )
     for name, values in scores.items():
-        np.testing.assert_allclose(found[name].values, np.mean(values, 0), rtol=1e-4)
+        np.testing.assert_allclose(dataset[name].values, np.mean(values, 0), rtol=1e-4)
         np.testing.assert_allclose(
-            found[f"{name}_high"].values - found[name].values,
+            dataset[f"{name}_high"].values - dataset[name].values,
             2.5705818 * np.std(values, 0, ddof=1) / np.sqrt(6),  # t of 5 degrees of freedom
             rtol=1e-2, atol=1e-7,
         )  # fmt: skip
-    np.testing.assert_allclose(found["loss"].values, np.mean(losses, 0), rtol=1e-4)
+    np.testing.assert_allclose(dataset["loss"].values, np.mean(losses, 0), rtol=1e-4)
     np.testing.assert_allclose(
-        found["profile"].sel(offset=-18).values, np.mean(beyond, 0), rtol=1e-4
+        dataset["profile"].sel(offset=-18).values, np.mean(beyond, 0), rtol=1e-4
     )
 
 
@@ -165,23 +167,23 @@ def test_draws_are_from_the_same_layers_and_others() -> None:
     assert draw_heads([(0, 0), (0, 1)], 3, 5, 0)[0] == []
 
 
-def test_words_are_whole_words(made) -> None:
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+def test_words_are_whole_words(decoder) -> None:
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer) as model:
         words = word_ids(model.encoder)
     assert len(words) == 30
-    assert made.tokenizer.convert_ids_to_tokens(words.tolist())[0] == "word0"
+    assert decoder.tokenizer.convert_ids_to_tokens(words.tolist())[0] == "word0"
 
 
-def test_encoders_are_refused_and_figures_drawn(found) -> None:
+def test_encoders_are_refused_and_figures_drawn(dataset) -> None:
     module, tokenizer = random_model(causal=False)
     with (
         HeadModel.open(module, tokenizer=tokenizer) as model,
         pytest.raises(Exception, match="decoder-only analysis"),
     ):
         make_atlas(model, CORPUS, ["induction"])
-    drawn = [one.name for spec in figures_for("induction") for one in spec.draw(found)]
+    drawn = [one.name for spec in figures_for("induction") for one in spec.draw(dataset)]
     assert drawn == ["heads", "copying", "profile", "disabled"]
-    lines = make_analysis("induction").summary(found)
+    lines = make_analysis("induction").summary(dataset)
     assert any("L1H0 1.00" in line for line in lines)
 
 

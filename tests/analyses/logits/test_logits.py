@@ -86,55 +86,57 @@ def test_post_norm_is_refused_with_the_reason() -> None:
 
 
 @pytest.fixture(scope="module")
-def made():
+def decoder():
     return planted_decoder(words=12, max_length=16)
 
 
 @pytest.fixture(scope="module")
-def found(made):
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+def dataset(decoder):
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer) as model:
         return make_atlas(model, CORPUS, ["logits"])["logits"]
 
 
-def test_planted_heads(made, found) -> None:
-    assert found.attrs["adds_up"] < 1e-5
-    loud, tokens = made.loudness, len(made.vocabulary)
+def test_planted_heads(decoder, dataset) -> None:
+    assert dataset.attrs["adds_up"] < 1e-5
+    loud, tokens = decoder.loudness, len(decoder.vocabulary)
     expected = {"copying": [], "induction": []}
     for text in TEXTS:
-        ids = made.tokenizer(text)["input_ids"]
-        maps = made.expected_map(ids)
+        ids = decoder.tokenizer(text)["input_ids"]
+        maps = decoder.expected_map(ids)
         for name, factor in (("copying", 1), ("induction", 2)):
             own = []
             for i in range(len(ids) - 1):
                 share = sum(
-                    maps[made.where(name)][i, j] for j in range(len(ids)) if ids[j] == ids[i + 1]
+                    maps[decoder.where(name)][i, j] for j in range(len(ids)) if ids[j] == ids[i + 1]
                 )
                 own.append(factor * loud * (share - (1 - share) / (tokens - 1)))
             expected[name].append(np.mean(own))
     for name, values in expected.items():
-        assert found["direct"].values[made.where(name)] == pytest.approx(np.mean(values), rel=1e-4)
-    assert found["direct"].values[made.where("previous")] == pytest.approx(0, abs=1e-4)
+        assert dataset["direct"].values[decoder.where(name)] == pytest.approx(
+            np.mean(values), rel=1e-4
+        )
+    assert dataset["direct"].values[decoder.where("previous")] == pytest.approx(0, abs=1e-4)
     whole = sum(
-        float(found[name].sum())
+        float(dataset[name].sum())
         for name in ("direct", "direct_other", "direct_bias", "direct_embedding", "direct_constant")
     )
-    assert whole == pytest.approx(float(found["logit"]), rel=1e-4)
+    assert whole == pytest.approx(float(dataset["logit"]), rel=1e-4)
 
 
-def test_against_a_token(made) -> None:
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
-        found = make_atlas(model, CORPUS, ["logits"], parameters={"logits": {"against": "word11"}})[
-            "logits"
-        ]
+def test_against_a_token(decoder) -> None:
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer) as model:
+        dataset = make_atlas(
+            model, CORPUS, ["logits"], parameters={"logits": {"against": "word11"}}
+        )["logits"]
         with pytest.raises(ParameterError, match="one token"):
             make_atlas(model, CORPUS, ["logits"], parameters={"logits": {"against": "word1 word2"}})
-    ids = made.tokenizer(TEXTS[0])["input_ids"]
-    logits = made.model(torch.tensor([ids])).logits[0].detach()
-    other = made.tokenizer("word11", add_special_tokens=False)["input_ids"][0]
+    ids = decoder.tokenizer(TEXTS[0])["input_ids"]
+    logits = decoder.model(torch.tensor([ids])).logits[0].detach()
+    other = decoder.tokenizer("word11", add_special_tokens=False)["input_ids"][0]
     first = np.mean([float(logits[i, ids[i + 1]] - logits[i, other]) for i in range(len(ids) - 1)])
-    assert float(found["logit_n"]) == 3
-    assert abs(float(found["logit"]) - first) < 5  # of the same order; exact below
-    assert found.attrs["adds_up"] < 1e-5
+    assert float(dataset["logit_n"]) == 3
+    assert abs(float(dataset["logit"]) - first) < 5  # of the same order; exact below
+    assert dataset.attrs["adds_up"] < 1e-5
 
 
 def test_random_weights_are_nothing() -> None:
@@ -161,13 +163,13 @@ def test_random_weights_are_nothing() -> None:
     for seed in range(2):
         module, tokenizer = random_model(causal=True, layers=3, heads=4, seed=seed)
         with HeadModel.open(module, tokenizer=tokenizer) as model:
-            found = make_atlas(model, corpus, ["logits"])["logits"]
-        assert (found["specific_p_adjusted"] > 0.05).all()
+            dataset = make_atlas(model, corpus, ["logits"])["logits"]
+        assert (dataset["specific_p_adjusted"] > 0.05).all()
 
 
-def test_figures_and_headline(found) -> None:
-    assert [one.name for spec in figures_for("logits") for one in spec.draw(found)] == [
+def test_figures_and_headline(dataset) -> None:
+    assert [one.name for spec in figures_for("logits") for one in spec.draw(dataset)] == [
         "heads",
         "layers",
     ]
-    assert "Logit of the next token" in make_analysis("logits").summary(found)[0]
+    assert "Logit of the next token" in make_analysis("logits").summary(dataset)[0]

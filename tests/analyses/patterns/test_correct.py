@@ -29,7 +29,7 @@ def one_by_one(counts: np.ndarray) -> ErrorModel:
 
 
 def general_solution(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
-    found = minimize(
+    corrected = minimize(
         lambda p: 1e3 * ((p @ mistakes - said) ** 2).sum(),
         np.full(5, 0.2),
         jac=lambda p: 2e3 * mistakes @ (p @ mistakes - said),
@@ -38,7 +38,7 @@ def general_solution(said: np.ndarray, mistakes: np.ndarray) -> np.ndarray:
         method="SLSQP",
         options={"ftol": 1e-14, "maxiter": 500},
     )
-    return found.x
+    return corrected.x
 
 
 def test_equals_a_general_solver() -> None:
@@ -84,8 +84,8 @@ def test_interval_holds_the_truth() -> None:
             np.stack([rng.multinomial(144, p) for p in rng.dirichlet(60 * truth, 60) @ mistakes])
             / 144
         )
-        found = corrected_with_interval(examples, one_by_one(counts), repeats=100)
-        held.append((found.low <= truth) & (truth <= found.high))
+        corrected = corrected_with_interval(examples, one_by_one(counts), repeats=100)
+        held.append((corrected.low <= truth) & (truth <= corrected.high))
         raw = examples.mean(0)
         raw_held.append(np.abs(raw - truth) < 0.02)
     assert np.mean(held) > 0.88
@@ -95,9 +95,9 @@ def test_interval_holds_the_truth() -> None:
 def test_too_little_to_say() -> None:
     errors = one_by_one(COUNTS)
     assert np.isnan(corrected_with_interval(np.full((3, 5), np.nan), errors).shares).all()
-    found = corrected_with_interval(np.full((1, 5), 0.2), errors)
-    assert found.shares.sum() == pytest.approx(1)
-    assert np.isnan(found.low).all()
+    corrected = corrected_with_interval(np.full((1, 5), 0.2), errors)
+    assert corrected.shares.sum() == pytest.approx(1)
+    assert np.isnan(corrected.low).all()
 
 
 def test_many_labelled_maps_correct_what_is_far_off() -> None:
@@ -110,9 +110,9 @@ def test_many_labelled_maps_correct_what_is_far_off() -> None:
             np.stack([rng.multinomial(144, p) for p in rng.dirichlet(60 * truth, 60) @ mistakes])
             / 144
         )
-        found = corrected_with_interval(examples, one_by_one(counts), repeats=100)
-        assert found.helps
-        assert ((found.shares - truth) ** 2).sum() < ((examples.mean(0) - truth) ** 2).sum() / 4
+        corrected = corrected_with_interval(examples, one_by_one(counts), repeats=100)
+        assert corrected.helps
+        assert ((corrected.shares - truth) ** 2).sum() < ((examples.mean(0) - truth) ** 2).sum() / 4
 
 
 def test_few_labelled_maps_correct_nothing() -> None:
@@ -196,12 +196,14 @@ def test_the_error_model_fits_the_model_at_hand() -> None:
 def test_the_shipped_mistakes_are_known_by_head(seen: bool, causal: bool) -> None:
     """As many tables as labelled heads, whose sum is the confusion that is reported; of models
     never seen, by model."""
-    found = shipped_errors(seen, causal)
-    assert len(found.tables) == {(True, False): 144, (False, False): 72}.get((seen, causal), 180)
-    models = set() if found.unit is None else set(found.unit)
+    corrected = shipped_errors(seen, causal)
+    assert len(corrected.tables) == {(True, False): 144, (False, False): 72}.get(
+        (seen, causal), 180
+    )
+    models = set() if corrected.unit is None else set(corrected.unit)
     unseen = {"SmolLM2-135M", "stories15M"} if causal else {"all-MiniLM-L6-v2"}
     assert models == (set() if seen else unseen)
-    assert f"{found.counts.sum()} maps" in found.origin
+    assert f"{corrected.counts.sum()} maps" in corrected.origin
     assert not carries_over(
-        found
+        corrected
     )  # measured: counts of the other half are nearer its labels than corrected shares

@@ -22,7 +22,7 @@ from headwise.core.errors import ParameterError
 from headwise.plots.registry import figures_for
 
 
-def made_up(layers: int = 3, count: int = 4) -> xr.Dataset:
+def patterns_dataset(layers: int = 3, count: int = 4) -> xr.Dataset:
     rng = np.random.default_rng(0)
     proportion = rng.dirichlet(np.ones(5), (layers, count))
     proportion[0, 0] = np.nan
@@ -44,32 +44,34 @@ def made_up(layers: int = 3, count: int = 4) -> xr.Dataset:
 
 
 def test_every_registered_figure_is_drawn() -> None:
-    drawn = [drawing for spec in figures_for("patterns") for drawing in spec.draw(made_up())]
+    drawn = [
+        drawing for spec in figures_for("patterns") for drawing in spec.draw(patterns_dataset())
+    ]
     assert {d.name for d in drawn} == {"gallery", "shares", "heads"}
     assert all(d.figure.axes for d in drawn)
 
 
 def test_figures_say_what_is_behind_them() -> None:
     dataset = (
-        made_up()
+        patterns_dataset()
         .assign(proportion_n=(("layer", "head", "pattern"), np.full((3, 4, 5), 9)))
         .assign_attrs(model="a-model", corpus="a corpus")
     )
     for figure in (shares(dataset), heads(dataset), shares_by_corpus({"pairs": dataset})):
-        said = " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
-        assert "a-model on a corpus" in said
-        assert "n = 9 examples" in said
-        assert "nterval" in said
+        figure_text = " ".join(text.get_text() for text in figure.findobj(Text)).replace("\n", " ")
+        assert "a-model on a corpus" in figure_text
+        assert "n = 9 examples" in figure_text
+        assert "nterval" in figure_text
 
 
 def test_a_share_of_nothing_is_drawn_whole() -> None:
-    dataset = made_up()
+    dataset = patterns_dataset()
     dataset["overall_corrected"][4] = 0.0
     assert shares(dataset).axes[0].get_xlim()[0] < 0
 
 
 def test_stacked_bars_are_the_shares() -> None:
-    dataset = made_up()
+    dataset = patterns_dataset()
     axes = shares_by_corpus({"pairs": dataset, "single": dataset}).axes[0]
     heights = np.array([[bar.get_height() for bar in group] for group in axes.containers])
     np.testing.assert_allclose(heights[:, 0], dataset["overall"])
@@ -79,7 +81,7 @@ def test_stacked_bars_are_the_shares() -> None:
 
 
 def test_heads_are_coloured_by_their_commonest_pattern() -> None:
-    dataset = made_up()
+    dataset = patterns_dataset()
     dataset["proportion"][:] = 0.0
     dataset["proportion"][..., 3] = 1.0
     image = heads(dataset).axes[0].images[0].get_array()

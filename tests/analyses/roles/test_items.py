@@ -37,30 +37,34 @@ def model() -> HeadModel:
     return HeadModel.open(module, tokenizer=tokenizer)
 
 
-@pytest.mark.parametrize(("name", "given", "maker"), CASES)
+@pytest.mark.parametrize(("name", "analysis_parameters", "maker"), CASES)
 def test_what_layers_share_is_made_once_a_batch_and_not_kept(
-    model: HeadModel, name: str, given: dict[str, Any], maker: str, monkeypatch: pytest.MonkeyPatch
+    model: HeadModel,
+    name: str,
+    analysis_parameters: dict[str, Any],
+    maker: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place, maker = maker.split(".")
     module = importlib.import_module(f"headwise.analyses.{name}.{place}")
-    original, made = getattr(module, maker), []
-    monkeypatch.setattr(module, maker, lambda *args: made.append(args) or original(*args))
-    analysis = make_analysis(name, given)
+    original, calls = getattr(module, maker), []
+    monkeypatch.setattr(module, maker, lambda *args: calls.append(args) or original(*args))
+    analysis = make_analysis(name, analysis_parameters)
     assert isinstance(analysis, Observer)
     corpus = Corpus.from_examples(battery_examples())
     states = {name: analysis.start(model_shape(model, EncodedCorpus(corpus, model.encoder).scan))}
     cut = batches([model.encode(example, i) for i, example in enumerate(corpus)], 60, model.pad_id)
     observe_batches(model, cut, [analysis], states)
-    assert len(made) == len(cut) > 1  # of several layers each
+    assert len(calls) == len(cut) > 1  # of several layers each
     assert not any(batch._memo for batch in cut)
 
 
-@pytest.mark.parametrize(("name", "given", "maker"), CASES)
+@pytest.mark.parametrize(("name", "analysis_parameters", "maker"), CASES)
 def test_every_dim_has_labels(
-    model: HeadModel, name: str, given: dict[str, Any], maker: str
+    model: HeadModel, name: str, analysis_parameters: dict[str, Any], maker: str
 ) -> None:
     corpus = Corpus.from_examples(battery_examples())
-    dataset = make_atlas(model, corpus, [name], parameters={name: given})[name]
+    dataset = make_atlas(model, corpus, [name], parameters={name: analysis_parameters})[name]
     for variable in dataset.data_vars.values():
         assert set(variable.dims) <= set(dataset.coords), variable.name
         assert variable.name not in dataset.dims
@@ -71,14 +75,14 @@ def test_a_run_gives_its_seed_where_none_was_given(model: HeadModel) -> None:
     assert make_analysis("roles").seeded(7).parameters["seed"] == 7
     assert make_analysis("frames", {"seed": 0}).seeded(7).parameters["seed"] == 0
     corpus = Corpus.from_examples(battery_examples())
-    found = [
+    expected_links = [
         make_atlas(model, corpus, ["frames"], parameters={"frames": CASES[3][1] | {"seed": seed}})[
             "frames"
         ]["expected"]
         for seed in (0, 0, 1)
     ]
-    assert found[0].identical(found[1])
-    assert not found[0].equals(found[2])
+    assert expected_links[0].identical(expected_links[1])
+    assert not expected_links[0].equals(expected_links[2])
 
 
 @pytest.mark.parametrize(
@@ -97,6 +101,6 @@ def test_a_run_gives_its_seed_where_none_was_given(model: HeadModel) -> None:
     ],
 )
 def test_what_is_required_depends_on_what_is_chosen(
-    name: str, given: dict[str, Any], needed: set[str]
+    name: str, analysis_parameters: dict[str, Any], needed: set[str]
 ) -> None:
-    assert make_analysis(name, given).requires == needed
+    assert make_analysis(name, analysis_parameters).requires == needed

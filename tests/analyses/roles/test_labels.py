@@ -14,10 +14,10 @@ def test_a_mean_calls_heads_that_the_test_does_not() -> None:
     mean = np.array([[[3.5], [3.5], [2.0], [9.0]]])
     count = np.array([[[100], [100], [100], [12]]])
     p = np.array([[[0.001], [0.4], [1.0], [0.0]]])
-    found = roles_by_mean(mean, count, p, tau=3.0, alpha=0.05)
-    assert found["role_by_mean"].values[0, :, 0].tolist() == [True, True, False, False]
-    assert found["role_by_test"].values[0, :, 0].tolist() == [True, False, False, False]
-    assert found["mean_only"].values.tolist() == [1]
+    variables_by_mean = roles_by_mean(mean, count, p, tau=3.0, alpha=0.05)
+    assert variables_by_mean["role_by_mean"].values[0, :, 0].tolist() == [True, True, False, False]
+    assert variables_by_mean["role_by_test"].values[0, :, 0].tolist() == [True, False, False, False]
+    assert variables_by_mean["mean_only"].values.tolist() == [1]
 
 
 def test_figures_show_every_p_value_and_name_what_only_the_mean_calls() -> None:
@@ -33,6 +33,6 @@ def test_figures_show_every_p_value_and_name_what_only_the_mean_calls() -> None:
         points = p_scatter(dataset).axes[0].lines
         drawn = np.concatenate([line.get_ydata() for line in points if line.get_marker() == "."])
         assert np.array_equal(np.sort(drawn), np.sort(p, axis=None))
-        told = " ".join(text.get_text() for text in labels(dataset).axes[0].texts)
+        label_text = " ".join(text.get_text() for text in labels(dataset).axes[0].texts)
     layer, head, _ = np.argwhere((bias > 3) & (p >= 0.05))[0]
-    assert f"L{layer}H{head}" in told
+    assert f"L{layer}H{head}" in label_text

@@ -41,11 +41,11 @@ def atlas(request: pytest.FixtureRequest) -> dict[str, xr.Dataset]:
         "roles": {"bootstrap": 50, "random_models": 1},
         "token_pairs": {"random_models": 1},
     }
-    found = make_atlas(
+    computed = make_atlas(
         model, Corpus.from_examples(battery_examples()), list(GROUPS), parameters=parameters
     )
     return {
-        name: found[name].assign_attrs(model="tiny-bert", corpus="made-up sentences")
+        name: computed[name].assign_attrs(model="tiny-bert", corpus="made-up sentences")
         for name in GROUPS
     }
 
@@ -59,10 +59,10 @@ def test_figures_say_what_they_show(
     drawn = [one for spec in plots.figures_for(group) for one in spec.draw(atlas[group])]
     assert drawn
     for one in drawn:
-        said = texts(one.figure)
-        assert re.search(r"n = \d", said), one.name
-        assert "interval" in said, one.name
-        assert "tiny-bert on made-up sentences" in said, one.name
+        text_of_figure = texts(one.figure)
+        assert re.search(r"n = \d", text_of_figure), one.name
+        assert "interval" in text_of_figure, one.name
+        assert "tiny-bert on made-up sentences" in text_of_figure, one.name
         width, height = one.figure.get_size_inches()
         assert width <= style.PAGE + 1e-6
         assert height <= 9.5
@@ -78,7 +78,7 @@ def test_figures_say_what_they_show(
         assert one.paper
 
 
-def made(layers: int = 4, heads: int = 5, seed: int = 0) -> xr.Dataset:
+def roles_dataset(layers: int = 4, heads: int = 5, seed: int = 0) -> xr.Dataset:
     """A dataset of roles with random decisions."""
     rng = np.random.default_rng(seed)
     roles = list(dict.fromkeys([*COARSE_ROLES, *FINE_ROLES]))
@@ -100,7 +100,7 @@ def made(layers: int = 4, heads: int = 5, seed: int = 0) -> xr.Dataset:
 def test_the_grid_has_a_small_square_for_each_role_of_each_head(
     layers: int, heads: int, not_laid_out: None
 ) -> None:
-    dataset = made(layers, heads)
+    dataset = roles_dataset(layers, heads)
     figure = role_grid(dataset)
     big, *small = [c for c in figure.axes[0].collections if isinstance(c, PatchCollection)]
     assert len(big.get_paths()) == layers * heads
@@ -122,14 +122,14 @@ def test_the_grid_has_a_small_square_for_each_role_of_each_head(
 
 
 def test_venn_and_upset_count_every_head_once(not_laid_out: None) -> None:
-    dataset = made(6, 6)
+    dataset = roles_dataset(6, 6)
     members = dataset["has_role"].sel(role=list(COARSE_ROLES)).values.reshape(-1, 4)
-    shown = [text.get_text() for text in venn(dataset).axes[0].texts]
-    inside = sum(int(t) for t in shown if t.isdigit())
-    outside = int(re.search(r"none of the four: (\d+) of 36 heads", " ".join(shown))[1])
+    labels = [text.get_text() for text in venn(dataset).axes[0].texts]
+    inside = sum(int(t) for t in labels if t.isdigit())
+    outside = int(re.search(r"none of the four: (\d+) of 36 heads", " ".join(labels))[1])
     assert inside + outside == 36
     assert outside == (~members.any(1)).sum()
-    assert "local\n" + str(members[:, 0].sum()) in shown
+    assert "local\n" + str(members[:, 0].sum()) in labels
     figure = upset(dataset)
     heights = [patch.get_height() for patch in figure.axes[0].patches]
     assert sum(heights) == 36
@@ -142,7 +142,7 @@ def test_venn_and_upset_count_every_head_once(not_laid_out: None) -> None:
 
 
 def test_every_number_of_the_venn_lies_in_its_region_and_every_name_outside() -> None:
-    dataset = made(8, 8, seed=2)
+    dataset = roles_dataset(8, 8, seed=2)
     members = dataset["has_role"].sel(role=list(COARSE_ROLES)).values.reshape(-1, 4)
     ax = venn(dataset).axes[0]
     outlines = [patch for patch in ax.patches if not patch.get_fill()]
@@ -161,7 +161,7 @@ def test_every_number_of_the_venn_lies_in_its_region_and_every_name_outside() ->
 
 
 def test_the_legend_of_the_grid_lies_as_the_small_squares_do() -> None:
-    figure = role_grid(made())
+    figure = role_grid(roles_dataset())
     figure.draw_without_rendering()  # only then a legend has a place
     placed = {
         text.get_text().split(" ")[0]: text.get_window_extent()
@@ -175,21 +175,23 @@ def test_the_legend_of_the_grid_lies_as_the_small_squares_do() -> None:
 
 
 def test_counts_are_of_the_roles_that_are_shown(not_laid_out: None) -> None:
-    dataset = made()
+    dataset = roles_dataset()
     dataset["bias_n"].loc[{"role": "sep"}] = 7
     assert "n = 50 inputs" in texts(venn(dataset))
     assert "n = 7 to 50 inputs" in texts(role_grid(dataset))
 
 
 def test_missing_and_unreachable_roles_are_named(not_laid_out: None) -> None:
-    dataset = made()
+    dataset = roles_dataset()
     dataset["bias"].loc[{"role": "syntactic"}] = np.nan
     dataset["ceiling"].loc[{"role": "block"}] = 2.1
-    said = texts(venn(dataset))
-    assert "Not computed, for this corpus or model lacks what they need: syntactic" in said
-    assert "syntactic not computed" in said  # not: none
+    text_of_figure = texts(venn(dataset))
+    assert (
+        "Not computed, for this corpus or model lacks what they need: syntactic" in text_of_figure
+    )
+    assert "syntactic not computed" in text_of_figure  # not: none
     assert "lacks what they need: syntactic" in texts(upset(dataset))
-    assert "No head can have block at this τ" in said
+    assert "No head can have block at this τ" in text_of_figure
     dataset["bias"][:] = np.nan
     with pytest.raises(ParameterError, match="nothing can be drawn"):
         upset(dataset)
@@ -224,9 +226,9 @@ def test_several_tasks_side_by_side(atlas: dict[str, xr.Dataset]) -> None:
 
 def test_frame_drawings(atlas: dict[str, xr.Dataset], not_laid_out: None) -> None:
     example = battery_examples()[0]
-    said = texts(frame_annotation(example))
-    assert "Perception" in said
-    assert "Phenomenon" in said
+    text_of_figure = texts(frame_annotation(example))
+    assert "Perception" in text_of_figure
+    assert "Phenomenon" in text_of_figure
     with pytest.raises(ParameterError, match="no frame links"):
         frame_annotation(Example(words=("a",)))
     module, tokenizer = random_model()

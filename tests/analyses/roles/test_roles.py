@@ -132,7 +132,7 @@ def opened(planted) -> HeadModel:
 
 
 @pytest.fixture(params=["matrices", "asked"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """By matrices of sieves, as where a sieve is known to its function alone, or asked for."""
     if request.param == "matrices":
         monkeypatch.setattr(Roles, "request", lambda self, batch: None)
@@ -155,7 +155,7 @@ def planted_by_loops(causal: bool) -> tuple[HeadModel, ByLoops]:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_equal_to_loops_on_planted_heads(causal: bool, way: str) -> None:
+def test_equal_to_loops_on_planted_heads(causal: bool, method: str) -> None:
     model, expected = planted_by_loops(causal)
     examples = battery_examples()
     dataset = make_atlas(model, Corpus.from_examples(examples), ["roles"])["roles"]
@@ -175,13 +175,13 @@ def real_by_loops(shared: Path, wiki_model: HeadModel) -> ByLoops:
 
 @pytest.mark.real
 def test_equal_to_loops_on_a_real_model(
-    wiki_model: HeadModel, real_by_loops: ByLoops, way: str
+    wiki_model: HeadModel, real_by_loops: ByLoops, method: str
 ) -> None:
     examples = [row.example for row in real_by_loops.rows]
-    given = {"roles": {"random_models": 0}}  # what they give is not compared here
-    dataset = make_atlas(wiki_model, Corpus.from_examples(examples), ["roles"], parameters=given)[
-        "roles"
-    ]
+    roles_parameters = {"roles": {"random_models": 0}}  # what they give is not compared here
+    dataset = make_atlas(
+        wiki_model, Corpus.from_examples(examples), ["roles"], parameters=roles_parameters
+    )["roles"]
     compare(dataset, real_by_loops)
 
 
@@ -319,23 +319,25 @@ def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> N
     moments, first = Moments(1, 3, 1), Moments(1, 3)
     moments.add(scores)
     first.add(resting)
-    asked = Roles(sieves="local", tau=2.0)
-    found = significance.tests_without_sink(moments, first, 2.0, asked)
-    assert found["has_role_rest"].values.ravel().tolist() == [True, False, False]
-    assert np.isnan(found["bias_rest_p"].values).ravel().tolist() == [False, False, True]
+    roles_analysis = Roles(sieves="local", tau=2.0)
+    computed = significance.tests_without_sink(moments, first, 2.0, roles_analysis)
+    assert computed["has_role_rest"].values.ravel().tolist() == [True, False, False]
+    assert np.isnan(computed["bias_rest_p"].values).ravel().tolist() == [False, False, True]
     z = (float(moments.mean[0, 0, 0]) - 2) / np.sqrt(float(scores[:, 0, 0, 0].var()) / 40)
-    assert found["bias_rest_p"].values[0, 0, 0] == pytest.approx(scipy.stats.norm.sf(z))
+    assert computed["bias_rest_p"].values[0, 0, 0] == pytest.approx(scipy.stats.norm.sf(z))
     known = {
         "bias_rest": (significance.DIMS, moments.mean.numpy()),
         "bias_rest_n": (significance.DIMS, [[[40]] * 3]),
     }
-    dataset = xr.Dataset(known | found, attrs={"tau": 2.0})
+    dataset = xr.Dataset(known | computed, attrs={"tau": 2.0})
     assert not significance.assign_roles_without_sink(
-        dataset, asked, np.array([6.0])
+        dataset, roles_analysis, np.array([6.0])
     ).values.any()  # random heads reach that too
     few = Moments(1, 3, 1)
     few.add(scores[:20])
-    assert not significance.tests_without_sink(few, first, 2.0, asked)["has_role_rest"].values.any()
+    assert not significance.tests_without_sink(few, first, 2.0, roles_analysis)[
+        "has_role_rest"
+    ].values.any()
 
 
 def test_rule_for_tau_counts_every_score_alike() -> None:
@@ -347,10 +349,10 @@ def test_rule_for_tau_counts_every_score_alike() -> None:
     )
     model = opened(planted)
     corpus, light = Corpus.from_examples(examples), {"bootstrap": 0, "random_models": 0}
-    given = [light, light | {"tau_floor": 0}, light | {"tau": "paper"}]
-    found = [
+    parameter_sets = [light, light | {"tau_floor": 0}, light | {"tau": "paper"}]
+    computed = [
         make_atlas(model, corpus, ["roles"], parameters={"roles": one})["roles"].attrs
-        for one in given
+        for one in parameter_sets
     ]
     scores = {}
     for role in ("local", "syntactic", "block", "delimiter"):
@@ -360,11 +362,11 @@ def test_rule_for_tau_counts_every_score_alike() -> None:
         scores[role] = np.concatenate([one.ravel() for one in own if one is not None])
     of_paper = np.concatenate(list(scores.values())).mean()
     mean = np.concatenate([scores[role] for role in ("local", "syntactic", "block")]).mean()
-    for attrs in found:
+    for attrs in computed:
         assert attrs["tau_mean"] == pytest.approx(mean, rel=1e-5)
         assert attrs["tau_mean_paper"] == pytest.approx(of_paper, rel=1e-5)
         assert attrs["tau_paper"] == np.floor(of_paper) + 1
-    assert [attrs["tau"] for attrs in found] == [
+    assert [attrs["tau"] for attrs in computed] == [
         max(2, np.floor(mean) + 1),
         np.floor(mean) + 1,
         np.floor(of_paper) + 1,
@@ -377,20 +379,20 @@ def test_delimiters_do_not_move_tau() -> None:
     examples = [e for e in demo_examples(24) if not e.has_pair]
     words = [w for e in examples for w in e.all_words]
     light = {"roles": {"bootstrap": 0, "random_models": 0}}
-    found = []
+    computed = []
     for special in (True, False):
         planted = planted_model([["sep", "first", "uniform", "cls"]], words=words, max_length=96)
         model = opened(planted)
         if not special:
             model.tokenizer._tokenizer.post_processor = None
             model = HeadModel.open(planted.model, tokenizer=model.tokenizer)
-        found.append(
+        computed.append(
             make_atlas(model, Corpus.from_examples(examples), ["roles"], parameters=light)["roles"]
         )
-    assert found[0]["bias"].sel(role="delimiter").notnull().all()
-    assert found[1]["bias_n"].sel(role="delimiter").max() == 0
-    assert found[0].attrs["tau_paper"] != found[1].attrs["tau_paper"]
-    assert found[0].attrs["tau"] == found[1].attrs["tau"] == 2
+    assert computed[0]["bias"].sel(role="delimiter").notnull().all()
+    assert computed[1]["bias_n"].sel(role="delimiter").max() == 0
+    assert computed[0].attrs["tau_paper"] != computed[1].attrs["tau_paper"]
+    assert computed[0].attrs["tau"] == computed[1].attrs["tau"] == 2
 
 
 # --- what random weights give ---------------------------------------------------------------------
@@ -401,12 +403,12 @@ def test_roles_need_thirty_inputs_and_an_effect() -> None:
     true = np.full((2, 3, 4), 4.0)
     scores = simulate(rng, 60, true, 0.3)
     scores[29:, :, :, 1] = np.nan
-    found = decide(scores, 3.0)
-    assert found["has_role"][..., [0, 2, 3]].all()
-    assert found["few"].tolist() == [False, True, False, False]
-    assert (found["p_value"][..., 1] < 0.05).all()
-    assert not found["has_role"][..., 1].any()
-    assert not found["has_role_adjusted"][..., 1].any()
+    computed = decide(scores, 3.0)
+    assert computed["has_role"][..., [0, 2, 3]].all()
+    assert computed["few"].tolist() == [False, True, False, False]
+    assert (computed["p_value"][..., 1] < 0.05).all()
+    assert not computed["has_role"][..., 1].any()
+    assert not computed["has_role_adjusted"][..., 1].any()
     slight = simulate(rng, 6000, np.full((2, 3, 4), 3.06), 0.3)  # certain, and next to nothing
     assert (decide(slight, 3.0)["p_adjusted"] < 0.05).all()
     assert not decide(slight, 3.0)["has_role_adjusted"].any()
@@ -419,11 +421,11 @@ def test_planted_heads_keep_their_roles_beside_random_models_and_random_heads_ha
     planted = planted_model(
         behaviours, words=[w for e in examples for w in e.all_words], max_length=96
     )
-    given = {
+    roles_parameters = {
         "roles": {"bootstrap": 0, "sieves": "local,block,cls,sep,first,local:prev,local:next,rare"}
     }
     roles = make_atlas(
-        opened(planted), Corpus.from_examples(examples), ["roles"], parameters=given
+        opened(planted), Corpus.from_examples(examples), ["roles"], parameters=roles_parameters
     )["roles"]
     assert roles.attrs["random_models"] == 4
     has = roles["has_role_adjusted"]
@@ -465,10 +467,10 @@ def decide(
     records = Records(*scores.shape[1:])
     records.add(range(len(scores)), torch.from_numpy(scores))
     roles = list(significance.COARSE_ROLES)[: scores.shape[-1]]
-    asked = Roles(tau=tau, bootstrap=bootstrap, seed=1, **more)
+    roles_analysis = Roles(tau=tau, bootstrap=bootstrap, seed=1, **more)
     return {
         name: variable.values
-        for name, variable in significance.tests_of_scores(moments, records, roles, asked)[
+        for name, variable in significance.tests_of_scores(moments, records, roles, roles_analysis)[
             0
         ].items()
     }
@@ -480,10 +482,10 @@ def test_the_z_test_holds_its_level(skew: float) -> None:
     true = np.full((12, 12, 4), 3.0)
     rejected, family = [], []
     for _ in range(40):
-        found = decide(simulate(rng, 400, true, skew), 3.0)
-        rejected.append((found["p_value"] < 0.05).mean())
-        family.append((found["p_holm"] < 0.05).any())
-        assert not (found["has_role"] & ~(found["p_value"] < 0.05)).any()
+        computed = decide(simulate(rng, 400, true, skew), 3.0)
+        rejected.append((computed["p_value"] < 0.05).mean())
+        family.append((computed["p_holm"] < 0.05).any())
+        assert not (computed["has_role"] & ~(computed["p_value"] < 0.05)).any()
     trials = 40 * true.size
     assert np.mean(rejected) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / trials)
     assert np.mean(rejected) > 0.01  # and it does test something
@@ -497,11 +499,11 @@ def test_false_discoveries_and_family_errors_hold_with_true_roles_among_them() -
     null = true == 3.0
     false_share, family, power = [], [], []
     for _ in range(40):
-        found = decide(simulate(rng, 400, true, 0.4), 3.0)
-        said = found["p_fdr"] < 0.05
-        false_share.append((said & null).sum() / max(said.sum(), 1))
-        family.append((found["p_holm"][null] < 0.05).any())
-        power.append(said[~null].mean())
+        computed = decide(simulate(rng, 400, true, 0.4), 3.0)
+        message = computed["p_fdr"] < 0.05
+        false_share.append((message & null).sum() / max(message.sum(), 1))
+        family.append((computed["p_holm"][null] < 0.05).any())
+        power.append(message[~null].mean())
     assert np.mean(false_share) <= 0.05 + 3 * np.std(false_share) / np.sqrt(40)
     assert np.mean(family) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 40)
     assert np.mean(power) > 0.5
@@ -547,10 +549,10 @@ def test_the_bootstrap_holds_its_family_and_finds_roles_all_the_same() -> None:
     # With far more tests than resamples, each p multiplied by their number would never be small.
     true = np.full((12, 12, 4), 2.0)
     true[:3] = 3.5
-    found = decide(simulate(rng, 100, true, 0.6), 2.0, bootstrap=200)
-    assert (found["bootstrap_p_adjusted"][:3] < 0.05).mean() > 0.95
-    assert (found["bootstrap_p_adjusted"][3:] < 0.05).mean() < 0.01
-    assert (found["bootstrap_p_adjusted"] >= found["bootstrap_p_value"]).all()
+    computed = decide(simulate(rng, 100, true, 0.6), 2.0, bootstrap=200)
+    assert (computed["bootstrap_p_adjusted"][:3] < 0.05).mean() > 0.95
+    assert (computed["bootstrap_p_adjusted"][3:] < 0.05).mean() < 0.01
+    assert (computed["bootstrap_p_adjusted"] >= computed["bootstrap_p_value"]).all()
 
 
 def test_the_corrected_bootstrap_is_that_of_the_largest_t() -> None:
@@ -558,7 +560,7 @@ def test_the_corrected_bootstrap_is_that_of_the_largest_t() -> None:
     values = rng.exponential(1, (60, 5))
     values[::3, 3] = np.nan
     values[2:, 4] = np.nan  # two values: too few to stand beside the others
-    found = bootstrap_family_test(values, 0.7, 500, seed=3)
+    computed = bootstrap_family_test(values, 0.7, 500, seed=3)
     picks = np.random.default_rng(3).multinomial(60, np.full(60, 1 / 60), size=500)
     largest = np.full(500, -np.inf)
     observed = []
@@ -574,9 +576,9 @@ def test_the_corrected_bootstrap_is_that_of_the_largest_t() -> None:
                 (drawn.mean() - kept.mean()) / (drawn.std(ddof=1) / np.sqrt(len(drawn))),
             )
     expected = [(1 + (largest >= t).sum()) / 501 for t in observed]
-    assert found.p_adjusted[:4] == pytest.approx(expected, abs=1.01 / 501)
-    assert found.p_adjusted[4] == 1
-    assert found.p_value[4] < 1
+    assert computed.p_adjusted[:4] == pytest.approx(expected, abs=1.01 / 501)
+    assert computed.p_adjusted[4] == 1
+    assert computed.p_value[4] < 1
     assert bootstrap_family_test(np.full((5, 2), 3.0), 2.0).p_adjusted.tolist() == [0, 0]
 
 
@@ -590,9 +592,9 @@ def test_overlap_tests_against_all_permutations() -> None:
     flat = members.reshape(8, 3)
     anywhere, in_layer = overlap_test(members), stratified_overlap_test(members)
     for a, b in itertools.combinations(range(3), 2):
-        found = (flat[:, a] & flat[:, b]).sum()
+        computed = (flat[:, a] & flat[:, b]).sum()
         chosen = [set(c) for c in itertools.combinations(range(8), flat[:, b].sum())]
-        hits = [sum(flat[i, a] for i in c) >= found for c in chosen]
+        hits = [sum(flat[i, a] for i in c) >= computed for c in chosen]
         assert anywhere[a, b] == anywhere[b, a] == pytest.approx(np.mean(hits))
         within = [
             c
@@ -603,7 +605,7 @@ def test_overlap_tests_against_all_permutations() -> None:
             )
         ]
         assert in_layer[a, b] == pytest.approx(
-            np.mean([sum(flat[i, a] for i in c) >= found for c in within])
+            np.mean([sum(flat[i, a] for i in c) >= computed for c in within])
         )
     assert np.isnan(np.diag(anywhere)).all()
     assert np.isnan(overlap_test(np.zeros((3, 2), bool))).all()
@@ -612,25 +614,27 @@ def test_overlap_tests_against_all_permutations() -> None:
 def test_counts_shares_and_correlations() -> None:
     rng = np.random.default_rng(10)
     true = rng.uniform(1, 6, (3, 4, 4))
-    found = decide(simulate(rng, 100, true, 0.3), 3.0, bootstrap=50)
-    assert 0 < found["has_role"].sum() < found["has_role"].size
-    has = found["has_role"].reshape(12, 4)
+    computed = decide(simulate(rng, 100, true, 0.3), 3.0, bootstrap=50)
+    assert 0 < computed["has_role"].sum() < computed["has_role"].size
+    has = computed["has_role"].reshape(12, 4)
     for a in range(4):
         for b in range(4):
             both, either = (has[:, a] & has[:, b]).sum(), (has[:, a] | has[:, b]).sum()
-            assert found["overlap"][a, b] == both
-            assert found["jaccard"][a, b] == pytest.approx(both / either)
-            assert found["share"][a, b] == pytest.approx(both / has[:, a].sum())
-    assert found["p_holm"] == pytest.approx(holm(found["p_value"]))
-    assert found["p_fdr"] == pytest.approx(benjamini_hochberg(found["p_value"]))
-    assert found["per_layer"].tolist() == found["has_role"].sum(1).tolist()
-    assert found["coarse_skills"].tolist() == found["has_role"].sum(-1).tolist()
+            assert computed["overlap"][a, b] == both
+            assert computed["jaccard"][a, b] == pytest.approx(both / either)
+            assert computed["share"][a, b] == pytest.approx(both / has[:, a].sum())
+    assert computed["p_holm"] == pytest.approx(holm(computed["p_value"]))
+    assert computed["p_fdr"] == pytest.approx(benjamini_hochberg(computed["p_value"]))
+    assert computed["per_layer"].tolist() == computed["has_role"].sum(1).tolist()
+    assert computed["coarse_skills"].tolist() == computed["has_role"].sum(-1).tolist()
     assert (
-        found["skills"].tolist() == found["has_role"][..., 2].tolist()
+        computed["skills"].tolist() == computed["has_role"][..., 2].tolist()
     )  # of the nine only block is here
-    assert found["sweep"][list(significance.THRESHOLDS).index(3.0)].tolist() == has.sum(0).tolist()
-    assert (np.diff(found["sweep"], axis=0) <= 0).all()
-    assert found["histogram"].sum(-1).tolist() == np.full((3, 4, 4), 100).tolist()
+    assert (
+        computed["sweep"][list(significance.THRESHOLDS).index(3.0)].tolist() == has.sum(0).tolist()
+    )
+    assert (np.diff(computed["sweep"], axis=0) <= 0).all()
+    assert computed["histogram"].sum(-1).tolist() == np.full((3, 4, 4), 100).tolist()
     scores = simulate(np.random.default_rng(10), 100, true, 0.3)
     again = decide(scores, 3.0)
     expected = scipy.stats.spearmanr(scores.mean(0)[..., 0].ravel(), scores.mean(0)[..., 1].ravel())
@@ -664,8 +668,8 @@ def test_counts_shares_and_correlations() -> None:
         ({"plugin": "none.py"}, "no file 'none.py'"),
     ],
 )
-def test_bad_parameters(parameters: dict, said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_bad_parameters(parameters: dict, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
         make_analysis("roles", parameters)
 
 

@@ -60,9 +60,9 @@ def rows_of(*examples: Example) -> list[Encoded]:
 def compare(rows: list[Encoded]) -> None:
     for row in rows:
         n = range(len(row))
-        for name, made in known_sieves().items():
+        for name, created in known_sieves().items():
             expected = [[slow_sieves.in_sieve(name, row, i, j) for j in n] for i in n]
-            assert sieve_matrix(made, row).tolist() == expected, f"{name} on {row.example.where}"
+            assert sieve_matrix(created, row).tolist() == expected, f"{name} on {row.example.where}"
         for name, feature in known_features().items():
             assert feature.tokens(row).tolist() == [
                 slow_sieves.has_feature(name, row, t) for t in n
@@ -120,8 +120,8 @@ def test_equal_to_loops_on_real_text(shared: Path, wiki_bert: Path) -> None:
 
     encoder = Encoder(AutoTokenizer.from_pretrained(wiki_bert), 64)
     gold = list(open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=COUNT))
-    made = demo_examples(COUNT)
-    rows = [encoder.encode(example, i) for i, example in enumerate([*gold, *made])]
+    created = demo_examples(COUNT)
+    rows = [encoder.encode(example, i) for i, example in enumerate([*gold, *created])]
     compare([row for row in rows if row is not None])
 
 
@@ -206,19 +206,19 @@ def test_own_features() -> None:
         relations=("det", "acl:relcl", "root"),
     )
     (row,) = rows_of(example)
-    made = parse_features(
+    created = parse_features(
         "play: upos=verb & lemma=PLAY|run; other: upos!=VERB ; clause: relation=acl; sub: relation=acl:relcl; "
         "edge: token=cls|sep; inner: token!=cls"
     )
-    assert made["play"].tokens(row).tolist() == [False, False, True, True, False, False]
-    assert made["other"].tokens(row).tolist() == [False, True, False, False, True, False]
+    assert created["play"].tokens(row).tolist() == [False, False, True, True, False, False]
+    assert created["other"].tokens(row).tolist() == [False, True, False, False, True, False]
     assert (
-        made["clause"].tokens(row).tolist()
-        == made["sub"].tokens(row).tolist()
-        == made["play"].tokens(row).tolist()
+        created["clause"].tokens(row).tolist()
+        == created["sub"].tokens(row).tolist()
+        == created["play"].tokens(row).tolist()
     )
-    assert made["edge"].tokens(row).nonzero()[0].tolist() == [0, 5]
-    assert made["inner"].tokens(row).nonzero()[0].tolist() == [1, 2, 3, 4, 5]
+    assert created["edge"].tokens(row).nonzero()[0].tolist() == [0, 5]
+    assert created["inner"].tokens(row).nonzero()[0].tolist() == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -235,8 +235,8 @@ def test_own_features() -> None:
         ("__import__('os'): form=x", "names no feature"),
     ],
 )
-def test_bad_features(text: str, said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_bad_features(text: str, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
         parse_features(text)
 
 
@@ -248,13 +248,13 @@ def test_own_pairs() -> None:
         relations=("det", "nsubj", "root", "det", "obj"),
     )
     (row,) = rows_of(example)
-    made = parse_pairs(
+    created = parse_pairs(
         "d: upos=DET -> noun; up: upos=DET -> noun up det; no: upos=DET -> noun down det; by: noun -> any by det|obj",
         known_features(),
     )
     pairs = {
         name: list(zip(*(x.tolist() for x in pair.matrix(row).nonzero()), strict=True))
-        for name, pair in made.items()
+        for name, pair in created.items()
     }
     assert pairs == {
         "d": [(1, 2), (1, 5), (4, 2), (4, 5)],
@@ -274,8 +274,8 @@ def test_own_pairs() -> None:
         ("x: noun -> foo=1", "no key"),
     ],
 )
-def test_bad_pairs(text: str, said: str) -> None:
-    with pytest.raises(ParameterError, match=said):
+def test_bad_pairs(text: str, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
         parse_pairs(text, known_features())
 
 
@@ -291,11 +291,11 @@ def test_bad_pairs(text: str, said: str) -> None:
         (lambda i, j: i.nothing, "fails on .*AttributeError"),
     ],
 )
-def test_sieves_of_the_wrong_shape(function, said: str) -> None:
+def test_sieves_of_the_wrong_shape(function, message: str) -> None:
     sieve("wrong", "a mistake")(function)
     try:
         (row,) = rows_of(Example(text="the cat sees a dog"))
-        with pytest.raises(ParameterError, match=said):
+        with pytest.raises(ParameterError, match=message):
             sieve_matrix(find_sieve("wrong"), row)
     finally:
         forget_sieve("wrong")

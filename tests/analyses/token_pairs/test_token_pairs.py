@@ -43,7 +43,7 @@ def compare(
     dataset: xr.Dataset, maps: Sequence[np.ndarray], rows: Sequence[Encoded], causal: bool
 ) -> None:
     for name in known_pairs():
-        found: dict[str, list[np.ndarray]] = {
+        result: dict[str, list[np.ndarray]] = {
             "attention": [],
             "pair_mean": [],
             "expected": [],
@@ -67,13 +67,13 @@ def compare(
                 row_of = {a: 1 / (a + 1 if causal else n) for a in range(n)}
                 above = np.mean([full[:, :, a, b] - row_of[a] for a, b in same], axis=0)
                 usual.append(np.maximum(mean, above + row_of[i]))
-            found["attention"].append(np.max(weights, axis=0))
-            found["pair_mean"].append(np.mean(weights, axis=0))
-            found["expected"].append(np.mean(usual, axis=0))
-            found["excess"].append(found["pair_mean"][-1] - found["expected"][-1])
+            result["attention"].append(np.max(weights, axis=0))
+            result["pair_mean"].append(np.mean(weights, axis=0))
+            result["expected"].append(np.mean(usual, axis=0))
+            result["excess"].append(result["pair_mean"][-1] - result["expected"][-1])
         one = dataset.sel(pair=name)
         assert int(one["count"]) == total
-        for variable, values in found.items():
+        for variable, values in result.items():
             assert (one[f"{variable}_n"] == len(values)).all()
             if values:
                 np.testing.assert_allclose(
@@ -100,10 +100,10 @@ def test_equal_to_loops_on_a_real_model(shared: Path, wiki_model: HeadModel) -> 
     model = wiki_model
     gold = list(open_corpus(shared / "data" / "trees" / "en_ewt-ud-dev.conllu.xz", limit=COUNT))
     examples = [*[e for e in gold if len(e.all_words) < 40], *demo_examples(COUNT // 2)]
-    given = {"token_pairs": {"random_models": 0}}  # what they give is not compared here
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters=given)[
-        "token_pairs"
-    ]
+    pair_parameters = {"token_pairs": {"random_models": 0}}  # what they give is not compared here
+    dataset = make_atlas(
+        model, Corpus.from_examples(examples), ["token_pairs"], parameters=pair_parameters
+    )["token_pairs"]
     rows = [model.encode(example, i) for i, example in enumerate(examples)]
     compare(dataset, eager_maps(model, rows), rows, causal=False)
 
@@ -143,10 +143,10 @@ def test_a_decoder_s_uniform_and_previous_heads_have_no_excess() -> None:
         max_length=96,
     )
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    given = {"token_pairs": {"random_models": 0}}
-    dataset = make_atlas(model, Corpus.from_examples(examples), ["token_pairs"], parameters=given)[
-        "token_pairs"
-    ]
+    pair_parameters = {"token_pairs": {"random_models": 0}}
+    dataset = make_atlas(
+        model, Corpus.from_examples(examples), ["token_pairs"], parameters=pair_parameters
+    )["token_pairs"]
     assert (dataset["excess_n"].max(("layer", "head")) > 15).sum() >= 2
     assert float(dataset["excess"].max()) < 1e-6
     assert not dataset["stands_out"].any()
@@ -156,9 +156,12 @@ def test_own_pairs_and_bad_ones() -> None:
     examples = battery_examples()
     planted = planted_model([["uniform"]], words=[w for e in examples for w in e.all_words])
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    given = {"extra": "det: upos=DET -> noun up det; ghost: form=ghost -> noun"}
+    pair_parameters = {"extra": "det: upos=DET -> noun up det; ghost: form=ghost -> noun"}
     dataset = make_atlas(
-        model, Corpus.from_examples(examples), ["token_pairs"], parameters={"token_pairs": given}
+        model,
+        Corpus.from_examples(examples),
+        ["token_pairs"],
+        parameters={"token_pairs": pair_parameters},
     )["token_pairs"]
     dets = sum(sum(r == "det" for r in e.relations) for e in examples)
     assert int(dataset["count"].sel(pair="det")) == dets

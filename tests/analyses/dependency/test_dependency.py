@@ -134,7 +134,7 @@ def assert_same(dataset: xr.Dataset, slow: Slow, sentences: int, reach: int = 10
 
 
 @pytest.mark.parametrize(
-    ("given", "slow"),
+    ("parameters", "slow"),
     [
         ({}, {}),
         ({"subtypes": "keep"}, {"keep_subtypes": True}),
@@ -407,7 +407,7 @@ def test_nothing_aligns(model: HeadModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("parameters", "message"),
     [
         ({"subtypes": "drop"}, "fold, keep"),
         ({"reach": 0}, "at least 1"),

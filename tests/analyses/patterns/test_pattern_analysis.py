@@ -61,7 +61,7 @@ def test_equals_one_map_at_a_time(causal: bool) -> None:
     assert ("more harm than good" in line) != bool(got.attrs["correction_helps"])
 
 
-def test_the_headline_has_intervals_and_no_number_where_nothing_was_looked_at() -> None:
+def test_the_summary_has_intervals_and_no_number_where_nothing_was_classified() -> None:
     module, tokenizer = random_model()
     model = HeadModel.open(module, tokenizer=tokenizer)
     patterns = make_analysis("patterns")
@@ -79,7 +79,7 @@ def test_the_headline_has_intervals_and_no_number_where_nothing_was_looked_at() 
     [line] = patterns.summary(
         make_atlas(model, Corpus.from_texts(["dog", "cat"]), [patterns])["patterns"]
     )
-    assert line == "No example has 6 tokens or more, so no map was looked at."
+    assert line == "No example has 6 tokens or more, so no map was classified."
 
 
 def test_planted_heads_get_their_pattern() -> None:

@@ -86,7 +86,7 @@ def test_a_run_gives_its_seed_where_none_was_given(model: HeadModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "needed"),
+    ("name", "analysis_parameters", "needed"),
     [
         ("roles", {}, set()),
         ("roles", {"sieves": "nsubj,amod", "tau": 3}, {"words", "dependencies"}),

@@ -652,7 +652,7 @@ def test_counts_shares_and_correlations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({"sieves": "locale"}, "Did you mean 'local'"),
         ({"tau": 0}, "`tau` must be a number above 0"),

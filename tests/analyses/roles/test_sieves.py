@@ -222,7 +222,7 @@ def test_own_features() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("modal", "names no feature"),
         ("modal: upos", "no condition"),
@@ -265,7 +265,7 @@ def test_own_pairs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("x", "names no pair"),
         ("x: noun", "names no pair"),
@@ -280,7 +280,7 @@ def test_bad_pairs(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (
             lambda i, j: np.ones((3, 4), bool),

@@ -1,5 +1,4 @@
-"""Trains networks that tell patterns apart: one by seed, or many at a time in processes of their
-own."""
+"""Train networks that classify patterns: one by seed, or many at a time in separate processes."""
 
 from __future__ import annotations
 
@@ -34,8 +33,10 @@ class Settings:
     dropout: float = 0.5
     smoothing: float = 0.05
     balance: float = 0.5  # exponent of inverse class frequency in the loss
-    mixup: float = 0.0  # parameter of the Beta distribution by which two maps and their labels are blended; 0 for never
-    average: float = 0.0  # decay of the running mean of the weights, which is what is kept; 0 for the last weights
+    # Parameter of the Beta distribution by which two maps and their labels are blended; 0: never.
+    mixup: float = 0.0
+    # Decay of the running mean of the weights, which is kept; 0: keep the last weights.
+    average: float = 0.0
     planted: float = 0.0  # planted maps in a batch for each labelled one
     votes: bool = False  # learn the shares of labellers' votes, not the label that counts
 
@@ -43,8 +44,8 @@ class Settings:
 def fit(
     data: Labelled, settings: Settings, seed: int, planted: Labelled | None = None
 ) -> PatternNetwork:
-    """One network trained on all of `data`, by seed; planted maps, drawn at random, go beside it
-    into every batch."""
+    """Return a network trained on all of `data`, by seed; planted maps, drawn at random, are added
+    to every batch."""
     device = data.labels.device
     torch.manual_seed(seed)
     network = PatternNetwork(settings.widths, dropout=settings.dropout).to(device)
@@ -59,68 +60,75 @@ def fit(
         optimizer, settings.rate, total_steps=steps + 1, pct_start=0.15
     )
     mask = channel_mask(settings.channels, device)
-    mean = None
+    running_mean = None
     if settings.average:
-        mean = AveragedModel(
+        running_mean = AveragedModel(
             network, multi_avg_fn=get_ema_multi_avg_fn(settings.average), use_buffers=True
         )
-    beside = round(settings.batch * settings.planted) if planted is not None else 0
+    n_planted = round(settings.batch * settings.planted) if planted is not None else 0
     for _ in range(settings.epochs):
         order = torch.randperm(len(data), generator=generator, device=device)
-        for begin in range(0, len(data) - settings.batch + 1, settings.batch):
-            parts = [_shown(data, order[begin : begin + settings.batch], settings, generator)]
-            if planted is not None and beside:
-                drawn = torch.randint(len(planted), (beside,), generator=generator, device=device)
-                parts.append(_shown(planted, drawn, settings, generator))
-            shown = torch.cat([images for images, _ in parts])
-            labels = torch.cat([own for _, own in parts])
-            shown = (shown * mask).contiguous(memory_format=torch.channels_last)
-            loss = _loss(network, loss_of, shown, labels, settings.mixup, generator)
+        for start in range(0, len(data) - settings.batch + 1, settings.batch):
+            batch = order[start : start + settings.batch]
+            images, targets = _training_images(data, batch, settings, generator)
+            if planted is not None and n_planted:
+                drawn = torch.randint(
+                    len(planted), (n_planted,), generator=generator, device=device
+                )
+                planted_images, planted_targets = _training_images(
+                    planted, drawn, settings, generator
+                )
+                images = torch.cat([images, planted_images])
+                targets = torch.cat([targets, planted_targets])
+            images = (images * mask).contiguous(memory_format=torch.channels_last)
+            loss = _loss(network, loss_of, images, targets, settings.mixup, generator)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-            if mean is not None:
-                mean.update_parameters(network)
-    if mean is not None:
-        network = cast(PatternNetwork, mean.module)
-    with torch.no_grad():  # channels it was not shown must not count when it is shown them
+            if running_mean is not None:
+                running_mean.update_parameters(network)
+    if running_mean is not None:
+        network = cast(PatternNetwork, running_mean.module)
+    # Channels that were masked in training must not count later.
+    with torch.no_grad():
         cast(nn.Conv2d, network.convolutions[0]).weight *= mask
     return network.eval()
 
 
-def _shown(
+def _training_images(
     data: Labelled, index: Tensor, settings: Settings, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Images of some maps, made anew in small ways, and their labels or votes."""
-    weights, lengths, causal = data.weights[index], data.lengths[index], data.causal[index]
+    """Return images of some maps, augmented, and their labels or votes."""
+    weights = data.weights[index]
+    lengths = data.lengths[index]
+    causal = data.causal[index]
     if settings.augment:
         weights, lengths = augmented(weights, lengths, causal, generator)
-    return to_images(weights, lengths, causal), (data.votes if settings.votes else data.labels)[
-        index
-    ]
+    targets = data.votes if settings.votes else data.labels
+    return to_images(weights, lengths, causal), targets[index]
 
 
 def _loss(
     network: nn.Module,
     loss_of: nn.Module,
-    shown: Tensor,
-    labels: Tensor,
+    images: Tensor,
+    targets: Tensor,
     mixup: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """The loss on a batch, or on blends of its maps with each other."""
+    """Return the loss on a batch, or on blends of its maps with each other."""
     if not mixup:
-        return loss_of(network(shown), labels)
-    partner = torch.randperm(len(labels), generator=generator, device=labels.device)
-    drawn = int(torch.randint(2**31, (), generator=generator, device=labels.device))
-    share = float(np.random.default_rng(drawn).beta(mixup, mixup))
-    said = network(share * shown + (1 - share) * shown[partner])
-    return share * loss_of(said, labels) + (1 - share) * loss_of(said, labels[partner])
+        return loss_of(network(images), targets)
+    partner = torch.randperm(len(targets), generator=generator, device=targets.device)
+    seed = int(torch.randint(2**31, (), generator=generator, device=targets.device))
+    share = float(np.random.default_rng(seed).beta(mixup, mixup))
+    logits = network(share * images + (1 - share) * images[partner])
+    return share * loss_of(logits, targets) + (1 - share) * loss_of(logits, targets[partner])
 
 
 def channel_mask(channels: Sequence[int], device: torch.device) -> Tensor:
-    """1 for the channels that a network is shown."""
+    """Return a mask that is 1 for the channels that a network sees."""
     mask = torch.zeros(len(CHANNELS), 1, 1, device=device)
     mask[list(channels)] = 1
     return mask
@@ -128,12 +136,13 @@ def channel_mask(channels: Sequence[int], device: torch.device) -> Tensor:
 
 @torch.no_grad()
 def predict(networks: Sequence[PatternNetwork], data: Labelled) -> np.ndarray:
-    """Mean probabilities `[map, pattern]`."""
+    """Return the mean probabilities of the networks, `[map, pattern]`."""
     parts = []
-    for begin in range(0, len(data), CHUNK):
-        here = slice(begin, begin + CHUNK)
-        shown = to_images(data.weights[here], data.lengths[here], data.causal[here])
-        parts.append(torch.stack([network(shown).softmax(-1) for network in networks]).mean(0))
+    for start in range(0, len(data), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        images = to_images(data.weights[chunk], data.lengths[chunk], data.causal[chunk])
+        of_networks = torch.stack([network(images).softmax(-1) for network in networks])
+        parts.append(of_networks.mean(0))
     return torch.cat(parts).cpu().numpy()
 
 
@@ -149,41 +158,41 @@ class Task:
 def fit_all(
     data: Labelled, planted: Labelled, tasks: Sequence[Task], jobs: int = 1
 ) -> Iterator[PatternNetwork]:
-    """The networks of all tasks in order, on the data's device; so small that several fit on one
-    GPU at a time."""
+    """Yield the networks of all tasks in order, on the data's device.
+
+    They are so small that several can be trained on one GPU at a time."""
     device = data.labels.device.type
     if jobs == 1:
-        yield from (
-            fit(data.select(task.keep), task.settings, task.seed, planted) for task in tasks
-        )
+        for task in tasks:
+            yield fit(data.select(task.keep), task.settings, task.seed, planted)
         return
-    # Where it can be, in forks of one process that has imported torch.
+    # If possible, in forks of one process that has imported torch.
     context: Any = multiprocessing.get_context("spawn" if os.name == "nt" else "forkserver")
     if os.name != "nt":
         context.set_forkserver_preload(["headwise.analyses.patterns.network"])
-    given = (data.arrays(), planted.arrays(), device)
-    with ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=given) as pool:
-        for task, state in zip(tasks, pool.map(_fitted, tasks), strict=True):
+    maps = (data.arrays(), planted.arrays(), device)
+    with ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=maps) as pool:
+        for task, arrays in zip(tasks, pool.map(_fit_in_worker, tasks), strict=True):
+            state = {name: torch.from_numpy(array) for name, array in arrays.items()}
             network = PatternNetwork(task.settings.widths)
-            network.load_state_dict(
-                {name: torch.from_numpy(value) for name, value in state.items()}
-            )
+            network.load_state_dict(state)
             yield network.to(device).eval()
 
 
-_HERE: dict[str, Labelled] = {}
+# The maps of a worker process, sent once for all tasks.
+_WORKER_MAPS: dict[str, Labelled] = {}
 
 
-def _begin(data: dict[str, np.ndarray], planted: dict[str, np.ndarray], device: str) -> None:
-    """In a process of the pool: the maps, once for all tasks."""
+def _start_worker(data: dict[str, np.ndarray], planted: dict[str, np.ndarray], device: str) -> None:
     torch.set_num_threads(1)
-    _HERE.update(
-        data=Labelled.of_arrays(data).to(device), planted=Labelled.of_arrays(planted).to(device)
-    )
+    _WORKER_MAPS["data"] = Labelled.of_arrays(data).to(device)
+    _WORKER_MAPS["planted"] = Labelled.of_arrays(planted).to(device)
 
 
-def _fitted(task: Task) -> dict[str, np.ndarray]:
-    """A network's weights as arrays: tensors would pass from process to process by open files, of
-    which few fit."""
-    network = fit(_HERE["data"].select(task.keep), task.settings, task.seed, _HERE["planted"])
+def _fit_in_worker(task: Task) -> dict[str, np.ndarray]:
+    """Return the weights of a network as arrays.
+
+    Tensors would be sent between processes by open files, of which few are allowed."""
+    data = _WORKER_MAPS["data"].select(task.keep)
+    network = fit(data, task.settings, task.seed, _WORKER_MAPS["planted"])
     return {name: value.cpu().numpy() for name, value in network.state_dict().items()}

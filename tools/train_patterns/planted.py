@@ -17,88 +17,123 @@ from labelled import Labelled
 from headwise.analyses.patterns.network import PATTERNS
 
 MODEL = "planted"
-SHORTEST, LONGEST = 8, 128
+SHORTEST = 8
+LONGEST = 128
 DARK = 0.5  # a shade (square root of the weight over the 99th percentile) that is seen as ink
-DARKER = 0.12  # by so much a line is darker than what is beside it
-MOST_TRIES = 60
+LINE_CONTRAST = 0.12  # a line is darker than the cells beside it by at least this much
+MAX_TRIES = 60
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What of the parts is seen in a map: shares of its height or length, and contrasts of
-    shades."""
+class VisibleParts:
+    """How visible the parts of a map are: shares of its height or length, and contrasts of
+    shades.
 
-    stripe: float  # share of the rows over which the darkest column is dark and darker than what is beside it
-    line: float  # share of the rows in which the place of a line by the diagonal is darker than what is beside it
-    columns: float  # share of the differences between cells that whole columns explain
-    blocks: float  # mean shade within segments over that outside
-    content: float  # mean shade beside the diagonal and outside the columns that are dark over half of their height
+    Attributes
+    ----------
+    stripe
+        Share of the rows over which the darkest column is dark and darker than what is beside it.
+    line
+        Share of the rows in which a line along the diagonal is darker than what is beside it.
+    columns
+        Share of the differences between cells that whole columns explain.
+    blocks
+        Mean shade within segments over that outside.
+    content
+        Mean shade beside the diagonal and outside the columns that are dark over half of their
+        height.
+    """
+
+    stripe: float
+    line: float
+    columns: float
+    blocks: float
+    content: float
 
 
 def shades(weights: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """The map as a labeller sees it, 0 for white to 1 for black."""
+    """Return the map as a labeller sees it, 0 for white to 1 for black."""
     top = np.quantile(weights[visible], 0.99)
     return np.asarray(np.sqrt(np.minimum(weights / max(top, 1e-9), 1)) * visible)
 
 
-def look(shade: np.ndarray, visible: np.ndarray, segment: np.ndarray) -> Seen:
-    """Measure what is seen of stripes, lines and blocks."""
+def measure_parts(shade: np.ndarray, visible: np.ndarray, segment: np.ndarray) -> VisibleParts:
+    """Measure how visible stripes, lines and blocks are."""
     n = len(shade)
-    rows = np.arange(n)
-    apart = np.abs(rows[:, None] - rows[None])
-    usual = np.array([np.median(row[own]) for row, own in zip(shade, visible, strict=True)])
-    beside = visible & (apart > 1)
-    height = beside.sum(0)
-    dark = beside & (shade >= np.maximum(DARK, usual[:, None] + 0.2))
-    stripe = np.where(height >= n / 3, dark.sum(0) / np.maximum(height, 1), 0).max()
+    position = np.arange(n)
+    distance = np.abs(position[:, None] - position[None])
+
+    row_median = np.array([np.median(row[seen]) for row, seen in zip(shade, visible, strict=True)])
+    off_diagonal = visible & (distance > 1)
+    height = off_diagonal.sum(0)
+    is_dark = off_diagonal & (shade >= np.maximum(DARK, row_median[:, None] + 0.2))
+    dark_share = np.where(height >= n / 3, is_dark.sum(0) / np.maximum(height, 1), 0)
+
     line = max(_stands_out(shade, visible, offset).sum() / n for offset in range(-4, 5))
-    # columns as a whole, away from the diagonal: how much of the spread over cells they explain
-    away = visible & (apart > 2)
+
+    # Columns as a whole, away from the diagonal: how much of the spread over cells they explain.
+    away = visible & (distance > 2)
     count = away.sum(0)
-    mean = (shade * away).sum(0) / np.maximum(count, 1)
-    whole = shade[away].mean() if away.any() else 0.0
-    columns = ((mean - whole) ** 2 * count).sum() / max(((shade - whole) ** 2 * away).sum(), 1e-9)
-    same = segment[:, None] == segment[None]
+    column_mean = (shade * away).sum(0) / np.maximum(count, 1)
+    mean = shade[away].mean() if away.any() else 0.0
+    between_columns = ((column_mean - mean) ** 2 * count).sum()
+    total_spread = ((shade - mean) ** 2 * away).sum()
+
+    same_segment = segment[:, None] == segment[None]
+    inside = away & same_segment
+    outside = away & ~same_segment
     blocks = 1.0
-    if (away & ~same).any() and (away & same).any():
-        blocks = shade[away & same].mean() / max(shade[away & ~same].mean(), 1e-3)
-    rest = away & ~(((shade >= DARK) & visible).sum(0) >= visible.sum(0) / 2)
-    content = shade[rest].mean() if rest.any() else 0.0
-    return Seen(float(stripe), float(line), float(columns), float(blocks), float(content))
+    if outside.any() and inside.any():
+        blocks = shade[inside].mean() / max(shade[outside].mean(), 1e-3)
+
+    is_stripe = ((shade >= DARK) & visible).sum(0) >= visible.sum(0) / 2
+    other_cells = away & ~is_stripe
+    content = shade[other_cells].mean() if other_cells.any() else 0.0
+    return VisibleParts(
+        stripe=float(dark_share.max()),
+        line=float(line),
+        columns=float(between_columns / max(total_spread, 1e-9)),
+        blocks=float(blocks),
+        content=float(content),
+    )
 
 
 def _stands_out(shade: np.ndarray, visible: np.ndarray, offset: int) -> np.ndarray:
-    """Of each row, whether its cell on a line along the diagonal is darker than those three to five
-    cells beside it."""
+    """Return of each row whether its cell on a line along the diagonal is darker than those three
+    to five cells beside it."""
     n = len(shade)
     rows = np.arange(max(0, -offset), min(n, n - offset))
     columns = rows[:, None] + offset + np.array([-5, -4, -3, 3, 4, 5])
-    there = (columns >= 0) & (columns < n)
+    is_inside = (columns >= 0) & (columns < n)
     columns = np.clip(columns, 0, n - 1)
-    there &= visible[rows[:, None], columns]
-    beside = np.ma.median(np.ma.masked_array(shade[rows[:, None], columns], ~there), axis=1).filled(
-        1.0
-    )
-    return np.asarray(shade[rows, rows + offset] >= beside + DARKER)
+    is_inside &= visible[rows[:, None], columns]
+    neighbours = np.ma.masked_array(shade[rows[:, None], columns], ~is_inside)
+    beside = np.ma.median(neighbours, axis=1).filled(1.0)
+    return np.asarray(shade[rows, rows + offset] >= beside + LINE_CONTRAST)
 
 
-def is_clear(seen: Seen, wanted: str) -> bool:
-    """Whether what is seen is clearly what was wanted."""
+def is_clear(parts: VisibleParts, wanted: str) -> bool:
+    """Return whether what is visible is clearly the wanted pattern."""
     if wanted == "vertical":
         return (
-            seen.line < 0.45 and seen.blocks < 1.7 and seen.stripe >= 0.6 and seen.columns >= 0.45
+            parts.line < 0.45
+            and parts.blocks < 1.7
+            and parts.stripe >= 0.6
+            and parts.columns >= 0.45
         )
     if wanted == "diagonal":
-        return seen.line >= 0.6 and seen.stripe < 0.4 and seen.columns < 0.5
+        return parts.line >= 0.6 and parts.stripe < 0.4 and parts.columns < 0.5
     if wanted == "vertical+diagonal":
-        return seen.line >= 0.6 and seen.stripe >= 0.6 and seen.columns >= 0.4
+        return parts.line >= 0.6 and parts.stripe >= 0.6 and parts.columns >= 0.4
     if wanted == "block":
-        return seen.blocks >= 1.8 and seen.columns < 0.55 and seen.line < 0.65
-    return seen.line < 0.5 and seen.columns < 0.42 and seen.blocks < 1.3 and seen.content >= 0.12
+        return parts.blocks >= 1.8 and parts.columns < 0.55 and parts.line < 0.65
+    return (
+        parts.line < 0.5 and parts.columns < 0.42 and parts.blocks < 1.3 and parts.content >= 0.12
+    )
 
 
 def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A map `[n, n]` with the parts of the wanted label, and the segment of each token."""
+    """Return a map `[n, n]` with the parts of the wanted label, and the segment of each token."""
     n = int(np.exp(rng.uniform(np.log(SHORTEST if wanted != "block" else 16), np.log(LONGEST))))
     place = np.arange(n)
     segment, ends = _segments(n, 2 if wanted == "block" else 1, rng)
@@ -123,10 +158,8 @@ def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarra
                 logits[top : top + size, rng.integers(n)] += rng.uniform(1, 3)
     else:
         logits += rng.uniform(0, 0.5) * salience
-    if wanted in (
-        "vertical",
-        "vertical+diagonal",
-    ):  # a stripe alone may take nearly all of the attention
+    if wanted in ("vertical", "vertical+diagonal"):
+        # A stripe alone may take nearly all of the attention.
         logits += _stripes(segment, ends, causal, 8.0 if wanted == "vertical" else 5.0, rng)
     if wanted in ("diagonal", "vertical+diagonal"):
         logits += _line(away, n, causal, rng)
@@ -154,9 +187,8 @@ def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarra
             logits += rng.uniform(0, 1.5) * (np.abs(away) <= 1)
         if rng.random() < 0.3:
             logits -= rng.uniform(0.5, 2.5) * np.abs(away) / n
-    odd = rng.random(n) < rng.uniform(
-        0, 0.08
-    )  # rows of their own, as of delimiters: flat or elsewhere
+    # Some rows are different, as those of delimiters are: flat, or elsewhere.
+    odd = rng.random(n) < rng.uniform(0, 0.08)
     logits[odd] = rng.normal(size=(int(odd.sum()), n)) * rng.uniform(0.2, 2)
     if causal:
         logits = np.where(away > 0, -np.inf, logits)
@@ -165,14 +197,13 @@ def draw(wanted: str, causal: bool, rng: np.random.Generator) -> tuple[np.ndarra
 
 
 def _segments(n: int, fewest: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Segments of a text in order, none shorter than a sixth of it, and the last token of each."""
+    """Return segments of a text in order, none shorter than a sixth of it, and the last token of
+    each."""
     pieces = int(rng.choice([1, 2, 2, 3] if fewest == 1 else [2, 2, 2, 3, 4]))
     while True:
-        cuts = (
-            np.sort(rng.choice(np.arange(1, n), pieces - 1, replace=False))
-            if pieces > 1
-            else np.array([], int)
-        )
+        cuts = np.array([], int)
+        if pieces > 1:
+            cuts = np.sort(rng.choice(np.arange(1, n), pieces - 1, replace=False))
         edges = np.concatenate([[0], cuts, [n]])
         if np.diff(edges).min() >= max(n // 6, 2):
             return np.repeat(np.arange(pieces), np.diff(edges)), edges[1:] - 1
@@ -181,7 +212,7 @@ def _segments(n: int, fewest: int, rng: np.random.Generator) -> tuple[np.ndarray
 def _stripes(
     segment: np.ndarray, ends: np.ndarray, causal: bool, strongest: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Columns that all rows look at, few or many; or each segment its own last token."""
+    """Return columns that all rows attend to, few or many; or for each segment its last token."""
     n = len(segment)
     out = np.zeros((n, n))
     kind = rng.choice(["edge", "few", "many", "own"], p=[0.35, 0.3, 0.25, 0.1])
@@ -205,7 +236,7 @@ def _stripes(
 
 
 def _line(away: np.ndarray, n: int, causal: bool, rng: np.random.Generator) -> np.ndarray:
-    """A line or band along the diagonal, of uneven strength."""
+    """Return a line or band along the diagonal, of uneven strength."""
     offset = int(rng.choice([0, -1, -1, -2, -3] if causal else [-2, -1, -1, 0, 1, 1, 2]))
     wide = rng.random() < 0.35
     width = rng.uniform(1, 0.08 * n + 1) if wide else rng.uniform(0.3, 1.0)
@@ -220,37 +251,38 @@ def _line(away: np.ndarray, n: int, causal: bool, rng: np.random.Generator) -> n
 
 
 def planted_maps(count: int, seed: int = 0) -> Labelled:
-    """`count` maps, as many of each label, half of them causal; each is a head of its own."""
+    """Return `count` maps, as many of each label, half of them causal; each is a head of its own."""
     rng = np.random.default_rng(seed)
     weights = torch.zeros(count, LONGEST, LONGEST)
-    lengths, labels, causal = np.zeros((3, count), int)
-    for k in range(count):
-        wanted, causal[k], labels[k] = (
-            PATTERNS[k % len(PATTERNS)],
-            k // len(PATTERNS) % 2,
-            k % len(PATTERNS),
-        )
-        for _ in range(MOST_TRIES):
-            found, segment = draw(wanted, bool(causal[k]), rng)
-            visible = (
-                np.tri(len(found), dtype=bool) if causal[k] else np.ones_like(found, dtype=bool)
-            )
-            if is_clear(look(shades(found, visible), visible, segment), wanted):
-                break
-        else:
-            raise RuntimeError(f"no clear {wanted} map in {MOST_TRIES} draws")
-        lengths[k] = len(found)
-        weights[k, : len(found), : len(found)] = torch.from_numpy(found)
-    names = np.array([f"{MODEL}/{seed}-{k}/L0H{k}" for k in range(count)])
-    heads = np.array([f"{MODEL} L0H{k}" for k in range(count)])
+    lengths = np.zeros(count, int)
+    labels = np.arange(count) % len(PATTERNS)
+    causal = np.arange(count) // len(PATTERNS) % 2 == 1
+    for number in range(count):
+        planted = _clear_map(PATTERNS[labels[number]], bool(causal[number]), rng)
+        n_tokens = len(planted)
+        lengths[number] = n_tokens
+        weights[number, :n_tokens, :n_tokens] = torch.from_numpy(planted)
     return Labelled(
-        weights,
-        torch.from_numpy(lengths),
-        torch.from_numpy(causal).bool(),
-        torch.from_numpy(labels),
-        torch.eye(len(PATTERNS))[labels],
-        np.full(count, MODEL),
-        heads,
-        np.full(count, "planted"),
-        names,
+        weights=weights,
+        lengths=torch.from_numpy(lengths),
+        causal=torch.from_numpy(causal),
+        labels=torch.from_numpy(labels),
+        votes=torch.eye(len(PATTERNS))[labels],
+        model=np.full(count, MODEL),
+        head=np.array([f"{MODEL} L0H{number}" for number in range(count)]),
+        drawn=np.full(count, "planted"),
+        names=np.array([f"{MODEL}/{seed}-{number}/L0H{number}" for number in range(count)]),
     )
+
+
+def _clear_map(wanted: str, causal: bool, rng: np.random.Generator) -> np.ndarray:
+    """Return a map that clearly shows the wanted pattern."""
+    for _ in range(MAX_TRIES):
+        weights, segment = draw(wanted, causal, rng)
+        visible = np.ones_like(weights, dtype=bool)
+        if causal:
+            visible = np.tri(len(weights), dtype=bool)
+        parts = measure_parts(shades(weights, visible), visible, segment)
+        if is_clear(parts, wanted):
+            return weights
+    raise RuntimeError(f"no clear {wanted} map in {MAX_TRIES} draws")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_data
 
 from headwise.experiments.reproduction import (
     ReproductionContext,
@@ -21,35 +22,13 @@ from headwise.experiments.reproduction.clark2019.corpora import treebank
 from headwise.experiments.reproduction.shared import only_if_trained
 from headwise.models import HeadModel
 from headwise.testing import planted_annotations, random_model
-from headwise.text import Example
 from headwise.text.demo import demo_corpus
-from headwise.text.example import ROOT
 
-pytestmark = pytest.mark.usefixtures("only_svg")  # all formats: test_frame.py
-
-
-def entry(found: ReproductionReport, key: str) -> dict:
-    return next(one for one in found.facts["entries"] if one["key"] == key)
+pytestmark = pytest.mark.usefixtures("only_svg")  # all formats: test_run.py
 
 
-def conllu(examples: list[Example]) -> str:
-    """A treebank of sentences."""
-    lines = []
-    for example in examples:
-        for i, word in enumerate(example.words or ()):
-            head = (example.heads or ())[i]
-            columns = [
-                i + 1,
-                word,
-                word,
-                (example.upos or ())[i],
-                "_",
-                "_",
-                0 if head == ROOT else head + 1,
-            ]
-            lines.append("\t".join(map(str, [*columns, (example.relations or ())[i], "_", "_"])))
-        lines.append("")
-    return "\n".join(lines) + "\n"
+def entry(report: ReproductionReport, key: str) -> dict:
+    return next(facts for facts in report.facts["entries"] if facts["key"] == key)
 
 
 def test_a_planted_head_that_follows_trees_is_the_best_of_table_1(tmp_path: Path) -> None:
@@ -59,21 +38,21 @@ def test_a_planted_head_that_follows_trees_is_the_best_of_table_1(tmp_path: Path
         if e.heads is not None and not e.has_pair and len(e.all_words) <= 20
     ][:40]
     planted, renamed = planted_annotations(chosen, [["uniform", "previous"], ["self", "tree"]])
-    (tmp_path / "en_ewt-ud-dev.conllu").write_text(conllu(renamed))
+    (tmp_path / "en_ewt-ud-dev.conllu").write_text(tiny_data.conllu(renamed))
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
-    found = reproduce(
+    report = reproduce(
         "clark2019", model, options=ReproductionOptions(data=tmp_path, only=("table1",))
     )
-    rows = {row["key"]: row for row in entry(found, "table1")["rows"]}
+    rows = {row["key"]: row for row in entry(report, "table1")["rows"]}
     for key in ("all", "det", "dobj", "nsubj"):
         assert rows[key]["ours"] == 100, key
         assert rows[key]["note"].startswith("L1H1, dependent to head"), key
     assert rows["dobj"]["note"].endswith("as obj")
     assert rows["dobj-baseline"]["ours"] < 100
     assert rows["prep"]["ours"] is None
-    told = {claim["key"]: claim["verdict"] for claim in found.facts["claims"]}
-    assert told == {"no-single": "does not hold", "specialise": "holds", "dependent": "holds"}
-    assert any("UD English EWT, dev" in text for text in entry(found, "table1")["differs"])
+    verdicts = {claim["key"]: claim["verdict"] for claim in report.facts["claims"]}
+    assert verdicts == {"no-single": "does not hold", "specialise": "holds", "dependent": "holds"}
+    assert any("UD English EWT, dev" in text for text in entry(report, "table1")["differs"])
 
 
 @pytest.fixture(scope="module")
@@ -115,19 +94,19 @@ def test_a_task_read_for_its_dev_part_is_read_again_to_train(
     shutil.copytree(glue / "RTE", data / "b" / "RTE")
     shutil.copytree(glue / "RTE", data / "a" / "RTE")
     (data / "a" / "RTE" / "train.tsv").unlink()
-    own = context(data=data)
-    assert not own.task("RTE", train=False).train
-    assert len(own.task("RTE").train) == 12
+    task_context = context(data=data)
+    assert not task_context.task("RTE", train=False).train
+    assert len(task_context.task("RTE").train) == 12
 
 
 def test_a_quick_run_judges_models_only_where_all_were_given(
     context: Callable[..., ReproductionContext], model_folder: Path
 ) -> None:
-    own = context(quick=True, finetuned={"rte": model_folder})
+    quick_context = context(quick=True, finetuned={"rte": model_folder})
     claims = {"one": Verdict("so", True)}
-    assert only_if_trained(own, claims, ["RTE"])["one"].holds is True
-    assert only_if_trained(own, claims, ["RTE", "MRPC"])["one"].holds is None
-    assert only_if_trained(own, claims)["one"].holds is None  # all are trained here
+    assert only_if_trained(quick_context, claims, ["RTE"])["one"].holds is True
+    assert only_if_trained(quick_context, claims, ["RTE", "MRPC"])["one"].holds is None
+    assert only_if_trained(quick_context, claims)["one"].holds is None  # all are trained here
     assert only_if_trained(context(), claims)["one"].holds is True
 
 
@@ -150,14 +129,14 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_model_that_did_not_change_is_wholly_alike(model_folder: Path, glue: Path) -> None:
     options = ReproductionOptions(data=glue, only=("fig5",), finetuned={"rte": model_folder})
-    found = reproduce("kovaleva2019", model_folder, options=options)
-    (table,) = entry(found, "fig5")["tables"]
+    report = reproduce("kovaleva2019", model_folder, options=options)
+    (table,) = entry(report, "fig5")["tables"]
     assert table["rows"][0][0] == "RTE"
     assert table["rows"][0][1:] == pytest.approx([1, 1])
-    assert "fine-tuned model given (tiny)" in entry(found, "fig5")["seen"]["RTE"]
+    assert "fine-tuned model given (tiny)" in entry(report, "fig5")["seen"]["RTE"]
     assert any(
         text.startswith("QQP: not run, needs GLUE's QQP")
-        for text in entry(found, "fig5")["differs"]
+        for text in entry(report, "fig5")["differs"]
     )
 
 
@@ -165,8 +144,8 @@ def test_starts_of_fine_tuning_are_trained_and_kept(
     model_folder: Path, glue: Path, tmp_path: Path
 ) -> None:
     options = ReproductionOptions(data=glue, only=("table1",), quick=True)
-    found = reproduce("kovaleva2019", model_folder, options=options, folder=tmp_path)
-    rows = {row["key"]: row["ours"] for row in entry(found, "table1")["rows"]}
+    report = reproduce("kovaleva2019", model_folder, options=options, folder=tmp_path)
+    rows = {row["key"]: row["ours"] for row in entry(report, "table1")["rows"]}
     (results,) = (tmp_path / "finetuned").glob("RTE-*/results.json")
     records = {
         record["start"]: record["metrics"] for record in json.loads(results.read_text())["records"]
@@ -175,7 +154,7 @@ def test_starts_of_fine_tuning_are_trained_and_kept(
         start: pytest.approx(100 * metrics["accuracy"]) for start, metrics in records.items()
     }
     assert rows["MRPC-f1-none"] is None
-    assert {claim["verdict"] for claim in found.facts["claims"]} == {
+    assert {claim["verdict"] for claim in report.facts["claims"]} == {
         "not tried"
     }  # a quick run judges none
     written = results.stat().st_mtime_ns

@@ -26,7 +26,7 @@ from headwise.testing import planted_model
 from headwise.testing.models import random_model
 from headwise.text import Example
 
-pytestmark = pytest.mark.usefixtures("only_svg")  # all formats: test_frame.py
+pytestmark = pytest.mark.usefixtures("only_svg")  # all formats: test_run.py
 
 WORDS = ["the", "old", "cat", "dog", "saw", "sleeps", "loudly", "a", ".", ","]
 NUMBERED = {  # as they stand in the papers, sections apart
@@ -67,15 +67,15 @@ def test_pascual_on_planted_heads(model: HeadModel, tmp_path: Path) -> None:
     options = ReproductionOptions(
         data=tmp_path, only=("text5", "fig2", "fig4", "fig6", "fig23"), quick=True
     )
-    found = reproduce("pascual2021", model, options=options)
-    assert not found.failures
-    entries = {entry["key"]: entry for entry in found.facts["entries"]}
+    report = reproduce("pascual2021", model, options=options)
+    assert not report.failures
+    entries = {entry["key"]: entry for entry in report.facts["entries"]}
     rows = {row["key"]: row for entry in entries.values() for row in entry["rows"]}
     assert rows["examples"]["ours"] == 10
     assert rows["median"]["ours"] == 12
     assert entries["fig6"]["figures"]
     assert entries["fig23"]["reason"] == "the model has 2 layers"
-    claims = {claim["key"]: claim for claim in found.facts["claims"]}
+    claims = {claim["key"]: claim for claim in report.facts["claims"]}
     assert (
         claims["negligible"]["verdict"] == "holds"
     )  # a head of the second layer looks at [CLS] alone
@@ -91,15 +91,15 @@ def test_pande_shows_block_heads_as_printed_and_as_released(
     labels = ("entailment", "not_entailment")
     rows = [f"{i}\t{a}\t{b}\t{labels[i % 2]}" for i, (a, b) in enumerate(pairs(40))]
     (folder / "dev.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *rows]) + "\n")
-    found = reproduce(
+    report = reproduce(
         "pande2021",
         model,
         options=ReproductionOptions(
             data=tmp_path, quick=True, only=("fig3", "fig4", "fig5", "fig6")
         ),
     )
-    assert not found.failures
-    entries = {entry["key"]: entry for entry in found.facts["entries"]}
+    assert not report.failures
+    entries = {entry["key"]: entry for entry in report.facts["entries"]}
     assert [entries[key]["reason"] for key in ("fig3", "fig4", "fig5")] == [""] * 3
     (table,) = entries["fig4"]["tables"]
     task, tau, most, printed, heads, as_released, released_heads = table["rows"][0]
@@ -109,10 +109,10 @@ def test_pande_shows_block_heads_as_printed_and_as_released(
     assert as_released > printed
     assert (heads > 0) == (printed > tau)
     assert released_heads > 0
-    told = " ".join(entries["fig4"]["differs"])
-    assert "QNLI: the model as it is, not fine-tuned" in told
-    assert "QQP: not run" in told
-    assert "No parser was given" in told
+    deviations = " ".join(entries["fig4"]["differs"])
+    assert "QNLI: the model as it is, not fine-tuned" in deviations
+    assert "QQP: not run" in deviations
+    assert "No parser was given" in deviations
     assert entries["fig6"]["status"] == "not run"
 
 
@@ -173,13 +173,13 @@ def test_jo_probes_what_was_given(model: HeadModel, tmp_path: Path) -> None:
             lines.append(f"{part}\t{label}\t{' '.join(words)}")
     for name in ("past_present", "tree_depth"):
         (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    found = reproduce(
+    report = reproduce(
         "jo2020",
         model,
         options=ReproductionOptions(data=tmp_path, quick=True, only=("table2", "table3", "fig5")),
     )
-    assert not found.failures
-    entries = {entry["key"]: entry for entry in found.facts["entries"]}
+    assert not report.failures
+    entries = {entry["key"]: entry for entry in report.facts["entries"]}
     rows = {row["key"]: row for row in entries["table3"]["rows"]}
     assert rows["past_present-top"]["ours"] is not None
     assert (
@@ -189,7 +189,7 @@ def test_jo_probes_what_was_given(model: HeadModel, tmp_path: Path) -> None:
     )
     assert rows["word_content-top"]["ours"] is None
     assert {row["key"]: row["ours"] for row in entries["table2"]["rows"]}["tree_depth"] == 2
-    assert json.loads(found.to_json())["counts"]["entries"]["failed"] == 0
+    assert json.loads(report.to_json())["counts"]["entries"]["failed"] == 0
 
 
 def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(
@@ -207,10 +207,11 @@ def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(
             "\n".join(["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *rows]) + "\n"
         )
     options = ReproductionOptions(data=tmp_path / "data", quick=True, only=("table4", "fig4"))
-    found = reproduce("jo2020", folder, options=options, folder=tmp_path / "report")
-    assert not found.failures
+    report = reproduce("jo2020", folder, options=options, folder=tmp_path / "report")
+    assert not report.failures
     table4, fig4 = (
-        {entry["key"]: entry for entry in found.facts["entries"]}[key] for key in ("table4", "fig4")
+        {entry["key"]: entry for entry in report.facts["entries"]}[key]
+        for key in ("table4", "fig4")
     )
     assert (table4["reason"], fig4["reason"]) == ("", "")
     ours = {row["key"]: row["ours"] for row in table4["rows"]}
@@ -221,7 +222,7 @@ def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(
         "last layer",
         "top heads",
     ]
-    claims = {claim["key"]: claim for claim in found.facts["claims"]}
+    claims = {claim["key"]: claim for claim in report.facts["claims"]}
     assert claims["amplified"]["ours"].startswith("mean change")
     assert claims["amplified"]["why"] == "fine-tuned on a few rows only (quick run)"
     assert claims["sst-upper"]["verdict"] == "not tried"

@@ -1,5 +1,5 @@
-"""Where a result goes: one process at a time, nothing of others replaced, a killed command goes
-on."""
+"""Output targets: one process at a time, nothing of others replaced, an interrupted command
+resumes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,32 +21,33 @@ from headwise.core.store import CheckpointStore
 DEAD = 999_999_999
 
 
-def place(folder: Path, **given: object) -> OutputTarget:
-    return OutputTarget(folder / "a.nc", folder / ".a.nc.run", **given)  # type: ignore[arg-type]
+def make_target(folder: Path, **options: Any) -> OutputTarget:
+    return OutputTarget(folder / "a.nc", folder / ".a.nc.run", **options)
 
 
-def test_an_existing_file_is_refused_but_not_that_of_the_work_that_goes_on(tmp_path: Path) -> None:
-    with place(tmp_path) as first:
-        store = CheckpointStore(first.work, {"run": 1})
-        store.save("piece", {})
-        first.write(b"result")  # and killed before it is done
-        store.close()
-    with place(tmp_path) as again:
+def open_store(target: OutputTarget, identity: dict[str, int]) -> CheckpointStore:
+    return CheckpointStore(target.work, identity, lock=target.lock)
+
+
+def test_an_existing_file_is_rejected_but_not_that_of_the_work_that_resumes(tmp_path: Path) -> None:
+    with make_target(tmp_path) as first:
+        open_store(first, {"run": 1}).save("sums", {})
+        first.write(b"result")  # interrupted before it is finished
+    with make_target(tmp_path) as again:
         again.write(b"result")
         with pytest.raises(OutputError, match="exists; pass overwrite=True"):
             again.write(b"another result")
-        again.done()
+        open_store(again, {"run": 1}).remove()
     assert [path.name for path in tmp_path.iterdir()] == ["a.nc"]
     with pytest.raises(OutputError, match="exists; pass overwrite=True"):
-        place(tmp_path)
-    with place(tmp_path, overwrite=True) as replacing:
-        CheckpointStore(
-            replacing.work, {"run": 2}
-        ).close()  # killed before its result: what was there is there
+        make_target(tmp_path)
+    with make_target(tmp_path, overwrite=True) as replacing:
+        open_store(replacing, {"run": 2})  # interrupted: the earlier result is still there
     assert (tmp_path / "a.nc").read_bytes() == b"result"
-    with place(tmp_path) as consented:  # --overwrite was given once for this work
+    with make_target(tmp_path) as consented:  # overwrite was passed once for this work
         consented.write(b"new")
-        consented.done()
+        consented.forget_consent()
+        open_store(consented, {"run": 2}).remove()
     assert (tmp_path / "a.nc").read_bytes() == b"new"
     assert [path.name for path in tmp_path.iterdir()] == ["a.nc"]
 
@@ -66,7 +68,7 @@ def test_what_dead_processes_left_is_swept_and_nothing_else(tmp_path: Path) -> N
     ]
     for path in gone + kept:
         path.touch()
-    with place(tmp_path, around=tmp_path):
+    with make_target(tmp_path, around=tmp_path):
         pass
     assert not any(path.exists() for path in gone)
     assert all(path.exists() for path in kept)
@@ -76,34 +78,32 @@ def test_what_dead_processes_left_is_swept_and_nothing_else(tmp_path: Path) -> N
 RUN = """
 import sys, time
 from pathlib import Path
-from headwise.cli.common import option_hint
 from headwise.core.errors import OutputError
-from headwise.core.output import OutputTarget
-from headwise.core.store import CheckpointStore
+from headwise.run.job import Job
 folder, go = Path(sys.argv[1]), Path(sys.argv[2])
 print("ready", flush=True)
 while not go.exists():
     time.sleep(0.001)
 try:
-    with OutputTarget(folder / "a.nc", folder / ".a.nc.run", overwrite=True) as place:
-        with CheckpointStore(place.work, {"who": sys.argv[3]}, fresh=True) as store:
-            for number in range(20):
-                store.save(f"piece-{number}", {}, {"who": sys.argv[3]})
-            whose = [store.load(f"piece-{number}").facts["who"] for number in range(20)]
-        place.write(" ".join(whose).encode())
-        end = time.monotonic() + 60  # nobody may come after it: it stays until all others have been refused
-        while len(list(go.parent.glob("refused-*"))) < int(sys.argv[4]) - 1 and time.monotonic() < end:
+    with Job.for_file(folder / "a.nc", overwrite=True) as job:
+        store = job.begin({"who": sys.argv[3]})
+        for number in range(20):
+            store.save(f"part-{number}", {}, {"who": sys.argv[3]})
+        owners = [store.load(f"part-{number}").facts["who"] for number in range(20)]
+        job.write(" ".join(owners).encode())
+        end = time.monotonic() + 60  # nobody may come after it: it stays until all others were rejected
+        while len(list(go.parent.glob("rejected-*"))) < int(sys.argv[4]) - 1 and time.monotonic() < end:
             time.sleep(0.001)
-        place.done()
+        job.finish()
     print("won")
 except OutputError as error:
     print(error)
-    (go.parent / f"refused-{sys.argv[3]}").touch()
+    (go.parent / f"rejected-{sys.argv[3]}").touch()
 """
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_of_several_runs_at_once_one_wins_and_the_others_are_refused_by_name(
+def test_of_several_jobs_at_once_one_wins_and_the_others_are_told_which(
     tmp_path: Path, count: int
 ) -> None:
     started = [
@@ -126,13 +126,14 @@ def test_of_several_runs_at_once_one_wins_and_the_others_are_refused_by_name(
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     (tmp_path / "go").touch()
-    said = [process.communicate()[0].strip() for process in started]
-    winners = [number for number, text in enumerate(said) if text == "won"]
-    assert len(winners) == 1, said
+    outputs = [process.communicate()[0].strip() for process in started]
+    winners = [number for number, text in enumerate(outputs) if text == "won"]
+    assert len(winners) == 1, outputs
     winner = f"process {started[winners[0]].pid} on "
-    assert all("a.nc is in use by" in text and winner in text for text in said if text != "won"), (
-        said
-    )
+    for text in outputs:
+        if text != "won":
+            assert "a.nc is in use by" in text, outputs
+            assert winner in text, outputs
     assert set((tmp_path / "out" / "a.nc").read_text().split()) == {str(winners[0])}
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.nc"]
 

@@ -18,7 +18,7 @@ from headwise.core.folders import (
     written_by,
 )
 from headwise.core.lock import Lock
-from headwise.core.store import CONSENT, delete_checkpoints
+from headwise.core.store import CONSENT, RUN_FILE
 
 
 def work_folder(target: Path) -> Path:
@@ -57,7 +57,6 @@ class OutputTarget:
     >>> folder = Path(tempfile.mkdtemp())
     >>> with OutputTarget(folder / "a.nc", folder / ".a.nc.run") as target:
     ...     digest = target.write(b"numbers")
-    ...     target.done()
     >>> [path.name for path in folder.iterdir()]
     ['a.nc']
     """
@@ -85,7 +84,8 @@ class OutputTarget:
                 self._reject_sources(path, sources)
         else:
             reject_sources(around, sources, working=not inside)
-        self._lock = Lock(work / "command", named=around or target)
+        # The lock of the checkpoints too: one process at a time.
+        self.lock = Lock(work / "lock", named=around or target)
         self._reject_existing()
 
     @property
@@ -98,7 +98,7 @@ class OutputTarget:
     @property
     def unfinished(self) -> bool:
         """Whether checkpoints of an earlier process lie there."""
-        return (self.work / "run.json").exists() or any(self.work.glob("*.checkpoint"))
+        return (self.work / RUN_FILE).exists() or any(self.work.glob("*.checkpoint"))
 
     @property
     def may_replace(self) -> bool:
@@ -114,7 +114,7 @@ class OutputTarget:
             reject_existing(path, self.overwrite or self.unfinished)
 
     def __enter__(self) -> Self:
-        self._lock.take()
+        self.lock.take()
         try:
             self._reject_existing()  # whoever held the lock before may just have written it
             self._sweep()
@@ -153,13 +153,8 @@ class OutputTarget:
         """Forget that existing files may be replaced."""
         self._consent.unlink(missing_ok=True)
 
-    def done(self) -> None:
-        """Delete the checkpoints: everything is written."""
-        self.forget_consent()
-        delete_checkpoints(self.work)
-
     def __exit__(self, *error: object) -> None:
-        self._lock.release(remove=not self.unfinished)
+        self.lock.release(remove=not self.unfinished)
         with suppress(OSError):
             self.work.rmdir()  # it stays where anything is in it
 

@@ -61,6 +61,8 @@ class CheckpointStore:
         `adopted`.
     note : callable, optional
         Called with a sentence for every checkpoint that cannot be used.
+    lock : Lock, optional
+        A lock on the folder that the caller holds already; taken here by default.
 
     Examples
     --------
@@ -82,19 +84,21 @@ class CheckpointStore:
         fresh: bool = False,
         adopt: Facts | None = None,
         note: Note | None = None,
+        lock: Lock | None = None,
     ) -> None:
         self.folder = folder
         self.identity = _as_json(identity)
         self.run = digest_of(self.identity)
         self.adopted: dict[str, Any] = dict(adopt or {})
         self.note: Note = note or (lambda _: None)
-        self._lock = Lock(folder / "lock")
-        self._owner = True
-        self._lock.take()
+        self._lock = lock or Lock(folder / "lock")
+        self._owner = lock is None
+        if self._owner:
+            self._lock.take()
         try:
             self._open(fresh)
         except BaseException:
-            self._lock.release()
+            self.close()
             raise
 
     # --- opening and closing ----------------------------------------------------------------------
@@ -297,14 +301,6 @@ def stored_identity(folder: Path) -> dict[str, Any] | None:
         return None
     identity: dict[str, Any] = about["identity"]
     return identity
-
-
-def reopen(folder: Path) -> CheckpointStore:
-    """Return the store of the run in a folder, as it is: for what comes after the work."""
-    about = _read_run_file(folder / RUN_FILE)
-    if about is None:
-        raise OutputError(f"{folder} holds no run that can be read; repeat the command.")
-    return CheckpointStore(folder, about["identity"], adopt=about.get("adopted"))
 
 
 def delete_checkpoints(folder: Path) -> None:

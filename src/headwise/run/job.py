@@ -240,6 +240,7 @@ class Job:
             fresh=self.overwrite if fresh is None else fresh,
             adopt={"threads": current().threads or torch.get_num_threads()},
             note=lambda sentence: self.note(sentence),
+            lock=None if self.target is None else self.target.lock,
         )
         self.checkpoints = self._stack.enter_context(store)
         if self.target is not None:

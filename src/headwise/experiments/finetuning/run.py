@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +35,6 @@ from headwise.experiments.finetuning.train import (
     TrainingResult,
     train,
 )
-from headwise.experiments.work import random_state_kept
 from headwise.models import HeadModel, loading
 from headwise.run.job import Job, Progress, no_progress, software_versions
 from headwise.text.tasks import Task, read_task
@@ -164,6 +164,18 @@ def whole_recipe(options: FinetuneOptions) -> Recipe:
     )
 
 
+@contextmanager
+def _random_state_restored(device: torch.device) -> Iterator[Callable[[int], object]]:
+    """Yield the function that seeds torch for work on a device; restore torch's random state
+    afterwards."""
+    if device.type == "cuda":
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield torch.manual_seed
+    else:
+        with torch.random.fork_rng([]):
+            yield torch.default_generator.manual_seed
+
+
 def model_key(folder: str) -> str:
     """Return what identifies a model's files: a digest of its weights and config, or its name on
     the hub."""
@@ -291,7 +303,7 @@ class TaskFinetuning:
         began = time.perf_counter()
         with (
             Job.in_folder(work, overwrite=self.overwrite, progress=self.progress) as job,
-            random_state_kept(self.device) as seed_torch,
+            _random_state_restored(self.device) as seed_torch,
         ):
             store = job.begin(identity)
             seed_torch(seed)

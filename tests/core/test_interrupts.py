@@ -1,5 +1,4 @@
-"""A signal that comes while Python clears something away, where whatever is raised is dropped and
-printed."""
+"""A signal that comes in a destructor, where Python prints exceptions instead of raising them."""
 
 from __future__ import annotations
 
@@ -12,25 +11,24 @@ import pytest
 from headwise.core.interrupts import Interrupted, raise_if_interrupted, watching_signals
 
 
-class Leaves:
-    """Sends a signal as it goes."""
+class SignalsWhenDeleted:
+    """Sends a signal when it is deleted."""
 
     def __del__(self) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        for _ in range(1000):  # Python looks for signals between two steps
+        for _ in range(1000):  # Python handles signals between two steps
             pass
 
 
-def test_it_stops_at_the_next_piece_without_a_traceback(
+def test_it_is_raised_at_the_next_checkpoint_without_a_traceback(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        sys, "unraisablehook", sys.__unraisablehook__
-    )  # the one that prints, not pytest's
+    # The hook that prints, not pytest's.
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
     before = sys.unraisablehook
     with watching_signals():
-        held: list[Leaves] = [Leaves()]
-        held.clear()
+        objects = [SignalsWhenDeleted()]
+        objects.clear()
         with pytest.raises(Interrupted, match="Interrupted by SIGTERM"):
             raise_if_interrupted()
     assert sys.unraisablehook is before

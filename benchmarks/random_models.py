@@ -48,7 +48,7 @@ def calls(runs: int, keep: Path) -> pd.DataFrame:
                 setting = RandomRuns(seeds=(seed,), causal=kind == "decoder")
                 one = random_calls(None, examples, setting).assign(model=kind)
                 one.to_csv(file, index=False)
-                said = one.loc[one["called"] > 0, ["analysis", "gain", "called", "what"]]
+                said = one.loc[one["significant"] > 0, ["analysis", "gain", "significant", "what"]]
                 print(f"{kind} {seed}: {said.to_dict('records')}", flush=True)
             found.append(file)
         file = keep / f"large-{seed}.csv"
@@ -75,9 +75,9 @@ def calls_table(found: pd.DataFrame) -> Iterator[str]:
         cells = []
         for model, gain in settings:
             part = own[(own["model"] == model) & (own["gain"] == gain)]
-            cells.append(f"{(part['called'] > 0).sum()} of {len(part)}" if len(part) else "–")
+            cells.append(f"{(part['significant'] > 0).sum()} of {len(part)}" if len(part) else "–")
         most = int(stats.binom.ppf(0.95, len(own), 0.05))
-        yield f"| {name} | {' | '.join(cells)} | {(own['called'] > 0).sum()} of {len(own)} | {most} |"
+        yield f"| {name} | {' | '.join(cells)} | {(own['significant'] > 0).sum()} of {len(own)} | {most} |"
 
 
 # --- simulations ----------------------------------------------------------------------------------

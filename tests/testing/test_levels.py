@@ -1,5 +1,4 @@
-"""The standing check: nothing is said of random weights, and an analysis that says something is
-refused."""
+"""The check on random weights: no significant heads there, and an analysis that has some fails."""
 
 from __future__ import annotations
 
@@ -32,17 +31,17 @@ def calls():
     return found
 
 
-def test_nothing_is_said_of_random_weights(calls) -> None:
+def test_no_head_is_significant_on_random_weights(calls) -> None:
     """The quick form of `benchmarks/random_models.py`."""
     assert set(calls[0]["analysis"]) == set(TESTED)
     assert set(calls[1]["analysis"]) == {*TESTED, *OF_DECODERS}
     assert (calls[0]["heads"] == 8).all()
     for found in calls:
         check_random_models(found)
-        assert found["called"].sum() == 0, found[found["called"] > 0].to_string()
+        assert found["significant"].sum() == 0, found[found["significant"] > 0].to_string()
 
 
-def test_the_paper_s_bare_rule_gives_random_heads_roles_and_is_refused() -> None:
+def test_the_paper_s_bare_rule_gives_random_heads_roles_and_fails() -> None:
     """Its τ is 1 or 2 by chance, and one head in a few random models is above it: what the check is
     for."""
     bare = make_analysis(
@@ -51,16 +50,16 @@ def test_the_paper_s_bare_rule_gives_random_heads_roles_and_is_refused() -> None
     found = random_calls(
         [bare], demo_examples(40), RandomRuns(seeds=(0, 1, 2), gains=(6.0,), layers=2, heads=4)
     )
-    assert (found["called"] > 0).sum() >= 2
+    assert (found["significant"] > 0).sum() >= 2
     assert found["what"].str.contains(r"^L\dH\d ").sum() >= 2
     with pytest.raises(
         AssertionError,
-        match=r"roles calls heads of \d of 3 random-weights models something: L\dH\d",
+        match=r"roles has significant heads in \d of 3 random-weights models: L\dH\d",
     ):
         check_random_models(found)
 
 
-def test_an_analysis_says_what_it_calls() -> None:
+def test_significant_heads_of_an_analysis() -> None:
     p = xr.DataArray([[0.01, 0.5]], dims=("layer", "head"))
     analysis = make_analysis("dependency")
     assert analysis.significant_heads(xr.Dataset({"p_adjusted": p})).values.tolist() == [

@@ -1,5 +1,4 @@
-"""The random model as a standing check: whatever an analysis calls a head must vanish on random
-weights."""
+"""A check on random weights: an analysis must find no significant heads there."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+import xarray as xr
 from scipy import stats as scipy_stats
 
 from headwise.analyses.contract import Analysis, make_analysis
@@ -26,16 +26,14 @@ from headwise.text.demo import demo_examples
 from headwise.text.example import Example
 
 TESTED = ("roles", "frames", "token_pairs", "features", "dependency", "coreference", "patterns")
-OF_DECODERS = (
-    "induction",
-    "sinks",
-    "circuits",
-    "logits",
-)  # `retrieval` says nothing of a model that fails its task
-PARAMETERS = {
-    "frames": {"exclude": "links"}
-}  # few sentences of the built-in corpus have no other link
-UNLUCKY = 0.01  # so rarely may a test that holds its level be refused
+# Without `retrieval`, which has no result for a model that fails its task.
+OF_DECODERS = ("induction", "sinks", "circuits", "logits")
+
+# Few sentences of the built-in corpus have no other link.
+PARAMETERS = {"frames": {"exclude": "links"}}
+
+# The probability that a test which holds its level is rejected by chance.
+FALSE_ALARM = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class RandomRuns:
     Parameters
     ----------
     seeds : sequence of int, default (0, 1, 2)
-        A model each.
+        One model for each.
     gains : sequence of float, default (1, 6)
         What query and key weights are multiplied by: 1 as transformers draws them, where attention
         is near uniform; 6, where it is far from that.
@@ -68,90 +66,95 @@ def random_calls(
     examples: Sequence[Example] | None = None,
     runs: RandomRuns = RandomRuns(),  # noqa: B008  (frozen)
 ) -> pd.DataFrame:
-    """What analyses call the heads of random-weights models.
+    """Return the significant heads of random-weights models, by analysis.
 
     Parameters
     ----------
     analyses : sequence of str or Analysis, optional
-        By name or made; those of headwise that test heads (of a decoder, those for decoders too) by
-        default.
+        Names or analyses; default: those of headwise that test heads.
     examples : sequence of Example, optional
-        The corpus; by default the first 40 of the built-in one and its short sentences with frames.
+        The corpus; default: 40 examples of the built-in one and its short sentences with frames.
     runs : RandomRuns, optional
         The models.
 
     Returns
     -------
     DataFrame
-        One row for each analysis and run: `analysis`, `gain`, `seed`, `heads`, `called` (how many
-        heads are called anything after correction) and `what`, the first of it.
+        One row for each analysis and run: `analysis`, `gain`, `seed`, `heads`, `significant` (how
+        many heads are significant after correction) and `what`, the first of them.
     """
     if analyses is None:
-        analyses = (*TESTED, *(OF_DECODERS if runs.causal else ()))
-    made = [make_analysis(a, PARAMETERS.get(a, {})) if isinstance(a, str) else a for a in analyses]
-    given = level_examples() if examples is None else list(examples)
-    vocabulary = make_vocabulary(
-        sorted({w for e in given for w in e.all_words}), None, {}, {}, runs.causal
-    )
-    longest = 2 * max(len(e.all_words) for e in given) + 8
+        analyses = TESTED
+        if runs.causal:
+            analyses = (*TESTED, *OF_DECODERS)
+    chosen = []
+    for item in analyses:
+        if isinstance(item, str):
+            chosen.append(make_analysis(item, PARAMETERS.get(item, {})))
+        else:
+            chosen.append(item)
+    corpus_examples = level_examples() if examples is None else list(examples)
+    corpus = Corpus.from_examples(corpus_examples, "levels")
+    words = sorted({word for example in corpus_examples for word in example.all_words})
+    vocabulary = make_vocabulary(words, None, {}, {}, runs.causal)
+    max_length = 2 * max(len(example.all_words) for example in corpus_examples) + 8
     width = runs.heads * runs.d_head
-    size = Size(runs.layers, runs.heads, width, 2 * width, longest)
+    size = Size(runs.layers, runs.heads, width, 2 * width, max_length)
+    quiet = RunCallbacks(note=lambda _: None)
     rows = []
     for gain in runs.gains:
         for seed in runs.seeds:
             module = blank_model(vocabulary, size, runs.causal, seed)
             sharpen_weights(module, gain)
             model = HeadModel.open(module, tokenizer=vocabulary.tokenizer)
+            options = RunOptions(full=True, seed=seed)
             with tempfile.TemporaryDirectory() as folder:
-                corpus, options = (
-                    Corpus.from_examples(given, "levels"),
-                    RunOptions(full=True, seed=seed),
-                )
-                quiet = RunCallbacks(note=lambda _: None)
-                atlas = run_analyses(model, corpus, made, folder, options, quiet)
-            for analysis in made:
-                if (
-                    analysis.name in atlas
-                    and (called := analysis.significant_heads(atlas[analysis.name])) is not None
-                ):
-                    of_heads = called.any(
-                        [dim for dim in called.dims if dim not in ("layer", "head")]
-                    )
-                    rows.append(
-                        (
-                            analysis.name,
-                            gain,
-                            seed,
-                            of_heads.size,
-                            int(of_heads.sum()),
-                            _first(called),
-                        )
-                    )
-    return pd.DataFrame(rows, columns=["analysis", "gain", "seed", "heads", "called", "what"])
+                atlas = run_analyses(model, corpus, chosen, folder, options, quiet)
+            for analysis in chosen:
+                if analysis.name not in atlas:
+                    continue
+                significant = analysis.significant_heads(atlas[analysis.name])
+                if significant is None:
+                    continue
+                item_dims = [dim for dim in significant.dims if dim not in ("layer", "head")]
+                by_head = significant.any(item_dims)
+                first = _first_significant(significant)
+                rows.append((analysis.name, gain, seed, by_head.size, int(by_head.sum()), first))
+    columns = ["analysis", "gain", "seed", "heads", "significant", "what"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def level_examples() -> list[Example]:
-    """Examples of the built-in corpus on which every analysis that tests heads has 30 inputs or
-    more."""
-    everything = demo_examples()
-    wanted = make_analysis("frames", PARAMETERS["frames"])
-    assert isinstance(wanted, Frames)
-    short = [e for e in everything[40:] if len(e.all_words) <= wanted.max_words and e.frames]
-    return everything[:40] + short
+    """Return examples of the built-in corpus that give every analysis 30 inputs or more."""
+    all_examples = demo_examples()
+    frames = make_analysis("frames", PARAMETERS["frames"])
+    assert isinstance(frames, Frames)
+    examples = all_examples[:40]
+    for example in all_examples[40:]:
+        if example.frames and len(example.all_words) <= frames.max_words:
+            examples.append(example)
+    return examples
 
 
 def check_random_models(calls: pd.DataFrame, level: float = 0.05) -> None:
-    """Refuse calls (see `random_calls`) in which an analysis calls a random head anything in more
-    runs than its level allows, given how many there were.
+    """Raise AssertionError if an analysis has significant heads in more random models than its
+    level allows.
 
-    Raises AssertionError that says which, and what it called them.
+    Parameters
+    ----------
+    calls : DataFrame
+        The result of `random_calls`.
+    level : float, default 0.05
+        The share of random models in which any head may be significant.
     """
-    for name, own in calls.groupby("analysis", sort=False):
-        said = int((own["called"] > 0).sum())
-        chance = float(scipy_stats.binom.sf(said - 1, len(own), level))
-        told = "; ".join(own.loc[own["called"] > 0, "what"].head(3))
-        assert chance >= UNLUCKY, (
-            f"{name} calls heads of {said} of {len(own)} random-weights models something: {told}"
+    for name, runs in calls.groupby("analysis", sort=False):
+        has_significant = runs["significant"] > 0
+        n_models = int(has_significant.sum())
+        probability = float(scipy_stats.binom.sf(n_models - 1, len(runs), level))
+        examples = "; ".join(runs.loc[has_significant, "what"].head(3))
+        assert probability >= FALSE_ALARM, (
+            f"{name} has significant heads in {n_models} of {len(runs)} random-weights models: "
+            f"{examples}"
         )
 
 
@@ -165,15 +168,14 @@ def sharpen_weights(module: Any, gain: float) -> None:
                 parameter[..., : parameter.shape[-1] * 2 // 3].mul_(gain)
 
 
-def _first(called: Any) -> str:
-    """The first thing that is called anything, in words."""
-    at = next(iter(np.argwhere(called.values)), None)
-    if at is None:
+def _first_significant(significant: xr.DataArray) -> str:
+    """Return the first significant head and item, as text; empty if there is none."""
+    places = np.argwhere(significant.values)
+    if not len(places):
         return ""
-    place = dict(zip(called.dims, map(int, at), strict=True))
-    items = [
-        str(called[dim].values[where])
-        for dim, where in place.items()
-        if dim not in ("layer", "head")
-    ]
-    return " ".join([head_name(place["layer"], place["head"]), *items])
+    place = dict(zip(significant.dims, map(int, places[0]), strict=True))
+    words = [head_name(place["layer"], place["head"])]
+    for dim, number in place.items():
+        if dim not in ("layer", "head"):
+            words.append(str(significant[dim].values[number]))
+    return " ".join(words)

@@ -26,16 +26,16 @@ def moments_of(values: np.ndarray) -> Moments:
     return found
 
 
-def assert_is_numpys(found: Moments, values: np.ndarray) -> None:
+def assert_equals_numpy(moments: Moments, values: np.ndarray) -> None:
     count = (~np.isnan(values)).sum(0)
-    np.testing.assert_array_equal(found.count.numpy(), count)
+    np.testing.assert_array_equal(moments.count.numpy(), count)
     for column in range(values.shape[1]):
-        own = values[~np.isnan(values[:, column]), column]
-        if len(own):
-            assert float(found.mean[column]) == pytest.approx(own.mean(), rel=1e-9, abs=1e-9)
-        variance = found.variance()[column]
-        if len(own) > 1:
-            assert variance == pytest.approx(own.var(ddof=1), rel=1e-7, abs=1e-7)
+        present = values[~np.isnan(values[:, column]), column]
+        if len(present):
+            assert float(moments.mean[column]) == pytest.approx(present.mean(), rel=1e-9, abs=1e-9)
+        variance = moments.variance()[column]
+        if len(present) > 1:
+            assert variance == pytest.approx(present.var(ddof=1), rel=1e-7, abs=1e-7)
             assert variance >= 0
         else:
             assert np.isnan(variance)
@@ -50,12 +50,12 @@ def test_moments_do_not_depend_on_the_cuts(values: np.ndarray, data: st.DataObje
     merged = Moments(values.shape[1])
     for i in order:
         merged.merge(parts[i])
-    assert_is_numpys(merged, values)
+    assert_equals_numpy(merged, values)
     streamed = Moments(values.shape[1])
     for part in np.split(values, cuts):
         if len(part):
             streamed.add(torch.from_numpy(part))
-    assert_is_numpys(streamed, values)
+    assert_equals_numpy(streamed, values)
 
 
 @given(st.floats(-1e6, 1e6), st.integers(2, 9), st.integers(1, 8))

@@ -99,7 +99,7 @@ def test_unit_sums_broadcast_into_a_part() -> None:
     assert sums.totals.tolist() == [[[3, 3, 3], [0, 0, 0]], [[5, 5, 5], [0, 0, 0]]]
 
 
-def test_units_beyond_what_can_be_kept_are_put_together() -> None:
+def test_units_beyond_the_limit_are_put_together() -> None:
     values = torch.arange(30.0)[:, None]
     parts = []
     for cut in (30, 11, 3):
@@ -116,7 +116,7 @@ def test_units_beyond_what_can_be_kept_are_put_together() -> None:
         assert whole.unit_name == "groups"
 
 
-def test_whole_numbers_are_saved_small() -> None:
+def test_integers_are_saved_in_the_smallest_type() -> None:
     sums = UnitSums(2, dtype=torch.int32)
     sums.add([5, unit_key("a", 0), 5], torch.tensor([[1, 2], [3, 4], [100, 200]]))
     assert sums.arrays()["totals"].dtype == np.uint8
@@ -137,7 +137,7 @@ def test_shares_of_single_tries_are_wilsons_but_for_t() -> None:
     assert 0.06 < none[1] < 0.08  # 0 of 50, not 0 of 500
 
 
-def test_nothing_tried_has_no_interval() -> None:
+def test_no_tries_have_no_interval() -> None:
     low, high = share_interval(np.zeros((3, 2)), np.array([[0, 1], [0, 1], [0, 1]]))
     assert np.isnan([low[0], high[0]]).all()
     assert np.isfinite([low[1], high[1]]).all()

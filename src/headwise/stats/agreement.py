@@ -54,17 +54,18 @@ def cohen_kappa(
         )
     if not len(first):
         return Kappa(np.nan, np.nan, np.nan, 0, np.nan, np.nan)
-    place = {name: k for k, name in enumerate(sorted({*first, *second}, key=str))}
-    table = np.zeros((len(place), len(place)))
-    np.add.at(table, ([place[name] for name in first], [place[name] for name in second]), 1)
+    count = len(first)
+    labels = sorted({*first, *second}, key=str)
+    index = {label: number for number, label in enumerate(labels)}
+    table = np.zeros((len(labels), len(labels)))
+    rows = [index[label] for label in first]
+    columns = [index[label] for label in second]
+    np.add.at(table, (rows, columns), 1)
     kappa, observed, expected = _kappa(table)
-    drawn = resamples(len(first), repeats, seed, table.ravel() / len(first)).reshape(
-        repeats, *table.shape
-    )
-    low, high = percentile_interval(_kappa(drawn)[0])
-    return Kappa(
-        float(kappa), float(low), float(high), len(first), float(observed), float(expected)
-    )
+    resampled_tables = resamples(count, repeats, seed, table.ravel() / count)
+    resampled_kappas, _, _ = _kappa(resampled_tables.reshape(repeats, *table.shape))
+    low, high = percentile_interval(resampled_kappas)
+    return Kappa(float(kappa), float(low), float(high), count, float(observed), float(expected))
 
 
 def _kappa(table: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

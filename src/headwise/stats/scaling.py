@@ -32,7 +32,8 @@ def classical_mds(distance: np.ndarray, axes: int = 2) -> tuple[np.ndarray, np.n
     centred = squared - squared.mean(0) - squared.mean(1)[:, None] + squared.mean()
     eigenvalues, vectors = np.linalg.eigh(-0.5 * (centred + centred.T) / 2)
     order = np.argsort(-eigenvalues, kind="stable")[:axes]
-    points, share = np.zeros((n, axes)), np.zeros(axes)
+    points = np.zeros((n, axes))
+    share = np.zeros(axes)
     values = np.maximum(eigenvalues[order], 0.0)
     points[:, : len(order)] = vectors[:, order] * np.sqrt(values)
     total = np.abs(eigenvalues).sum()

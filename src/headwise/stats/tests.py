@@ -73,7 +73,8 @@ def mean_above(values: np.ndarray, threshold: np.ndarray | float = 0.0) -> np.nd
     count = len(values)
     if count < 2:
         return np.full(values.shape[1:], np.nan)
-    mean, spread = values.mean(0), values.std(0, ddof=1)
+    mean = values.mean(0)
+    spread = values.std(0, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = scipy_stats.t.sf(mean / (spread / np.sqrt(count)), count - 1)
     rounding = 1e-7 * np.maximum(np.abs(mean), 1e-9)  # float32 scores that are equal differ by that
@@ -87,11 +88,13 @@ def outlying(value: np.ndarray, others: np.ndarray) -> np.ndarray:
     >>> float(outlying(np.array(5.0), np.array([1.0, 2.0, 3.0, 2.0])).round(3))
     0.023
     """
-    value, others = np.asarray(value, dtype=float), np.asarray(others, dtype=float)
+    value = np.asarray(value, dtype=float)
+    others = np.asarray(others, dtype=float)
     count = len(others)
     if count < 2:
         return np.full(value.shape, np.nan)
-    distance, spread = value - others.mean(0), others.std(0, ddof=1)
+    distance = value - others.mean(0)
+    spread = others.std(0, ddof=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = scipy_stats.t.sf(distance / (spread * np.sqrt(1 + 1 / count)), count - 1)
     return np.where(spread > 0, p, np.where(distance > 0, 0.0, 1.0))
@@ -112,11 +115,15 @@ def mcnemar_exact(
     [0.0009765625, 1.0]
     """
     one_of("alternative", alternative, ("greater", "less", "two-sided"))
-    first, second = np.asarray(only_first, dtype=float), np.asarray(only_second, dtype=float)
+    first = np.asarray(only_first, dtype=float)
+    second = np.asarray(only_second, dtype=float)
     upper = scipy_stats.binom.sf(first - 1, first + second, 0.5)
     lower = scipy_stats.binom.cdf(first, first + second, 0.5)
-    both = np.minimum(1.0, 2 * np.minimum(upper, lower))
-    return np.asarray({"greater": upper, "less": lower, "two-sided": both}[alternative])
+    if alternative == "greater":
+        return np.asarray(upper)
+    if alternative == "less":
+        return np.asarray(lower)
+    return np.asarray(np.minimum(1.0, 2 * np.minimum(upper, lower)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,25 +167,19 @@ def group_distance_test(
 
     observed_sum = within_sums(labels[None])
     generator = np.random.default_rng(seed)
-    chunk = max(
-        1, 2_000_000 // (n * len(sizes))
-    )  # one-hot labels of so many permutations fit a few caches
-    sums = np.concatenate(
-        [
-            within_sums(
-                np.stack(
-                    [generator.permutation(labels) for _ in range(min(chunk, repeats - start))]
-                )
-            )
-            for start in range(0, repeats, chunk)
-        ]
-    )
+    # One-hot labels of this many permutations fit the caches.
+    chunk = max(1, 2_000_000 // (n * len(sizes)))
+    chunk_sums = []
+    for start in range(0, repeats, chunk):
+        n_permutations = min(chunk, repeats - start)
+        permuted = [generator.permutation(labels) for _ in range(n_permutations)]
+        chunk_sums.append(within_sums(np.stack(permuted)))
+    sums = np.concatenate(chunk_sums)
     observed = float(difference(observed_sum)[0])
     drawn = difference(sums)
     slack = 1e-12 * max(abs(observed), np.abs(drawn).max(initial=0.0))
-    p = float(1 + (drawn >= observed - slack).sum()) / (
-        1 + repeats
-    )  # the given labels count as a draw
+    # The given labels count as a draw.
+    p = float(1 + (drawn >= observed - slack).sum()) / (1 + repeats)
     within = float(observed_sum[0]) / within_pairs
     between = (total - float(observed_sum[0])) / between_pairs
     return Grouping(within, between, between - within, p)

@@ -174,14 +174,14 @@ def test_maps_are_right_and_gone_in_the_end_and_finished_probes_are_not_trained_
 @pytest.mark.parametrize(
     "phase",
     [
-        "collect._map_piece",
+        "collect._compute_maps",
         "analysis.fit_tree_probe",
         "analysis.mean_head_weights",
         "analysis.right_branching",
     ],
 )
 @pytest.mark.parametrize("in_memory", [2**30, 1])
-def test_a_kill_in_any_phase_resumes_to_the_same_bytes(
+def test_an_interruption_in_any_phase_resumes_to_the_same_bytes(
     small: tuple[HeadModel, Corpus],
     undisturbed: xr.Dataset,
     tmp_path: Path,
@@ -220,17 +220,17 @@ def test_no_more_sentences_are_encoded_than_are_drawn(small: tuple[HeadModel, Co
     model, corpus = small
     examples = list(corpus)
     rows = [model.encode(example) for example in examples]
-    whole = collect.Sentences()
-    whole.take(examples, rows.__getitem__, 80)
+    whole = collect.SentenceSets()
+    whole.add(examples, rows.__getitem__, 80)
     usable = len(whole.rows)
     asked: list[int] = []
     drawn = np.zeros(len(examples))
     for seed in range(200):
-        data = collect.Sentences()
-        data.take(examples[:3], rows.__getitem__, 80)
+        data = collect.SentenceSets()
+        data.add(examples[:3], rows.__getitem__, 80)
         first = len(data.rows)
         before = len(asked)
-        data.take(
+        data.add(
             examples,
             lambda place: asked.append(place) or rows[place],
             80,

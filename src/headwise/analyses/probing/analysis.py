@@ -257,17 +257,17 @@ class Probing(ProbingOptions, Experiment):
         """Labels, unless tasks named by path bring their own."""
         return frozenset() if self.tasks else frozenset({"label"})
 
-    def perform(self, bench: ExperimentContext) -> xr.Dataset:
+    def perform(self, context: ExperimentContext) -> xr.Dataset:
         tasks: Given = self.tasks
         if not self.tasks:
-            examples = bench.corpus.limit(bench.limit)
-            tasks = [task_from_examples(examples, bench.corpus.name, self.seed or 0)]
+            examples = context.corpus.limit(context.limit)
+            tasks = [task_from_examples(examples, context.corpus.name, self.seed or 0)]
         return probe_tasks(
-            bench.model,
+            context.model,
             tasks,
             part_of(self, ProbingOptions),
-            store=bench.store,
-            progress=bench.progress,
+            store=context.store,
+            progress=context.progress,
         )
 
     def summary(self, dataset: xr.Dataset) -> list[str]:

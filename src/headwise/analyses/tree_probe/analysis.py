@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,17 +21,23 @@ from headwise.analyses.contract import (
     at_least,
     layer_head_coords,
 )
-from headwise.analyses.tree_probe.collect import Sentences, collect_maps, drop_gathered, make_trees
+from headwise.analyses.tree_probe.collect import (
+    SentenceSets,
+    collect_maps,
+    drop_collection,
+    make_trees,
+)
 from headwise.analyses.tree_probe.structural import structural_dataset
 from headwise.core.errors import InputError, MissingAnnotationError, ParameterError
 from headwise.core.labels import FEW
-from headwise.core.store import Checkpoint
+from headwise.core.store import Checkpoint, CheckpointStore
 from headwise.models import HeadModel
 from headwise.models.random_init import random_but_embeddings
 from headwise.probes.structural import StructuralSettings
 from headwise.probes.tree import (
     AttentionProbe,
     AttentionWordsProbe,
+    DependencyTrees,
     DistanceWordsProbe,
     TreeProbe,
     right_branching,
@@ -56,19 +62,21 @@ PROBES = (
     "right_branching",
 )
 DIRECTIONS = ("head_to_dependent", "dependent_to_head")  # w, then u
+# The first rate that the search tries.
 LEARNING_RATES = {
     "attention_words": 0.005,
     "random_attention_words": 0.005,
     "distance_words": 0.005,
-}  # tried first
-HIDDEN = 100
+}
+HIDDEN = 100  # width of the hidden layer of `distance_words`
 BATCH_PAIRS = {"cpu": 16_384, "cuda": 65_536}  # word pairs in a batch, padding included
-KINDS = {
+# The probes that are fitted on the maps of the trained model, and of one with random weights.
+PROBES_OF_MODEL = {
     "trained": ("attention", "attention_words", "distance_words"),
     "random": ("random_attention_words",),
 }
-EPOCHS = 30  # at most, of the structural probe
-SHARES = (0.7, 0.1)  # training and validation, where the corpus is cut; the rest is the test part
+STRUCTURAL_EPOCHS = 30  # the most epochs of the structural probe
+SPLIT = (0.7, 0.1)  # training and validation part of a corpus; the rest is the test part
 
 
 @dataclass(frozen=True)
@@ -86,52 +94,51 @@ class TreeProbeAnalysis(Experiment):
     - `right_branching`: the next word.
 
     The root is a candidate with zero attention, a learned bias and, for probes with words, a
-    learned vector. Probes are trained on words that are no punctuation, each to the end:
-    `attention`, which has one optimum, by L-BFGS; the others by Adam, with a rate searched on the
-    validation part (for the random model's too), lowered twice when nothing gets better; the state
-    with the best validation UAS is kept.
+    learned vector. Probes are trained on all words but punctuation, until they converge:
+    `attention`, which has one optimum, by L-BFGS; the others by Adam, with a learning rate searched
+    on the validation part (also for the random model) and lowered twice when validation stops
+    improving; the state with the best validation UAS is kept.
 
     Gives `uas[probe]` on the test part without punctuation, with `uas_n` (sentences) and a 95 %
     interval `uas_low`, `uas_high` over sentences (a ratio estimator: every word alike);
     `uas_deviation[probe]`: standard deviation over seeds; `validation_uas[probe]`; `weight[probe,
     direction, layer, head]`: the learned weight of each head (`head_to_dependent`: w,
     `dependent_to_head`: u), for `attention_words` its mean over test words and their true heads;
-    `root_bias[probe]`; `learning_rate[probe]` that the search picked, `epochs[probe]`, and whether
-    training ended by itself, `converged[probe]`. Attributes count sentences of each part.
+    `root_bias[probe]`; `learning_rate[probe]` that the search selected, `epochs[probe]`, and
+    whether training ended before its limit of epochs, `converged[probe]`. Attributes count sentences of each part.
 
     With `structural`, the structural probe (Hewitt & Manning 2019) on the hidden states of every
-    layer beside them, a linear map under which squared distances are distances in the tree:
+    layer, a linear map under which squared distances are distances in the tree:
     `uuas[hidden_layer]`, the share of the tree's edges that the minimum spanning tree over its
-    distances has (no direction, no punctuation), with its interval; `validation_uuas`, by which the
-    attribute `structural_layer` is picked. Not comparable with `uas`: other vectors, undirected,
+    distances has (direction and punctuation ignored), with its interval; `validation_uuas`, which
+    selects the attribute `structural_layer`. Not comparable with `uas`: other vectors, undirected,
     one layer.
 
-    Maps are kept in float16 until the probes on them are done.
+    Maps are stored in float16 until the probes on them are fitted.
 
     Parameters
     ----------
     train : str, default ""
         A corpus (file or SPEC) to train on, part of it for validation; the corpus of the run is
-        then the test part. Without it, that corpus is cut by seed: 70 % training, 10 % validation,
+        then the test part. Without it, that corpus is split by the seed: 70 % training, 10 % validation,
         20 % test.
     train_sentences, test_sentences : int, default 4000 and 0
-        At most so many, drawn by seed; 0 for all. Of `train` no more than are drawn are encoded;
-        sentences left out are counted among the drawn.
+        The most sentences, drawn by the seed; 0 for all. Of `train` only drawn sentences are
+        encoded; those left out are counted among them.
     validation : float, default 0.1
-        The share of `train` that is kept for validation.
+        The share of `train` for validation.
     vectors : str, default "model"
-        `model` (mean input embedding of a word's pieces) or a file of word vectors (GloVe text or
+        `model` (mean input embedding of a word's subwords) or a file of word vectors (GloVe text or
         npz).
     longest : int, default 80
         Sentences of more words are left out and counted.
     epochs, patience, learning_rate : int, int, float, default 60, 3, 0
-        At most so many epochs; after so many without a better validation UAS the rate is lowered,
-        the third time training ends; 0 to search a rate.
+        The most epochs; the epochs without a better validation UAS after which the rate is lowered,
+        the third time training ends; the learning rate, 0 to search one.
     structural : bool, default False
-        The structural probe too.
+        Also train the structural probe.
     seeds : int, default 1
-        How often each trained probe is trained: `uas` is that of the first, `uas_deviation` over
-        all.
+        How often each probe is trained: `uas` is that of the first, `uas_deviation` over all.
     seed : int, optional
         For splits, sampling, order of batches and random weights; by default the run's.
 
@@ -176,181 +183,223 @@ class TreeProbeAnalysis(Experiment):
     budget: ClassVar[int | None] = 100
 
     def __post_init__(self) -> None:
-        least = {
-            "train_sentences": 0,
-            "test_sentences": 0,
-            "longest": 2,
-            "epochs": 1,
-            "patience": 1,
-            "seeds": 1,
-        }
-        for name, low in (least | {"learning_rate": 0, "seed": 0}).items():
-            at_least(name, getattr(self, name) or 0, low)
+        at_least("train_sentences", self.train_sentences, 0)
+        at_least("test_sentences", self.test_sentences, 0)
+        at_least("longest", self.longest, 2)
+        at_least("epochs", self.epochs, 1)
+        at_least("patience", self.patience, 1)
+        at_least("seeds", self.seeds, 1)
+        at_least("learning_rate", self.learning_rate, 0)
+        at_least("seed", self.seed or 0, 0)
         if not 0 < self.validation < 1:
             raise ParameterError(
                 f"`validation` must lie between 0 and 1; it is {self.validation!r}."
             )
 
-    def perform(self, bench: ExperimentContext) -> xr.Dataset:
-        data = self._collect_rows(bench)
-        if not all(len(part) for part in data.parts.values()):
-            there = ", ".join(f"{len(part)} for {name}" for name, part in data.parts.items())
+    def perform(self, context: ExperimentContext) -> xr.Dataset:
+        sentences = self._choose_sentences(context)
+        if not all(len(part) for part in sentences.parts.values()):
+            counts = ", ".join(f"{len(part)} for {name}" for name, part in sentences.parts.items())
             raise InputError(
-                f"The probes need sentences for training, validation and test; there are {there}: give more."
+                "The probes need sentences for training, validation and test; there are "
+                f"{counts}: use a larger corpus."
             )
-        vectors = self._vectors(bench.model, data.rows)
-        trees = make_trees(data.rows, vectors)
-        store = bench.store.part("probes", {"sentences": data.digest()})
-        fitted: dict[str, Checkpoint] = {}
-        for kind, wanted in KINDS.items():
-            parts: dict[str, TreeBatches] = {}
-            if not all(store.has(name) for name in wanted):
-                model = (
-                    bench.model
-                    if kind == "trained"
-                    else random_but_embeddings(bench.model, self.seed or 0)
-                )
-                report = partial(bench.progress, f"tree_probe: maps of the {kind} model")
-                maps = collect_maps(model, data.rows, store, kind, report)
-                device = str(bench.model.device)
-                pairs = BATCH_PAIRS["cuda" if device.startswith("cuda") else "cpu"]
-                parts = {
-                    name: TreeBatches(trees, maps, part, pairs, device)
-                    for name, part in data.parts.items()
-                }
-            for name in wanted:
-                fitted[name] = store.checkpoint(name, partial(self._fit, name, parts, bench))
-            drop_gathered(store, f"{kind}-maps")
-        correct, total = right_branching(trees, data.parts["test"])
-        share = np.array([correct.sum() / max(total.sum(), 1)])
+        vectors = self._word_vectors(context.model, sentences.rows)
+        trees = make_trees(sentences.rows, vectors)
+        store = context.store.part("probes", {"sentences": sentences.digest()})
+        fitted = self._fit_probes(context, sentences, trees, store)
+
+        correct, total = right_branching(trees, sentences.parts["test"])
+        uas = np.array([correct.sum() / max(total.sum(), 1)])
         fitted["right_branching"] = Checkpoint(
-            {"correct": correct, "total": total, "by_seed": share}, {}
+            {"correct": correct, "total": total, "by_seed": uas}, {}
         )
-        dataset = probe_dataset(fitted, bench.shape.layers, bench.shape.heads)
+        dataset = probe_dataset(fitted, context.shape.layers, context.shape.heads)
         if self.structural:
-            device = str(bench.model.device)
-            how = StructuralSettings(
-                epochs=min(self.epochs, EPOCHS), seed=self.seed or 0, device=device
+            settings = StructuralSettings(
+                epochs=min(self.epochs, STRUCTURAL_EPOCHS),
+                seed=self.seed or 0,
+                device=str(context.model.device),
             )
-            beside = structural_dataset(bench.model, data, trees, how, store, bench.progress)
-            dataset = dataset.merge(beside, combine_attrs="no_conflicts")
-        return dataset.assign_coords(layer_head_coords(bench.shape)).assign_attrs(
+            structural = structural_dataset(
+                context.model, sentences, trees, settings, store, context.progress
+            )
+            dataset = dataset.merge(structural, combine_attrs="no_conflicts")
+        dataset = dataset.assign_coords(layer_head_coords(context.shape))
+        return dataset.assign_attrs(
             vectors=self.vectors if self.vectors == MODEL else Path(self.vectors).name,
             vector_coverage=vectors.coverage,
-            sentences_unaligned=data.unaligned,
-            sentences_too_long=data.too_long,
+            sentences_unaligned=sentences.unaligned,
+            sentences_too_long=sentences.too_long,
             words_tested=int(total.sum()),
-            **{f"sentences_{name}": len(part) for name, part in data.parts.items()},
+            **{f"sentences_{name}": len(part) for name, part in sentences.parts.items()},
         )
 
     # --- collect ----------------------------------------------------------------------------------
 
-    def _collect_rows(self, bench: ExperimentContext) -> Sentences:
-        """The encoded sentences of all parts, and which are for what."""
+    def _choose_sentences(self, context: ExperimentContext) -> SentenceSets:
+        """Return the encoded sentences of all parts."""
         generator = np.random.default_rng([self.seed or 0, 1])
-        data = Sentences()
-        seen = takewhile(lambda row: bench.limit is None or row.index < bench.limit, bench.rows)
-        own, encoded = list(islice(bench.corpus, bench.limit)), {row.index: row for row in seen}
+        sentences = SentenceSets()
+        corpus_examples = list(islice(context.corpus, context.limit))
+        encoded = {}
+        for row in context.rows:
+            if context.limit is not None and row.index >= context.limit:
+                break
+            encoded[row.index] = row
         if not self.train:
-            data.take(own, encoded.get, self.longest)
-            ends = np.round(np.cumsum(SHARES) * len(data.rows)).astype(int)
-            train, validation, test = np.split(generator.permutation(len(data.rows)), ends)
-            data.parts = {
+            sentences.add(corpus_examples, encoded.get, self.longest)
+            n_sentences = len(sentences.rows)
+            ends = np.round(np.cumsum(SPLIT) * n_sentences).astype(int)
+            train, validation, test = np.split(generator.permutation(n_sentences), ends)
+            sentences.parts = {
                 "train": train[: self.train_sentences or None],
                 "validation": validation,
                 "test": np.sort(test[: self.test_sentences or None]),
             }
-            return data
-        corpus = open_corpus(self.train, tokenizer=bench.model.tokenizer)
-        if "dependencies" not in corpus.annotations:
-            raise MissingAnnotationError(
-                f"`train`: {corpus.name} has no trees; give a treebank (.conllu)."
-            )
-        given = list(corpus)
-        encode = bench.model.encoder.encode
-        data.take(
-            given, lambda place: encode(given[place]), self.longest, self.train_sentences, generator
-        )
-        count = len(data.rows)
-        data.take(own, encoded.get, self.longest, self.test_sentences, generator)
-        order = generator.permutation(count)
-        held_out = max(1, round(self.validation * count))
-        tested = np.arange(count, len(data.rows))
-        data.parts = {"train": order[held_out:], "validation": order[:held_out], "test": tested}
-        return data
+            return sentences
 
-    def _vectors(self, model: HeadModel, rows: Sequence[Encoded]) -> WordVectors:
+        train_corpus = open_corpus(self.train, tokenizer=context.model.tokenizer)
+        if "dependencies" not in train_corpus.annotations:
+            raise MissingAnnotationError(
+                f"`train`: {train_corpus.name} has no trees; use a treebank (.conllu)."
+            )
+        train_examples = list(train_corpus)
+
+        def encode(position: int) -> Encoded:
+            return context.model.encoder.encode(train_examples[position])
+
+        sentences.add(train_examples, encode, self.longest, self.train_sentences, generator)
+        n_train = len(sentences.rows)
+        sentences.add(corpus_examples, encoded.get, self.longest, self.test_sentences, generator)
+        order = generator.permutation(n_train)
+        n_validation = max(1, round(self.validation * n_train))
+        sentences.parts = {
+            "train": order[n_validation:],
+            "validation": order[:n_validation],
+            "test": np.arange(n_train, len(sentences.rows)),
+        }
+        return sentences
+
+    def _word_vectors(self, model: HeadModel, rows: Sequence[Encoded]) -> WordVectors:
         if self.vectors == MODEL:
             return InputEmbeddings(model)
-        return WordVectors(
-            read_vectors(self.vectors, {word for row in rows for word in row.example.all_words})
-        )
+        words: set[str] = set()
+        for row in rows:
+            words.update(row.example.all_words)
+        return WordVectors(read_vectors(self.vectors, words))
 
     # --- fit and score ----------------------------------------------------------------------------
 
-    def _fit(
-        self, name: str, parts: Mapping[str, TreeBatches], bench: ExperimentContext
+    def _fit_probes(
+        self,
+        context: ExperimentContext,
+        sentences: SentenceSets,
+        trees: DependencyTrees,
+        store: CheckpointStore,
+    ) -> dict[str, Checkpoint]:
+        """Return the checkpoints of all trained probes, by name."""
+        device = str(context.model.device)
+        batch_pairs = BATCH_PAIRS["cuda" if device.startswith("cuda") else "cpu"]
+        fitted: dict[str, Checkpoint] = {}
+        for kind, names in PROBES_OF_MODEL.items():
+            batches: dict[str, TreeBatches] = {}
+            # Maps are large: they are collected only if a probe on them is still to be fitted.
+            if not all(store.has(name) for name in names):
+                model = context.model
+                if kind == "random":
+                    model = random_but_embeddings(context.model, self.seed or 0)
+                report = partial(context.progress, f"tree_probe: maps of the {kind} model")
+                maps = collect_maps(model, sentences.rows, store, kind, report)
+                for part, numbers in sentences.parts.items():
+                    batches[part] = TreeBatches(trees, maps, numbers, batch_pairs, device)
+            for name in names:
+                fitted[name] = store.checkpoint(
+                    name, partial(self._fit_probe, name, batches, context)
+                )
+            drop_collection(store, f"{kind}-maps")
+        return fitted
+
+    def _fit_probe(
+        self, name: str, batches: Mapping[str, TreeBatches], context: ExperimentContext
     ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Train a probe with every seed: words found and scored of each test sentence and the
-        weights of heads by the first, UAS by seed; and what `Fit` says of the first, with the
-        root's bias."""
+        """Train and score a probe with every seed.
+
+        Returns arrays (correct and scored words of each test sentence and the weights of heads, of
+        the first seed; UAS by seed) and facts (the fields of `TreeFit` and the root's bias, of the
+        first seed).
+        """
         what = f"tree_probe: {name.replace('_', ' ')}"
-        bench.progress(what, 0, self.epochs)
-        rate, device = self.learning_rate or LEARNING_RATES.get(name, 0.0), str(bench.model.device)
-        trees = parts["train"].trees
+
+        def report(epoch: int, uas: float) -> None:
+            context.progress(what, min(epoch, self.epochs), self.epochs)
+
+        context.progress(what, 0, self.epochs)
+        n_heads = context.shape.layers * context.shape.heads
+        vector_size = batches["train"].trees.vectors[0].shape[1]
+        learning_rate = self.learning_rate or LEARNING_RATES.get(name, 0.0)
         arrays: dict[str, np.ndarray] = {}
         facts: dict[str, float] = {}
-        scores = []
+        uas_by_seed = []
         for repeat in range(self.seeds):
             seed = (self.seed or 0) + repeat
-            probe = make_probe(
-                name, bench.shape.layers * bench.shape.heads, trees.vectors[0].shape[1], seed
+            probe = make_probe(name, n_heads, vector_size, seed)
+            settings = TreeFitSettings(
+                learning_rate=learning_rate,
+                epochs=self.epochs,
+                patience=self.patience,
+                search=not self.learning_rate and repeat == 0,
+                seed=seed,
+                device=str(context.model.device),
             )
-            search = not self.learning_rate and repeat == 0
-            settings = TreeFitSettings(rate, self.epochs, self.patience, search, seed, device)
-            tell = partial(self._tell, bench, what)
-            fit = fit_tree_probe(probe, parts["train"], parts["validation"], settings, tell)
-            rate = fit.learning_rate  # other seeds go the way that the first found
-            correct, total = score_tree_probe(probe, parts["test"])
-            scores.append(correct.sum() / max(total.sum(), 1))
+            fit = fit_tree_probe(probe, batches["train"], batches["validation"], settings, report)
+            learning_rate = fit.learning_rate  # other seeds use the rate that the first found
+            correct, total = score_tree_probe(probe, batches["test"])
+            uas_by_seed.append(correct.sum() / max(total.sum(), 1))
             if repeat == 0:
-                arrays, facts = {"correct": correct, "total": total}, asdict(fit)
+                arrays["correct"] = correct
+                arrays["total"] = total
+                facts.update(asdict(fit))
                 if isinstance(probe, AttentionProbe | AttentionWordsProbe):
                     facts["root_bias"] = float(probe.root.detach())
                 if name in ("attention", "attention_words"):
-                    arrays["weights"] = mean_head_weights(probe, parts["test"])
-            if probe.convex:  # every seed ends at the same optimum
-                scores *= self.seeds
+                    arrays["weights"] = mean_head_weights(probe, batches["test"])
+            if probe.convex:  # every seed reaches the same optimum
+                uas_by_seed *= self.seeds
                 break
-        return arrays | {"by_seed": np.array(scores)}, facts
-
-    def _tell(self, bench: ExperimentContext, what: str, epoch: int, _: float) -> None:
-        bench.progress(what, min(epoch, self.epochs), self.epochs)
+        arrays["by_seed"] = np.array(uas_by_seed)
+        return arrays, facts
 
     def summary(self, dataset: xr.Dataset) -> list[str]:
-        count = int(dataset.attrs["sentences_test"])
-        over = f"{count:,} sentences" + (f", fewer than {FEW}: rough" if count < FEW else "")
+        n_sentences = int(dataset.attrs["sentences_test"])
+        over = f"{n_sentences:,} sentences"
+        if n_sentences < FEW:
+            over += f", fewer than {FEW}: rough"
         lines = [
             f"Words whose head is found (UAS, without punctuation), 95 % interval over {over}:"
         ]
         for name in map(str, dataset["probe"].values):
-            one = dataset.sel(probe=name)
-            mean, low, high = (100 * float(one[f"uas{end}"]) for end in ("", "_low", "_high"))
-            late = "" if bool(one["converged"]) else "; still gaining when its epochs ended"
-            lines.append(f"{name.replace('_', ' ')}: {mean:.1f} % ({low:.1f} to {high:.1f}){late}")
+            row = dataset.sel(probe=name)
+            line = f"{name.replace('_', ' ')}: {_percent_with_interval(row, 'uas')}"
+            if not bool(row["converged"]):
+                line += "; still improving when its epochs ended"
+            lines.append(line)
         if "uuas" in dataset:
             layer = int(dataset.attrs["structural_layer"])
-            mean, low, high = (
-                100 * float(dataset[f"uuas{end}"][layer]) for end in ("", "_low", "_high")
-            )
-            lines.append(
-                f"structural probe, hidden states {layer}: UUAS {mean:.1f} % ({low:.1f} to {high:.1f})"
-            )
+            uuas = _percent_with_interval(dataset.isel(hidden_layer=layer), "uuas")
+            lines.append(f"structural probe, hidden states {layer}: UUAS {uuas}")
         return lines
 
 
+def _percent_with_interval(dataset: xr.Dataset, name: str) -> str:
+    mean = 100 * float(dataset[name])
+    low = 100 * float(dataset[f"{name}_low"])
+    high = 100 * float(dataset[f"{name}_high"])
+    return f"{mean:.1f} % ({low:.1f} to {high:.1f})"
+
+
 def make_probe(name: str, heads: int, size: int, seed: int) -> TreeProbe:
-    """A probe by name, before training."""
+    """Return an untrained probe by name."""
     if name == "attention":
         return AttentionProbe(heads)
     if name == "distance_words":
@@ -359,52 +408,46 @@ def make_probe(name: str, heads: int, size: int, seed: int) -> TreeProbe:
 
 
 def probe_dataset(fitted: Mapping[str, Checkpoint], layers: int, heads: int) -> xr.Dataset:
-    """The labelled arrays of all probes."""
+    """Return the labelled arrays of all probes."""
 
-    def fact(name: str, default: float = np.nan) -> np.ndarray:
-        found = [fitted[probe].facts.get(name, default) for probe in PROBES]
-        return np.array([np.nan if value is None else value for value in found])  # JSON has no NaN
+    def facts(name: str, default: float = np.nan) -> np.ndarray:
+        values = []
+        for probe in PROBES:
+            value = fitted[probe].facts.get(name, default)
+            values.append(np.nan if value is None else value)  # JSON has no NaN
+        return np.array(values)
 
+    correct = np.stack([fitted[probe].arrays["correct"] for probe in PROBES], 1)
+    total = np.stack([fitted[probe].arrays["total"] for probe in PROBES], 1)
     ratio = Ratios(len(PROBES))
-    correct, total = (
-        torch.from_numpy(np.stack([fitted[probe].arrays[name] for probe in PROBES], 1))
-        for name in ("correct", "total")
-    )
-    ratio.add_sums(correct, total)
+    ratio.add_sums(torch.from_numpy(correct), torch.from_numpy(total))
     uas = ratio.summary()
     weight = np.full((len(PROBES), len(DIRECTIONS), layers, heads), np.nan, dtype=np.float32)
     deviation = np.full(len(PROBES), np.nan)
-    for place, probe in enumerate(PROBES):
+    for position, probe in enumerate(PROBES):
         arrays = fitted[probe].arrays
         if "weights" in arrays:
-            weight[place] = np.moveaxis(arrays["weights"], -1, 0).reshape(weight.shape[1:])
+            weight[position] = np.moveaxis(arrays["weights"], -1, 0).reshape(weight.shape[1:])
         if len(arrays["by_seed"]) > 1:
-            deviation[place] = np.std(arrays["by_seed"], ddof=1)
-    share, end = {"units": "share of words"}, "end of the 95 % interval over sentences"
-    rate = {"long_name": "rate that the search picked; none for L-BFGS"}
+            deviation[position] = np.std(arrays["by_seed"], ddof=1)
+
+    share = {"units": "share of words"}
+    uas_attrs = share | {"long_name": "words whose head is found, without punctuation"}
+    interval = "end of the 95 % interval over sentences"
+    rate_attrs = {"long_name": "learning rate that the search selected; none for L-BFGS"}
+    converged_attrs = {"long_name": "training ended before its limit of epochs"}
+    weight_dims = ("probe", "direction", "layer", "head")
     variables: dict[str, Any] = {
-        "uas": (
-            "probe",
-            uas["mean"],
-            share | {"long_name": "words whose head is found, without punctuation"},
-        ),
+        "uas": ("probe", uas["mean"], uas_attrs),
         "uas_n": ("probe", uas["n"], {"long_name": "test sentences"}),
-        "uas_low": ("probe", np.clip(uas["low"], 0, 1), {"long_name": f"lower {end}"}),
-        "uas_high": ("probe", np.clip(uas["high"], 0, 1), {"long_name": f"upper {end}"}),
+        "uas_low": ("probe", np.clip(uas["low"], 0, 1), {"long_name": f"lower {interval}"}),
+        "uas_high": ("probe", np.clip(uas["high"], 0, 1), {"long_name": f"upper {interval}"}),
         "uas_deviation": ("probe", deviation, {"long_name": "standard deviation over seeds"}),
-        "validation_uas": ("probe", fact("validation"), share),
-        "root_bias": ("probe", fact("root_bias")),
-        "learning_rate": ("probe", fact("learning_rate"), rate),
-        "epochs": ("probe", fact("epochs", 0).astype(np.int64)),
-        "converged": (
-            "probe",
-            fact("converged", 1).astype(bool),
-            {"long_name": "training ended by itself"},
-        ),
-        "weight": (
-            ("probe", "direction", "layer", "head"),
-            weight,
-            {"long_name": "learned weight of a head"},
-        ),
+        "validation_uas": ("probe", facts("validation"), share),
+        "root_bias": ("probe", facts("root_bias")),
+        "learning_rate": ("probe", facts("learning_rate"), rate_attrs),
+        "epochs": ("probe", facts("epochs", 0).astype(np.int64)),
+        "converged": ("probe", facts("converged", 1).astype(bool), converged_attrs),
+        "weight": (weight_dims, weight, {"long_name": "learned weight of a head"}),
     }
     return xr.Dataset(variables, coords={"probe": list(PROBES), "direction": list(DIRECTIONS)})

@@ -10,7 +10,7 @@ from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
 
-_NAMES = {
+_PROBES = {
     "attention": ("attention of all heads", style.BLUE),
     "attention_words": ("attention + word vectors", style.VERMILION),
     "distance_words": ("distances + word vectors", style.GREY),
@@ -34,67 +34,69 @@ _DIRECTIONS = {
 )
 def uas(dataset: xr.Dataset) -> Figure:
     """Bars of `uas[probe]`, best first, with 95 % intervals over sentences."""
-    values, bounds = (
-        data.values(dataset, "uas", ("probe",)),
-        data.interval(dataset, "uas", ("probe",)),
-    )
+    values = data.values(dataset, "uas", ("probe",))
+    bounds = data.interval(dataset, "uas", ("probe",))
     probes = data.labels(dataset, "probe")
-    order = [
-        i for i in np.argsort(np.where(np.isnan(values), np.inf, -values)) if np.isfinite(values[i])
-    ]
+    best_first = np.argsort(np.where(np.isnan(values), np.inf, -values))
+    order = [index for index in best_first if np.isfinite(values[index])]
     fig, ax = style.one_panel(style.COLUMN, 2.6)
-    for place, index in enumerate(order):
-        _, colour = _NAMES.get(probes[index], (probes[index], style.PALE))
-        errors = (
-            None
-            if bounds is None
-            else [[values[index] - bounds[0][index]], [bounds[1][index] - values[index]]]
-        )
+    labels = []
+    for row, index in enumerate(order):
+        label, colour = _PROBES.get(probes[index], (probes[index], style.PALE))
+        labels.append(label)
+        value = values[index]
+        text_start = value
+        errors = None
+        if bounds is not None:
+            low = bounds[0][index]
+            high = bounds[1][index]
+            errors = [[value - low], [high - value]]
+            if np.isfinite(high):
+                text_start = high
         ax.barh(
-            place,
-            values[index],
+            row,
+            value,
             0.7,
             color=colour,
             xerr=errors,
             error_kw={"elinewidth": 0.8, "ecolor": style.INK},
         )
-        end = (
-            values[index]
-            if bounds is None or not np.isfinite(bounds[1][index])
-            else bounds[1][index]
-        )
-        ax.text(
-            end + 0.015, place, f"{100 * values[index]:.1f} %", va="center", fontsize=style.SMALL
-        )
-    ax.set_yticks(range(len(order)), [_NAMES.get(probes[i], (probes[i], ""))[0] for i in order])
+        ax.text(text_start + 0.015, row, f"{100 * value:.1f} %", va="center", fontsize=style.SMALL)
+    ax.set_yticks(range(len(order)), labels)
     ax.set_ylim(len(order) - 0.4, -0.6)
     ax.set_xlim(0, 1.0)
     ax.set_xticks(np.linspace(0, 1, 6))
     ax.set_xlabel("UAS (share of words)")
     ax.grid(axis="x")
+    return style.complete(fig, "Parsing from attention", _uas_notes(dataset, bounds is not None))
+
+
+def _uas_notes(dataset: xr.Dataset, has_interval: bool) -> list[str]:
     attrs = dataset.attrs
-    trained = attrs.get("sentences_train")
     notes = [
         data.source_text(dataset),
         data.count_text(dataset, "uas", each="test sentences"),
-        f"Trained on {int(trained):,} sentences, stopped on {int(attrs.get('sentences_validation', 0)):,}"
-        if trained is not None
-        else "",
-        f"Word vectors: {attrs['vectors']}, for {100 * float(attrs['vector_coverage']):.0f} % of words"
-        if "vector_coverage" in attrs
-        else "",
-        "Bars: 95 % interval over sentences"
-        if bounds is not None
-        else "No interval over sentences",
     ]
-    return style.complete(fig, "Parsing from attention", notes)
+    if "sentences_train" in attrs:
+        n_validation = int(attrs.get("sentences_validation", 0))
+        notes.append(
+            f"Trained on {int(attrs['sentences_train']):,} sentences, stopped on {n_validation:,}"
+        )
+    if "vector_coverage" in attrs:
+        coverage = 100 * float(attrs["vector_coverage"])
+        notes.append(f"Word vectors: {attrs['vectors']}, for {coverage:.0f} % of words")
+    if has_interval:
+        notes.append("Bars: 95 % interval over sentences")
+    else:
+        notes.append("No interval over sentences")
+    return notes
 
 
 @figure(
     "tree_probe",
     name="weights",
     title="The weight of each head in the probes",
-    caption="What a probe learned to make of each head, in both directions: positive weights raise the score of the "
+    caption="The weight that a probe learned for each head, in both directions: positive weights raise the score of the "
     "word attended to (or attending). For the probe with words, the mean over words and their true heads.",
     paper="Clark et al. 2019, §5",
     needs=("weight",),
@@ -103,18 +105,25 @@ def weights(dataset: xr.Dataset) -> Figure:
     """Heat maps of `weight[layer, head]` for each probe on attention and direction, scaled by each
     probe's largest."""
     panels = {}
-    for place, probe in enumerate(data.labels(dataset, "probe")):
-        weight = dataset["weight"].isel(probe=place)
+    for position, probe in enumerate(data.labels(dataset, "probe")):
+        weight = dataset["weight"].isel(probe=position)
         largest = float(np.abs(weight).max())
-        for direction in data.labels(dataset, "direction") if largest > 0 else ():
-            name = f"{_NAMES.get(probe, (probe, ''))[0]}: {_DIRECTIONS.get(direction, direction)}"
-            panels[name] = weight.sel(direction=direction) / largest
+        if not largest > 0:  # a baseline without weights
+            continue
+        label, _ = _PROBES.get(probe, (probe, ""))
+        for direction in data.labels(dataset, "direction"):
+            panel = f"{label}: {_DIRECTIONS.get(direction, direction)}"
+            panels[panel] = weight.sel(direction=direction) / largest
     notes = [
         data.source_text(dataset),
         "Each probe's weights are divided by its largest, so that both fit one scale",
         "No interval: one training",
     ]
-    title, label = "What the probes make of each head", "weight / largest weight"
     return heatmap_panels(
-        panels, title=title, label=label, centre=0.0, annotate="none", notes=notes
+        panels,
+        title="The weight of each head in the probes",
+        label="weight / largest weight",
+        centre=0.0,
+        annotate="none",
+        notes=notes,
     )

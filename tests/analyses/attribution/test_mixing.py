@@ -444,7 +444,7 @@ def _ranked(a: np.ndarray, b: np.ndarray, causal: bool) -> np.ndarray:
 
 
 def test_a_long_input_has_no_flow_by_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headwise.analyses.attribution.state.MOST_FLOWS", 10)
+    monkeypatch.setattr("headwise.analyses.attribution.state.MAX_FLOWS", 10)
     module, tokenizer = random_model(layers=1, heads=2)
     model = HeadModel.open(module, tokenizer=tokenizer)
     corpus = Corpus.from_examples(

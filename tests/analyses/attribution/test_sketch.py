@@ -13,7 +13,7 @@ from headwise.analyses.attribution import ContributionOptions, contributions
 from headwise.analyses.attribution.forward import exact_squared_norms
 from headwise.analyses.attribution.pushforward import push_tangents
 from headwise.analyses.attribution.reverse import gradients, jacobian_squared_norms, reverse_graph
-from headwise.analyses.attribution.sketch import PILOT, intervals, sketch
+from headwise.analyses.attribution.sketch import PILOT, share_intervals, sketch
 from headwise.models import HeadModel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
@@ -116,12 +116,12 @@ def test_intervals_of_numbers_known_by_hand() -> None:
     widest."""
     mean = torch.ones(1, 1, 1, 1, 4, dtype=torch.float64)
     real, k = torch.ones_like(mean, dtype=torch.bool), torch.tensor([8.0], dtype=torch.float64)
-    shares, errors, low, high = intervals(mean, torch.zeros_like(mean), k, real)
+    shares, errors, low, high = share_intervals(mean, torch.zeros_like(mean), k, real)
     assert torch.allclose(shares, torch.full_like(shares, 0.25))
     assert torch.allclose(low, shares)
     assert (errors == 0).all()
     spread = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64).view_as(mean)
-    _, errors, low, high = intervals(mean, spread, k, real)
+    _, errors, low, high = share_intervals(mean, spread, k, real)
     assert errors[..., 0] > errors[..., 1:].max() > 0
     assert ((low < 0.25) & (high > 0.25)).all()
 

@@ -1,5 +1,5 @@
-"""One way to ask for contributions, whichever of the three computations gives them; one row of one
-head by itself."""
+"""Contributions of tokens to head outputs, by any of the three computations; and one row of one head
+alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headwise.analyses.attribution.reverse import (
 from headwise.analyses.attribution.sketch import (
     ContributionOptions,
     Contributions,
-    normalised,
+    normalise_rows,
     sketch,
 )
 from headwise.core.checks import one_of
@@ -47,12 +47,12 @@ def contributions(
     layer_output: bool = False,
     options: ContributionOptions | None = None,
 ) -> Contributions:
-    """Contributions of tokens to the outputs of all heads of all layers.
+    """Return the contributions of tokens to the outputs of all heads of all layers.
 
     Parameters
     ----------
     model : HeadModel
-        An opened model. One in half precision is computed in float32.
+        An open model. One in half precision is computed in float32.
     batch : Batch, str, Example or a sequence of them
         A batch, a text, or several.
     source : {"input", "previous_layer"}, default "input"
@@ -60,12 +60,12 @@ def contributions(
         from what enters the head's own layer.
     method : {"exact", "sketch", "reverse"}, default "exact"
         `exact` (forward mode), `sketch` (random tangents, with errors) or `reverse` (plain
-        autograd: slow, to check the others by). Contributions of the previous layer have a closed
+        autograd: slow, a reference for the others). Contributions of the previous layer have a closed
         form, which both `exact` and `sketch` use.
     layer_output : bool, default False
         With `source="input"`: also the contributions to what leaves each layer.
     options : ContributionOptions, optional
-        Wanted error, seed, memory and what a GPU may do.
+        Target error, seed, memory and precision.
 
     Examples
     --------
@@ -73,52 +73,55 @@ def contributions(
     >>> from headwise.testing.models import random_model
     >>> module, tokenizer = random_model()
     >>> with HeadModel.open(module, tokenizer=tokenizer) as model:
-    ...     found = contributions(model, "the cat saw the dog")
-    >>> row = found.heads[0, 1, 0, 3]  # what token 3 receives from each token through L1H0
+    ...     result = contributions(model, "the cat saw the dog")
+    >>> row = result.heads[0, 1, 0, 3]  # what token 3 receives from each token through L1H0
     >>> round(float(row.sum()), 6)
     1.0
     """
     one_of("source", source, SOURCES)
     one_of("method", method, METHODS)
     options = options or ContributionOptions()
-    want_layers = layer_output and source == "input"
-    with in_float32(model) as single:
-        batch = batch if isinstance(batch, Batch) else single.batch(batch)
-        # Few tangents give all contributions of the layer below: no need for half precision.
-        products = (
-            "tf32"
-            if options.products == "half" and source == "previous_layer"
-            else options.products
-        )
-        with (
-            matrix_products(products),
-            compiled_kernels(options.compiled and single.device.type == "cuda"),
-        ):
+    layer_output = layer_output and source == "input"
+    products = options.products
+    if products == "half" and source == "previous_layer":
+        # A few tangents give all contributions of the layer below: half precision gains nothing.
+        products = "tf32"
+    with in_float32(model) as precise_model:
+        if not isinstance(batch, Batch):
+            batch = precise_model.batch(batch)
+        on_gpu = precise_model.device.type == "cuda"
+        with matrix_products(products), compiled_kernels(options.compiled and on_gpu):
             if method == "sketch" and source == "input":
-                return sketch(single, batch, options, layer_output=want_layers)
-            if method == "reverse":
-                squares = reverse_squared_norms(
-                    single, batch, source=source, layer_output=want_layers
-                )
-            elif source == "previous_layer":
-                squares = SquaredNorms(
-                    previous_layer_squared_norms(single, batch, memory=options.memory)
-                )
-            else:
-                squares = exact_squared_norms(
-                    single, batch, layer_output=want_layers, memory=options.memory
-                )
-    layers = None if squares.layers is None else normalised(squares.layers.sqrt())
-    return Contributions(normalised(squares.heads.sqrt()), layers, source, method)
+                return sketch(precise_model, batch, options, layer_output=layer_output)
+            squares = _squared_norms(precise_model, batch, source, method, layer_output, options)
+    layers = None
+    if squares.layers is not None:
+        layers = normalise_rows(squares.layers.sqrt())
+    return Contributions(normalise_rows(squares.heads.sqrt()), layers, source, method)
+
+
+def _squared_norms(
+    model: HeadModel,
+    batch: Batch,
+    source: str,
+    method: str,
+    layer_output: bool,
+    options: ContributionOptions,
+) -> SquaredNorms:
+    if method == "reverse":
+        return reverse_squared_norms(model, batch, source=source, layer_output=layer_output)
+    if source == "previous_layer":
+        return SquaredNorms(previous_layer_squared_norms(model, batch, memory=options.memory))
+    return exact_squared_norms(model, batch, layer_output=layer_output, memory=options.memory)
 
 
 def visible_sources(batch: Batch, causal: bool) -> Tensor:
-    """Bool `[example, receiving, source]`: tokens that can reach a token through the layers below.
-
-    All of an encoder's, those up to it for a decoder.
-    """
-    pairs = token_pair_mask(batch)
-    return pairs & torch.ones_like(pairs[0]).tril() if causal else pairs
+    """Return bool `[example, receiving, source]`: tokens that can reach a token through the layers
+    below: all of an encoder's, those up to it for a decoder."""
+    mask = token_pair_mask(batch)
+    if causal:
+        mask = mask & torch.ones_like(mask[0]).tril()
+    return mask
 
 
 def head_contributions(
@@ -129,8 +132,8 @@ def head_contributions(
     source: str = "input",
     interventions: Mapping[Any, Any] | None = None,
 ) -> Tensor:
-    """How much each token contributes to a head's output at one token: `[source]`, which sums to
-    one.
+    """Return how much each token contributes to a head's output at one token: `[source]`, which sums
+    to one.
 
     The numbers of `contributions(..., method="exact")`, for one row of one head: as many gradients
     as a head has dimensions, instead of one tangent for each number of the input.
@@ -138,7 +141,7 @@ def head_contributions(
     Parameters
     ----------
     model : HeadModel
-        An opened model. One in half precision is computed in float32.
+        An open model. One in half precision is computed in float32.
     text : str, or what `HeadModel.batch` takes
         One input.
     head : str or tuple
@@ -148,8 +151,8 @@ def head_contributions(
     source : {"input", "previous_layer"}, default "input"
         From what enters the first layer, or the head's own.
     interventions : mapping, optional
-        `{"L3H5": "zero"}`: heads that are disabled meanwhile. Of a head whose own output is
-        replaced, what it would have given is told.
+        `{"L3H5": "zero"}`: heads that are disabled. For a head whose own output is replaced, the
+        contributions to its original output are returned.
 
     Examples
     --------
@@ -164,15 +167,15 @@ def head_contributions(
     one_of("source", source, SOURCES)
     ((layer, number),) = existing_heads([head], model.layers, model.heads)
     plan = plan_interventions(interventions, model.layers, model.heads, model.d_head)
-    with in_float32(model) as single:
-        batch = single.one_input(text)
+    with in_float32(model) as precise_model:
+        batch = precise_model.one_input(text)
         length = int(batch.lengths[0])
         if not 0 <= token < length:
             raise ParameterError(
                 f"`token` must be one of the {length} tokens of the text, from 0; it is {token}."
             )
-        graph = reverse_graph(single, batch, source, plan, layer)
+        graph = reverse_graph(precise_model, batch, source, plan, layer)
         leaf = graph.leaf_inputs[layer if source == "previous_layer" else 0]
-        return normalised(
-            jacobian_squared_norms(graph.outputs[layer][:, number, token], leaf)[0, :length].sqrt()
-        )
+        output = graph.outputs[layer][:, number, token]
+        squares = jacobian_squared_norms(output, leaf)[0, :length]
+        return normalise_rows(squares.sqrt())

@@ -1,5 +1,4 @@
-"""How tangents are computed: in float32, with a GPU's products in tf32, or in half precision; and
-compiled kernels."""
+"""Precision of tangents (float32, tf32 products on a GPU, or half precision) and compiled kernels."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ _PRODUCTS: ContextVar[str] = ContextVar("headwise_products_of_tangents", default
 
 @contextmanager
 def matrix_products(kind: str) -> Iterator[None]:
-    """For a `with` block: tangents are multiplied in IEEE float32, in tf32 on a GPU, or kept and
-    multiplied in half precision (float16, sums in float32); the model's own values stay in IEEE
-    float32.
+    """Set for a `with` block how tangents are multiplied: in IEEE float32, in tf32 on a GPU, or
+    stored and multiplied in half precision (float16, sums in float32).
 
-    Tangents are a linear matter: they can be as coarse as their own rounding, which does not move
-    the point they are taken at."""
+    The model's own values stay in IEEE float32. Tangents are linear: their rounding does not move
+    the point at which the derivative is taken.
+    """
     before = torch.get_float32_matmul_precision()
     token = _PRODUCTS.set(kind)
     torch.set_float32_matmul_precision("highest")
@@ -38,49 +37,49 @@ def matrix_products(kind: str) -> Iterator[None]:
 
 
 def compiled_kernels(wanted: bool = True) -> AbstractContextManager[bool]:
-    """For a `with` block: let torch compile what is read more often than need be. It pays for many
+    """Let torch compile memory-bound functions of tangents for a `with` block; worth it for many
     sentences."""
     return temporarily(_COMPILED, wanted)
 
 
 def use_compiled() -> bool:
-    """Whether compiled kernels are wanted here."""
+    """Return whether compiled kernels are used here."""
     return _COMPILED.get()
 
 
 @cache
 def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same in one kernel, which reads each tangent once."""
+    """Return the function compiled into one kernel, which reads each tangent once."""
     return torch.compile(function, dynamic=True)
 
 
 def in_half() -> bool:
-    """Whether tangents are kept in half precision here."""
+    """Return whether tangents are stored in half precision here."""
     return _PRODUCTS.get() == "half"
 
 
 def in_tf32() -> bool:
-    """Whether a GPU may multiply tangents in tf32 here."""
+    """Return whether a GPU may multiply tangents in tf32 here."""
     return _PRODUCTS.get() == "tf32"
 
 
 def type_of_tangents(dtype: torch.dtype) -> torch.dtype:
-    """The type in which tangents of values of this type are kept."""
+    """Return the type in which tangents of values of this type are stored."""
     return torch.float16 if in_half() else dtype
 
 
-def like(value: Any, tangent: Tensor) -> Any:
-    """A factor of tangents in their type; what is no tensor of numbers as it is."""
-    return (
-        value.to(tangent.dtype)
-        if isinstance(value, Tensor) and value.is_floating_point()
-        else value
-    )
+def match_type(value: Any, tangent: Tensor) -> Any:
+    """Return a factor of tangents in their type; anything but a tensor of floats as it is."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.to(tangent.dtype)
+    return value
 
 
-def of_tangents(product: Callable[..., Tensor], *args: Tensor) -> Tensor:
-    """A product of tangents. An error of tf32 in one stays there; in the model's own values it
-    would move them all."""
+def multiply_tangents(product: Callable[..., Tensor], *args: Tensor) -> Tensor:
+    """Apply a product to tangents in the precision that is set.
+
+    An error of tf32 in one tangent stays there; in the model's own values it would change all.
+    """
     if in_half():
         return product(*(arg.to(torch.float16) for arg in args))
     if not in_tf32() or not args[0].is_cuda:

@@ -1,10 +1,11 @@
-"""Contributions of the previous layer, exactly, at the cost of about one layer: a head's Jacobian
-has a closed form."""
+"""Contributions of the previous layer, exactly, at the cost of about one layer: a head's Jacobian has
+a closed form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,34 +22,49 @@ from headwise.analyses.attribution.forward import (
     tangents_per_chunk,
 )
 from headwise.analyses.attribution.hooked_pass import HookedPass, StopPass, token_pair_mask
-from headwise.analyses.attribution.pushforward import forward_mode, make_dual, tangent_of
+from headwise.analyses.attribution.pushforward import (
+    TANGENT_TENSOR,
+    forward_mode,
+    make_dual,
+    tangent_of,
+)
 from headwise.analyses.attribution.tangent_tensor import NoForwardDerivative, TangentTensor
+from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.sites import replaced
 from headwise.models.tap import Call, FormedCall
 from headwise.text.encode import Batch
 
-# A layer, how it was called, and E[l] among its arguments.
-Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any], Tensor]
-GRAMS = 8  # float64 matrices of size × size alive at once for each token and head
+# Float64 matrices of size × size alive at once for each token and head.
+LIVE_GRAMS = 8
 
 
-class _Calls(HookedPass):
-    """A plain pass that keeps how each layer was called."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _LayerCall:
+    """How a layer was called, and E[l] among its arguments, `[example, token, width]`."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    hidden: Tensor
+
+
+class _CallRecorder(HookedPass):
+    """A plain pass that records how each layer is called."""
 
     def __init__(self, model: HeadModel) -> None:
         super().__init__(model)
-        self.made: list[Made] = []
-        self._last: tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None = None
+        self.layer_calls: list[_LayerCall] = []
+        self._current: tuple[nn.Module, tuple[Any, ...], dict[str, Any]] | None = None
 
     def on_layer_call(
         self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        self._last = module, args, dict(kwargs)
+        self._current = module, args, dict(kwargs)
 
     def on_layer_input(self, layer: int, hidden: Tensor) -> Tensor | None:
-        assert self._last is not None
-        self.made.append((*self._last, hidden))
+        assert self._current is not None
+        self.layer_calls.append(_LayerCall(*self._current, hidden))
         return None
 
     def on_head_outputs(self, layer: int, call: Call, output: Tensor) -> None:
@@ -56,167 +72,215 @@ class _Calls(HookedPass):
             raise StopPass
 
 
-class _Replay(HookedPass):
-    """One layer called again with other hidden states, as far as its attention."""
+class _LayerReplay(HookedPass):
+    """One layer called again with other hidden states, up to its attention.
 
-    def __init__(self, model: HeadModel, form: bool) -> None:
+    Parameters
+    ----------
+    model : HeadModel
+        The model of the layer.
+    with_output : bool
+        Whether head outputs are computed too, or only query, key and value.
+    """
+
+    def __init__(self, model: HeadModel, with_output: bool) -> None:
         super().__init__(model)
-        self.form = form
+        self.with_output = with_output
         self.call: Call | None = None
         self.output: Tensor | None = None
 
     def attend_layer(self, layer: int, call: Call) -> tuple[Tensor, Tensor | None]:
         self.call = call
-        if self.form:
+        if self.with_output:
             super().attend_layer(layer, call)
         raise StopPass
 
     def on_head_outputs(self, layer: int, call: Call, output: Tensor) -> None:
         self.output = output
 
-    def replay(self, made: Made, hidden: Tensor) -> _Replay:
-        module, args, kwargs, before = made
-        old = before.transpose(0, 1) if self.sites.tokens_first else before
-        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-        given = next(
-            a
-            for a in tensors
-            if a is before or (a.data_ptr() == old.data_ptr() and a.shape == old.shape)
-        )
-        new_args, new_kwargs = replaced(args, kwargs, given, self._turned(hidden))
+    def replay(self, layer_call: _LayerCall, hidden: Tensor) -> _LayerReplay:
+        """Call the layer with `hidden` in place of the recorded states; return self."""
+        args = layer_call.args
+        kwargs = layer_call.kwargs
+        recorded = self._examples_first(layer_call.hidden)
+        for argument in (*args, *kwargs.values()):
+            if not isinstance(argument, Tensor):
+                continue
+            same_memory = argument.data_ptr() == recorded.data_ptr()
+            if argument is layer_call.hidden or (same_memory and argument.shape == recorded.shape):
+                break
+        else:
+            raise ModelError("The hidden states are not among the arguments of a layer.")
+        args, kwargs = replaced(args, kwargs, argument, self._examples_first(hidden))
         # A cache was filled by the first call; a second one would see its keys twice.
-        new_args = tuple(None if isinstance(a, Cache) else a for a in new_args)
-        new_kwargs = {
-            key: None if isinstance(value, Cache) else value for key, value in new_kwargs.items()
+        args = tuple(None if isinstance(value, Cache) else value for value in args)
+        kwargs = {
+            name: None if isinstance(value, Cache) else value for name, value in kwargs.items()
         }
         with self.running():
-            module(*new_args, **new_kwargs)
+            layer_call.module(*args, **kwargs)
         return self
 
 
 def previous_layer_squared_norms(
     model: HeadModel, batch: Batch, *, memory: float = DEFAULT_MEMORY
 ) -> Tensor:
-    """`‖∂O[l,h,j] / ∂E[l,i]‖²` as `[example, layer, head, receiving, source]` (Pascual et al. 2021,
-    §4).
+    """Return `‖∂O[l,h,j] / ∂E[l,i]‖²` as `[example, layer, head, receiving, source]` (Pascual et
+    al. 2021, §4).
 
     Where query, key and value of a token depend on that token alone (true of every usual layer, and
-    looked at), with P the weights, s the scale and y the head's output,
+    checked), with P the weights, s the scale and y the head's output,
 
     `∂y_j/∂x_i = P_ji (V'_i + s (v_i − y_j) (q_jᵀ K'_i)) + [i = j] s Σ_k P_jk (v_k − y_j) (k_kᵀ
     Q'_j)`,
 
-    so all blocks follow from the d_head × width Jacobians of query, key and value of each token,
-    which `width` tangents give for all tokens at once. Soft-capped scores bring their own slope in.
-    Layers of another kind get their tangents pushed through one by one."""
+    so that all blocks follow from the d_head × width Jacobians of query, key and value of each
+    token, which `width` tangents give for all tokens at once. Soft-capped scores contribute their
+    own slope. In other layers tangents are pushed one by one.
+    """
     with torch.no_grad():
-        calls = _Calls(model)
-        calls.run(batch)
-        layers = [_layer_squares(model, batch, made, memory) for made in calls.made]
+        recorder = _CallRecorder(model)
+        recorder.run(batch)
+        layers = []
+        for layer_call in recorder.layer_calls:
+            layers.append(_layer_squared_norms(model, batch, layer_call, memory))
     return torch.stack(layers, dim=1) * token_pair_mask(batch).double()[:, None, None]
 
 
-def _layer_squares(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor:
-    found = None
-    if forward_mode(model, batch) == "tangent_tensor":
+def _layer_squared_norms(
+    model: HeadModel, batch: Batch, layer_call: _LayerCall, memory: float
+) -> Tensor:
+    if forward_mode(model, batch) == TANGENT_TENSOR:
         with suppress(NoForwardDerivative):
-            found = _closed_form(model, batch, made, memory)
-    return _pushed(model, batch, made, memory) if found is None else found
+            squares = _closed_form(model, batch, layer_call, memory)
+            if squares is not None:
+                return squares
+    return _by_single_tangents(model, batch, layer_call, memory)
 
 
-def _closed_form(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor | None:
-    """All blocks of a layer from the Jacobians of each token's query, key and value; None where
+# --- closed form ----------------------------------------------------------------------------------
+
+
+def _closed_form(
+    model: HeadModel, batch: Batch, layer_call: _LayerCall, memory: float
+) -> Tensor | None:
+    """Return all blocks of a layer from the Jacobians of each token's query, key and value; None if
     tokens mix in those."""
-    hidden = made[3]
+    hidden = layer_call.hidden
     _, n, width = hidden.shape
-    call = _Replay(model, form=False).replay(made, hidden).call
-    if (
-        call is None
-        or isinstance(call, FormedCall)
-        or call.query.shape[2] != n
-        or call.key.shape[2] != n
-    ):
+    call = _LayerReplay(model, with_output=False).replay(layer_call, hidden).call
+    if call is None or isinstance(call, FormedCall):
         return None
-    # Two tangents that move one token alone, the first and the last: nothing else may move with it.
-    alone = torch.zeros(2, *hidden.shape, dtype=hidden.dtype, device=hidden.device)
-    alone[0, :, 0] = alone[1, :, -1] = torch.linspace(
-        -1, 1, width, dtype=hidden.dtype, device=hidden.device
-    )
-    moved = _moved(model, made, hidden, alone)
-    if moved is None or any(m[0, :, :, 1:].any() or m[1, :, :, :-1].any() for m in moved):
+    if call.query.shape[2] != n or call.key.shape[2] != n:
         return None
-    # Where no norm and no position comes before query, key and value, every token has the same
-    # Jacobian: that of one token will do.
-    same = n > 1 and all(
-        torch.allclose(m[0, :, :, 0], m[1, :, :, -1], rtol=1e-5, atol=1e-6 * float(m.abs().max()))
-        for m in moved
-    )
-    shown = hidden[:1, :1] if same else hidden
+    # Two tangents, each of which moves one token alone, the first and the last: no other token may
+    # move with it.
+    single_tokens = torch.zeros(2, *hidden.shape, dtype=hidden.dtype, device=hidden.device)
+    direction = torch.linspace(-1, 1, width, dtype=hidden.dtype, device=hidden.device)
+    single_tokens[0, :, 0] = direction
+    single_tokens[1, :, -1] = direction
+    tangents = _query_key_value_tangents(model, layer_call, hidden, single_tokens)
+    if tangents is None:
+        return None
+    for tangent in tangents:
+        if tangent[0, :, :, 1:].any() or tangent[1, :, :, :-1].any():
+            return None
+    # Where neither norm nor position comes before query, key and value, every token has the same
+    # Jacobian: that of one token is enough.
+    same_jacobian = n > 1 and all(map(_first_equals_last, tangents))
+    states = hidden[:1, :1] if same_jacobian else hidden
     parts = []
-    for heads in _head_groups(call, memory):
-        grams = _Grams(call, heads)
+    for kv_heads in _head_groups(call, memory):
+        grams = _JacobianGrams(call, kv_heads)
 
-        def some(start: int, stop: int, grams: _Grams = grams) -> None:
+        def add_chunk(start: int, stop: int, grams: _JacobianGrams = grams) -> None:
             # All tokens move at once along each dimension: they do not mix here.
-            tangents = torch.zeros(
-                stop - start, *shown.shape, dtype=hidden.dtype, device=hidden.device
+            directions = torch.zeros(
+                stop - start, *states.shape, dtype=hidden.dtype, device=hidden.device
             )
-            tangents[torch.arange(stop - start), :, :, torch.arange(start, stop)] = 1
-            found = _moved(model, made, shown, tangents)
-            assert found is not None
-            grams.add(*(x.double() if same else x for x in found))
+            directions[torch.arange(stop - start), :, :, torch.arange(start, stop)] = 1
+            moved = _query_key_value_tangents(model, layer_call, states, directions)
+            assert moved is not None
+            query, key, value = moved
+            if same_jacobian:
+                # One token's Jacobian is small: exact products cost nothing.
+                grams.add(query.double(), key.double(), value.double())
+            else:
+                grams.add(query, key, value)
 
-        for_each_chunk(some, width, tangents_per_chunk(model, batch, memory), model)
-        parts.append(grams.squares())
+        for_each_chunk(add_chunk, width, tangents_per_chunk(model, batch, memory), model)
+        parts.append(grams.squared_norms())
     return torch.cat(parts, dim=1)
 
 
+def _first_equals_last(tangent: Tensor) -> bool:
+    """Return whether the first and the last token have the same derivative."""
+    tolerance = 1e-6 * float(tangent.abs().max())
+    return torch.allclose(tangent[0, :, :, 0], tangent[1, :, :, -1], rtol=1e-5, atol=tolerance)
+
+
 def _head_groups(call: Call, memory: float) -> list[slice]:
-    """Key/value heads whose products of Jacobians fit into `memory` MiB together; one at a time
-    where two do not."""
-    examples, heads, tokens, _, kv_heads, size = call.sizes
-    each = (
-        GRAMS * 8 * examples * tokens * (heads // kv_heads) * max(size, call.query.shape[-1]) ** 2
-    )
-    at_once = max(1, int(memory * MIB / each))
-    return [slice(start, min(start + at_once, kv_heads)) for start in range(0, kv_heads, at_once)]
+    """Return groups of key/value heads whose Jacobian products fit into `memory` MiB; at least one
+    head each."""
+    n_examples, n_heads, n_tokens, _, n_kv_heads, size = call.sizes
+    largest_size = max(size, call.query.shape[-1])
+    heads_per_kv = n_heads // n_kv_heads
+    bytes_per_kv = LIVE_GRAMS * 8 * n_examples * n_tokens * heads_per_kv * largest_size**2
+    step = max(1, int(memory * MIB / bytes_per_kv))
+    groups = []
+    for start in range(0, n_kv_heads, step):
+        groups.append(slice(start, min(start + step, n_kv_heads)))
+    return groups
 
 
-def _moved(
-    model: HeadModel, made: Made, hidden: Tensor, tangents: Tensor
+def _query_key_value_tangents(
+    model: HeadModel, layer_call: _LayerCall, hidden: Tensor, tangents: Tensor
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Tangents of query, key and value, `[tangent, example, head, token, size]`; None where
-    anything else moves."""
-    call = _Replay(model, form=False).replay(made, TangentTensor(hidden, tangents)).call
-    if call is None or any(
-        isinstance(x, TangentTensor) for x in (call.bias, call.mask, call.sinks)
-    ):
+    """Return the tangents of query, key and value, `[tangent, example, head, token, size]`; None if
+    anything else of the attention call has tangents."""
+    with_tangents = TangentTensor(hidden, tangents)
+    call = _LayerReplay(model, with_output=False).replay(layer_call, with_tangents).call
+    if call is None:
         return None
-    query, key, value = (
-        x.tangent if isinstance(x, TangentTensor) else x.new_zeros(len(tangents), *x.shape)
-        for x in (call.query, call.key, call.value)
-    )
-    return query, key, value
+    if any(isinstance(tensor, TangentTensor) for tensor in (call.bias, call.mask, call.sinks)):
+        return None
+
+    def tangents_of(tensor: Tensor) -> Tensor:
+        if isinstance(tensor, TangentTensor):
+            return tensor.tangent
+        return tensor.new_zeros(len(tangents), *tensor.shape)
+
+    return tangents_of(call.query), tangents_of(call.key), tangents_of(call.value)
 
 
-class _Grams:
+class _JacobianGrams:
     """Squared norms of a layer's blocks from products of the Jacobians of single tokens, summed
     over input dimensions.
 
     The block is `P_ji (V'_i + (v_i − y_j) aᵀ)` with `a = s_ji K'_iᵀ q_j`, and for i = j `F_j Q'_j`
     besides, with `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Its square needs only the products
     `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each token, `[example, head, token, size, size]`, which
-    broadcast where all tokens share them. All in float64, since terms may cancel."""
+    broadcast where all tokens share them. All in float64, since terms may cancel.
 
-    def __init__(self, call: Call, heads: slice) -> None:
-        """For some of the key/value heads, and the query heads that share them."""
-        self.kv, self.groups = heads, call.query.shape[1] // call.key.shape[1]
-        self.heads = slice(heads.start * self.groups, heads.stop * self.groups)
+    Parameters
+    ----------
+    call : Call
+        The attention call, without tangents.
+    kv_heads : slice
+        Some of the key/value heads; the query heads that share them belong to it.
+    """
+
+    def __init__(self, call: Call, kv_heads: slice) -> None:
+        self.kv_heads = kv_heads
+        self.group_size = call.query.shape[1] // call.key.shape[1]
+        self.heads = slice(kv_heads.start * self.group_size, kv_heads.stop * self.group_size)
         key, value = call.repeated()
         weights, _ = call.weights(key, 0, call.query.shape[2])
-        self.query, self.key, self.value, self.weights = (
-            x[:, self.heads].double() for x in (call.query, key, value, weights)
-        )
+        self.query = call.query[:, self.heads].double()
+        self.key = key[:, self.heads].double()
+        self.value = value[:, self.heads].double()
+        self.weights = weights[:, self.heads].double()
+        # Derivative of the score with respect to q·k: the scale, less where scores are soft-capped.
         self.slope = torch.full_like(self.weights, call.scaling)
         if call.softcap is not None:
             scores = self.query @ self.key.transpose(2, 3) * call.scaling
@@ -224,93 +288,128 @@ class _Grams:
         self.sums: dict[str, Tensor] = {}
 
     def add(self, query: Tensor, key: Tensor, value: Tensor) -> None:
-        """TangentCallback in the tangents along some dimensions, `[dimension, example, head, token, size]`."""
-        own = query[:, :, self.heads], key[:, :, self.kv], value[:, :, self.kv]
-        q, k, v = (
-            x.permute(1, 2, 3, 0, 4).contiguous() for x in own
-        )  # example, head, token, dimension, size
-        found = {
-            name: _product(a, b)
-            for name, (a, b) in {"kk": (k, k), "vk": (v, k), "qq": (q, q)}.items()
-        }
-        found["vv"] = v.square().sum((-1, -2)).double()
-        if self.groups > 1:  # what query heads share is multiplied once, and then said of each
-            k, v = (x.repeat_interleave(self.groups, dim=1) for x in (k, v))
-            found |= {x: found[x].repeat_interleave(self.groups, dim=1) for x in ("kk", "vk", "vv")}
-        found |= {"qk": _product(q, k), "vq": _product(v, q)}
-        # Added only now, so that a chunk that runs out of memory on its way leaves nothing behind.
-        for name, value in found.items():
-            self.sums[name] = self.sums[name].add_(value) if name in self.sums else value
+        """Add the tangents along some input dimensions, `[dimension, example, head, token,
+        size]`."""
 
-    def squares(self) -> Tensor:
-        query, value, weights, slope = self.query, self.value, self.weights, self.slope
-        output = weights @ value
-        kk, vk, vv = self.sums["kk"], self.sums["vk"], self.sums["vv"]
-        length = slope**2 * (_outer(query, query) @ kk.flatten(-2).transpose(-1, -2))  # ‖a‖²
-        along = query @ (value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2)
-        cross = slope * (along - _outer(output, query) @ vk.flatten(-2).transpose(-1, -2))
-        lengths = value.square().sum(-1)[..., None, :] + output.square().sum(-1)[..., :, None]
-        apart = lengths - 2 * output @ value.transpose(-1, -2)  # ‖v_i − y_j‖²
-        blocks = weights**2 * (vv[..., None, :] + 2 * cross + apart.clamp(min=0) * length)
-        own = blocks.diagonal(dim1=-2, dim2=-1)
-        own += self._through_query(output)
+        def dimension_last(tangents: Tensor) -> Tensor:
+            # example, head, token, dimension, size
+            return tangents.permute(1, 2, 3, 0, 4).contiguous()
+
+        q = dimension_last(query[:, :, self.heads])
+        k = dimension_last(key[:, :, self.kv_heads])
+        v = dimension_last(value[:, :, self.kv_heads])
+        kk = _gram(k, k)
+        vk = _gram(v, k)
+        vv = v.square().sum((-1, -2)).double()
+        if self.group_size > 1:
+            # Products of shared heads are formed once, then repeated for each query head.
+            k = k.repeat_interleave(self.group_size, dim=1)
+            v = v.repeat_interleave(self.group_size, dim=1)
+            kk = kk.repeat_interleave(self.group_size, dim=1)
+            vk = vk.repeat_interleave(self.group_size, dim=1)
+            vv = vv.repeat_interleave(self.group_size, dim=1)
+        products = {
+            "kk": kk,
+            "vk": vk,
+            "vv": vv,
+            "qq": _gram(q, q),
+            "qk": _gram(q, k),
+            "vq": _gram(v, q),
+        }
+        # Added only now, so that a chunk that runs out of memory leaves nothing behind.
+        for name, product in products.items():
+            if name in self.sums:
+                self.sums[name].add_(product)
+            else:
+                self.sums[name] = product
+
+    def squared_norms(self) -> Tensor:
+        """Return the squared norms of all blocks, `[example, head, receiving, source]`."""
+        kk = self.sums["kk"].flatten(-2).transpose(-1, -2)
+        vk = self.sums["vk"]
+        vv = self.sums["vv"]
+        output = self.weights @ self.value
+        # ‖P (V' + (v − y) aᵀ)‖² = P² (‖V'‖² + 2 (v − y)ᵀ V' a + ‖v − y‖² ‖a‖²)
+        a_squared = self.slope**2 * (_outer(self.query, self.query) @ kk)
+        v_part = self.query @ (self.value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2)
+        y_part = _outer(output, self.query) @ vk.flatten(-2).transpose(-1, -2)
+        cross = self.slope * (v_part - y_part)
+        v_squared = self.value.square().sum(-1)[..., None, :]
+        y_squared = output.square().sum(-1)[..., :, None]
+        difference_squared = v_squared + y_squared - 2 * output @ self.value.transpose(-1, -2)
+        blocks = self.weights**2 * (
+            vv[..., None, :] + 2 * cross + difference_squared.clamp(min=0) * a_squared
+        )
+        diagonal = blocks.diagonal(dim1=-2, dim2=-1)
+        diagonal += self._through_query(output)
         return blocks.clamp(min=0)
 
     def _through_query(self, output: Tensor) -> Tensor:
-        """What the own token adds to its block through its query: `‖F Q'‖² + 2 ⟨P (V' + (v−y) aᵀ),
-        F Q'⟩`."""
+        """Return what the token's own query adds to its block: `‖F Q'‖² + 2 ⟨P (V' + (v−y) aᵀ), F
+        Q'⟩`."""
         mass = self.weights * self.slope
-        size = self.value.shape[-1], self.key.shape[-1]
-        outer = (mass @ _outer(self.value, self.key)).view(*output.shape[:-1], *size)
-        follows = outer - output[..., :, None] * (mass @ self.key)[..., None, :]  # F
-        p, s = (x.diagonal(dim1=-2, dim2=-1) for x in (self.weights, self.slope))
-        moved = (self.sums["qk"] @ self.query[..., None])[..., 0]  # Q' K'ᵀ q
-        turned = (follows @ moved[..., None])[..., 0]
-        both = (self.sums["vq"] * follows).sum((-1, -2)) + s * ((self.value - output) * turned).sum(
-            -1
-        )
-        return (follows @ self.sums["qq"] * follows).sum((-1, -2)) + 2 * p * both
+        sizes = (self.value.shape[-1], self.key.shape[-1])
+        value_key = (mass @ _outer(self.value, self.key)).view(*output.shape[:-1], *sizes)
+        f = value_key - output[..., :, None] * (mass @ self.key)[..., None, :]
+        weight = self.weights.diagonal(dim1=-2, dim2=-1)
+        slope = self.slope.diagonal(dim1=-2, dim2=-1)
+        q_k_query = (self.sums["qk"] @ self.query[..., None])[..., 0]  # Q' K'ᵀ q
+        f_q_k_query = (f @ q_k_query[..., None])[..., 0]
+        value_term = (self.sums["vq"] * f).sum((-1, -2))
+        key_term = slope * ((self.value - output) * f_q_k_query).sum(-1)
+        query_term = (f @ self.sums["qq"] * f).sum((-1, -2))
+        return query_term + 2 * weight * (value_term + key_term)
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """`[..., size of a, size of b]`, summed over dimensions."""
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    """Return the products `[..., size of a, size of b]`, summed over dimensions."""
     return (a.transpose(-1, -2) @ b).double()
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:
-    """`[..., token, size of a · size of b]`."""
+    """Return the outer products, flattened: `[..., token, size of a · size of b]`."""
     return (a[..., :, None] * b[..., None, :]).flatten(-2)
 
 
-def _pushed(model: HeadModel, batch: Batch, made: Made, memory: float) -> Tensor:
-    """Every token and dimension of E[l] moved by itself, through this layer only."""
-    hidden = made[3]
-    examples, n, width = hidden.shape
-    sums = torch.zeros(n, examples, model.heads, n, dtype=torch.float64, device=hidden.device)
+# --- one tangent at a time ------------------------------------------------------------------------
 
-    def some(start: int, stop: int) -> None:
-        places = torch.arange(start, stop, device=hidden.device)
-        if forward_mode(model, batch) == "tangent_tensor":
-            tangents = torch.zeros(
-                stop - start, examples, n, width, dtype=hidden.dtype, device=hidden.device
-            )
-            tangents[places - start, :, places // width, places % width] = 1
-            output = _Replay(model, form=True).replay(made, TangentTensor(hidden, tangents)).output
-            assert isinstance(output, TangentTensor)
-            sums.index_add_(0, places // width, squared_norm(output.tangent).double())
-            return
-        found = []
-        for place in (
-            places.tolist()
-        ):  # one tangent at a time keeps the shapes of whatever else the layer was given
+
+def _by_single_tangents(
+    model: HeadModel, batch: Batch, layer_call: _LayerCall, memory: float
+) -> Tensor:
+    """Move every token and dimension of E[l] by itself, through this layer only."""
+    hidden = layer_call.hidden
+    n_examples, n, width = hidden.shape
+    sums = torch.zeros(n, n_examples, model.heads, n, dtype=torch.float64, device=hidden.device)
+
+    def push_together(start: int, stop: int) -> None:
+        numbers = torch.arange(start, stop, device=hidden.device)
+        tokens = numbers // width
+        tangents = torch.zeros(
+            stop - start, n_examples, n, width, dtype=hidden.dtype, device=hidden.device
+        )
+        tangents[numbers - start, :, tokens, numbers % width] = 1
+        replay = _LayerReplay(model, with_output=True)
+        output = replay.replay(layer_call, TangentTensor(hidden, tangents)).output
+        assert isinstance(output, TangentTensor)
+        sums.index_add_(0, tokens, squared_norm(output.tangent).double())
+
+    def push_one_by_one(start: int, stop: int) -> None:
+        # One dual number at a time keeps the shapes of the layer's other arguments.
+        squares = []
+        for number in range(start, stop):
+            token = number // width
             tangent = torch.zeros_like(hidden)
-            tangent[:, place // width, place % width] = 1
+            tangent[:, token, number % width] = 1
             with forward_ad.dual_level():
-                output = _Replay(model, form=True).replay(made, make_dual(hidden, tangent)).output
+                replay = _LayerReplay(model, with_output=True)
+                output = replay.replay(layer_call, make_dual(hidden, tangent)).output
                 assert output is not None
-                found.append((place // width, squared_norm(tangent_of(output)).double()))
-        for token, squares in found:
-            sums[token] += squares
+                squares.append((token, squared_norm(tangent_of(output)).double()))
+        for token, token_squares in squares:
+            sums[token] += token_squares
 
-    for_each_chunk(some, n * width, tangents_per_chunk(model, batch, memory), model)
+    together = forward_mode(model, batch) == TANGENT_TENSOR
+    push_chunk = push_together if together else push_one_by_one
+    for_each_chunk(push_chunk, n * width, tangents_per_chunk(model, batch, memory), model)
     return sums.permute(1, 2, 3, 0)

@@ -3,8 +3,6 @@ output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
 
@@ -15,8 +13,9 @@ from headwise.models.interventions import Plan, attend_by_plan
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
 
-AT_ONCE = 64  # directions that go back together, or more where all that they leave at the input stays small
-SMALL = 2**21  # numbers
+# Output numbers that are differentiated together, or more while their gradients stay small.
+MIN_TOGETHER = 64
+SMALL_GRADIENTS = 2**21  # numbers
 
 
 class GradientGraph(HookedPass):
@@ -26,21 +25,27 @@ class GradientGraph(HookedPass):
     Parameters
     ----------
     model : HeadModel
-        Whose pass it is.
+        In float32 or better.
     every_layer : bool
-        Whether each layer's input is a leaf, or the first one's alone.
+        Whether each layer's input is a leaf, or only the first one's.
     plan : Plan, optional
-        Heads that are changed. What is kept of a head is what it gives before its output is
-        replaced.
+        Interventions on heads. Of a head, the output before its replacement is kept.
     last : int, optional
         The last layer of interest: the pass ends there.
+
+    Attributes
+    ----------
+    leaf_inputs, outputs, hidden : list of Tensor
+        The leaves, the head outputs `[example, head, token, d_head]` and what leaves each layer.
     """
 
     def __init__(
         self, model: HeadModel, every_layer: bool, plan: Plan | None = None, last: int | None = None
     ) -> None:
         super().__init__(model)
-        self.every_layer, self.plan, self.last = every_layer, plan or {}, last
+        self.every_layer = every_layer
+        self.plan = plan or {}
+        self.last = last
         self.leaf_inputs: list[Tensor] = []
         self.outputs: list[Tensor] = []
         self.hidden: list[Tensor] = []
@@ -78,17 +83,31 @@ def reverse_graph(
     plan: Plan | None = None,
     last: int | None = None,
 ) -> GradientGraph:
-    """Run the model once with a graph from E[0] (or from each E[l], for `previous_layer`) to all
-    head outputs, with heads changed by a plan (batches of one example only), up to a layer."""
+    """Run the model once with a graph from its input to all head outputs.
+
+    Parameters
+    ----------
+    model : HeadModel
+        In float32 or better.
+    batch : Batch
+        The inputs; with a plan, only one.
+    source : {"input", "previous_layer"}, default "input"
+        Whether the graph starts at E[0], or anew at each E[l].
+    plan : Plan, optional
+        Interventions on heads.
+    last : int, optional
+        The last layer of interest.
+    """
     graph = GradientGraph(model, source == "previous_layer", plan, last)
-    frozen = [p for p in model.module.parameters() if p.requires_grad]
+    trainable = [p for p in model.module.parameters() if p.requires_grad]
     try:
-        for parameter in frozen:
+        # Gradients of parameters are not needed and would keep more of the graph in memory.
+        for parameter in trainable:
             parameter.requires_grad_(False)
         with torch.enable_grad():
             graph.run(batch)
     finally:
-        for parameter in frozen:
+        for parameter in trainable:
             parameter.requires_grad_(True)
     return graph
 
@@ -96,51 +115,56 @@ def reverse_graph(
 def reverse_squared_norms(
     model: HeadModel, batch: Batch, *, source: str = "input", layer_output: bool = False
 ) -> SquaredNorms:
-    """What `exact_squared_norms` and `previous_layer_squared_norms` give, by one gradient for each output number."""
+    """Return what `exact_squared_norms` and `previous_layer_squared_norms` do, by one gradient for
+    each output number."""
     graph = reverse_graph(model, batch, source)
-    examples, n = batch.ids.shape
-    heads = torch.zeros(
-        examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device
-    )
+    n_examples, n = batch.ids.shape
+    shape = (n_examples, model.layers, model.heads, n, n)
+    heads = torch.zeros(shape, dtype=torch.float64, device=model.device)
     layers = torch.zeros_like(heads[:, :, 0]) if layer_output else None
     for layer in range(model.layers):
         leaf = graph.leaf_inputs[layer if source == "previous_layer" else 0]
         heads[:, layer] = jacobian_squared_norms(graph.outputs[layer], leaf)
         if layers is not None:
             layers[:, layer] = jacobian_squared_norms(graph.hidden[layer], leaf)
-    pairs = token_pair_mask(batch).double()
-    return SquaredNorms(
-        heads * pairs[:, None, None], None if layers is None else layers * pairs[:, None]
-    )
+    mask = token_pair_mask(batch).double()
+    if layers is not None:
+        layers = layers * mask[:, None]
+    return SquaredNorms(heads * mask[:, None, None], layers)
 
 
 def jacobian_squared_norms(output: Tensor, leaf: Tensor) -> Tensor:
-    """`[example, ..., source]` from vectors `[example, ..., size]`: the gradients of each one's
-    numbers at each source."""
-    numbers, size = output.flatten(1), output.shape[-1]
-    total = numbers.new_zeros(
-        len(output), numbers.shape[1] // size, leaf.shape[1], dtype=torch.float64
-    )
-    step = max(AT_ONCE, SMALL // max(leaf.numel(), 1))
-    for start in range(0, numbers.shape[1], step):
-        some = torch.arange(start, min(start + step, numbers.shape[1]), device=output.device)
-        chosen = nn.functional.one_hot(some, numbers.shape[1]).to(output.dtype)
-        found = gradients(numbers, chosen[:, None, :].expand(-1, *numbers.shape), leaf)
-        total.index_add_(1, some // size, found.double().square().sum(-1).transpose(0, 1))
+    """Return the squared norms of the Jacobian blocks of each output vector with respect to each
+    source token: `[example, ..., source]` from `output[example, ..., size]`."""
+    size = output.shape[-1]
+    numbers = output.flatten(1)
+    n_numbers = numbers.shape[1]
+    total = numbers.new_zeros(len(output), n_numbers // size, leaf.shape[1], dtype=torch.float64)
+    step = max(MIN_TOGETHER, SMALL_GRADIENTS // max(leaf.numel(), 1))
+    for start in range(0, n_numbers, step):
+        chosen = torch.arange(start, min(start + step, n_numbers), device=output.device)
+        one_hot = nn.functional.one_hot(chosen, n_numbers).to(output.dtype)
+        directions = one_hot[:, None, :].expand(-1, *numbers.shape)
+        squares = gradients(numbers, directions, leaf).double().square().sum(-1)
+        total.index_add_(1, chosen // size, squares.transpose(0, 1))
     return total.reshape(*output.shape[:-1], leaf.shape[1])
 
 
 def gradients(output: Tensor, directions: Tensor, leaf: Tensor) -> Tensor:
-    """Gradients of `Σ direction · output`, `[direction, *leaf]`: all at once where torch can, else
-    one by one."""
+    """Return the gradients of `Σ direction · output`, `[direction, *leaf]`: all at once if torch
+    can, else one by one."""
     try:
-        (found,) = torch.autograd.grad(
+        (batched,) = torch.autograd.grad(
             output, leaf, directions, retain_graph=True, is_grads_batched=True, allow_unused=True
         )
     except (RuntimeError, NotImplementedError):
-        each: Iterable[Tensor | None] = (
-            torch.autograd.grad(output, leaf, d, retain_graph=True, allow_unused=True)[0]
-            for d in directions
-        )
-        return torch.stack([torch.zeros_like(leaf) if g is None else g for g in each])
-    return leaf.new_zeros(len(directions), *leaf.shape) if found is None else found
+        single_gradients = []
+        for direction in directions:
+            (gradient,) = torch.autograd.grad(
+                output, leaf, direction, retain_graph=True, allow_unused=True
+            )
+            single_gradients.append(torch.zeros_like(leaf) if gradient is None else gradient)
+        return torch.stack(single_gradients)
+    if batched is None:
+        return leaf.new_zeros(len(directions), *leaf.shape)
+    return batched

@@ -1,4 +1,4 @@
-"""Input contributions from a few random tangents per token: unbiased for squared norms, with
+"""Contributions of the input from a few random tangents per token: unbiased for squared norms, with
 standard errors."""
 
 from __future__ import annotations
@@ -28,23 +28,34 @@ from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
 from headwise.text.encode import Batch
 
-PILOT = 4  # tangents per token from which the error of more is foretold
-ROUNDS = 4  # times that the error is looked at again, and more tangents are drawn where it is still too large
-PRIOR = 4  # the row's mean relative variance counts as so many further observations of each token's
-MARGIN = 1.1  # a foretold error is taken for this much larger: a variance from few tangents tends to come out small
+PILOT = 4  # tangents per token from which the error of more is predicted
+ROUNDS = 4  # times the error is predicted again and more tangents are drawn if it is too large
+PRIOR = 4  # the row's mean relative variance counts as this many observations of each token's
+# A predicted error is taken to be this much larger: a variance from few tangents tends to be low.
+MARGIN = 1.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contributions:
-    """How much of each token is in each head's output (Pascual et al. 2021, §4), receiving token
-    first as in attention.
+    """How much of each token is in each head's output (Pascual et al. 2021, §4).
 
-    `heads[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖`
-    with x = E[0] (`input`) or E[l] (`previous_layer`): rows sum to one, padding is zero.
-    `layers[example, layer, receiving, source]`, where asked for: the same of what leaves each
-    layer, `E[l+1]`, from the input. For a sketch: `error`, `low`, `high` (standard error and 95 %
-    interval of each share), `tangents[example]` per token, and `total_variation[example]`, the
-    foretold median error of a row."""
+    Attributes
+    ----------
+    heads : Tensor
+        `[example, layer, head, receiving, source]` = `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖` with
+        x = E[0] (`input`) or E[l] (`previous_layer`): rows sum to one, padding is zero.
+    layers : Tensor, optional
+        `[example, layer, receiving, source]`: the same of what leaves each layer, `E[l+1]`, from
+        the input.
+    source, method : str
+        What was computed, and how.
+    error, low, high : Tensor, optional
+        Of a sketch: standard error and 95 % interval of each share in `heads`.
+    tangents : Tensor, optional
+        Of a sketch: tangents per token, `[example]`.
+    total_variation : Tensor, optional
+        Of a sketch: the predicted median error of a row, `[example]`.
+    """
 
     heads: Tensor
     layers: Tensor | None
@@ -59,25 +70,24 @@ class Contributions:
 
 @dataclass(frozen=True, slots=True)
 class ContributionOptions:
-    """How contributions are computed.
+    """Options of the computation of contributions.
 
     Parameters
     ----------
     error : float, default 0.05
-        For `sketch`: the wanted median total variation of a row.
+        For `sketch`: the target for the median total variation of a row.
     tangents : int, optional
         For `sketch`: the number of tangents per token, instead of choosing it by the error.
     seed : int, default 0
-        For `sketch`: what its tangents are drawn by.
+        For `sketch`: the seed of its random tangents.
     memory : float, default 512
-        MiB that the tangents under way may take; longer inputs are split into more parts, not
-        refused.
+        MiB for the tangents in flight; longer inputs are split into more chunks, not rejected.
     products : {"float32", "tf32", "half"}, default "float32"
-        How tangents are multiplied: `tf32` (on a GPU), or kept and multiplied in half precision;
+        How tangents are multiplied: `tf32` (on a GPU), or stored and multiplied in half precision;
         the model's own values stay in IEEE float32. Errors in total variation: see docs/scale.md.
     compiled : bool, default False
-        Let torch compile elementwise work on a GPU: a tenth faster, after some seconds at the first
-        sentence. Elsewhere it changes nothing.
+        Let torch compile elementwise operations on a GPU: a tenth faster, after some seconds at the
+        first sentence. Elsewhere it changes nothing.
     """
 
     error: float = 0.05
@@ -94,7 +104,7 @@ class ContributionOptions:
             raise ParameterError(f"`error` must lie between 0 and 1; it is {self.error!r}.")
         if self.tangents is not None and self.tangents < 2:
             raise ParameterError(
-                f"`tangents` must be at least 2, or errors cannot be told; it is {self.tangents!r}."
+                f"`tangents` must be at least 2, so that errors can be estimated; it is {self.tangents!r}."
             )
         if not self.memory > 0:
             raise ParameterError(
@@ -109,181 +119,224 @@ def sketch(
     *,
     layer_output: bool = False,
 ) -> Contributions:
-    """Contributions of the input to every head's output by k random tangents per token.
+    """Estimate the contributions of the input to every head's output by k random tangents per
+    token.
 
     With u of independent signs, `E ‖J u‖² = ‖J‖²`; the mean s over k of them estimates the squared
     norm of a block, its square root the norm, and those of a row, divided by their sum, the
     contributions. Their errors follow from the spread of the k values: `log s` varies about as the
     logarithm of a χ² with `2k/r` degrees of freedom, r being the relative variance of one value (a
-    token's own, drawn towards the mean of its row). The interval is one of the logit of the
+    token's own, shrunk towards the mean of its row). The interval is one of the logit of the
     contribution, with Student's t (Welch).
 
-    k is chosen for the wanted error, example by example, unless `options` say how many. Where so
-    many tangents are needed that the exact computation is cheaper, that is done. The tangents of an
-    example depend on the seed and on its position in the corpus, not on what it is batched with.
+    k is chosen for the requested error, example by example, unless `options` fix it. Where so many
+    tangents are needed that the exact computation is cheaper, that is done. The tangents of an
+    example depend on the seed and on its position in the corpus, not on the rest of its batch.
     """
     options = options or ContributionOptions()
-    moments = _Moments(model, batch, layer_output, options.seed, options.memory)
+    moments = _SketchMoments(model, batch, layer_output, options.seed, options.memory)
+    all_examples = list(range(len(batch)))
     if options.tangents is not None:
-        moments.draw(list(range(len(batch))), options.tangents)
+        moments.draw(all_examples, options.tangents)
         return moments.result({})
-    moments.draw(list(range(len(batch))), min(PILOT, model.hidden))
-    instead: dict[int, SquaredNorms] = {}
+    moments.draw(all_examples, min(PILOT, model.hidden))
+    exact: dict[int, SquaredNorms] = {}
     for _ in range(ROUNDS):
-        wanted = _wanted(moments, options.error, instead)
-        if not wanted:
+        missing = _missing_tangents(moments, options.error, exact)
+        if not missing:
             break
-        for more in sorted(set(wanted.values())):
-            examples = [e for e, own in wanted.items() if own == more]
-            if int(moments.count[examples[0]]) + more >= model.hidden:
-                instead |= {
-                    e: exact_squared_norms(
-                        model, batch.select([e]), layer_output=layer_output, memory=options.memory
-                    )
-                    for e in examples
-                }
-            else:
-                moments.draw(examples, more)
-    return moments.result(instead)
+        for n_missing in sorted(set(missing.values())):
+            examples = [example for example, count in missing.items() if count == n_missing]
+            if int(moments.count[examples[0]]) + n_missing < model.hidden:
+                moments.draw(examples, n_missing)
+                continue
+            for example in examples:
+                exact[example] = exact_squared_norms(
+                    model,
+                    batch.select([example]),
+                    layer_output=layer_output,
+                    memory=options.memory,
+                )
+    return moments.result(exact)
 
 
-def _wanted(moments: _Moments, error: float, done: Mapping[int, SquaredNorms]) -> dict[int, int]:
-    """How many more tangents each example needs whose foretold median total variation is too
-    large."""
-    foretold, count = moments.result({}).total_variation, moments.count.tolist()
-    assert foretold is not None
-    large = {
-        e: MARGIN * tv / error
-        for e, tv in enumerate(foretold.tolist())
-        if MARGIN * tv > error and e not in done
-    }
-    need = {e: math.ceil(count[e] * ratio**2) for e, ratio in large.items()}
-    return {e: k - int(count[e]) for e, k in need.items() if k > count[e]}
+def _missing_tangents(
+    moments: _SketchMoments, error: float, exact: Mapping[int, SquaredNorms]
+) -> dict[int, int]:
+    """Return how many more tangents each example needs whose predicted median total variation is
+    too large."""
+    predicted = moments.result({}).total_variation
+    assert predicted is not None
+    missing = {}
+    for example, variation in enumerate(predicted.tolist()):
+        if example in exact or not MARGIN * variation > error:
+            continue
+        # Errors fall as the root of the number of tangents.
+        ratio = MARGIN * variation / error
+        count = float(moments.count[example])
+        needed = math.ceil(count * ratio**2)
+        if needed > count:
+            missing[example] = needed - int(count)
+    return missing
 
 
-class _Moments:
-    """SquaredNormSums of `‖J u‖²` and of its square over the tangents drawn so far, for each example."""
+class _SketchMoments:
+    """Sums of `‖J u‖²` and of its square over the tangents drawn so far, for each example.
+
+    Attributes
+    ----------
+    heads : Tensor
+        `[power, example, layer, head, receiving, source]`.
+    layers : Tensor
+        `[example, layer, receiving, source]`: first powers, of what leaves each layer.
+    count : Tensor
+        Tangents per token, `[example]`.
+    """
 
     def __init__(
         self, model: HeadModel, batch: Batch, layer_output: bool, seed: int, memory: float
     ) -> None:
-        self.model, self.batch, self.layer_output, self.seed, self.memory = (
-            model,
-            batch,
-            layer_output,
-            seed,
-            memory,
-        )
-        self.generators = [
-            torch.Generator().manual_seed(_seed(seed, row.index)) for row in batch.rows
-        ]
-        examples, n = batch.ids.shape
-        self.heads = torch.zeros(
-            2, examples, model.layers, model.heads, n, n, dtype=torch.float64, device=model.device
-        )
+        self.model = model
+        self.batch = batch
+        self.layer_output = layer_output
+        self.memory = memory
+        self.generators = []
+        for row in batch.rows:
+            self.generators.append(torch.Generator().manual_seed(_example_seed(seed, row.index)))
+        n_examples, n = batch.ids.shape
+        shape = (2, n_examples, model.layers, model.heads, n, n)
+        self.heads = torch.zeros(shape, dtype=torch.float64, device=model.device)
         self.layers = torch.zeros_like(self.heads[0, :, :, 0])
-        self.count = self.heads.new_zeros(examples)
+        self.count = self.heads.new_zeros(n_examples)
 
     def draw(self, examples: list[int], k: int) -> None:
-        """Push k more tangents for each token of these examples."""
+        """Push k more random tangents for each token of these examples."""
+        device = self.model.device
         part = self.batch.select(examples)
-        n, width = int(part.lengths.max()), self.model.hidden
+        n = int(part.lengths.max())
+        width = self.model.hidden
         signs = torch.zeros(len(examples), k, n, width)
-        for place, e in enumerate(examples):
-            length = len(self.batch.rows[e])
-            drawn = torch.randint(0, 2, (k, length, width), generator=self.generators[e])
-            signs[place, :, :length] = drawn.float() * 2 - 1
+        for row, example in enumerate(examples):
+            length = len(self.batch.rows[example])
+            shape = (k, length, width)
+            bits = torch.randint(0, 2, shape, generator=self.generators[example])
+            signs[row, :, :length] = bits.float() * 2 - 1
         sums = SquaredNormSums(self.model, part, self.layer_output, moments=2)
 
-        def some(start: int, stop: int) -> None:
-            places = torch.arange(start, stop)
-            sample, token = places // n, places % n
+        def push_chunk(start: int, stop: int) -> None:
+            numbers = torch.arange(start, stop)
+            repeat = numbers // n
+            token = numbers % n
             tangents = torch.zeros(
-                stop - start, len(examples), part.ids.shape[1], width, device=self.model.device
+                stop - start, len(examples), part.ids.shape[1], width, device=device
             )
-            tangents[places - start, :, token] = (
-                signs[:, sample, token].transpose(0, 1).to(self.model.device)
-            )
-            sums.add_tangents(tangents, token.to(self.model.device))
+            chunk_signs = signs[:, repeat, token].transpose(0, 1)
+            tangents[numbers - start, :, token] = chunk_signs.to(device)
+            sums.add_tangents(tangents, token.to(device))
 
-        for_each_chunk(some, k * n, tangents_per_chunk(self.model, part, self.memory), self.model)
-        chosen = torch.as_tensor(examples, device=self.model.device)
+        chunk_size = tangents_per_chunk(self.model, part, self.memory)
+        for_each_chunk(push_chunk, k * n, chunk_size, self.model)
+        chosen = torch.as_tensor(examples, device=device)
         for power in range(2):
-            self.heads[power].index_add_(0, chosen, sums.squares(power).heads)
-        layers = sums.squares().layers
+            self.heads[power].index_add_(0, chosen, sums.squared_norms(power).heads)
+        layers = sums.squared_norms().layers
         if layers is not None:
             self.layers.index_add_(0, chosen, layers)
         self.count[chosen] += k
 
-    def result(self, instead: dict[int, SquaredNorms]) -> Contributions:
-        """Estimates so far; examples in `instead` are taken from their exact squares."""
+    def result(self, exact: Mapping[int, SquaredNorms]) -> Contributions:
+        """Return the estimates so far; examples in `exact` take their exact squared norms."""
         k = self.count
-        mean = self.heads[0] / _wide(k, self.heads[0])
-        spread = (self.heads[1] / _wide(k, mean) - mean**2) * _wide(k / (k - 1).clamp(min=1), mean)
-        spread = spread.clamp(min=0)
-        layers = self.layers / _wide(k, self.layers)
-        exact = torch.zeros(len(self.batch), dtype=torch.bool, device=k.device)
-        for e, squares in instead.items():
+        mean = self.heads[0] / _broadcast(k, self.heads[0])
+        unbiased = _broadcast(k / (k - 1).clamp(min=1), mean)
+        variance = (self.heads[1] / _broadcast(k, mean) - mean**2) * unbiased
+        variance = variance.clamp(min=0)
+        layers = self.layers / _broadcast(k, self.layers)
+        is_exact = torch.zeros(len(self.batch), dtype=torch.bool, device=k.device)
+        for example, squares in exact.items():
             n = squares.heads.shape[-1]
-            mean[e, ..., :n, :n], spread[e] = squares.heads[0], 0
+            mean[example, ..., :n, :n] = squares.heads[0]
+            variance[example] = 0
             if squares.layers is not None:
-                layers[e, ..., :n, :n] = squares.layers[0]
-            exact[e] = True
-        shares, errors, low, high = intervals(
-            mean, spread, k, token_pair_mask(self.batch)[:, None, None]
+                layers[example, ..., :n, :n] = squares.layers[0]
+            is_exact[example] = True
+
+        mask = token_pair_mask(self.batch)[:, None, None]
+        shares, errors, low, high = share_intervals(mean, variance, k, mask)
+        # Half the sum of absolute errors; E|x| of a normal x is sd · √(2/π).
+        variation = 0.5 * math.sqrt(2 / math.pi) * errors.sum(-1)
+        token_mask = self.batch.attention_mask[:, None, None, :]
+        variation = torch.where(token_mask, variation, torch.nan)
+        return Contributions(
+            heads=shares,
+            layers=normalise_rows(layers.sqrt()) if self.layer_output else None,
+            source="input",
+            method="sketch",
+            error=errors,
+            low=low,
+            high=high,
+            tangents=torch.where(is_exact, self.model.hidden, k.long()),
+            total_variation=variation.flatten(1).nanmedian(-1).values,
         )
-        rows = 0.5 * math.sqrt(2 / math.pi) * errors.sum(-1)  # E|x| of a normal x is sd·√(2/π)
-        rows = torch.where(self.batch.attention_mask[:, None, None, :], rows, torch.nan)
-        variation = rows.flatten(1).nanmedian(-1).values
-        tangents = torch.where(exact, self.model.hidden, k.long())
-        own = normalised(layers.sqrt()) if self.layer_output else None
-        return Contributions(shares, own, "input", "sketch", errors, low, high, tangents, variation)
 
 
-def intervals(
-    mean: Tensor, spread: Tensor, k: Tensor, real: Tensor
+def share_intervals(
+    mean: Tensor, variance: Tensor, k: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Contributions, standard errors and 95 % intervals from mean and variance of `‖J u‖²` over
-    `k[example]` tangents.
+    """Return contributions, standard errors and the ends of 95 % intervals.
 
-    All are `[example, layer, head, receiving, source]`.
+    Parameters
+    ----------
+    mean, variance : Tensor
+        Of `‖J u‖²` over the tangents, `[example, layer, head, receiving, source]`.
+    k : Tensor
+        Number of tangents, `[example]`.
+    mask : Tensor
+        False where a token is padding.
     """
-    shares = normalised(mean.clamp(min=0).sqrt())
-    moving = real & (mean > 0)
-    relative = torch.where(moving, spread / mean.clamp(min=1e-300) ** 2, 0.0)
-    row = relative.sum(-1, keepdim=True) / moving.sum(-1, keepdim=True).clamp(min=1)
-    count = _wide(k, mean)
-    relative = ((count - 1) * relative + PRIOR * row) / (count - 1 + PRIOR)
-    # The variance of log √s: that of the logarithm of a χ² with 2k/r degrees of freedom, a quarter
-    # of it for the root.
-    half = count / relative.clamp(min=1e-12)
-    own = torch.where(relative > 0, torch.special.polygamma(1, half) / 4, 0.0)
-    parts = shares**2 * own
+    shares = normalise_rows(mean.clamp(min=0).sqrt())
+    contributing = mask & (mean > 0)
+    relative = torch.where(contributing, variance / mean.clamp(min=1e-300) ** 2, 0.0)
+    n_contributing = contributing.sum(-1, keepdim=True).clamp(min=1)
+    row_mean = relative.sum(-1, keepdim=True) / n_contributing
+    count = _broadcast(k, mean)
+    relative = ((count - 1) * relative + PRIOR * row_mean) / (count - 1 + PRIOR)
+    # The variance of log √s: that of the logarithm of a χ² with 2k/r degrees of freedom, and a
+    # quarter of it for the root.
+    half_freedom = count / relative.clamp(min=1e-12)
+    log_variance = torch.special.polygamma(1, half_freedom) / 4
+    own = torch.where(relative > 0, log_variance, 0.0)
+
+    # The logit of a share is log(own norm) − log(sum of the others): their variances add.
+    weighted = shares**2 * own
     rest = (1 - shares).clamp(min=1e-12)
-    others = (parts.sum(-1, keepdim=True) - parts).clamp(min=0) / rest**2
-    variance = own + others
+    others = (weighted.sum(-1, keepdim=True) - weighted).clamp(min=0) / rest**2
+    logit_variance = own + others
+    # Welch's degrees of freedom.
     freedom = (count - 1).clamp(min=1)
-    fourth = (shares**4 * own**2).sum(-1, keepdim=True) - shares**4 * own**2
-    welch = variance**2 / ((own**2 + fourth.clamp(min=0) / rest**4) / freedom).clamp(min=1e-300)
-    quantile = torch.from_numpy(
-        np.asarray(special.stdtrit(welch.clamp(min=1).cpu().numpy(), 0.975))
-    ).to(mean.device)
-    reach = torch.where(variance > 0, quantile, 0.0) * variance.sqrt()
+    fourth = shares**4 * own**2
+    other_fourth = (fourth.sum(-1, keepdim=True) - fourth).clamp(min=0) / rest**4
+    welch = logit_variance**2 / ((own**2 + other_fourth) / freedom).clamp(min=1e-300)
+    quantile_array = special.stdtrit(welch.clamp(min=1).cpu().numpy(), 0.975)
+    quantile = torch.from_numpy(np.asarray(quantile_array)).to(mean.device)
+    deviation = logit_variance.sqrt()
+    reach = torch.where(logit_variance > 0, quantile, 0.0) * deviation
     middle = torch.logit(shares)
-    low, high = torch.sigmoid(middle - reach), torch.sigmoid(middle + reach)
-    low, high = torch.where(moving, low, shares), torch.where(moving, high, shares)
-    return shares, shares * (1 - shares) * variance.sqrt(), low, high
+    low = torch.where(contributing, torch.sigmoid(middle - reach), shares)
+    high = torch.where(contributing, torch.sigmoid(middle + reach), shares)
+    return shares, shares * (1 - shares) * deviation, low, high
 
 
-def normalised(norms: Tensor) -> Tensor:
-    """Rows divided by their sum; rows without any stay zero."""
+def normalise_rows(norms: Tensor) -> Tensor:
+    """Divide rows by their sum; rows of zeros stay zero."""
     total = norms.sum(-1, keepdim=True)
     return torch.where(total > 0, norms / total, 0.0)
 
 
-def _wide(values: Tensor, like: Tensor) -> Tensor:
+def _broadcast(values: Tensor, like: Tensor) -> Tensor:
+    """Return `values[example]` with as many dimensions as another tensor."""
     return values.view(-1, *(1,) * (like.ndim - 1))
 
 
-def _seed(seed: int, index: int) -> int:
+def _example_seed(seed: int, index: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {index}".encode()).digest()[:7], "big")

@@ -1,4 +1,5 @@
-"""What attribution keeps while it goes through a corpus, and the labelled arrays it ends in."""
+"""The running state of attribution over a corpus, its checkpoint, and the labelled arrays made of
+it."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from headwise.analyses.attribution.mixing_methods import (
     MixingInput,
     trace_for_mixing,
 )
-from headwise.analyses.attribution.mixing_methods.flow import MOST_FLOWS
-from headwise.analyses.attribution.sketch import ContributionOptions, Contributions
+from headwise.analyses.attribution.mixing_methods.flow import MAX_FLOWS
+from headwise.analyses.attribution.sketch import ContributionOptions
 from headwise.analyses.contract import Shape, layer_head_coords, mean_variables
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifier
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
-from headwise.models.statistics import compute_statistics
+from headwise.models.statistics.reducer import compute_statistics
 from headwise.models.view import AttentionRows
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.stats.correlation import rank_correlations, row_correlations
@@ -35,28 +36,23 @@ if TYPE_CHECKING:
 
 RECEIVERS = ("all", "cls", "sep", "other")
 TOKEN_TYPES = ("cls", "sep", "punct", "other")
-CLASSIFIED = ("attention", "input")  # whose maps are sorted into patterns
-SAMPLED = ("attention", "previous_layer", "input")  # whose maps of one input are kept whole
-FEWEST_FOR_PATTERNS = 6  # tokens; a map of fewer shows no pattern
-PER_SOURCE = ("histogram", "mean_offset", "mean_distance", "beyond")
+CLASSIFIED_SOURCES = ("attention", "input")  # whose maps are classified by pattern
+SAMPLE_SOURCES = ("attention", "previous_layer", "input")  # whose maps of one input are kept whole
+MIN_PATTERN_TOKENS = 6  # a map of fewer tokens shows no pattern
+OFFSET_STATISTICS = ("histogram", "mean_offset", "mean_distance", "beyond")
 CHECKPOINT = "gathered"
-# The means that are kept: their dims, and what they are.
+HEAD_DIMS = ("source", "layer", "head")
+# The means that are kept: their dims and descriptions.
 MEANS = {
-    "pearson": (
-        ("source", "layer", "head"),
-        "Pearson's correlation of attention with this reading",
-    ),
-    "spearman": (
-        ("source", "layer", "head"),
-        "Spearman's correlation of attention with this reading",
-    ),
+    "pearson": (HEAD_DIMS, "Pearson's correlation of attention with this source"),
+    "spearman": (HEAD_DIMS, "Spearman's correlation of attention with this source"),
     "agreement": (
-        ("source", "layer", "head"),
-        "Spearman's correlation of this reading with the contribution of the input",
+        HEAD_DIMS,
+        "Spearman's correlation of this source with the contribution of the input",
     ),
-    "own": (("source", "layer", "head"), "what a token contributes to itself"),
+    "own": (HEAD_DIMS, "what a token contributes to itself"),
     "share": (
-        ("source", "layer", "head", "receiver", "token_type"),
+        (*HEAD_DIMS, "receiver", "token_type"),
         "share of contributions by tokens of a type",
     ),
     "layer_own": (("layer",), "share of a token's own input in its hidden state"),
@@ -67,19 +63,19 @@ MEANS = {
     "pattern_share": (("source", "layer", "pattern"), "share of heads with a pattern"),
     "between": (
         ("source", "source_b", "layer"),
-        "Spearman's correlation of two readings of the same head, over the heads of a layer",
+        "Spearman's correlation of two sources of the same head, over the heads of a layer",
     ),
     "mixed_own": (
         ("layer_source", "layer"),
-        "share of a token in what leaves the layer in its place, by reading",
+        "share of a token in what leaves the layer at its position, by source",
     ),
     "mixed_distance": (
         ("layer_source", "layer"),
-        "how far away is what leaves the layer, by reading (tokens)",
+        "mean distance of what leaves the layer at a position, by source (tokens)",
     ),
     "mixed_between": (
         ("layer_source", "layer_source_b", "layer"),
-        "Spearman's correlation of two readings of what leaves the layer",
+        "Spearman's correlation of two sources of what leaves the layer",
     ),
 }
 
@@ -93,27 +89,32 @@ class AttributionState:
         In float32 or better.
     shape : Shape
         Of the run.
-    asked : Attribution
-        The analysis, for its parameters.
+    analysis : Attribution
+        For its parameters.
     rows : sequence of Encoded
         All inputs that will come.
     """
 
     def __init__(
-        self, model: HeadModel, shape: Shape, asked: Attribution, rows: Sequence[Encoded]
+        self, model: HeadModel, shape: Shape, analysis: Attribution, rows: Sequence[Encoded]
     ) -> None:
-        self.model, self.shape, self.asked = model, shape, asked
+        self.model = model
+        self.shape = shape
+        self.analysis = analysis
         self.options = ContributionOptions(
-            asked.error, None, asked.seed or 0, asked.memory, asked.products, asked.compiled
+            error=analysis.error,
+            seed=analysis.seed or 0,
+            memory=analysis.memory,
+            products=analysis.products,
+            compiled=analysis.compiled,
         )
-        enough = sorted(row.index for row in rows if len(row) >= FEWEST_FOR_PATTERNS)
-        self.classified = frozenset(enough[: asked.patterns])
-        self.classifier = shipped_classifier() if self.classified else None
-        self.offsets = Offsets(
-            reach=max(1, min(asked.limit(shape), shape.max_length) - 1), weighting=asked.weighting
-        )
-        self.sources = ("attention", *SOURCES, *asked.readings)
-        self.layer_sources = ("attention", "input", *asked.readings)
+        long_enough = sorted(row.index for row in rows if len(row) >= MIN_PATTERN_TOKENS)
+        self.classified_examples = frozenset(long_enough[: analysis.patterns])
+        self.classifier = shipped_classifier() if self.classified_examples else None
+        longest = min(analysis.limit(shape), shape.max_length)
+        self.offsets = Offsets(reach=max(1, longest - 1), weighting=analysis.weighting)
+        self.sources = ("attention", *SOURCES, *analysis.readings)
+        self.layer_sources = ("attention", "input", *analysis.readings)
         self.coords: dict[str, Any] = layer_head_coords(shape) | {
             "source": list(self.sources),
             "source_b": list(self.sources),
@@ -123,275 +124,315 @@ class AttributionState:
             "token_type": list(TOKEN_TYPES),
             "pattern": list(PATTERNS),
         }
-        self.state = State(
-            rows_left_out=Sums(len(self.sources), shape.layers, shape.heads),
-            sketch=Moments(2),  # tangents per token, foretold total variation
+        self.state = self._empty_state()
+        self.sample: dict[str, np.ndarray] = {}
+        self.notes: dict[str, str] = {}
+
+    def _empty_state(self) -> State:
+        state = State(
+            rows_left_out=Sums(len(self.sources), self.shape.layers, self.shape.heads),
+            sketch=Moments(2),  # tangents per token, predicted total variation
         )
         for name, (dims, _) in MEANS.items():
             sizes = [len(self.coords[dim]) for dim in dims]
-            self.state[name] = (
-                Moments(*sizes) if name == "pattern_share" else means(asked.weighting, *sizes)
-            )
+            if name == "pattern_share":
+                state[name] = Moments(*sizes)
+            else:
+                state[name] = means(self.analysis.weighting, *sizes)
         for source in self.sources:
-            self.state.update(
-                {f"{source}.{name}": part for name, part in self.offsets.start(shape).items()}
-            )
-        self.sample: dict[str, np.ndarray] = {}
-        self.notes: dict[str, str] = {}
+            for name, statistic in self.offsets.start(self.shape).items():
+                state[f"{source}.{name}"] = statistic
+        return state
 
     # --- one batch --------------------------------------------------------------------------------
 
     def observe(self, batch: Batch, sample: int | None) -> None:
-        """Take in a batch; the maps of the example with index `sample` are kept."""
+        """Add a batch; keep the maps of the example with index `sample`."""
         self.state.of(documents_of(batch.rows))
-        seen = trace_for_mixing(self.model, batch)
-        attention, near = seen.attention, seen.visible
-        method = self.asked.method
+        traced = trace_for_mixing(self.model, batch)
+        method = self.analysis.method
         local = contributions(self.model, batch, "previous_layer", method, options=self.options)
         deep = contributions(
             self.model, batch, "input", method, layer_output=True, options=self.options
         )
-        maps = {"attention": attention, "previous_layer": local.heads, "input": deep.heads}
         assert deep.layers is not None
-        mixed = {"attention": attention.mean(2), "input": deep.layers}
-        self._read(seen, maps, mixed)
-        reach = visible_sources(batch, self.shape.causal)[:, None, None]
-        for source, own in maps.items():
-            deeply = source == "input" or (source in MIXING_METHODS and MIXING_METHODS[source].deep)
-            shown = reach.expand(-1, near.shape[1], -1, -1, -1) if deeply else near
-            place = self.sources.index(source)
-            self._correlate(place, source, maps, shown, batch)
-            self._share(place, own, batch)
-            self._offsets(source, own, shown, batch)
-        self._between(maps, reach)
-        self._mixed(mixed, reach[:, 0], batch)
-        self._layers(deep, batch)
-        self._patterns(maps, batch)
+        # Maps of heads [example, layer, head, receiving, source] and of what leaves the layers
+        # [example, layer, receiving, source], by source.
+        head_maps = {
+            "attention": traced.attention,
+            "previous_layer": local.heads,
+            "input": deep.heads,
+        }
+        layer_maps = {"attention": traced.attention.mean(2), "input": deep.layers}
+        self._add_mixing_methods(traced, head_maps, layer_maps)
+
+        reachable = visible_sources(batch, self.shape.causal)[:, None, None]
+        for source, maps in head_maps.items():
+            if self._goes_to_input(source):
+                visible = reachable.expand(-1, traced.visible.shape[1], -1, -1, -1)
+            else:
+                visible = traced.visible
+            position = self.sources.index(source)
+            if source != "attention":
+                self._add_correlations(position, traced.attention, maps, visible, batch)
+            own = maps.diagonal(dim1=-2, dim2=-1)
+            token_mask = batch.attention_mask[:, None, None]
+            self._add_rows("own", position, torch.where(token_mask, own, torch.nan))
+            self._add_shares(position, maps, batch)
+            self._add_offsets(source, maps, visible, batch)
+        self._add_head_agreement(head_maps, reachable)
+        self._add_layer_mixing(layer_maps, reachable[:, 0], batch)
+        self._add_own_input(deep.layers, batch)
+        self._add_patterns(head_maps, batch)
         if deep.tangents is not None and deep.total_variation is not None:
-            self.state.moments("sketch").add(
-                torch.stack([deep.tangents.double(), deep.total_variation], dim=-1)
-            )
+            sketch = torch.stack([deep.tangents.double(), deep.total_variation], dim=-1)
+            self.state.moments("sketch").add(sketch)
         if sample is not None and sample in batch.index:
-            self._keep_sample(maps, deep, batch, batch.index.index(sample))
+            self._keep_sample(head_maps, deep.layers, batch, batch.index.index(sample))
 
-    def _read(self, seen: MixingInput, maps: dict[str, Tensor], mixed: dict[str, Tensor]) -> None:
-        """Add the other readings that were asked for, of heads and of layers."""
-        for name in self.asked.readings:
-            few = (
-                replace(seen, heads=())
-                if name == "flow" and seen.attention[0].numel() > MOST_FLOWS
-                else seen
-            )
-            found = MIXING_METHODS[name].read(few)
-            if found.heads is not None:
-                maps[name] = found.heads
-            if found.layers is not None:
-                mixed[name] = found.layers
-            if found.note:
-                self.notes[f"{name}_reading"] = found.note
-            if few is not seen:
-                self.notes["flow_reading"] = (
-                    f"by layer alone where heads would take over {MOST_FLOWS:,} flows an input"
-                )
+    @staticmethod
+    def _goes_to_input(source: str) -> bool:
+        """Whether a source attributes to the input, not to what enters the head's own layer."""
+        return source == "input" or (source in MIXING_METHODS and MIXING_METHODS[source].deep)
 
-    def _correlate(
-        self, place: int, source: str, maps: Mapping[str, Tensor], seen: Tensor, batch: Batch
+    def _add_mixing_methods(
+        self, traced: MixingInput, head_maps: dict[str, Tensor], layer_maps: dict[str, Tensor]
     ) -> None:
-        real = batch.attention_mask[:, None, None]
-        if source != "attention":
-            pearson, spearman = row_correlations(maps["attention"], maps[source], seen)
-            self._add_rows("pearson", place, pearson)
-            self._add_rows("spearman", place, spearman)
-            self.state.sums("rows_left_out").total[place] += (
-                (pearson.isnan() & real).sum((0, -1)).cpu()
-            )
-        own = maps[source].diagonal(dim1=-2, dim2=-1)
-        self._add_rows("own", place, torch.where(real, own, torch.nan))
-
-    def _between(self, maps: Mapping[str, Tensor], reach: Tensor) -> None:
-        """Every two readings of the same heads, by rank."""
-        for first, second, rows in rank_correlations(maps, reach):
-            if "input" in (first, second):
-                self._add_rows(
-                    "agreement", self.sources.index(first if second == "input" else second), rows
+        """Add the maps of the other methods that were requested."""
+        for name in self.analysis.readings:
+            method_input = traced
+            too_many_flows = name == "flow" and traced.attention[0].numel() > MAX_FLOWS
+            if too_many_flows:
+                method_input = replace(traced, heads=())
+            mixing = MIXING_METHODS[name].compute(method_input)
+            if mixing.heads is not None:
+                head_maps[name] = mixing.heads
+            if mixing.layers is not None:
+                layer_maps[name] = mixing.layers
+            if mixing.note:
+                self.notes[f"{name}_reading"] = mixing.note
+            if too_many_flows:
+                self.notes["flow_reading"] = (
+                    f"only by layer where heads would take more than {MAX_FLOWS:,} flows for an "
+                    "input"
                 )
+
+    def _add_correlations(
+        self, position: int, attention: Tensor, maps: Tensor, visible: Tensor, batch: Batch
+    ) -> None:
+        pearson, spearman = row_correlations(attention, maps, visible)
+        self._add_rows("pearson", position, pearson)
+        self._add_rows("spearman", position, spearman)
+        undefined = pearson.isnan() & batch.attention_mask[:, None, None]
+        self.state.sums("rows_left_out").total[position] += undefined.sum((0, -1)).cpu()
+
+    def _add_head_agreement(self, head_maps: Mapping[str, Tensor], reachable: Tensor) -> None:
+        """Add rank correlations of every two sources of the same heads."""
+        for first, second, rows in rank_correlations(head_maps, reachable):
+            if "input" in (first, second):
+                other = first if second == "input" else second
+                self._add_rows("agreement", self.sources.index(other), rows)
             self._add_pair("between", self.sources, (first, second), rows.flatten(2))
 
-    def _mixed(self, mixed: Mapping[str, Tensor], reach: Tensor, batch: Batch) -> None:
-        """What leaves the layers, by every reading that says so: near or far, and how far they
-        agree."""
-        place = torch.arange(reach.shape[-1], device=reach.device)
-        distance = (place[:, None] - place[None]).abs().double()
-        for source, maps in mixed.items():
-            here = self.layer_sources.index(source)
+    def _add_layer_mixing(
+        self, layer_maps: Mapping[str, Tensor], reachable: Tensor, batch: Batch
+    ) -> None:
+        """Add what leaves the layers, by every source: own share, distance, and agreement."""
+        positions = torch.arange(reachable.shape[-1], device=reachable.device)
+        distance = (positions[:, None] - positions[None]).abs().double()
+        for source, maps in layer_maps.items():
+            position = self.layer_sources.index(source)
             known = batch.attention_mask[:, None] & (maps.sum(-1) > 0)
-            for name, values in (
-                ("own", maps.diagonal(dim1=-2, dim2=-1)),
-                ("distance", (maps * distance).sum(-1)),
-            ):
-                self._add_rows(f"mixed_{name}", here, torch.where(known, values, torch.nan))
-        for first, second, rows in rank_correlations(mixed, reach):
+            own = maps.diagonal(dim1=-2, dim2=-1)
+            mean_distance = (maps * distance).sum(-1)
+            self._add_rows("mixed_own", position, torch.where(known, own, torch.nan))
+            self._add_rows("mixed_distance", position, torch.where(known, mean_distance, torch.nan))
+        for first, second, rows in rank_correlations(layer_maps, reachable):
             self._add_pair("mixed_between", self.layer_sources, (first, second), rows)
 
     def _add_pair(
         self, name: str, sources: Sequence[str], pair: tuple[str, str], rows: Tensor
     ) -> None:
-        """Take in correlations of two readings, `[example, layer, row]`, both ways round."""
-        total, count = rows.nan_to_num().sum(-1), (~rows.isnan()).sum(-1).double()
-        first, second = (sources.index(one) for one in pair)
-        for where in ((first, second), (second, first)):
-            self.state.means(name).add_sums(total, count, where)
+        """Add correlations of two sources, `[example, layer, row]`, in both orders."""
+        total = rows.nan_to_num().sum(-1)
+        count = (~rows.isnan()).sum(-1).double()
+        first = sources.index(pair[0])
+        second = sources.index(pair[1])
+        self.state.means(name).add_sums(total, count, (first, second))
+        self.state.means(name).add_sums(total, count, (second, first))
 
-    def _add_rows(self, name: str, place: int, rows: Tensor) -> None:
-        """Take in numbers of rows `[example, layer, (head,) row]`, NaN where a row has none."""
-        present = ~rows.isnan()
-        self.state.means(name).add_sums(
-            rows.nan_to_num().sum(-1), present.sum(-1).double(), (place,)
-        )
+    def _add_rows(self, name: str, position: int, rows: Tensor) -> None:
+        """Add values of rows `[example, layer, (head,) row]`, NaN where a row has none."""
+        total = rows.nan_to_num().sum(-1)
+        count = (~rows.isnan()).sum(-1).double()
+        self.state.means(name).add_sums(total, count, (position,))
 
-    def _share(self, place: int, maps: Tensor, batch: Batch) -> None:
-        receiving = (
-            batch.attention_mask,
-            batch.cls,
-            batch.sep,
-            batch.attention_mask & ~(batch.cls | batch.sep),
-        )  # as in RECEIVERS
-        rows = torch.stack(receiving, dim=1).double()  # example, receiver, token
-        kinds = torch.stack(
-            [batch.token_mask(kind) for kind in TOKEN_TYPES], dim=-1
-        ).double()  # example, token, type
-        mass = rows[:, None, None] @ maps @ kinds[:, None, None]
-        self.state.means("share").add_sums(
-            mass, rows.sum(-1)[:, None, None, :, None].expand_as(mass), (place,)
-        )
+    def _add_shares(self, position: int, maps: Tensor, batch: Batch) -> None:
+        """Add what tokens of each type contribute to receiving tokens of each kind."""
+        special = batch.cls | batch.sep
+        receiver_masks = {
+            "all": batch.attention_mask,
+            "cls": batch.cls,
+            "sep": batch.sep,
+            "other": batch.attention_mask & ~special,
+        }
+        receivers = torch.stack([receiver_masks[name] for name in RECEIVERS], dim=1).double()
+        type_masks = [batch.token_mask(token_type) for token_type in TOKEN_TYPES]
+        token_types = torch.stack(type_masks, dim=-1).double()
+        # [receiver, token] @ [token, source token] @ [source token, type], per example and head
+        mass = receivers[:, None, None] @ maps @ token_types[:, None, None]
+        n_receivers = receivers.sum(-1)[:, None, None, :, None].expand_as(mass)
+        self.state.means("share").add_sums(mass, n_receivers, (position,))
 
-    def _offsets(self, source: str, maps: Tensor, seen: Tensor, batch: Batch) -> None:
-        part = State({name: self.state[f"{source}.{name}"] for name in PER_SOURCE})
+    def _add_offsets(self, source: str, maps: Tensor, visible: Tensor, batch: Batch) -> None:
+        """Add the statistics of `offsets`, with a source's maps in place of attention."""
+        state = self._offset_state(source)
         for layer in range(self.shape.layers):
-            shown = seen[:, layer]
-            rows = AttentionRows(layer, 0, maps.shape[-1], maps[:, layer] * shown, shown)
-            answers = compute_statistics(self.offsets.request(batch), rows)
-            sums = {
-                name: value[:, None] for name, value in self.offsets.reduce(answers, batch).items()
-            }
-            self.offsets.update(part, sums, slice(layer, layer + 1), batch)
+            layer_visible = visible[:, layer]
+            weights = maps[:, layer] * layer_visible
+            rows = AttentionRows(layer, 0, maps.shape[-1], weights, layer_visible)
+            statistics = compute_statistics(self.offsets.request(batch), rows)
+            reduced = self.offsets.reduce(statistics, batch)
+            sums = {name: value[:, None] for name, value in reduced.items()}
+            self.offsets.update(state, sums, slice(layer, layer + 1), batch)
 
-    def _layers(self, deep: Contributions, batch: Batch) -> None:
-        assert deep.layers is not None
-        own = deep.layers.diagonal(dim1=-2, dim2=-1)
-        real = batch.attention_mask[:, None].double()
-        largest = (
-            deep.layers.argmax(-1) == torch.arange(own.shape[-1], device=own.device)
-        ).double()
-        for name, rows in (("layer_own", own), ("layer_own_largest", largest)):
-            total = (rows * real).sum(-1)
-            self.state.means(name).add_sums(total, real.sum(-1).expand_as(total))
+    def _offset_state(self, source: str) -> State:
+        return State({name: self.state[f"{source}.{name}"] for name in OFFSET_STATISTICS})
 
-    def _patterns(self, maps: Mapping[str, Tensor], batch: Batch) -> None:
+    def _add_own_input(self, layer_maps: Tensor, batch: Batch) -> None:
+        """Add how much of a token's own input is in its hidden state after each layer."""
+        own = layer_maps.diagonal(dim1=-2, dim2=-1)
+        positions = torch.arange(own.shape[-1], device=own.device)
+        is_largest = (layer_maps.argmax(-1) == positions).double()
+        token_mask = batch.attention_mask[:, None].double()
+        for name, rows in (("layer_own", own), ("layer_own_largest", is_largest)):
+            total = (rows * token_mask).sum(-1)
+            self.state.means(name).add_sums(total, token_mask.sum(-1).expand_as(total))
+
+    def _add_patterns(self, head_maps: Mapping[str, Tensor], batch: Batch) -> None:
+        """Add the share of heads with each pattern, for the few examples that are classified."""
         documents = documents_of(batch.rows)
-        for e, row in enumerate(batch.rows):
-            if row.index not in self.classified:
+        for example, row in enumerate(batch.rows):
+            if row.index not in self.classified_examples:
                 continue
             n = len(row)
-            self.state["pattern_share"].batch_units = documents and [documents[e]]
-            shares = torch.full(
-                (len(self.sources), self.shape.layers, len(PATTERNS)),
-                torch.nan,
-                dtype=torch.float64,
-            )
-            for source in CLASSIFIED:
-                shown = maps[source][e, :, :, :n, :n].clamp(min=0)
-                said = classify_maps(shown, self.shape.causal, self.classifier).argmax(-1)
-                shares[self.sources.index(source)] = (
-                    torch.nn.functional.one_hot(said, len(PATTERNS)).double().mean(1).cpu()
-                )
+            self.state["pattern_share"].batch_units = documents and [documents[example]]
+            shape = (len(self.sources), self.shape.layers, len(PATTERNS))
+            shares = torch.full(shape, torch.nan, dtype=torch.float64)
+            for source in CLASSIFIED_SOURCES:
+                maps = head_maps[source][example, :, :, :n, :n].clamp(min=0)
+                pattern = classify_maps(maps, self.shape.causal, self.classifier).argmax(-1)
+                by_head = torch.nn.functional.one_hot(pattern, len(PATTERNS)).double()
+                shares[self.sources.index(source)] = by_head.mean(1).cpu()
             self.state.moments("pattern_share").add(shares[None])
 
     def _keep_sample(
-        self, maps: Mapping[str, Tensor], deep: Contributions, batch: Batch, e: int
+        self, head_maps: Mapping[str, Tensor], layer_maps: Tensor, batch: Batch, example: int
     ) -> None:
-        assert deep.layers is not None
-        n = len(batch.rows[e])
-        kept = {source: maps[source][e, :, :, :n, :n] for source in SAMPLED} | {
-            "layer": deep.layers[e, :, :n, :n]
-        }
-        self.sample = {name: values.float().cpu().numpy() for name, values in kept.items()}
-        self.sample["ids"] = batch.rows[e].ids.copy()
+        row = batch.rows[example]
+        n = len(row)
+        maps = {source: head_maps[source][example, :, :, :n, :n] for source in SAMPLE_SOURCES}
+        maps["layer"] = layer_maps[example, :, :n, :n]
+        self.sample = {name: values.float().cpu().numpy() for name, values in maps.items()}
+        self.sample["ids"] = row.ids.copy()
 
-    # --- keeping it -------------------------------------------------------------------------------
+    # --- checkpoint -------------------------------------------------------------------------------
 
     def save(self, store: CheckpointStore, done: int) -> None:
-        """Keep what is known after `done` batches, in the place of what was there."""
+        """Replace the checkpoint by the state after `done` batches."""
         arrays = {f"state/{key}": array for key, array in self.state.arrays().items()}
         arrays |= {f"sample/{key}": array for key, array in self.sample.items()}
         store.save(CHECKPOINT, arrays, {"done": done, "notes": self.notes})
 
     def resume(self, store: CheckpointStore) -> int:
-        """Take up what a killed run left; how many batches that was."""
-        piece = store.load(CHECKPOINT)
-        if piece is None:
+        """Load the checkpoint of an interrupted run; return how many batches are done."""
+        checkpoint = store.load(CHECKPOINT)
+        if checkpoint is None:
             return 0
         parts: dict[str, dict[str, np.ndarray]] = {"state": {}, "sample": {}}
-        for key, array in piece.arrays.items():
+        for key, array in checkpoint.arrays.items():
             part, name = key.split("/", 1)
             parts[part][name] = array
         self.state.load(parts["state"])
-        self.sample, self.notes = parts["sample"], piece.facts["notes"]
-        return int(piece.facts["done"])
+        self.sample = parts["sample"]
+        self.notes = checkpoint.facts["notes"]
+        return int(checkpoint.facts["done"])
+
+    # --- result -----------------------------------------------------------------------------------
 
     def dataset(self) -> xr.Dataset:
-        """The labelled arrays of `Attribution`."""
+        """Return the labelled arrays of `Attribution`."""
         variables: dict[str, Any] = {}
-        for name, (dims, words) in MEANS.items():
-            variables |= mean_variables(name, dims, self.state.means(name), long_name=words)
+        for name, (dims, long_name) in MEANS.items():
+            variables |= mean_variables(name, dims, self.state.means(name), long_name=long_name)
+        rows_left_out = self.state.sums("rows_left_out").total.numpy().astype(np.int64)
         variables["rows_left_out"] = xr.Variable(
-            MEANS["pearson"][0],
-            self.state.sums("rows_left_out").total.numpy().astype(np.int64),
-            {"long_name": "rows without a correlation"},
+            HEAD_DIMS, rows_left_out, {"long_name": "rows without a correlation"}
         )
         coords = dict(self.coords)
         if self.sample:
-            pair = ("token", "source_token")
-            for source in SAMPLED:
-                attrs = {"long_name": f"{source} of one input"}
-                variables[f"sample_{source}"] = xr.Variable(
-                    ("layer", "head", *pair), self.sample[source], attrs
-                )
-            attrs = {"long_name": "input in each hidden state"}
-            variables["sample_layer"] = xr.Variable(("layer", *pair), self.sample["layer"], attrs)
-            texts = [self.model.encoder.piece_text(int(i)) or "·" for i in self.sample["ids"]]
-            coords |= {f"{dim}_text": (dim, texts) for dim in pair}
-        parts = []
+            variables |= self._sample_variables()
+            encoder = self.model.encoder
+            texts = [encoder.piece_text(int(token)) or "·" for token in self.sample["ids"]]
+            coords["token_text"] = ("token", texts)
+            coords["source_token_text"] = ("source_token", texts)
+        by_source = []
         for source in self.sources:
-            own = State({name: self.state[f"{source}.{name}"] for name in PER_SOURCE})
-            parts.append(self.offsets.result(own, self.shape).assign_coords(source=[source]))
-        return xr.Dataset(variables, coords=coords).merge(_joined(parts), compat="no_conflicts")
+            offsets = self.offsets.result(self._offset_state(source), self.shape)
+            by_source.append(offsets.assign_coords(source=[source]))
+        dataset = xr.Dataset(variables, coords=coords)
+        return dataset.merge(_concatenate_sources(by_source), compat="no_conflicts")
+
+    def _sample_variables(self) -> dict[str, xr.Variable]:
+        """Return the maps of the sample."""
+        map_dims = ("token", "source_token")
+        variables = {}
+        for source in SAMPLE_SOURCES:
+            variables[f"sample_{source}"] = xr.Variable(
+                ("layer", "head", *map_dims),
+                self.sample[source],
+                {"long_name": f"{source} of one input"},
+            )
+        variables["sample_layer"] = xr.Variable(
+            ("layer", *map_dims), self.sample["layer"], {"long_name": "input in each hidden state"}
+        )
+        return variables
 
 
 def widen_offsets(offsets: xr.Dataset, added: xr.Dataset) -> xr.Dataset:
-    """The group `offsets` with more sources, from a dataset that has the same variables."""
-    names = [
-        str(name) for name in offsets.data_vars if "source" in offsets[name].dims and name in added
-    ]
-    if set(map(str, offsets["source"].values)) & set(map(str, added["source"].values)):
+    """Return the group `offsets` with more sources, from a dataset with the same variables."""
+    known_sources = set(map(str, offsets["source"].values))
+    if known_sources & set(map(str, added["source"].values)):
         return offsets
-    return _joined([offsets, added[names]]).assign_attrs(offsets.attrs)
+    names = []
+    for name in offsets.data_vars:
+        if "source" in offsets[name].dims and name in added:
+            names.append(str(name))
+    return _concatenate_sources([offsets, added[names]]).assign_attrs(offsets.attrs)
 
 
-def _joined(parts: list[xr.Dataset]) -> xr.Dataset:
-    """Datasets of different sources in one, over all their offsets; counts stay whole, zero where
-    nothing was seen."""
-    offsets = sorted({int(o) for part in parts for o in part["offset"].values})
-    wide = []
-    for part in parts:
-        counts = {name for name in part.data_vars if str(name).endswith("_n") or name == "pairs"}
-        fill = {name: 0 if name in counts else np.nan for name in part.data_vars}
-        wide.append(part.reindex(offset=offsets, fill_value=fill))
-    shared = {
-        name: wide[0][name] for name in wide[0].data_vars if "source" not in wide[0][name].dims
-    }
-    names = [name for name in wide[0].data_vars if name not in shared]
-    joined = xr.concat(
-        [part[names] for part in wide], dim="source", join="exact", combine_attrs="override"
+def _concatenate_sources(datasets: list[xr.Dataset]) -> xr.Dataset:
+    """Concatenate datasets along `source`, over the union of their offsets.
+
+    Counts stay integers, zero where there is no data; other variables are NaN there.
+    """
+    all_offsets: set[int] = set()
+    for dataset in datasets:
+        all_offsets.update(int(offset) for offset in dataset["offset"].values)
+    widened = []
+    for dataset in datasets:
+        fill = {}
+        for name in dataset.data_vars:
+            is_count = str(name).endswith("_n") or name == "pairs"
+            fill[name] = 0 if is_count else np.nan
+        widened.append(dataset.reindex(offset=sorted(all_offsets), fill_value=fill))
+    first = widened[0]
+    by_source = [name for name in first.data_vars if "source" in first[name].dims]
+    shared = {name: first[name] for name in first.data_vars if name not in by_source}
+    concatenated = xr.concat(
+        [dataset[by_source] for dataset in widened],
+        dim="source",
+        join="exact",
+        combine_attrs="override",
     )
-    return joined.assign(shared)
+    return concatenated.assign(shared)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from headwise.analyses.attribution.precision import (
     compiled,
-    like,
-    of_tangents,
+    match_type,
+    multiply_tangents,
     type_of_tangents,
     use_compiled,
 )
@@ -154,7 +154,7 @@ def _pow(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         return NotImplemented
     x, power = args[0], args[1]
     return TangentTensor(
-        x.primal**power, x.tangent * like(power * x.primal ** (power - 1), x.tangent)
+        x.primal**power, x.tangent * match_type(power * x.primal ** (power - 1), x.tangent)
     )
 
 
@@ -205,11 +205,11 @@ def _mul(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     if isinstance(a, TangentTensor) and isinstance(b, TangentTensor):
         # The second product goes into the first: three tensors of tangents at once would set the
         # peak of a composed activation.
-        tangent = lifted(a, primal.ndim) * like(b.primal, a.tangent)
-        tangent = tangent.addcmul_(like(a.primal, b.tangent), lifted(b, primal.ndim))
+        tangent = lifted(a, primal.ndim) * match_type(b.primal, a.tangent)
+        tangent = tangent.addcmul_(match_type(a.primal, b.tangent), lifted(b, primal.ndim))
     else:
         moving, fixed = (a, b) if isinstance(a, TangentTensor) else (b, a)
-        tangent = lifted(moving, primal.ndim) * like(fixed, moving.tangent)
+        tangent = lifted(moving, primal.ndim) * match_type(fixed, moving.tangent)
     return TangentTensor(primal, _whole(tangent, primal))
 
 
@@ -224,7 +224,7 @@ def _div(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         return NotImplemented
     primal = args[0].primal / args[1]
     return TangentTensor(
-        primal, _whole(lifted(args[0], primal.ndim) / like(args[1], args[0].tangent), primal)
+        primal, _whole(lifted(args[0], primal.ndim) / match_type(args[1], args[0].tangent), primal)
     )
 
 
@@ -268,7 +268,7 @@ def _linear(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         or isinstance(bias, TangentTensor)
     ):
         return NotImplemented
-    return TangentTensor(func(x.primal, weight, bias), of_tangents(func, x.tangent, weight))
+    return TangentTensor(func(x.primal, weight, bias), multiply_tangents(func, x.tangent, weight))
 
 
 @rule("addmm")
@@ -277,7 +277,7 @@ def _addmm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         return NotImplemented
     bias, x, weight = args
     return TangentTensor(
-        torch.addmm(bias, x.primal, weight), of_tangents(torch.matmul, x.tangent, weight)
+        torch.addmm(bias, x.primal, weight), multiply_tangents(torch.matmul, x.tangent, weight)
     )
 
 
@@ -309,10 +309,12 @@ def norm_tangent(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
     rows = tangent.flatten(1, -2).transpose(0, 1)  # token, tangent, width
     flat = normed.reshape(-1, width)
     both = torch.stack([torch.ones_like(flat), flat], dim=-1).div_(width)
-    means = torch.bmm(rows, like(both, tangent))  # token, tangent, 2
+    means = torch.bmm(rows, match_type(both, tangent))  # token, tangent, 2
     means = means.transpose(0, 1).reshape(*tangent.shape[:-1], 2)
     out = tangent - means[..., :1]
-    return out.addcmul_(like(normed, tangent), means[..., 1:], value=-1).mul_(like(scale, tangent))
+    return out.addcmul_(match_type(normed, tangent), means[..., 1:], value=-1).mul_(
+        match_type(scale, tangent)
+    )
 
 
 def _plain_norm(tangent: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
@@ -334,9 +336,9 @@ def _softmax(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     moved = x.tangent.to(type_of_tangents(weights.dtype))
     if use_compiled() and dim == -1:
         return TangentTensor(weights, compiled(_plain_softmax)(moved, weights))
-    moved = moved * like(weights, moved)
+    moved = moved * match_type(weights, moved)
     return TangentTensor(
-        weights, moved.addcmul_(like(weights, moved), moved.sum(dim, keepdim=True), value=-1)
+        weights, moved.addcmul_(match_type(weights, moved), moved.sum(dim, keepdim=True), value=-1)
     )
 
 
@@ -369,12 +371,12 @@ def by_left(tangent: Tensor, matrix: Tensor) -> Tensor:
     """`tangent[t, ..., n, c] @ matrix[..., c, k]`, tangents among the rows of one large product
     where shapes allow."""
     if matrix.ndim == 2 or tangent.shape[1:-2] != matrix.shape[:-2]:
-        return of_tangents(torch.matmul, tangent, matrix)
+        return multiply_tangents(torch.matmul, tangent, matrix)
     count, rows = tangent.shape[0], tangent.shape[-2]
     batch = matrix.shape[:-2]
     order = (*range(1, tangent.ndim - 2), 0, tangent.ndim - 2, tangent.ndim - 1)
     merged = tangent.permute(order).reshape(-1, count * rows, tangent.shape[-1])
-    out = of_tangents(torch.bmm, merged, matrix.reshape(-1, *matrix.shape[-2:]))
+    out = multiply_tangents(torch.bmm, merged, matrix.reshape(-1, *matrix.shape[-2:]))
     out = out.view(*batch, count, rows, matrix.shape[-1])
     last = len(batch)
     return out.permute(last, *range(last), last + 1, last + 2)
@@ -383,7 +385,7 @@ def by_left(tangent: Tensor, matrix: Tensor) -> Tensor:
 def by_right(matrix: Tensor, tangent: Tensor) -> Tensor:
     """`matrix[..., n, c] @ tangent[t, ..., c, k]`."""
     if tangent.shape[1:-2] != matrix.shape[:-2]:
-        return of_tangents(torch.matmul, matrix, tangent)
+        return multiply_tangents(torch.matmul, matrix, tangent)
     return by_left(tangent.transpose(-1, -2), matrix.transpose(-1, -2)).transpose(-1, -2)
 
 

@@ -1,4 +1,4 @@
-"""What a reading of mixing is given, and what it gives."""
+"""Input and output of the mixing methods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headwise.analyses.attribution.hooked_pass import token_pair_mask
-from headwise.analyses.attribution.sketch import normalised
+from headwise.analyses.attribution.sketch import normalise_rows
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.text.encode import Batch
@@ -16,9 +16,21 @@ from headwise.text.encode import Batch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixingInput:
-    """A model, a batch, and what a plain pass shows of it: `attention[example, layer, head,
-    receiving, source]` in float64 and `visible[example, layer, 1, receiving, source]`. `heads`:
-    only these are asked for; None: all."""
+    """A model, a batch, and its attention in one plain pass.
+
+    Attributes
+    ----------
+    model : HeadModel
+        In float32 or better.
+    batch : Batch
+        The inputs.
+    attention : Tensor
+        `[example, layer, head, receiving, source]` in float64.
+    visible : Tensor
+        Bool `[example, layer, 1, receiving, source]`.
+    heads : sequence of tuple, optional
+        Only these heads are requested; None: all.
+    """
 
     model: HeadModel
     batch: Batch
@@ -26,43 +38,55 @@ class MixingInput:
     visible: Tensor
     heads: Sequence[tuple[int, int]] | None = None
 
-    def wanted(self) -> list[tuple[int, int]]:
-        """The heads asked for."""
-        every = [
-            (layer, head) for layer in range(self.model.layers) for head in range(self.model.heads)
-        ]
-        return every if self.heads is None else list(self.heads)
+    def requested_heads(self) -> list[tuple[int, int]]:
+        """Return the requested heads as (layer, head)."""
+        if self.heads is not None:
+            return list(self.heads)
+        every_head = []
+        for layer in range(self.model.layers):
+            for head in range(self.model.heads):
+                every_head.append((layer, head))
+        return every_head
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixing:
-    """How much of each token is in each, by one reading: rows sum to one (or are zero), padding is
-    zero.
+    """How much of each token is mixed into each, by one method: rows sum to one (or are zero),
+    padding is zero.
 
-    `heads[example, layer, head, receiving, source]` as a head takes it in; of heads that were not
-    asked for nothing is meant. `layers[example, layer, receiving, source]`: what leaves a layer.
-    None where the reading does not say; `note` says why, or how the numbers are meant."""
+    Attributes
+    ----------
+    heads : Tensor, optional
+        `[example, layer, head, receiving, source]`: as a head takes it in; values of heads that
+        were not requested are undefined.
+    layers : Tensor, optional
+        `[example, layer, receiving, source]`: what leaves a layer.
+    note : str
+        Why one of them is None, or how the values are defined.
+    """
 
     heads: Tensor | None
     layers: Tensor | None
     note: str = ""
 
 
-def shares(raw: Tensor, seen: MixingInput) -> Tensor:
-    """Rows divided by their sum, without padding; `raw[example, layer, (head,) receiving,
+def shares(raw: Tensor, traced: MixingInput) -> Tensor:
+    """Divide rows by their sum, padding excluded; `raw[example, layer, (head,) receiving,
     source]`."""
-    pairs = token_pair_mask(seen.batch)[:, None]
-    return normalised(raw.double() * (pairs[:, None] if raw.ndim == 5 else pairs))
+    mask = token_pair_mask(traced.batch)[:, None]
+    if raw.ndim == 5:
+        mask = mask[:, None]
+    return normalise_rows(raw.double() * mask)
 
 
 def trace_for_mixing(
     model: HeadModel, batch: Batch, heads: Sequence[tuple[int, int]] | None = None
 ) -> MixingInput:
-    """One plain pass, for readings to start from."""
+    """Run one plain pass, from whose attention the methods start."""
     if model.stack == "cross":
         raise ModelError(
-            "Mixing in cross-attention is not defined here: its tokens are not those it looks at; "
-            "open the encoder or the decoder stack."
+            "Mixing in cross-attention is not defined: its receiving and its source tokens are of "
+            "different texts; open the encoder or the decoder stack."
         )
     trace = model.trace(batch, {"attention"})
     assert trace.attention is not None

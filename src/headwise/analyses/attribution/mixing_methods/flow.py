@@ -1,4 +1,4 @@
-"""Attention flow: the largest flow from an input token to a later one through averaged attention
+"""Attention flow: the maximum flow from an input token to a later one through averaged attention
 (Abnar & Zuidema 2020)."""
 
 from __future__ import annotations
@@ -9,75 +9,85 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from headwise.analyses.attribution.mixing_methods.base import Mixing, MixingInput, shares
-from headwise.analyses.attribution.mixing_methods.rollout import averaged
+from headwise.analyses.attribution.mixing_methods.rollout import mean_attention_with_residual
 
-SCALE = 2**28  # capacities are whole numbers to scipy; a row of them sums to this
-MOST_FLOWS = (
-    100_000  # of one input; beyond them, about a minute, an analysis reads flow by layer alone
-)
+SCALE = 2**28  # scipy's capacities are integers; a row of them sums to this
+# Of one input, about a minute's work; beyond them, an analysis computes flow only by layer.
+MAX_FLOWS = 100_000
 
 
-def flow_mixing(seen: MixingInput) -> Mixing:
-    """The reading `flow`: by layer, and by head with that head alone in the last step.
+def flow_mixing(traced: MixingInput) -> Mixing:
+    """Return the method `flow`: by layer, and by head with that head alone in the last step.
 
-    One maximum flow for each pair of tokens, layer and head asked for: about half a millisecond
-    each at 20 tokens."""
-    steps = averaged(seen.attention).cpu().numpy()
-    attention = seen.attention.cpu().numpy()
-    heads, layers = np.zeros_like(attention), np.zeros_like(steps)
-    for e, row in enumerate(seen.batch.rows):
+    One maximum flow for each pair of tokens, layer and requested head: about half a millisecond
+    each at 20 tokens.
+    """
+    steps = mean_attention_with_residual(traced.attention).cpu().numpy()
+    attention = traced.attention.cpu().numpy()
+    heads = np.zeros_like(attention)
+    layers = np.zeros_like(steps)
+    requested = traced.requested_heads()
+    for example, row in enumerate(traced.batch.rows):
         n = len(row)
-        own = steps[e, :, :n, :n]
-        for layer in range(len(own)):
-            layers[e, layer, :n, :n] = flows(own[:layer], own[layer])
-        for layer, head in seen.wanted():
-            heads[e, layer, head, :n, :n] = flows(own[:layer], attention[e, layer, head, :n, :n])
-    device = seen.attention.device
-    by_head = shares(torch.from_numpy(heads).to(device), seen) if seen.wanted() else None
-    return Mixing(by_head, shares(torch.from_numpy(layers).to(device), seen))
+        example_steps = steps[example, :, :n, :n]
+        for layer in range(len(example_steps)):
+            layers[example, layer, :n, :n] = maximum_flows(
+                example_steps[:layer], example_steps[layer]
+            )
+        for layer, head in requested:
+            heads[example, layer, head, :n, :n] = maximum_flows(
+                example_steps[:layer], attention[example, layer, head, :n, :n]
+            )
+    device = traced.attention.device
+    head_shares = None
+    if requested:
+        head_shares = shares(torch.from_numpy(heads).to(device), traced)
+    return Mixing(head_shares, shares(torch.from_numpy(layers).to(device), traced))
 
 
-def flows(below: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Largest flows `[receiving, source]` from each input token to each token after the last step.
+def maximum_flows(below: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return the maximum flows `[receiving, source]` from each input token to each token after the
+    last step.
 
     Parameters
     ----------
     below : array
-        `[step, receiving, source]`, the capacities of the steps before the last, from the input on.
+        `[step, receiving, source]`: the capacities of the steps before the last, from the input on.
     last : array
-        `[receiving, source]`, those of the last step. Without steps below it, it is the flow.
+        `[receiving, source]`: those of the last step. Without steps below, it is the flow.
     """
-    count, n = len(below), len(last)
-    if not count:
+    n_steps = len(below)
+    n = len(last)
+    if not n_steps:
         return np.array(last)
-    edges = [_edges(below[step], step * n, (step + 1) * n) for step in range(count)]
-    start, end, room = (np.concatenate(parts) for parts in zip(*edges, strict=True))
-    # Where no path leads there is no flow, and nothing to look for.
-    reached = last > 0
-    for step in below[::-1]:
-        reached = (reached.astype(float) @ (step > 0)) > 0
-    found, sink = np.zeros((n, n)), (count + 1) * n
+    # Node `step * n + token` is a token before a step; the sink is the receiving token.
+    starts = []
+    ends = []
+    capacities = []
+    for step, weights in enumerate(below):
+        receiving, source = np.nonzero(weights)
+        starts.append(step * n + source)
+        ends.append((step + 1) * n + receiving)
+        capacities.append(_as_integers(weights[receiving, source]))
+
+    # Where no path leads there is no flow: such pairs need no search.
+    connected = last > 0
+    for weights in below[::-1]:
+        connected = (connected.astype(float) @ (weights > 0)) > 0
+
+    flows = np.zeros((n, n))
+    sink = (n_steps + 1) * n
     for receiving in range(n):
-        into = np.flatnonzero(last[receiving])
-        graph = csr_array(
-            (
-                np.concatenate([room, _whole(last[receiving, into])]),
-                (
-                    np.concatenate([start, count * n + into]),
-                    np.concatenate([end, np.full(len(into), sink)]),
-                ),
-            ),
-            shape=(sink + 1, sink + 1),
-        )
-        for source in np.flatnonzero(reached[receiving]):
-            found[receiving, source] = maximum_flow(graph, int(source), sink).flow_value / SCALE
-    return found
+        sources = np.flatnonzero(last[receiving])
+        edge_starts = np.concatenate([*starts, n_steps * n + sources])
+        edge_ends = np.concatenate([*ends, np.full(len(sources), sink)])
+        edge_capacities = np.concatenate([*capacities, _as_integers(last[receiving, sources])])
+        graph = csr_array((edge_capacities, (edge_starts, edge_ends)), shape=(sink + 1, sink + 1))
+        for source in np.flatnonzero(connected[receiving]):
+            flow = maximum_flow(graph, int(source), sink)
+            flows[receiving, source] = flow.flow_value / SCALE
+    return flows
 
 
-def _edges(step: np.ndarray, start: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    receiving, source = np.nonzero(step)
-    return start + source, end + receiving, _whole(step[receiving, source])
-
-
-def _whole(room: np.ndarray) -> np.ndarray:
-    return np.asarray(np.rint(room * SCALE), dtype=np.int32)
+def _as_integers(capacities: np.ndarray) -> np.ndarray:
+    return np.asarray(np.rint(capacities * SCALE), dtype=np.int32)

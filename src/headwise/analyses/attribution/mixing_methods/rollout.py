@@ -7,43 +7,58 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.mixing_methods.base import Mixing, MixingInput
-from headwise.analyses.attribution.sketch import normalised
+from headwise.analyses.attribution.sketch import normalise_rows
 
 
-def averaged(attention: Tensor) -> Tensor:
-    """`Â = (mean over heads of A + I) / 2`, rows divided by their sum: `[example, layer, receiving,
-    source]`."""
-    weights = attention.double()
-    eye = torch.eye(weights.shape[-1], dtype=torch.float64, device=weights.device)
-    return normalised(weights.mean(2) / 2 + eye / 2)
+def rollout_mixing(traced: MixingInput) -> Mixing:
+    """Return the method `rollout`, of heads and of layers."""
+    heads, layers = _rollout(traced.attention, traced.batch.attention_mask)
+    return Mixing(heads, layers)
 
 
-def rollout(attention: Tensor, real: Tensor) -> Tensor:
-    """Attention trace_for_mixing back to the input: `[example, layer, head, receiving, source]` from weights
-    of the same shape.
+def rollout(attention: Tensor, attention_mask: Tensor) -> Tensor:
+    """Trace attention back to the input.
 
     Abnar & Zuidema's rollout of the layers below, `R[l] = Â[l-1] ⋯ Â[0]`, as the head sees it:
-    `A[l,h] · R[l]`. In the first layer that is attention."""
-    return _rolled(attention, real)[0]
+    `A[l,h] · R[l]`. In the first layer that is attention itself.
+
+    Parameters
+    ----------
+    attention : Tensor
+        `[example, layer, head, receiving, source]`.
+    attention_mask : Tensor
+        Bool `[example, token]`: False for padding.
+
+    Returns
+    -------
+    Tensor
+        Of the shape of `attention`.
+    """
+    heads, _ = _rollout(attention, attention_mask)
+    return heads
 
 
-def _rolled(attention: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """As heads see it, and the rollout itself after each layer: `R[l+1] = Â[l] ⋯ Â[0]`."""
-    weights, steps = attention.double(), averaged(attention)
-    so_far = torch.eye(weights.shape[-1], dtype=torch.float64, device=weights.device).expand(
-        len(weights), -1, -1
-    )
-    heads, layers = [], []
-    for layer, step in zip(weights.unbind(1), steps.unbind(1), strict=True):
-        heads.append(layer @ so_far[:, None])
-        so_far = step @ so_far
-        layers.append(so_far)
-    pairs = (real[:, :, None] & real[:, None, :])[:, None]
-    return normalised(torch.stack(heads, dim=1) * pairs[:, None]), normalised(
-        torch.stack(layers, dim=1) * pairs
-    )
+def mean_attention_with_residual(attention: Tensor) -> Tensor:
+    """Return `Â = (mean over heads of A + I) / 2`, rows divided by their sum: `[example, layer,
+    receiving, source]`."""
+    weights = attention.double()
+    identity = torch.eye(weights.shape[-1], dtype=torch.float64, device=weights.device)
+    return normalise_rows(weights.mean(2) / 2 + identity / 2)
 
 
-def rollout_mixing(seen: MixingInput) -> Mixing:
-    """The reading `rollout`."""
-    return Mixing(*_rolled(seen.attention, seen.batch.attention_mask))
+def _rollout(attention: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rollout as heads see it, and after each layer: `R[l+1] = Â[l] ⋯ Â[0]`."""
+    weights = attention.double()
+    steps = mean_attention_with_residual(attention)
+    identity = torch.eye(weights.shape[-1], dtype=torch.float64, device=weights.device)
+    below = identity.expand(len(weights), -1, -1)
+    heads = []
+    layers = []
+    for layer_weights, step in zip(weights.unbind(1), steps.unbind(1), strict=True):
+        heads.append(layer_weights @ below[:, None])
+        below = step @ below
+        layers.append(below)
+    mask = (attention_mask[:, :, None] & attention_mask[:, None, :])[:, None]
+    head_rows = normalise_rows(torch.stack(heads, dim=1) * mask[:, None])
+    layer_rows = normalise_rows(torch.stack(layers, dim=1) * mask)
+    return head_rows, layer_rows

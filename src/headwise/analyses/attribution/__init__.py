@@ -1,5 +1,5 @@
 """Hidden token attribution: how much of each token is in each head's output (Pascual et al. 2021),
-and other readings of mixing."""
+and other measures of mixing."""
 
 from headwise.analyses.attribution.contributions import METHODS, SOURCES, contributions
 from headwise.analyses.attribution.mixing_methods import MIXING_METHODS, Mixing, mixing

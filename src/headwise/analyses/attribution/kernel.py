@@ -1,4 +1,4 @@
-"""Tangents of attention in one kernel, with Triton: nothing between the projections is written.
+"""Tangents of attention in one Triton kernel: no intermediate result goes through memory.
 
 Only imported where there is a GPU. Products are in tf32, or of half precision with sums in float32.
 """
@@ -10,14 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONGEST = {
-    torch.float16: 128,
-    torch.float32: 64,
-}  # tokens (and sizes of heads) whose squares a program holds
+# Tokens (and sizes of heads) whose square matrices one program can hold, by type of the tangents.
+LONGEST = {torch.float16: 128, torch.float32: 64}
 
 
 @triton.jit
-def _moved(
+def _attention_tangent_kernel(
     Q, K, V, A, DQ, DK, DV, OUT,
     sqe, sqh, sqn, ske, skh, skn, sve, svh, svn,
     tqt, tqe, tqh, tqn, tkt, tke, tkh, tkn, tvt, tve, tvh, tvn,
@@ -63,7 +61,8 @@ def attention_tangents(
     weights: Tensor,
     scaling: float,
 ) -> Tensor:
-    """Tangents of head outputs, `[tangent, example, head, token, d]`, in the type of the tangents.
+    """Return the tangents of head outputs, `[tangent, example, head, token, d]`, in the type of the
+    tangents.
 
     Parameters
     ----------
@@ -73,21 +72,31 @@ def attention_tangents(
     weights : Tensor
         Attention weights, float32 `[example, head, token, token]`.
     scaling : float
-        What scores are multiplied by.
+        The factor of scores.
     """
-    examples, heads, n, size = primal[0].shape
-    count, dtype = len(tangent[0]), tangent[0].dtype
-    values = [x.to(dtype) for x in primal]
-    values = [x if x.stride(-1) == 1 else x.contiguous() for x in values]
-    moved = [x if x.stride(-1) == 1 else x.contiguous() for x in tangent]
-    out = torch.empty(count, examples, n, heads, size, dtype=dtype, device=weights.device)
-    strides = [s for x in values for s in x.stride()[:3]] + [
-        s for x in moved for s in x.stride()[:4]
-    ]
-    block = max(16, triton.next_power_of_2(n))
-    _moved[(count, examples * heads)](
-        *values, weights.contiguous(), *moved, out, *strides, n, scaling,
-        H=heads, HK=primal[1].shape[1], E=examples, D=size, DP=max(16, triton.next_power_of_2(size)), BN=block,
+    n_examples, n_heads, n_tokens, size = primal[0].shape
+    n_tangents = len(tangent[0])
+    dtype = tangent[0].dtype
+    # The kernel reads the last dimension as contiguous.
+    primals = [_last_contiguous(tensor.to(dtype)) for tensor in primal]
+    tangents = [_last_contiguous(tensor) for tensor in tangent]
+    strides = []
+    for tensor in primals:
+        strides += tensor.stride()[:3]
+    for tensor in tangents:
+        strides += tensor.stride()[:4]
+    out = torch.empty(
+        n_tangents, n_examples, n_tokens, n_heads, size, dtype=dtype, device=weights.device
+    )
+    block = max(16, triton.next_power_of_2(n_tokens))
+    _attention_tangent_kernel[(n_tangents, n_examples * n_heads)](
+        *primals, weights.contiguous(), *tangents, out, *strides, n_tokens, scaling,
+        H=n_heads, HK=primal[1].shape[1], E=n_examples, D=size,
+        DP=max(16, triton.next_power_of_2(size)), BN=block,
         num_warps=4 if block <= 64 else 8, num_stages=1,
     )  # fmt: skip
     return out.transpose(2, 3)
+
+
+def _last_contiguous(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()

@@ -25,7 +25,7 @@ from headwise.analyses.offsets.analysis import Offsets
 from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifier
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
-from headwise.models.statistics.reducer import compute_statistics
+from headwise.models.statistics import compute_statistics
 from headwise.models.view import AttentionRows
 from headwise.stats.accumulators import Moments, State, Sums, means
 from headwise.stats.correlation import rank_correlations, row_correlations

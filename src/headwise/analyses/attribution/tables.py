@@ -1,9 +1,10 @@
-"""Tables of hidden token attribution: what special tokens give to heads, and what heads gather for
-them."""
+"""Tables of hidden token attribution: what special tokens contribute to heads, and what heads gather
+for them."""
 
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,14 +17,14 @@ from headwise.core.labels import head_name
 from headwise.plots import data
 from headwise.plots.registry import table_of
 
-SHOWN = ("attention", *SOURCES)  # the readings that tables and figures set side by side
-LOOKED_AT = ("cls", "sep", "punct")  # token types that heads are known to park their attention on
+MAIN_SOURCES = ("attention", *SOURCES)  # the sources that tables and figures compare
+SINK_TYPES = ("cls", "sep", "punct")  # token types that are known as attention sinks
 TOP = 6
 
 
 def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -> pd.DataFrame:
-    """What the heads that look most at one type of token really gather (Pascual et al. 2021, §9.1),
-    a row a head.
+    """Return what the heads that attend most to one type of token gather (Pascual et al. 2021,
+    §9.1), a row for each head.
 
     Columns: the head, the share of its attention on tokens of that type, what those tokens
     contribute to its output from the layer below and from the input, what each receiving token
@@ -34,11 +35,9 @@ def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -
         raise ParameterError(
             unknown("token type", token_type, map(str, share["token_type"].values))
         )
-    looked = share.sel(source="attention", token_type=token_type)
-    layers, heads = data.numbers(dataset, "layer"), data.numbers(dataset, "head")
-    places = ranked_heads(looked.values)[:top]
+    attention = share.sel(source="attention", token_type=token_type)
     columns = {
-        f"attention on {token_type}": looked,
+        f"attention on {token_type}": attention,
         f"from {token_type}, previous layer": share.sel(
             source="previous_layer", token_type=token_type
         ),
@@ -46,33 +45,41 @@ def special_table(dataset: xr.Dataset, token_type: str = "sep", top: int = 12) -
         "from itself, input": dataset["own"].sel(source="input"),
         "from other tokens, input": share.sel(source="input", token_type="other"),
     }
-    names = [head_name(layers[layer], heads[head]) for layer, head in places]
-    shares = {name: [float(values[place]) for place in places] for name, values in columns.items()}
-    return pd.DataFrame({"head": names} | shares)
+    layers = data.numbers(dataset, "layer")
+    heads = data.numbers(dataset, "head")
+    best = ranked_heads(attention.values)[:top]
+    table: dict[str, list[Any]] = {
+        "head": [head_name(layers[layer], heads[head]) for layer, head in best]
+    }
+    for name, values in columns.items():
+        table[name] = [float(values[position]) for position in best]
+    return pd.DataFrame(table)
 
 
 @table_of(
     "attribution",
     name="special-heads",
-    title="What the heads that look most at each type of token gather",
+    title="What the heads that attend most to each type of token gather",
     note="For each type of token the heads with the largest share of attention on it: that share, and the share of "
-    "what such tokens contribute to the head's output, from the layer below and from the input; beside it what each "
+    "what such tokens contribute to the head's output, from the layer below and from the input; then what each "
     "token contributes to itself and what tokens that are neither special nor punctuation contribute.",
 )
 def special_heads(dataset: xr.Dataset) -> pd.DataFrame:
-    """`special_table` of `[CLS]`, of separators and of punctuation in one table, as far as the
-    model has them."""
-    parts = []
-    for kind in LOOKED_AT:
-        table = special_table(dataset, kind, TOP)
-        if not len(table) or not table[f"attention on {kind}"].any():
+    """Return `special_table` of `[CLS]`, of separators and of punctuation in one table, as far as
+    the model has them."""
+    tables = []
+    for token_type in SINK_TYPES:
+        table = special_table(dataset, token_type, TOP)
+        if not len(table) or not table[f"attention on {token_type}"].any():
             continue  # the model has no such token
-        table.columns = [
-            name.replace(f"on {kind}", "on it").replace(f"from {kind}", "from it") for name in table
-        ]
-        table.insert(0, "token type", kind)
-        parts.append(table)
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        shared_names = []
+        for name in table:
+            name = name.replace(f"on {token_type}", "on it")
+            shared_names.append(name.replace(f"from {token_type}", "from it"))
+        table.columns = shared_names
+        table.insert(0, "token type", token_type)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 @table_of(
@@ -83,16 +90,16 @@ def special_heads(dataset: xr.Dataset) -> pd.DataFrame:
     "themselves, `other` all the rest.",
 )
 def special_layers(dataset: xr.Dataset) -> pd.DataFrame:
-    """Contributions to and from special tokens apart: by layer, receiving token and reading, the
-    share of each type."""
+    """Return the share of each token type, by layer, receiving token and source."""
     share = dataset["share"].mean("head", skipna=True)
-    types = [f"from {kind}" for kind in data.labels(dataset, "token_type")]
+    columns = [f"from {token_type}" for token_type in data.labels(dataset, "token_type")]
+    layers = data.numbers(dataset, "layer")
     rows = []
-    for layer, receiver, source in product(
-        data.numbers(dataset, "layer"), ("cls", "sep", "other"), SHOWN
-    ):
+    for layer, receiver, source in product(layers, ("cls", "sep", "other"), MAIN_SOURCES):
         shares = share.sel(layer=layer, receiver=receiver, source=source).values
-        if np.isfinite(shares).any():
-            about = {"layer": layer, "receiver": receiver, "reading": source.replace("_", " ")}
-            rows.append(about | dict(zip(types, shares.astype(float).tolist(), strict=True)))
+        if not np.isfinite(shares).any():
+            continue
+        row = {"layer": layer, "receiver": receiver, "reading": source.replace("_", " ")}
+        row.update(zip(columns, shares.astype(float).tolist(), strict=True))
+        rows.append(row)
     return pd.DataFrame(rows)

@@ -80,7 +80,7 @@ def attention_tangents(
     # The kernel reads the last dimension as contiguous.
     primals = [_last_contiguous(tensor.to(dtype)) for tensor in primal]
     tangents = [_last_contiguous(tensor) for tensor in tangent]
-    strides = []
+    strides: list[int] = []
     for tensor in primals:
         strides += tensor.stride()[:3]
     for tensor in tangents:

@@ -1,5 +1,5 @@
-"""Figures of one input: attention over contribution for every head, five heads of five patterns,
-one word by layer."""
+"""Figures of one input: attention and contribution of every head, five heads of five patterns, one
+word by layer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
@@ -21,7 +22,10 @@ from headwise.plots import data, style
 from headwise.plots.maps import mosaic, token_listing
 from headwise.plots.registry import figure
 
-_ROWS = (
+MAX_PRINTED_CELLS = 420  # cells of a figure in which numbers are still readable
+MIN_PRINTED_SHARE = 0.095
+# The maps of a head that are drawn, and their labels.
+_MAPS = (
     ("attention", "attention"),
     ("previous_layer", "contribution of the previous layer"),
     ("input", "contribution of the input"),
@@ -31,7 +35,7 @@ _ROWS = (
 @figure(
     "attribution",
     name="maps",
-    title="Attention over contribution, all heads of one input",
+    title="Attention and contribution, all heads of one input",
     caption="For every head two maps: above what it attends to, below what of the input is in its output. Row: the "
     "receiving token; column: the source.",
     paper="Pascual et al. 2021, Fig 12 to 23",
@@ -39,8 +43,12 @@ _ROWS = (
 )
 def sample_pairs(dataset: xr.Dataset) -> Figure:
     """The pairs of maps of the input that the analysis kept."""
-    both = _maps(dataset, "attention"), _maps(dataset, "input")
-    return map_pairs(*both, data.texts(dataset, "token_text"), notes=_sample_notes(dataset))
+    return map_pairs(
+        _maps(dataset, "attention"),
+        _maps(dataset, "input"),
+        data.texts(dataset, "token_text"),
+        notes=_sample_notes(dataset),
+    )
 
 
 @figure(
@@ -56,26 +64,32 @@ def five_patterns(dataset: xr.Dataset) -> Figure:
     """Five heads of the kept input, one for each map pattern: attention above, contributions
     below."""
     attention = _maps(dataset, "attention")
-    causal = bool((np.triu(np.ones(attention.shape[-2:]), 1) * attention).sum() == 0)
-    sure = classify_maps(torch.from_numpy(np.clip(attention, 0, None)), causal).numpy()
+    above_diagonal = np.triu(np.ones(attention.shape[-2:]), 1) * attention
+    causal = bool(above_diagonal.sum() == 0)
+    maps = torch.from_numpy(np.clip(attention, 0, None))
+    probabilities = classify_maps(maps, causal).numpy()
     chosen: list[tuple[int, int]] = []
     titles = []
-    for kind, pattern in enumerate(PATTERNS):
-        places = ranked_heads(sure[..., kind])
-        place = next((place for place in places if place not in chosen), places[0])
-        chosen.append(place)
-        titles.append(f"{pattern}\n{head_name(*place)}, p = {sure[place][kind]:.2f}")
-    how = "Rows: receiving token; columns: source; layers and heads counted from 0; p: how sure the classifier is"
-    return _side_by_side(dataset, chosen, titles, "Five heads, one of each pattern", how)
+    for number, pattern in enumerate(PATTERNS):
+        ranked = ranked_heads(probabilities[..., number])
+        head = next((head for head in ranked if head not in chosen), ranked[0])
+        chosen.append(head)
+        probability = probabilities[head][number]
+        titles.append(f"{pattern}\n{head_name(*head)}, p = {probability:.2f}")
+    note = (
+        "Rows: receiving token; columns: source; layers and heads counted from 0; p: probability "
+        "by the classifier"
+    )
+    return _side_by_side(dataset, chosen, titles, "Five heads, one of each pattern", note)
 
 
 @figure(
     "attribution",
     name="head",
-    title="One head: where it looks, what it gathers from the layer below, what of the input is in it",
+    title="One head: where it attends, what it gathers from the layer below, what of the input is in it",
     caption="Attention, contribution of the previous layer and contribution of the input of the head whose attention "
-    "says least of what of the input it gathers. The first two are alike where attention tells what a head does "
-    "locally; the third shows what really reaches it.",
+    "predicts least what it gathers from the input. The first two are alike where attention shows what a head does "
+    "locally; the third shows what reaches it.",
     paper="Pascual et al. 2021, Fig 1, 6 and 7, of one head",
     needs=("sample_input", "sample_previous_layer"),
 )
@@ -90,42 +104,41 @@ def head_maps(dataset: xr.Dataset, *, heads: Sequence[str] = ()) -> Figure:
     """
     shape = _maps(dataset, "attention").shape[:2]
     if heads:
-        places = existing_heads(heads, *shape)
+        chosen = existing_heads(heads, *shape)
     else:
-        places = ranked_heads(
-            -data.values(dataset.sel(source="input"), "pearson", ("layer", "head"))
-        )[:1]
-    titles = [head_name(*place) for place in places]
-    how = "Rows: receiving token; columns: source; layers and heads counted from 0"
-    return _side_by_side(dataset, places, titles, "Where a head looks and what it gathers", how)
+        pearson = data.values(dataset.sel(source="input"), "pearson", ("layer", "head"))
+        chosen = ranked_heads(-pearson)[:1]
+    titles = [head_name(*head) for head in chosen]
+    note = "Rows: receiving token; columns: source; layers and heads counted from 0"
+    return _side_by_side(dataset, chosen, titles, "Where a head attends and what it gathers", note)
 
 
 def _side_by_side(
     dataset: xr.Dataset,
-    places: Sequence[tuple[int, int]],
+    heads: Sequence[tuple[int, int]],
     titles: Sequence[str],
     title: str,
-    how: str,
+    note: str,
 ) -> Figure:
-    """Maps of some heads, a column each, a row for attention and each contribution; of one head in
-    a row."""
-    kept = {
-        words: _maps(dataset, name)
-        for name, words in _ROWS
-        if f"sample_{name}" in dataset.variables
-    }
-    single = len(places) == 1
-    fig = style.new_figure(style.PAGE, 2.95 if single else 0.7 + 1.42 * len(kept))
-    axes = (
-        fig.subplots(1, len(kept), squeeze=False).T
-        if single
-        else fig.subplots(len(kept), len(places))
-    )
+    """Draw maps of some heads: a column for each head, a row for attention and each contribution;
+    the maps of a single head in one row."""
+    maps_by_label = {}
+    for name, label in _MAPS:
+        if f"sample_{name}" in dataset.variables:
+            maps_by_label[label] = _maps(dataset, name)
+    single = len(heads) == 1
+    n_rows = len(maps_by_label)
+    if single:
+        fig = style.new_figure(style.PAGE, 2.95)
+        axes = fig.subplots(1, n_rows, squeeze=False).T
+    else:
+        fig = style.new_figure(style.PAGE, 0.7 + 1.42 * n_rows)
+        axes = fig.subplots(n_rows, len(heads))
     shade = PowerNorm(0.5, 0, 1)
-    for row, (words, maps) in zip(axes, kept.items(), strict=True):
-        for ax, place in zip(row, places, strict=True):
+    for row, (label, maps) in zip(axes, maps_by_label.items(), strict=True):
+        for ax, head in zip(row, heads, strict=True):
             ax.imshow(
-                maps[place],
+                maps[head],
                 cmap=style.SEQUENTIAL,
                 norm=shade,
                 aspect="equal",
@@ -133,22 +146,21 @@ def _side_by_side(
             )
             ax.set(xticks=[], yticks=[])
         if single:
-            row[0].set_title(f"{titles[0]}, {words}", loc="center", fontsize=style.SMALL)
+            row[0].set_title(f"{titles[0]}, {label}", loc="center", fontsize=style.SMALL)
         else:
-            row[0].set_ylabel(words.replace(" of the ", "\nof the "))
+            row[0].set_ylabel(label.replace(" of the ", "\nof the "))
     if not single:
-        for ax, text in zip(axes[0], titles, strict=True):
-            ax.set_title(text, loc="center", fontsize=style.SMALL)
-    scale = ScalarMappable(shade, style.SEQUENTIAL)
+        for ax, head_title in zip(axes[0], titles, strict=True):
+            ax.set_title(head_title, loc="center", fontsize=style.SMALL)
     fig.colorbar(
-        scale,
+        ScalarMappable(shade, style.SEQUENTIAL),
         ax=list(axes.ravel()),
         fraction=0.02,
         pad=0.01,
         label="share of 1 (square-root scale)",
     )
     listing = token_listing(data.texts(dataset, "token_text"), style.PAGE - 0.1, lines=2)
-    return style.complete(fig, title, [*_sample_notes(dataset), how], below=listing)
+    return style.complete(fig, title, [*_sample_notes(dataset), note], below=listing)
 
 
 @figure(
@@ -160,20 +172,19 @@ def _side_by_side(
     needs=("sample_layer",),
 )
 def sample_word(dataset: xr.Dataset) -> Figure:
-    """One word of the kept input: the one nearest to its middle that is a word."""
+    """One word of the kept input: the word nearest to its middle."""
     texts = data.texts(dataset, "token_text")
     layers = data.values(dataset, "sample_layer", ("layer", "token", "source_token"))
     middle = len(texts) // 2
-    words = [i for i, text in enumerate(texts) if text.isalpha() and len(text) > 2] or [middle]
-    return word_mix(
-        layers, texts, min(words, key=lambda i: (abs(i - middle), i)), notes=_sample_notes(dataset)
-    )
+    words = [i for i, text in enumerate(texts) if text.isalpha() and len(text) > 2]
+    token = min(words or [middle], key=lambda i: (abs(i - middle), i))
+    return word_mix(layers, texts, token, notes=_sample_notes(dataset))
 
 
 def word_mix(
     layers: ArrayLike, tokens: Sequence[str], token: int, *, notes: Sequence[str] = ()
 ) -> Figure:
-    """How much of each input token is in one token's hidden state, layer by layer.
+    """Draw how much of each input token is in one token's hidden state, layer by layer.
 
     Parameters
     ----------
@@ -183,58 +194,59 @@ def word_mix(
     tokens : sequence of str
         The tokens of the input.
     token : int
-        The position of the token that is looked at.
+        The position of the token.
     notes : sequence of str, optional
-        What to say above the figure.
+        Notes above the figure.
     """
-    mixed = np.asarray(layers, dtype=float)
-    if mixed.ndim != 3 or mixed.shape[1:] != (len(tokens), len(tokens)):
+    shares = np.asarray(layers, dtype=float)
+    n_tokens = len(tokens)
+    if shares.ndim != 3 or shares.shape[1:] != (n_tokens, n_tokens):
         raise ParameterError(
-            f"`layers` must be [layer, receiving, source] for {len(tokens)} tokens; its shape is {mixed.shape}."
+            f"`layers` must be [layer, receiving, source] for {n_tokens} tokens; its shape is "
+            f"{shares.shape}."
         )
-    if not 0 <= token < len(tokens):
-        raise ParameterError(
-            f"`token` must be a position from 0 to {len(tokens) - 1}; it is {token}."
-        )
+    if not 0 <= token < n_tokens:
+        raise ParameterError(f"`token` must be a position from 0 to {n_tokens - 1}; it is {token}.")
+    token_shares = shares[:, token]  # layer, source
+    n_layers = len(token_shares)
     with style.context():
-        part = mixed[:, token]
-        count = len(part)
-        fig, ax = style.one_panel(style.PAGE, min(1.9 + 0.2 * count, style.PAGE_HEIGHT))
-        shade = PowerNorm(0.5, 0, max(float(part.max()), 1e-9))
+        fig, ax = style.one_panel(style.PAGE, min(1.9 + 0.2 * n_layers, style.PAGE_HEIGHT))
+        shade = PowerNorm(0.5, 0, max(float(token_shares.max()), 1e-9))
         image = ax.imshow(
-            part, cmap=style.SEQUENTIAL, norm=shade, aspect="auto", interpolation="nearest"
+            token_shares, cmap=style.SEQUENTIAL, norm=shade, aspect="auto", interpolation="nearest"
         )
         ax.set_xticks(
-            range(len(tokens)), list(tokens), rotation=60, ha="right", rotation_mode="anchor"
+            range(n_tokens), list(tokens), rotation=60, ha="right", rotation_mode="anchor"
         )
         ax.get_xticklabels()[token].set_fontweight("bold")
-        step = 1 if count <= 24 else 2
-        ax.set_yticks(range(0, count, step), [str(i) for i in range(0, count, step)])
+        ticks = range(0, n_layers, 1 if n_layers <= 24 else 2)
+        ax.set_yticks(ticks, [str(layer) for layer in ticks])
         ax.set_ylabel("after layer (0 = first)")
-        if count * len(tokens) <= 420:
-            for (layer, source), share in np.ndenumerate(part):
-                if share >= 0.095:
-                    text, ink = (
-                        f"{share:.2f}"[1:] if share < 1 else "1",
-                        "white" if shade(share) < 0.6 else "black",
-                    )
-                    ax.text(
-                        source,
-                        layer,
-                        text,
-                        ha="center",
-                        va="center",
-                        fontsize=style.SMALL,
-                        color=ink,
-                    )
+        if token_shares.size <= MAX_PRINTED_CELLS:
+            _print_shares(ax, token_shares, shade)
         bar = fig.colorbar(image, ax=ax, fraction=0.025, pad=0.01)
         bar.set_label("share of the hidden state\n(square-root scale)")
-        how = (
-            f"Token {token}, “{tokens[token]}” (bold): shares of its hidden state that come from each input token; "
-            "rows sum to 1; from .10 on they are printed"
+        note = (
+            f"Token {token}, “{tokens[token]}” (bold): shares of its hidden state that come from "
+            "each input token; rows sum to 1; from .10 on they are printed"
         )
-        return style.complete(
-            fig, f"What “{tokens[token]}” is made of, layer by layer", [*notes, how]
+        title = f"What “{tokens[token]}” is made of, layer by layer"
+        return style.complete(fig, title, [*notes, note])
+
+
+def _print_shares(ax: Axes, token_shares: np.ndarray, shade: PowerNorm) -> None:
+    """Print the larger shares into their cells, without the leading zero."""
+    for (layer, source), share in np.ndenumerate(token_shares):
+        if share < MIN_PRINTED_SHARE:
+            continue
+        ax.text(
+            source,
+            layer,
+            f"{share:.2f}"[1:] if share < 1 else "1",
+            ha="center",
+            va="center",
+            fontsize=style.SMALL,
+            color="white" if shade(share) < 0.6 else "black",
         )
 
 
@@ -247,7 +259,7 @@ def map_pairs(
     title: str = "Attention (above) and contribution of the input (below), every head",
     notes: Sequence[str] = (),
 ) -> Figure:
-    """Attention over contribution for every head of one input on a page (Pascual et al. 2021, Fig
+    """Draw attention above contribution for every head of one input on a page (Pascual et al. 2021, Fig
     12-23).
 
     Parameters
@@ -261,38 +273,43 @@ def map_pairs(
     title : str, optional
         Of the figure.
     notes : sequence of str, optional
-        What to say above it.
+        Notes above it.
 
     Both maps of a head share one scale from 0 to 1, spread as the square root.
     """
-    above, below = np.asarray(attention, dtype=float), np.asarray(contribution, dtype=float)
-    if above.shape != below.shape or above.ndim != 4 or above.shape[2:] != (len(tokens),) * 2:
-        raise ParameterError(
-            f"`attention` and `contribution` must both be [layer, head, receiving, source] for {len(tokens)} tokens; "
-            f"they are {above.shape} and {below.shape}."
-        )
-    numbers = list(range(above.shape[0])) if layers is None else [int(n) for n in layers]
-    if any(not 0 <= n < above.shape[0] for n in numbers) or not numbers:
-        raise ParameterError(
-            f"`layers` must name layers from 0 to {above.shape[0] - 1}; it is {list(numbers)}."
-        )
+    above = np.asarray(attention, dtype=float)
+    below = np.asarray(contribution, dtype=float)
     n = len(tokens)
+    if above.shape != below.shape or above.ndim != 4 or above.shape[2:] != (n, n):
+        raise ParameterError(
+            "`attention` and `contribution` must both be [layer, head, receiving, source] for "
+            f"{n} tokens; they are {above.shape} and {below.shape}."
+        )
+    n_layers, n_heads = above.shape[:2]
+    numbers = list(range(n_layers)) if layers is None else [int(layer) for layer in layers]
+    if not numbers or any(not 0 <= layer < n_layers for layer in numbers):
+        raise ParameterError(
+            f"`layers` must name layers from 0 to {n_layers - 1}; it is {list(numbers)}."
+        )
     gap = max(1, round(n * 0.1))
-    pairs = np.full((len(numbers), above.shape[1], 2 * n + gap, n), np.nan)
-    pairs[:, :, :n], pairs[:, :, n + gap :] = above[numbers], below[numbers]
+    pairs = np.full((len(numbers), n_heads, 2 * n + gap, n), np.nan)
+    pairs[:, :, :n] = above[numbers]
+    pairs[:, :, n + gap :] = below[numbers]
     with style.context():
-        label = "share of 1 (square-root scale)"
         fig, listing = mosaic(
-            pairs, (numbers, range(above.shape[1])), (2 * gap, gap), label, {"Tokens": tokens}
+            pairs,
+            (numbers, range(n_heads)),
+            (2 * gap, gap),
+            "share of 1 (square-root scale)",
+            {"Tokens": tokens},
         )
         fig.axes[0].set_ylabel("layer (0 at the top): attention above, contribution below")
-        how = "Within a map: rows receive, columns give, first token top left"
-        return style.complete(fig, title, [*notes, how], below=listing)
+        note = "Within a map: rows receive, columns are sources, first token top left"
+        return style.complete(fig, title, [*notes, note], below=listing)
 
 
 def _maps(dataset: xr.Dataset, name: str) -> np.ndarray:
-    """The maps `[layer, head, token, source_token]` of the input that was kept: attention or a
-    contribution."""
+    """Return the maps `[layer, head, token, source_token]` of the sample."""
     return data.values(dataset, f"sample_{name}", ("layer", "head", "token", "source_token"))
 
 

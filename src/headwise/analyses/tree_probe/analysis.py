@@ -266,7 +266,7 @@ class TreeProbeAnalysis(Experiment):
             )
         train_examples = list(train_corpus)
 
-        def encode(position: int) -> Encoded:
+        def encode(position: int) -> Encoded | None:
             return context.model.encoder.encode(train_examples[position])
 
         sentences.add(train_examples, encode, self.longest, self.train_sentences, generator)

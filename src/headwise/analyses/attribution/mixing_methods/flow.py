@@ -65,10 +65,10 @@ def maximum_flows(below: np.ndarray, last: np.ndarray) -> np.ndarray:
     ends = []
     capacities = []
     for step, weights in enumerate(below):
-        receiving, source = np.nonzero(weights)
-        starts.append(step * n + source)
-        ends.append((step + 1) * n + receiving)
-        capacities.append(_as_integers(weights[receiving, source]))
+        to_tokens, from_tokens = np.nonzero(weights)
+        starts.append(step * n + from_tokens)
+        ends.append((step + 1) * n + to_tokens)
+        capacities.append(_as_integers(weights[to_tokens, from_tokens]))
 
     # Where no path leads there is no flow: such pairs need no search.
     connected = last > 0

@@ -1,5 +1,4 @@
-"""Batched probes against scikit-learn, against one torch classifier at a time, and against bad
-input."""
+"""Batched probes compared with scikit-learn and with one torch classifier at a time; bad input."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ from headwise.text.tasks import Split
 PENALTIES = (1e-5, 1e-3, 1e-1)
 
 
-def data(
+def random_features(
     units: int, examples: int = 1200, size: int = 12, classes: int = 2, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, Split]:
-    """Correlated, badly scaled features of units that know the label more or less well."""
+    """Correlated, badly scaled features of units that predict the label more or less well."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, examples)
     values = random.normal(size=(units, examples, size))
@@ -44,17 +43,17 @@ def data(
     return values.astype(np.float32), labels, Split(*cut)
 
 
-def scaled(values: np.ndarray, split: Split) -> np.ndarray:
+def standardised(values: np.ndarray, split: Split) -> np.ndarray:
     train = values[split.train].astype(np.float64)
     return (values - train.mean(0)) / train.std(0)
 
 
 @pytest.mark.parametrize(("classes", "penalty"), [(2, 1e-4), (2, 1e-1), (4, 1e-3)])
 def test_lbfgs_is_scikit_learns_logistic_regression(classes: int, penalty: float) -> None:
-    values, labels, split = data(20, classes=classes, seed=classes)
+    values, labels, split = random_features(20, classes=classes, seed=classes)
     found = fit_probes(values, labels, split, ProbeSettings(solver="lbfgs", penalties=(penalty,)))
     for unit in range(20):
-        x = scaled(values[unit], split)
+        x = standardised(values[unit], split)
         reference = LogisticRegression(
             C=1 / (len(split.train) * penalty), max_iter=2_000, tol=1e-5
         ).fit(x[split.train], labels[split.train])
@@ -79,7 +78,7 @@ def test_lbfgs_reaches_the_optimum_of_small_penalties() -> None:
         split,
         ProbeSettings(solver="lbfgs", penalties=(1e-5,)),
     )
-    x = scaled(values, split)
+    x = standardised(values, split)
     reference = LogisticRegression(C=1 / (600 * 1e-5), max_iter=3_000, tol=1e-8).fit(
         x[:600], labels[:600]
     )
@@ -91,8 +90,8 @@ def test_lbfgs_reaches_the_optimum_of_small_penalties() -> None:
 def test_lbfgs_weights_are_the_optimum() -> None:
     from headwise.probes.lbfgs import fit_lbfgs
 
-    values, labels, split = data(3, examples=600, size=6, classes=4, seed=7)
-    x = np.stack([scaled(v, split)[split.train] for v in values])
+    values, labels, split = random_features(3, examples=600, size=6, classes=4, seed=7)
+    x = np.stack([standardised(v, split)[split.train] for v in values])
     features = torch.from_numpy(np.concatenate([x, np.ones((*x.shape[:2], 1))], -1))
     weights, converged = fit_lbfgs(
         features,
@@ -113,7 +112,7 @@ def test_lbfgs_weights_are_the_optimum() -> None:
             )
 
 
-def one_by_one(
+def train_one_classifier(
     x: torch.Tensor,
     y: torch.Tensor,
     vx: torch.Tensor,
@@ -156,17 +155,17 @@ def one_by_one(
         (3, {"tenacity_counts": "consecutive", "max_epochs": 12, "seed": 5}),
     ],
 )
-def test_each_classifier_ends_where_it_would_have_ended_alone(classes: int, changes: dict) -> None:
-    values, labels, split = data(6, examples=600, classes=classes, seed=3)
+def test_each_classifier_equals_one_trained_alone(classes: int, changes: dict) -> None:
+    values, labels, split = random_features(6, examples=600, classes=classes, seed=3)
     settings = replace(
         ProbeSettings(penalties=(1e-4, 1e-1), batch_size=64, max_epochs=40), **changes
     )
     found = fit_probes(values, labels, split, settings)
     y = torch.from_numpy(labels)
     for unit in range(6):
-        x = torch.from_numpy(scaled(values[unit], split)).float()
+        x = torch.from_numpy(standardised(values[unit], split)).float()
         fits = [
-            one_by_one(
+            train_one_classifier(
                 x[split.train],
                 y[split.train],
                 x[split.validation],
@@ -185,7 +184,7 @@ def test_each_classifier_ends_where_it_would_have_ended_alone(classes: int, chan
 
 @pytest.mark.parametrize("solver", ["senteval", "lbfgs", "ridge"])
 def test_blocks_of_heads_change_nothing(solver: str) -> None:
-    values, labels, split = data(7, examples=400, classes=3)
+    values, labels, split = random_features(7, examples=400, classes=3)
     whole = fit_probes(values, labels, split, ProbeSettings(solver=solver, max_epochs=10))
     pieces = fit_probes(
         values, labels, split, ProbeSettings(solver=solver, max_epochs=10, memory=200_000)
@@ -196,7 +195,7 @@ def test_blocks_of_heads_change_nothing(solver: str) -> None:
 
 @pytest.mark.parametrize("solver", ["senteval", "lbfgs", "ridge"])
 def test_the_same_seed_gives_the_same_and_heads_permute(solver: str) -> None:
-    values, labels, split = data(5, examples=400)
+    values, labels, split = random_features(5, examples=400)
     settings = ProbeSettings(solver=solver, max_epochs=10)
     first, again, turned = (
         fit_probes(v, labels, split, settings) for v in (values, values, values[::-1])
@@ -206,7 +205,7 @@ def test_the_same_seed_gives_the_same_and_heads_permute(solver: str) -> None:
 
 
 def test_half_precision_features_in_a_file(tmp_path) -> None:
-    values, labels, split = data(4, examples=500)
+    values, labels, split = random_features(4, examples=500)
     values = values / np.abs(values).max((1, 2), keepdims=True)
     path = tmp_path / "features.npy"
     np.save(path, values.reshape(2, 2, *values.shape[1:]).astype(np.float16))
@@ -217,13 +216,13 @@ def test_half_precision_features_in_a_file(tmp_path) -> None:
 
 def test_regression_is_ridge() -> None:
     random = np.random.default_rng(0)
-    values, _, split = data(4, examples=500, seed=2)
-    target = np.stack([scaled(v, split) for v in values]).mean(0) @ random.normal(
+    values, _, split = random_features(4, examples=500, seed=2)
+    target = np.stack([standardised(v, split) for v in values]).mean(0) @ random.normal(
         size=values.shape[-1]
     ) + random.normal(size=500)
     found = fit_regressions(values, target.tolist(), split, ProbeSettings(penalties=(1e-2,)))
     for unit in range(4):
-        x = scaled(values[unit], split)
+        x = standardised(values[unit], split)
         said = (
             Ridge(alpha=1e-2 * len(split.train))
             .fit(x[split.train], target[split.train])
@@ -237,10 +236,10 @@ def test_regression_is_ridge() -> None:
 
 
 def test_ridge_on_one_hot_labels_is_least_squares() -> None:
-    values, labels, split = data(3, classes=4, seed=4)
+    values, labels, split = random_features(3, classes=4, seed=4)
     found = fit_probes(values, labels, split, ProbeSettings(solver="ridge", penalties=(1e-3,)))
     for unit in range(3):
-        x = scaled(values[unit], split)
+        x = standardised(values[unit], split)
         said = (
             Ridge(alpha=1e-3 * len(split.train))
             .fit(x[split.train], np.eye(4)[labels[split.train]])
@@ -252,7 +251,7 @@ def test_ridge_on_one_hot_labels_is_least_squares() -> None:
 
 @pytest.mark.parametrize("solver", ["lbfgs", "senteval", "ridge"])
 def test_cross_validation_pools_training_and_validation(solver: str) -> None:
-    values, labels, split = data(3, examples=500, seed=9)
+    values, labels, split = random_features(3, examples=500, seed=9)
     settings = ProbeSettings(solver=solver, folds=5, penalties=(1e-4, 1e-1), max_epochs=20)
     found = fit_probes(values, labels, split, settings)
     single = replace(settings, folds=None)
@@ -291,7 +290,7 @@ def test_folds_are_disjoint_and_cover_the_pool() -> None:
 
 
 def test_validation_never_sees_test_labels() -> None:
-    values, labels, split = data(3, examples=300)
+    values, labels, split = random_features(3, examples=300)
     spoiled = labels.copy()
     spoiled[split.test] = 1 - spoiled[split.test]
     for solver in ("senteval", "lbfgs"):
@@ -305,7 +304,7 @@ def test_validation_never_sees_test_labels() -> None:
 
 
 def test_constant_and_copied_features_do_no_harm() -> None:
-    values, labels, split = data(2, examples=400)
+    values, labels, split = random_features(2, examples=400)
     more = np.concatenate(
         [values, values[..., :3], np.full((*values.shape[:2], 2), 7.3, np.float32)], -1
     )
@@ -321,7 +320,7 @@ def test_constant_and_copied_features_do_no_harm() -> None:
 
 @pytest.mark.parametrize("solver", ["lbfgs", "ridge"])
 def test_nearly_dependent_features_are_fitted(solver: str) -> None:
-    values, labels, split = data(3, examples=400)
+    values, labels, split = random_features(3, examples=400)
     twins = values + 1e-4 * np.random.default_rng(0).normal(size=values.shape) * np.abs(
         values
     ).mean((1, 2), keepdims=True)
@@ -349,8 +348,8 @@ def test_features_of_pairs_and_joined_heads() -> None:
         JoinedFeatures(ArrayFeatures(u), [0, 3])
 
 
-def test_errors_are_one_sentence() -> None:
-    values, labels, split = data(2, examples=120)
+def test_errors_name_the_cause() -> None:
+    values, labels, split = random_features(2, examples=120)
     settings = ProbeSettings(solver="lbfgs")
     with pytest.raises(InputError, match=r"all 60 training examples have the label '1'"):
         fit_probes(
@@ -390,7 +389,7 @@ def test_errors_are_one_sentence() -> None:
 
 
 def test_a_test_label_never_trained_counts_as_wrong() -> None:
-    values, labels, split = data(2, examples=300)
+    values, labels, split = random_features(2, examples=300)
     names = labels.astype(object)
     names[split.test[:10]] = "rare"
     found = fit_probes(values, names, split, ProbeSettings(solver="lbfgs"))

@@ -25,17 +25,22 @@ def random_tree(size: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def slow_distances(heads: np.ndarray) -> np.ndarray:
-    """By walking up from both words to where their ways meet."""
+    """Distances by walking up from both words to their common ancestor."""
     size = len(heads)
 
-    def way(word: int) -> list[int]:
-        return [word, *way(int(heads[word]))] if heads[word] < size else [word]
+    def path_to_root(word: int) -> list[int]:
+        path = [word]
+        while heads[path[-1]] < size:
+            path.append(int(heads[path[-1]]))
+        return path
 
-    ways = [way(word) for word in range(size)]
-    return np.array(
-        [[min(a.index(w) + b.index(w) for w in a if w in b) for b in ways] for a in ways],
-        dtype=float,
-    )
+    paths = [path_to_root(word) for word in range(size)]
+    distances = np.zeros((size, size))
+    for i, first in enumerate(paths):
+        for j, second in enumerate(paths):
+            common = [word for word in first if word in second]
+            distances[i, j] = min(first.index(word) + second.index(word) for word in common)
+    return distances
 
 
 def test_distances_and_spanning_trees_against_slow_ones() -> None:

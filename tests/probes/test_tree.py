@@ -39,9 +39,10 @@ SIZES = (5, 3, 7, 1)
 HEADS, VECTOR = 4, 6
 
 
-def made(
+def random_sentences(
     tmp_path: Path, sizes: tuple[int, ...] = SIZES, seed: int = 0
 ) -> tuple[DependencyTrees, WordMaps, list[np.ndarray]]:
+    """Random trees and maps; the maps in a file and as arrays `[head, from, to]`."""
     rng = np.random.default_rng(seed)
     maps = [rng.dirichlet(np.ones(n), size=(HEADS, n)).astype(np.float16) for n in sizes]
     trees = DependencyTrees(
@@ -59,7 +60,7 @@ def made(
     return trees, kept, maps
 
 
-def filled(probe: TreeProbe, seed: int = 1) -> TreeProbe:
+def with_random_weights(probe: TreeProbe, seed: int = 1) -> TreeProbe:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in probe.parameters():
@@ -129,12 +130,12 @@ PROBES = {
 
 @pytest.mark.parametrize("name", PROBES)
 def test_scores_are_the_formulas_and_uas_counts_their_argmax(name: str, tmp_path: Path) -> None:
-    trees, file, maps = made(tmp_path)
-    probe = filled(PROBES[name]())
-    part = make_tree_batch(trees, [0, 1, 2, 3], file, "cpu")
+    trees, word_maps, maps = random_sentences(tmp_path)
+    probe = with_random_weights(PROBES[name]())
+    part = make_tree_batch(trees, [0, 1, 2, 3], word_maps, "cpu")
     scores = probe(part).detach().numpy()
     width = max(SIZES)
-    correct, total = score_tree_probe(probe, TreeBatches(trees, file, np.arange(4), 60))
+    correct, total = score_tree_probe(probe, TreeBatches(trees, word_maps, np.arange(4), 60))
     for s, n in enumerate(SIZES):
         expected = plain_scores(probe, maps[s].astype(float), trees.vectors[s].astype(float))
         found = np.concatenate([scores[s, :n, :n], scores[s, :n, width:]], axis=1)
@@ -148,13 +149,13 @@ def test_scores_are_the_formulas_and_uas_counts_their_argmax(name: str, tmp_path
 
 
 def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
-    trees, _, _ = made(tmp_path)
-    prepared = TreeBatches(trees, None, np.arange(4))
-    constant = filled(AttentionProbe(HEADS))
+    trees, _, _ = random_sentences(tmp_path)
+    batches = TreeBatches(trees, None, np.arange(4))
+    constant = with_random_weights(AttentionProbe(HEADS))
     np.testing.assert_allclose(
-        mean_head_weights(constant, prepared), constant.weight.detach(), atol=1e-6
+        mean_head_weights(constant, batches), constant.weight.detach(), atol=1e-6
     )
-    probe = filled(AttentionWordsProbe(HEADS, VECTOR))
+    probe = with_random_weights(AttentionWordsProbe(HEADS, VECTOR))
     values = []
     for s in range(4):
         for j, (i, scored) in enumerate(zip(trees.heads[s], trees.scored[s], strict=True)):
@@ -165,17 +166,19 @@ def test_weights_of_heads_are_means_over_true_pairs(tmp_path: Path) -> None:
                     + torch.einsum("d,dhw->hw", v[j], probe.dependent)
                 )
     np.testing.assert_allclose(
-        mean_head_weights(probe, prepared), torch.stack(values).mean(0).detach(), atol=1e-5
+        mean_head_weights(probe, batches), torch.stack(values).mean(0).detach(), atol=1e-5
     )
 
 
 def test_maps_come_back_as_written(tmp_path: Path) -> None:
-    _, file, maps = made(tmp_path)
-    read = file.read([2, 0], 7).numpy()
+    _, word_maps, maps = random_sentences(tmp_path)
+    read = word_maps.read([2, 0], 7).numpy()
     np.testing.assert_array_equal(read[0], np.moveaxis(maps[2], 0, -1).astype(np.float32))
     np.testing.assert_array_equal(read[1, :5, :5], np.moveaxis(maps[0], 0, -1).astype(np.float32))
     assert not read[1, 5:].any()
-    assert file.values.size == WordMaps.length(SIZES, HEADS) == HEADS * sum(n * n for n in SIZES)
+    assert (
+        word_maps.values.size == WordMaps.length(SIZES, HEADS) == HEADS * sum(n * n for n in SIZES)
+    )
 
 
 def test_batches_hold_every_sentence_once(tmp_path: Path) -> None:
@@ -183,14 +186,14 @@ def test_batches_hold_every_sentence_once(tmp_path: Path) -> None:
     groups = list(batch_by_length(sizes, np.arange(100), 2000))
     assert sorted(s for group in groups for s in group) == list(range(100))
     assert all(len(g) * max(sizes[s] for s in g) ** 2 <= 2000 for g in groups)
-    trees, file, _ = made(tmp_path)
-    prepared = TreeBatches(trees, file, np.array([2, 0, 3]), 30)
-    first, again = (list(prepared.batches(True, np.random.default_rng(seed))) for seed in (0, 1))
+    trees, word_maps, _ = random_sentences(tmp_path)
+    batches = TreeBatches(trees, word_maps, np.array([2, 0, 3]), 30)
+    first, again = (list(batches.batches(True, np.random.default_rng(seed))) for seed in (0, 1))
     assert sorted(s for part in first for s in part.sentences) == [0, 2, 3]
     maps = {part.sentences[0]: part.maps for part in first}
     for part in again:  # the second time from what was kept
         assert torch.equal(part.maps, maps[part.sentences[0]])  # type: ignore[arg-type]
-        assert torch.equal(part.maps, make_tree_batch(trees, part.sentences, file, "cpu").maps)  # type: ignore[arg-type]
+        assert torch.equal(part.maps, make_tree_batch(trees, part.sentences, word_maps, "cpu").maps)  # type: ignore[arg-type]
 
 
 def test_right_branching_by_hand() -> None:
@@ -208,27 +211,27 @@ def test_right_branching_by_hand() -> None:
     assert right_branching(last, np.array([0]))[0].tolist() == [1]
 
 
-def parsed(tmp_path: Path) -> dict[str, TreeBatches]:
+def sentences_with_a_parsing_head(tmp_path: Path) -> dict[str, TreeBatches]:
     """Sentences whose head 2 attends to the true head (the root's word to itself), in parts."""
     rng = np.random.default_rng(0)
     sizes = tuple(int(n) for n in rng.integers(3, 12, 60))
-    trees, _, maps = made(tmp_path, sizes)
+    trees, _, maps = random_sentences(tmp_path, sizes)
     heads = [np.array([n if w == 0 else rng.integers(0, w) for w in range(n)]) for n in sizes]
     for vectors in trees.vectors:
         vectors[:, 0] = 1  # so that a weight can be the same for all words
     trees = DependencyTrees(trees.vectors, heads, [np.ones(n, bool) for n in sizes])
-    file = WordMaps(sizes, HEADS)
+    word_maps = WordMaps(sizes, HEADS)
     for s, n in enumerate(sizes):
         own = maps[s].copy()
         own[2] = 0
         own[2, np.arange(n), np.where(heads[s] == n, np.arange(n), heads[s])] = 1
-        file.flat(s)[:] = flatten_maps(own)
+        word_maps.flat(s)[:] = flatten_maps(own)
     cuts = {"train": (0, 40), "validation": (40, 50), "test": (50, 60)}
-    return {name: TreeBatches(trees, file, np.arange(*cut), 600) for name, cut in cuts.items()}
+    return {name: TreeBatches(trees, word_maps, np.arange(*cut), 600) for name, cut in cuts.items()}
 
 
 def test_training_finds_the_head_that_parses(tmp_path: Path) -> None:
-    parts = parsed(tmp_path)
+    parts = sentences_with_a_parsing_head(tmp_path)
     for probe in (AttentionProbe(HEADS), AttentionWordsProbe(HEADS, VECTOR)):
         fit = fit_tree_probe(probe, parts["train"], parts["validation"], TreeFitSettings(0.02))
         correct, total = score_tree_probe(probe, parts["test"])
@@ -244,12 +247,12 @@ def test_training_finds_the_head_that_parses(tmp_path: Path) -> None:
     assert int(constant.weight.detach()[:, 1].argmax()) == 2
 
 
-def test_the_convex_probe_ends_at_its_optimum(tmp_path: Path) -> None:
-    """Against scipy in float64, on maps of no use: nothing is separable."""
-    trees, file, maps = made(tmp_path, tuple(range(3, 15)), seed=3)
-    prepared = TreeBatches(trees, file, np.arange(12), 300)
+def test_the_convex_probe_reaches_its_optimum(tmp_path: Path) -> None:
+    """Compared with scipy in float64, on random maps: nothing is separable."""
+    trees, word_maps, maps = random_sentences(tmp_path, tuple(range(3, 15)), seed=3)
+    batches = TreeBatches(trees, word_maps, np.arange(12), 300)
     probe = AttentionProbe(HEADS)
-    fit = fit_tree_probe(probe, prepared, prepared, TreeFitSettings(0.1))
+    fit = fit_tree_probe(probe, batches, batches, TreeFitSettings(0.1))
     assert fit.converged
     assert np.isnan(fit.learning_rate)
 
@@ -276,7 +279,7 @@ def test_the_convex_probe_ends_at_its_optimum(tmp_path: Path) -> None:
 def test_rates_are_searched_beyond_the_first_ones_and_the_best_state_is_kept(
     tmp_path: Path,
 ) -> None:
-    parts = parsed(tmp_path)
+    parts = sentences_with_a_parsing_head(tmp_path)
     probe = AttentionWordsProbe(HEADS, VECTOR)
     looks: list[float] = []
     fit = fit_tree_probe(
@@ -319,7 +322,7 @@ def test_vectors_from_every_kind_of_file(tmp_path: Path) -> None:
         }, name
 
 
-def test_bad_vector_files_are_refused(tmp_path: Path) -> None:
+def test_bad_vector_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("the 1 2 3\ncat 1 2\n")
     (tmp_path / "words.txt").write_text("the 1 2 3\ncat 1 two 3\n")
     (tmp_path / "other.txt").write_text("der 1 2 3\n")

@@ -362,7 +362,7 @@ def test_half_precision_is_computed_in_float32() -> None:
     assert model.trace(ids_batch((5,))).attention is not None  # the tap is still there
 
 
-def test_weights_that_cannot_be_turned_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_converted_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     model = HeadModel.open(build(*SERVED["bert"]).to(torch.bfloat16))
 
     def quantised(self, *args):
@@ -370,7 +370,7 @@ def test_weights_that_cannot_be_turned_are_refused(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(type(model.module), "to", quantised)
     with pytest.raises(
-        ModelError, match=r"cannot be turned into float32 .* give an unquantised model"
+        ModelError, match=r"cannot be converted to float32 .* use an unquantised model"
     ):
         contributions(model, ids_batch((5,)))
     assert model.trace(ids_batch((5,))).attention is not None  # the tap is still there

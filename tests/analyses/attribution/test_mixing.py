@@ -313,7 +313,7 @@ def test_a_classifier_has_one_target_and_a_bare_model_none() -> None:
         )
         relevance = relevance + weighted.mean(0) @ relevance
         np.testing.assert_allclose(found.layers[1, layer, :4, :4], rows_of(relevance), atol=1e-5)
-    with opened("bert") as bare, pytest.raises(ModelError, match="no scores"):
+    with opened("bert") as bare, pytest.raises(ModelError, match="no logits"):
         mixing(bare, ids_batch(LENGTHS), "chefer")
 
 
@@ -454,7 +454,7 @@ def test_a_long_input_has_no_flow_by_head(tmp_path: Path, monkeypatch: pytest.Mo
     found = run_analyses(model, corpus, [asked], tmp_path, RunOptions(full=True))["attribution"]
     assert found["own"].sel(source="flow").isnull().all()
     assert found["mixed_own"].sel(layer_source="flow").notnull().all()
-    assert "by layer alone" in found.attrs["flow_reading"]
+    assert "only by layer" in found.attrs["flow_reading"]
     with pytest.raises(ParameterError, match="readings"):
         Attribution(readings=("rolling",))
     with pytest.raises(ParameterError, match="twice"):

@@ -155,7 +155,7 @@ def test_the_null_is_that_of_random_turns() -> None:
     assert float(turned_trace(cut, np.linalg.norm(square), width)) == pytest.approx(0.05, abs=0.015)
 
 
-def test_figures_tables_and_headline(dataset) -> None:
+def test_figures_tables_and_summary(dataset) -> None:
     drawn = [one.name for spec in figures_for("circuits") for one in spec.draw(dataset)]
     assert drawn == ["heads", "composition"]
     assert tables_for("circuits")[0].function(dataset)["from"][0] == "L0H0"

@@ -317,7 +317,7 @@ def test_heads_found_on_one_text_are_tested_on_another() -> None:
             measured(model, here, Dependency(heads=(wrong,)))
 
 
-def test_the_headline_names_best_heads_and_baselines() -> None:
+def test_the_summary_names_best_heads_and_baselines() -> None:
     module, tokenizer = random_model()
     dataset = measured(
         HeadModel.open(module, tokenizer=tokenizer), battery_examples(), Dependency()

@@ -167,7 +167,7 @@ def test_random_weights_are_nothing() -> None:
         assert (dataset["specific_p_adjusted"] > 0.05).all()
 
 
-def test_figures_and_headline(dataset) -> None:
+def test_figures_and_summary(dataset) -> None:
     assert [one.name for spec in figures_for("logits") for one in spec.draw(dataset)] == [
         "heads",
         "layers",

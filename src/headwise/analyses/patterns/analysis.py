@@ -98,7 +98,7 @@ class Patterns(Observer):
 
     Traps: The classifier errs, more on models it never saw (`data/patterns/RESULTS.md` has its
     measured error: macro F1 0.62 to 0.77 there, where two labellers have 0.83 to 0.84 with each
-    other): shares that differ by a few points are not told apart. A dark first column over
+    other): shares that differ by a few points cannot be distinguished. A dark first column over
     unordered content is where labellers part too. A map brought to one size loses thin lines of
     long inputs. Single sentences have no blocks.
 

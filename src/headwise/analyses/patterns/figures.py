@@ -22,10 +22,10 @@ from headwise.plots.registry import figure
 COLOURS = dict(
     zip(PATTERNS, (style.BLUE, style.VERMILION, style.PINK, style.GREEN, style.PALE), strict=True)
 )
-# The grey of heterogeneous maps that can be told from paper.
+# A darker grey for heterogeneous maps, which differs from the paper.
 SOLID_COLOURS = COLOURS | {"heterogeneous": "#8c8c8c"}
 DARK = ("vertical", "diagonal", "block")  # numbers on these colours are white
-# Told apart without colour too.
+# Patterns are distinguishable without colour too.
 _HATCHES = dict(zip(PATTERNS, ("", "", "////", "", ""), strict=True))
 
 

@@ -1,5 +1,5 @@
-"""Retrieval heads: a needle in unrelated text, a question, and who looks at the needle while it is
-said."""
+"""Retrieval heads: a needle in unrelated text, a question, and the heads that attend to the needle
+while it is said."""
 
 from __future__ import annotations
 

@@ -193,6 +193,9 @@ class Job:
         **options: Any,
     ) -> Self:
         """Return a job whose result is a whole folder that takes the place of an earlier one."""
+        if folder.is_symlink():
+            # The link stays; the folder it points to is replaced.
+            folder = folder.resolve()
         target = FolderTarget(folder, work_folder(folder), overwrite=overwrite, sources=sources)
         return cls(target, overwrite=overwrite, **options)
 

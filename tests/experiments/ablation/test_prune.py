@@ -29,6 +29,7 @@ from headwise.experiments.ablation import (
 from headwise.experiments.finetuning import FinetuneOptions, finetune
 from headwise.models import HeadModel
 from headwise.models.loading import quiet
+from headwise.run.job import Job
 from headwise.testing.models import random_model
 from headwise.testing.toy import WORDS, toy_folder, toy_task
 from headwise.text import Corpus, open_corpus
@@ -317,3 +318,41 @@ def test_overwrite_deletes_nothing_that_headwise_did_not_write(tmp_path: Path) -
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     assert (thesis / "chapter.tex").read_text() == "years of work"
     assert (source / "config.json").exists()
+
+
+def test_a_link_stays_and_an_interrupted_call_ends_well_when_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = decoder(tmp_path / "model")
+    target = tmp_path / "disk"
+    target.mkdir()
+    link = tmp_path / "out"
+    link.symlink_to(target)
+    prune(source, [(0, 0)], link, options=CPU, mode="zero")
+    assert link.is_symlink()
+    assert (target / "config.json").exists()
+    with pytest.raises(OutputError) as raised:
+        prune(source, [(0, 0)], link, options=CPU, mode="zero")
+    assert raised.value.option == "overwrite"
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        # The folder is written, its speed not yet measured.
+        patched.setattr("headwise.experiments.ablation.pruning.time_both", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prune(source, [(0, 1)], tmp_path / "second", options=CPU, mode="zero")
+    assert (tmp_path / "second" / "config.json").exists()
+    result = prune(source, [(0, 1)], tmp_path / "second", options=CPU, mode="zero")
+    assert result.heads == ((0, 1),)
+    assert not list(tmp_path.glob(".*.run"))
+
+
+def test_one_process_at_a_time_writes_a_folder(tmp_path: Path) -> None:
+    source = decoder(tmp_path / "model")
+    with (
+        Job.for_folder(tmp_path / "out"),
+        pytest.raises(OutputError, match="out"),
+    ):
+        prune(source, [(0, 0)], tmp_path / "out", options=CPU, mode="zero")

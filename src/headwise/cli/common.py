@@ -1,4 +1,4 @@
-"""What the commands share: the progress bar, one way to refuse, to run, to stop and to save."""
+"""What the commands share: progress, errors, running analyses, reading atlases, figures."""
 
 from __future__ import annotations
 
@@ -28,21 +28,27 @@ if TYPE_CHECKING:
     from headwise.run import Job, Plan, Run, RunOptions, Source
 
 
-def sources_of(*given: object) -> list[Path]:
-    """What a command reads, as far as it lies on this disk: models, corpora with their format
-    before them, folders."""
+def sources_of(*inputs: object) -> list[Path]:
+    """Return the files and folders that a command reads, as far as they are on this disk.
+
+    Inputs are models, corpora (also with their format, `conllu:FILE`), paths, and lists of them.
+    """
     from headwise.text import Spec
     from headwise.text.open import parse_spec
 
-    found: list[Path] = []
-    for item in given:
+    sources: list[Path] = []
+    for item in inputs:
         name = item.name if isinstance(item, Spec) else item
         if isinstance(name, list | tuple):
-            found += sources_of(*name)
+            sources += sources_of(*name)
         elif isinstance(name, str | Path) and not str(name).startswith("hf:"):
+            # A name that is no path (too long, a null byte) is not on this disk.
             with suppress(OSError, ValueError, HeadwiseError):
-                found += [path for path in (Path(name), parse_spec(name, {})[1]) if path.exists()]
-    return found
+                _, path_of_spec = parse_spec(name, {})[:2]
+                for path in (Path(name), path_of_spec):
+                    if path.exists():
+                        sources.append(path)
+    return sources
 
 
 @contextmanager
@@ -76,7 +82,7 @@ def running(
 
 
 def end(failures: Iterable[Failure]) -> None:
-    """Tell what failed unexpectedly, after everything else is safe: exit code 3."""
+    """Print what failed unexpectedly, after everything else is saved, and exit with code 3."""
     failures = list(failures)
     for failure in failures:
         tell_failure(failure)
@@ -88,9 +94,9 @@ _debug = [False]
 
 
 @contextmanager
-def debugging(asked: bool) -> Iterator[None]:
-    """Whether tracebacks are shown."""
-    _debug[0] = asked
+def debugging(show_tracebacks: bool) -> Iterator[None]:
+    """Show tracebacks of errors within this context, or not."""
+    _debug[0] = show_tracebacks
     try:
         yield
     finally:
@@ -98,7 +104,7 @@ def debugging(asked: bool) -> Iterator[None]:
 
 
 def tell_error(error: Exception) -> int:
-    """One sentence for whatever went wrong; gives the exit code."""
+    """Print one sentence on an error and return the exit code."""
     from headwise.core.failures import Failure, UnexpectedError
 
     if isinstance(error, UnexpectedError):
@@ -108,8 +114,9 @@ def tell_error(error: Exception) -> int:
     if not isinstance(error, HeadwiseError):
         try:
             failure = Failure.of("This command", error)
-        except HeadwiseError as told:  # the disk's doing, not ours
-            error = told
+        except HeadwiseError as disk_error:
+            # A full or broken disk is not a failure of headwise.
+            error = disk_error
         else:
             tell_failure(failure)
             return 3
@@ -131,7 +138,7 @@ def option_hint(error: Exception) -> str:
 
 
 def tell_failure(failure: Failure) -> None:
-    """One sentence for what failed unexpectedly, after its traceback where that was asked for."""
+    """Print one sentence on an unexpected failure, after its traceback in debug mode."""
     hint = ""
     if _debug[0]:
         err.print(Text(failure.trace), soft_wrap=True)
@@ -141,21 +148,20 @@ def tell_failure(failure: Failure) -> None:
 
 
 def _announce(plan: Plan) -> None:
-    found = plan.scan
-    err.print(
-        f"{found.examples:,} examples, {found.tokens:,} tokens; analyses: {', '.join(a.name for a in plan.analyses)}"
-    )
-    if found.documents:
+    scan = plan.scan
+    names = ", ".join(analysis.name for analysis in plan.analyses)
+    err.print(f"{scan.examples:,} examples, {scan.tokens:,} tokens; analyses: {names}")
+    if scan.documents:
         err.print(
-            f"{found.documents:,} documents: intervals and tests are over documents", style="dim"
+            f"{scan.documents:,} documents: intervals and tests are over documents", style="dim"
         )
-    if found.truncated or found.skipped or found.unaligned:
+    if scan.truncated or scan.skipped or scan.unaligned:
         err.print(
-            f"{found.truncated:,} cut, {found.skipped:,} skipped as too long, "
-            f"{found.unaligned:,} with words that do not align",
+            f"{scan.truncated:,} cut, {scan.skipped:,} skipped as too long, "
+            f"{scan.unaligned:,} with words that do not align",
             style="dim",
         )
-    for note, count in found.notes.items():
+    for note, count in scan.notes.items():
         err.print(f"{note}: {count:,}", style="dim")
     _name_left_out(plan.dropped, {})
 
@@ -171,19 +177,20 @@ def _name_left_out(
 
 
 def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:
-    """The results of all files given; a group that two of them hold is refused, since a rule could
-    mean either."""
+    """Return the results of all files, by group.
+
+    A group in two of them is rejected, since a rule that selects heads could mean either."""
     from headwise.atlas import Atlas
 
-    found: dict[str, xr.Dataset] = {}
+    datasets: dict[str, xr.Dataset] = {}
     for path in paths or ():
         for group, dataset in Atlas.load(path).items():
-            if group in found:
+            if group in datasets:
                 raise ParameterError(
-                    f"Two of the files given with --atlas hold '{group}', the second is {path}; give one of them."
+                    f"Two files of --atlas hold '{group}', the second is {path}; give one of them."
                 )
-            found[group] = dataset
-    return found or None
+            datasets[group] = dataset
+    return datasets or None
 
 
 def draw_figures(

@@ -1,4 +1,4 @@
-"""What a person at the command line sees: where lines go, and how far the work is."""
+"""Output on the terminal: the two consoles, and progress."""
 
 from __future__ import annotations
 
@@ -24,17 +24,23 @@ from rich.text import Text
 out = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
 err = Console(stderr=True, markup=False, emoji=False)
 
-SHOWN = 12  # bars at a time: of more than a screen holds the first are shown, and the work is at the last
-SILENCE = 30.0  # seconds after which a run that is read from a file says how far it is
+# At most this many bars at a time: of more than fit, a terminal shows the first, and the work is at
+# the last.
+SHOWN = 12
+SILENCE = 30.0  # seconds between lines of progress where output is not a terminal
 
 
 def time_left(task: Task) -> float | None:
-    """What a task says is left, less the time since it was last heard of; None once it took longer
-    than it said: steps that differ foretell nothing."""
+    """Return the estimated seconds that a task still takes, None where there is no estimate.
+
+    The estimate ages: the time since the last update is subtracted. Once a step took longer than
+    estimated, steps differ too much for any estimate."""
     if task.time_remaining is None:
         return None
     left = task.time_remaining - (time.monotonic() - float(task.fields["heard"]))
-    return left if left > 0 or task.finished else None
+    if left > 0 or task.finished:
+        return left
+    return None
 
 
 class TimeLeftColumn(ProgressColumn):
@@ -44,14 +50,14 @@ class TimeLeftColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         left = time_left(task)
-        return Text(
-            "" if left is None else f"{shown_time(max(left, 0.0))} left", style="progress.remaining"
-        )
+        text = ""
+        if left is not None:
+            text = f"{shown_time(max(left, 0.0))} left"
+        return Text(text, style="progress.remaining")
 
 
 class Watch:
-    """How far it is: bars with rate and time left on a terminal, elsewhere a line every half
-    minute."""
+    """Progress: bars with rate and time left on a terminal, elsewhere a line every half minute."""
 
     def __init__(self) -> None:
         columns = (
@@ -114,7 +120,7 @@ class Watch:
             self.progress.update(task.id, visible=False)
 
     def doing(self, stage: str) -> None:
-        """The stage that is at work now."""
+        """Note the stage that runs now."""
         self.now = stage
         if self.last is not None:
             self.progress.update(self.tasks[self.last], now=stage)
@@ -124,26 +130,33 @@ class Watch:
             err.print(self.line(), style="dim", soft_wrap=True)
 
     def line(self) -> str:
-        """How far it is, in a line."""
-        spent = f"{shown_time(time.monotonic() - self._began)} so far"
-        told = []
-        for what, number in self.tasks.items():
-            task = self.progress.tasks[number]
-            if task.completed < (task.total or 0):
-                left = time_left(task)
-                about = f", about {shown_time(left)} left" if left and what == self.last else ""
-                told.append(f"{what} {task.completed:,.0f} of {task.total:,.0f}{about}")
-        return "; ".join([*told, *([f"now {self.now}"] if self.now else []), spent])
+        """Return the progress in one line."""
+        parts = []
+        for name, task_id in self.tasks.items():
+            task = self.progress.tasks[task_id]
+            if task.completed >= (task.total or 0):
+                continue
+            part = f"{name} {task.completed:,.0f} of {task.total:,.0f}"
+            left = time_left(task)
+            if left and name == self.last:
+                part += f", about {shown_time(left)} left"
+            parts.append(part)
+        if self.now:
+            parts.append(f"now {self.now}")
+        parts.append(f"{shown_time(time.monotonic() - self._began)} so far")
+        return "; ".join(parts)
 
 
 def shown_time(seconds: float) -> str:
-    """A time as people say it.
+    """Return a duration as text.
 
     >>> shown_time(0.42), shown_time(75), shown_time(3 * 3600 + 60)
     ('0.4 s', '1 min 15 s', '3 h 1 min')
     """
     if seconds < 59.5:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, left_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {left_seconds} s"

@@ -83,7 +83,7 @@ def write_report(
     report : callable, optional
         Told how far it is: what, done, total.
     store : CheckpointStore, optional
-        Where it is kept which sections are drawn: a killed call goes on from there.
+        The checkpoints of the sections that are drawn: an interrupted call resumes from there.
     overwrite : bool, default True
         Whether files of the same name that headwise did not write may be replaced.
     """
@@ -206,7 +206,7 @@ def _content(
         if models
         else f"What the heads of {model.get('name', '?')} do",
         tables=[PageTable("What changed most", COLUMNS, changes, note=note)] if changes else [],
-        subtitle=f"{atlas.layers} layers × {atlas.heads} heads, watched on "
+        subtitle=f"{atlas.layers} layers × {atlas.heads} heads, run on "
         + (f"the built-in corpus ({watched})" if watched == REAL else watched),
         facts=[
             ("Architecture", str(model.get("architecture", "?"))),
@@ -235,41 +235,48 @@ def _content(
 
 
 def highlights(atlas: Atlas) -> list[tuple[str, str]]:
-    """The head that goes furthest in each measure a reader asks for first, in words."""
-    frames = {name: atlas.to_dataframe(name) for name in ("surface", "offsets") if name in atlas}
-    found = []
-    opening = (
-        "cls" if "surface" in atlas and "to cls" in attention_shares(atlas["surface"]) else "first"
-    )
+    """Return the most extreme head of each measure that readers look for first, in words."""
+    frames = {}
+    for name in ("surface", "offsets"):
+        if name in atlas:
+            frames[name] = atlas.to_dataframe(name)
+    # An encoder's opening token and the first token are the same: one of them is enough.
+    redundant_type = "cls"
+    if "surface" in atlas and "to cls" in attention_shares(atlas["surface"]):
+        redundant_type = "first"
+    rows = []
     for (analysis, variable, item), words in ASKED.items():
-        if analysis not in frames or item == (
-            "first" if opening == "cls" else "cls"
-        ):  # the same token
+        if analysis not in frames or item == redundant_type:
             continue
         frame = frames[analysis]
-        part = frame[
-            (frame["variable"] == variable) & (frame["item"] == item) & frame["value"].notna()
-        ]
-        if len(part):
-            row = part.loc[part["value"].idxmax()]
-            text = f"{words}: {row['value']:.3f}"
-            if not pd.isna(row["low"]):
-                text += f" (95 % interval {row['low']:.3f} to {row['high']:.3f}, {int(row['n'])} examples)"
-            found.append((head_name(int(row["layer"]), int(row["head"])), text))
-    return found
+        is_measure = (frame["variable"] == variable) & (frame["item"] == item)
+        values = frame[is_measure & frame["value"].notna()]
+        if not len(values):
+            continue
+        best = values.loc[values["value"].idxmax()]
+        text = f"{words}: {best['value']:.3f}"
+        if not pd.isna(best["low"]):
+            interval = f"{best['low']:.3f} to {best['high']:.3f}"
+            text += f" (95 % interval {interval}, {int(best['n'])} examples)"
+        rows.append((head_name(int(best["layer"]), int(best["head"])), text))
+    return rows
 
 
 def _notes(atlas: Atlas) -> list[str]:
-    """What was sampled, cut or left out, for the head of the page."""
-    corpus, sampled = atlas.provenance.get("corpus", {}), atlas.provenance.get("sampled", {})
-    notes = [
-        f"{corpus[name]:,} examples {words}." for name, words in COUNTED.items() if corpus.get(name)
-    ]
-    notes += [f"Corpus: {note}: {count:,}." for note, count in corpus.get("notes", {}).items()]
+    """Return what was sampled, truncated or left out, for the top of the page."""
+    corpus = atlas.provenance.get("corpus", {})
+    sampled = atlas.provenance.get("sampled", {})
+    notes = []
+    for name, words in COUNTED.items():
+        if corpus.get(name):
+            notes.append(f"{corpus[name]:,} examples {words}.")
+    for note, count in corpus.get("notes", {}).items():
+        notes.append(f"Corpus: {note}: {count:,}.")
     for name, part in corpus.get("parts", {}).items():
         notes.append(
-            f"{', '.join(part['analyses'])}: on the part {name} of the corpus ({part['examples']:,} examples), since "
-            f"{corpus.get('name', 'the rest')} has no such annotations."
+            f"{', '.join(part['analyses'])}: on the part {name} of the corpus "
+            f"({part['examples']:,} examples), since {corpus.get('name', 'the rest')} has no such "
+            "annotations."
         )
     if sampled:
         counts = ", ".join(f"{name} {count:,}" for name, count in sampled.items())
@@ -277,18 +284,19 @@ def _notes(atlas: Atlas) -> list[str]:
             f"Some analyses read only as many examples as their budget allows: {counts}. The option "
             "`full` lifts the budgets."
         )
-    notes += [
-        Failure(name, error, "").sentence
-        for name, error in atlas.provenance.get("failed", {}).items()
-    ]
+    for name, error in atlas.provenance.get("failed", {}).items():
+        notes.append(Failure(name, error, "").sentence)
     return notes + list(atlas.provenance.get("notes", []))
 
 
 def _absent(atlas: Atlas) -> list[str]:
-    """What does not apply to this model or corpus, each once, with its reason: analyses first."""
-    left_out = [
-        (item != "", f"{name}{f' ({item})' if item else ''}: {reason}.")
-        for name, items in atlas.provenance.get("left_out", {}).items()
-        for item, reason in items.items()
-    ]
-    return [text for _, text in sorted(left_out, key=lambda entry: entry[0])]
+    """Return what was not computed for this model or corpus, with the reason: analyses first."""
+    analyses = []
+    items = []
+    for name, reasons in atlas.provenance.get("left_out", {}).items():
+        for item, reason in reasons.items():
+            if item:
+                items.append(f"{name} ({item}): {reason}.")
+            else:
+                analyses.append(f"{name}: {reason}.")
+    return analyses + items

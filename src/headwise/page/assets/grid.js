@@ -174,7 +174,7 @@ function paintList() {
   const [low, high, p, against] = beside;
   const column = (key, text) => element("th", { scope: "col", "aria-sort": state.sort === key ? (state.down ? "descending" : "ascending") : "none" },
     element("button", { type: "button", onclick: () => change({ sort: key, down: state.sort === key ? !state.down : true }) }, text, state.sort === key ? (state.down ? " ↓" : " ↑") : ""));
-  const head = element("tr", {}, column("name", "head"), column("word", "word"));
+  const head = element("tr", {}, column("name", "head"), column("word", "label"));
   if (measure) {
     head.append(column("value", measure.label), element("th", { scope: "col" }, "95 % interval"));
     if (against) head.append(element("th", { scope: "col" }, measure.against_name));

@@ -1,4 +1,4 @@
-"""The life of a command: stopped, killed, failing or refused, nothing is lost and nothing of others
+"""The life of a command: stopped, killed, failing or rejected, nothing is lost and nothing of others
 is touched."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def stop_at(
     return calls
 
 
-def test_a_command_stopped_again_and_again_goes_on_to_the_same_bytes(
+def test_a_command_stopped_again_and_again_resumes_to_the_same_bytes(
     atlas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert atlas("whole").code == 0
@@ -114,7 +114,7 @@ def test_a_command_stopped_again_and_again_goes_on_to_the_same_bytes(
     assert everything(tmp_path / "out") == everything(tmp_path / "whole")
 
 
-def test_a_comparison_stopped_while_it_draws_goes_on_and_draws_nothing_twice(
+def test_a_comparison_stopped_while_it_draws_resumes_and_draws_nothing_twice(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compare(folder: str):
@@ -211,9 +211,9 @@ def test_page_draws_again_from_the_atlas_alone(
     out = tmp_path / "out"
     assert atlas("out").code == 0
     expected = everything(out)
-    refused = headwise("page", out)
-    assert refused.code == 2
-    assert "index.html exists; pass overwrite=True" in refused.err
+    rejected = headwise("page", out)
+    assert rejected.code == 2
+    assert "index.html exists; pass overwrite=True" in rejected.err
     shutil.rmtree(out / "figures")
     (out / "index.html").write_text("edited")
     (out / "notes.txt").write_text("mine")
@@ -255,14 +255,14 @@ def test_another_report_takes_away_only_what_headwise_wrote(
     assert (out / "figures" / "mine.svg").read_text() == "mine"
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text("my homepage")
-    refused = atlas("site")
-    assert refused.code == 2
-    assert "index.html was not written by headwise" in refused.err
+    rejected = atlas("site")
+    assert rejected.code == 2
+    assert "index.html was not written by headwise" in rejected.err
     assert (tmp_path / "site" / "index.html").read_text() == "my homepage"
     assert not (tmp_path / "site" / MANIFEST).exists()
 
 
-def test_an_output_that_holds_what_is_read_is_refused(
+def test_an_output_that_holds_what_is_read_is_rejected(
     headwise, model_folder: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = corpus_file.read_bytes()
@@ -310,12 +310,12 @@ def test_an_output_that_holds_what_is_read_is_refused(
             "--overwrite",
         ),
     ):
-        refused = headwise(*command)
-        assert refused.code == 2, command
+        rejected = headwise(*command)
+        assert rejected.code == 2, command
         assert (
-            "is read by this command" in refused.err
-            or "still needed" in refused.err
-            or "end in" in refused.err
+            "is read by this command" in rejected.err
+            or "still needed" in rejected.err
+            or "end in" in rejected.err
         )
     assert corpus_file.read_bytes() == text
     assert (model_folder / "config.json").exists()
@@ -354,7 +354,7 @@ def test_one_analysis_that_fails_does_not_lose_the_others(
     assert everything(tmp_path / "again") == everything(tmp_path / "out")
 
 
-def test_a_failure_is_not_tried_again_when_the_run_goes_on(
+def test_a_failure_is_not_tried_again_when_the_run_resumes(
     atlas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -402,7 +402,7 @@ def test_errors_of_the_disk_are_never_an_analysis_left_out(
     assert "offsets" in Atlas.load(tmp_path / "out")
 
 
-def test_a_disk_that_fills_up_anywhere_is_one_sentence_and_the_command_goes_on(
+def test_a_disk_that_fills_up_anywhere_is_one_sentence_and_the_command_resumes(
     atlas, tmp_path: Path
 ) -> None:
     assert atlas("whole").code == 0

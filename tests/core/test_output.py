@@ -150,12 +150,12 @@ def test_room_is_looked_for_before_and_set_aside(tmp_path: Path) -> None:
     assert RESERVE > 0
 
 
-def test_a_folder_whose_swap_was_killed_half_way_comes_back(tmp_path: Path) -> None:
+def test_a_folder_whose_swap_was_interrupted_half_way_comes_back(tmp_path: Path) -> None:
     target = tmp_path / "model"
     with new_folder(target) as beside:
         (beside / "weights").write_text("old")
     (target / "notes").write_text("mine")
-    target.rename(tmp_path / f".model.{DEAD}.old")  # killed between the two renames
+    target.rename(tmp_path / f".model.{DEAD}.old")  # interrupted between the two renames
     (tmp_path / f".model.{DEAD}.tmp").mkdir()
     with new_folder(target, overwrite=True) as beside:
         (beside / "weights").write_text("new")

@@ -1,4 +1,4 @@
-"""The store: what is damaged, out of place or of another run is made again and said; one process at
+"""The store: what is damaged, out of place or of another run is computed again and said; one process at
 a time."""
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def again(store: CheckpointStore, **changes: object) -> CheckpointStore:
     return CheckpointStore(store.folder, **given)  # type: ignore[arg-type]
 
 
-def test_a_piece_comes_back_as_it_was_made(store: CheckpointStore, said: list[str]) -> None:
-    piece = store.load("first")
-    assert piece is not None
-    assert piece.facts == FACTS
-    assert piece.arrays.keys() == ARRAYS.keys()
+def test_a_checkpoint_comes_back_as_it_was_made(store: CheckpointStore, said: list[str]) -> None:
+    checkpoint = store.load("first")
+    assert checkpoint is not None
+    assert checkpoint.facts == FACTS
+    assert checkpoint.arrays.keys() == ARRAYS.keys()
     for name, array in ARRAYS.items():
-        assert piece.arrays[name].dtype == array.dtype
-        np.testing.assert_array_equal(piece.arrays[name], array)
+        assert checkpoint.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(checkpoint.arrays[name], array)
     assert store.load("second") is None  # simply not there: nothing to say
     assert store.names() == ["first"]
     assert said == []
@@ -70,12 +70,12 @@ def test_arrays_come_back_in_one_order(store: CheckpointStore) -> None:
     """Or files whose variables follow them would differ from run to run."""
     store.save("many", {f"a{i}": np.zeros(i % 3) for i in range(12)})
     for _ in range(3):
-        piece = store.load("many")
-        assert piece is not None
-        assert list(piece.arrays) == sorted(piece.arrays)
+        checkpoint = store.load("many")
+        assert checkpoint is not None
+        assert list(checkpoint.arrays) == sorted(checkpoint.arrays)
 
 
-def test_a_piece_is_made_once(store: CheckpointStore) -> None:
+def test_a_checkpoint_is_made_once(store: CheckpointStore) -> None:
     made = []
 
     def make() -> tuple[dict[str, np.ndarray], dict[str, int]]:
@@ -134,7 +134,7 @@ def test_a_flipped_bit_anywhere_is_seen(
     assert store.has("first")
 
 
-def test_a_truncated_piece_is_seen(store: CheckpointStore) -> None:
+def test_a_truncated_checkpoint_is_seen(store: CheckpointStore) -> None:
     path = store.folder / "first.checkpoint"
     content = path.read_bytes()
     for length in range(0, len(content), 7):
@@ -144,7 +144,7 @@ def test_a_truncated_piece_is_seen(store: CheckpointStore) -> None:
     assert not store.has("first")
 
 
-def test_a_piece_under_another_name_or_of_another_run_is_made_again(
+def test_a_checkpoint_under_another_name_or_of_another_run_is_computed_again(
     store: CheckpointStore, said: list[str], tmp_path: Path
 ) -> None:
     shutil.copy(store.folder / "first.checkpoint", store.folder / "second.checkpoint")
@@ -173,11 +173,11 @@ def test_a_lost_or_nonsense_note_is_no_loss(store: CheckpointStore, note: bytes 
         path.write_bytes(note)
     later = again(store)
     assert later.has("first")
-    assert later.adopted == {"threads": 1}  # every piece has it too
+    assert later.adopted == {"threads": 1}  # every checkpoint has it too
     assert json.loads(path.read_text())["identity"] == {"model": "a"}
 
 
-def test_another_identity_is_refused_or_starts_anew_and_the_same_goes_on(
+def test_another_identity_is_rejected_or_starts_again_and_the_same_resumes(
     store: CheckpointStore,
 ) -> None:
     kept = store.folder / "mine.txt"
@@ -212,10 +212,10 @@ def test_a_run_that_finished_nothing_is_in_nobodys_way(tmp_path: Path) -> None:
     assert stored_identity(tmp_path) == {"model": "b"}
 
 
-def test_scratch_is_never_believed(store: CheckpointStore) -> None:
+def test_scratch_is_never_trusted(store: CheckpointStore) -> None:
     part = store.part("probing")
     for owner in (store, part):
-        owner.scratch("maps").write_bytes(b"from a run that was killed")
+        owner.scratch("maps").write_bytes(b"from a run that was interrupted")
     later = again(store)
     assert not later.scratch("maps").exists()
     assert not later.part("probing").scratch("maps").exists()
@@ -237,7 +237,7 @@ time.sleep(600)
 """
 
 
-def test_a_second_process_is_refused_and_a_kill_lets_go(tmp_path: Path) -> None:
+def test_a_second_process_is_rejected_and_a_kill_lets_go(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )

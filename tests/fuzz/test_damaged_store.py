@@ -1,5 +1,5 @@
-"""No damage to a run's folder makes the store raise, or give other numbers: a piece comes back as
-it was or is made again."""
+"""No damage to a run's folder makes the store raise, or give other numbers: a checkpoint comes back as
+it was or is computed again."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ HEADERS = (
 )  # fmt: skip
 
 
-def test_damage_is_made_again_or_has_no_effect(tmp_path_factory):
+def test_damage_is_computed_again_or_has_no_effect(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz") / "run"
     with CheckpointStore(folder, IDENTITY, adopt={"threads": 1}) as store:
-        store.save("piece", ARRAYS, FACTS)
-    files = {name: (folder / name).read_bytes() for name in ("piece.checkpoint", "run.json")}
+        store.save("checkpoint", ARRAYS, FACTS)
+    files = {name: (folder / name).read_bytes() for name in ("checkpoint.checkpoint", "run.json")}
 
     @settings(
         max_examples=150,
@@ -49,7 +49,7 @@ def test_damage_is_made_again_or_has_no_effect(tmp_path_factory):
 
     one()
     for header in HEADERS:
-        (folder / "piece.checkpoint").write_bytes(header)
+        (folder / "checkpoint.checkpoint").write_bytes(header)
         look(folder)
 
 
@@ -59,8 +59,8 @@ def look(folder):
     with CheckpointStore(
         folder, IDENTITY, fresh=True, adopt={"threads": 1}, note=said.append
     ) as store:
-        found = store.load("piece")
-    assert found is not None or said or not (folder / "piece.checkpoint").exists()
+        found = store.load("checkpoint")
+    assert found is not None or said or not (folder / "checkpoint.checkpoint").exists()
     assert all(len(text) < 500 and "\n" not in text for text in said)
     if found is not None:
         assert found.facts == FACTS

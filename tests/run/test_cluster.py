@@ -170,9 +170,9 @@ def _fail(unit: int) -> tuple[dict[str, np.ndarray], dict[str, int]]:
 def test_units_and_their_errors(workers: RayWorkers, tmp_path: Path) -> None:
     units = [(f"unit-{i}", i) for i in range(3, 40)]
     with CheckpointStore(tmp_path / "a", {}) as store:
-        pieces = list(raise_failures(workers.run_units(store, _fail, units)))
-        assert [int(piece.arrays["x"]) for piece in pieces] == list(range(3, 40))
-        assert os.getpid() not in {piece.facts["pid"] for piece in pieces}
+        results = list(raise_failures(workers.run_units(store, _fail, units)))
+        assert [int(checkpoint.arrays["x"]) for checkpoint in results] == list(range(3, 40))
+        assert os.getpid() not in {checkpoint.facts["pid"] for checkpoint in results}
         assert list(workers.run_units(store, _fail, iter(()))) == []
     with pytest.raises(ModelError, match="Unit 1 cannot"):
         list(workers.run_units(None, _fail, [("one", 1)]))
@@ -189,16 +189,17 @@ def test_all_that_are_ready_work(workers: RayWorkers) -> None:
         workers.run_units(None, _rest, units)
     )  # all are started, and take the next job at the same moment
     made = Counter(
-        piece.facts["pid"] for piece in raise_failures(workers.run_units(None, _rest, units))
+        checkpoint.facts["pid"]
+        for checkpoint in raise_failures(workers.run_units(None, _rest, units))
     )
     assert set(made) == set(workers.pids)
     assert min(made.values()) >= 3
 
 
-def test_what_needs_every_piece_raises_what_failed_after_all_others() -> None:
+def test_what_needs_every_checkpoint_raises_what_failed_after_all_others() -> None:
     taken: list[int] = []
 
-    def pieces() -> Iterator[Checkpoint | Failure]:
+    def results() -> Iterator[Checkpoint | Failure]:
         for number in range(4):
             taken.append(number)
             yield (
@@ -208,7 +209,7 @@ def test_what_needs_every_piece_raises_what_failed_after_all_others() -> None:
             )
 
     with pytest.raises(UnexpectedError, match="unit 1 failed"):
-        list(raise_failures(pieces()))
+        list(raise_failures(results()))
     assert taken == [0, 1, 2, 3]
 
 
@@ -220,7 +221,7 @@ def test_workers_with_gpus_are_for_models_on_gpus(model: HeadModel, tmp_path: Pa
         run_bytes(model, tmp_path)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_rejected() -> None:
     with pytest.raises(ParameterError, match="choose the backend 'ray'"):
         Backend(workers=2)
     with pytest.raises(ParameterError, match="one of local, ray"):
@@ -315,7 +316,7 @@ def test_random_models_made_by_workers(
 # --- workers that end: last, so that no other test waits for those that come after them ---
 
 
-def test_what_a_dead_worker_had_is_made_again(
+def test_what_a_dead_worker_had_is_computed_again(
     model: HeadModel,
     workers: RayWorkers,
     here: bytes,

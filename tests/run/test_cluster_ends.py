@@ -157,8 +157,8 @@ def made(workers: RayWorkers, world: World) -> dict[str, bool]:
         world.lengths
     )
     return {
-        name: not isinstance(piece, Failure)
-        for name, piece in zip(world.lengths, found, strict=True)
+        name: not isinstance(checkpoint, Failure)
+        for name, checkpoint in zip(world.lengths, found, strict=True)
     }
 
 
@@ -242,10 +242,10 @@ def test_a_unit_given_to_a_worker_that_is_gone_counts_no_try(workers: RayWorkers
     world.disturb = disturb
     workers.ray = world
     workers.handles = []
-    pieces = workers.run_units(
+    results = workers.run_units(
         None, lambda _: ({}, {}), iter([("unit-0", "unit-0"), ("unit-1", "unit-1")])
     )
-    assert len(list(pieces)) == 2
+    assert len(list(results)) == 2
     world.disturb = lambda _: None
     assert (
         len(list(workers.run_units(None, lambda _: ({}, {}), iter([("unit-1", "unit-1")] * 1))))
@@ -255,11 +255,11 @@ def test_a_unit_given_to_a_worker_that_is_gone_counts_no_try(workers: RayWorkers
 
 
 def test_a_wrong_address_is_told_before_anything_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Any, address: str | None, workers: int) -> bool:
+    def reject(_: Any, address: str | None, workers: int) -> bool:
         raise HeadwiseError(f"Ray cannot be reached at '{address}'.")
 
     monkeypatch.setattr(cluster, "import_ray", lambda: None)
-    monkeypatch.setattr(cluster, "connect", refuse)
+    monkeypatch.setattr(cluster, "connect", reject)
     with workers_of(Backend("ray")):
         pass  # nothing was to be made
     with (

@@ -164,10 +164,10 @@ def test_how_many_models() -> None:
 def test_a_model_that_cannot_be_made_anew_stands_alone_and_that_is_said(
     model: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(model: HeadModel, seed: int = 0) -> HeadModel:
+    def reject(model: HeadModel, seed: int = 0) -> HeadModel:
         raise ModelError("It cannot be made anew.")
 
-    monkeypatch.setattr(nulls, "with_random_weights", refuse)
+    monkeypatch.setattr(nulls, "with_random_weights", reject)
     said: list[str] = []
     atlas = run_analyses(
         model, CORPUS, analyses(), tmp_path / "run", callbacks=RunCallbacks(note=said.append)

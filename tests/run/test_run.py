@@ -75,7 +75,7 @@ def options(**given: object) -> RunOptions:
     return RunOptions(**defaults | given)  # type: ignore[arg-type]
 
 
-def test_a_stopped_run_goes_on_and_ends_in_the_same_bytes(
+def test_a_stopped_run_resumes_and_ends_in_the_same_bytes(
     model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run_analyses(model, corpus, analyses(), tmp_path / "whole", options())
@@ -127,7 +127,7 @@ def test_what_the_corpus_lacks_is_looked_for_in_its_parts(model: HeadModel, tmp_
         run_analyses(model, both, [make_analysis("coreference")], tmp_path / "none", options())
 
 
-def test_another_run_in_the_same_folder_is_refused(
+def test_another_run_in_the_same_folder_is_rejected(
     model: HeadModel, corpus: Corpus, tmp_path: Path
 ) -> None:
     run_analyses(model, corpus, analyses(), tmp_path, options())
@@ -193,7 +193,7 @@ def test_shard_size_and_batch_size_do_not_change_the_result(
             )
 
 
-def test_a_damaged_shard_is_made_again_and_that_is_said(
+def test_a_damaged_shard_is_computed_again_and_that_is_said(
     model: HeadModel, corpus: Corpus, tmp_path: Path
 ) -> None:
     before = run_analyses(model, corpus, analyses(), tmp_path / "run", options())
@@ -386,7 +386,7 @@ def test_rows_too_many_for_memory_are_read_again_and_give_the_same(
 
 
 @pytest.mark.parametrize("change", ["other", "fewer", "more"])
-def test_a_corpus_that_changes_meanwhile_is_refused(model: HeadModel, change: str) -> None:
+def test_a_corpus_that_changes_meanwhile_is_rejected(model: HeadModel, change: str) -> None:
     texts = [f"the cat saw {'a ' * (i % 5)}dog" for i in range(150)]
     corpus = Corpus.from_texts(texts)
     rows = EncodedCorpus(corpus, model.encoder, keep=5)
@@ -448,7 +448,7 @@ def test_nothing_of_the_callers_is_left_changed(tmp_path: Path) -> None:
         opened, corpus, chosen, tmp_path / "run", RunOptions(full=True, shard_size=16)
     )
     assert len(found) > 8
-    torch.set_num_threads(2)  # a run adopts the threads of the run it goes on with
+    torch.set_num_threads(2)  # a run adopts the threads of the run it resumes
     again = run_analyses(
         opened, corpus, chosen, tmp_path / "run", RunOptions(full=True, shard_size=16)
     )
@@ -496,7 +496,7 @@ def test_a_folder_is_held_until_the_result_is_safe(
     assert not (tmp_path / "run").exists()
 
 
-def test_overwrite_goes_on_with_the_same_run_and_replaces_another(
+def test_overwrite_resumes_the_same_run_and_replaces_another(
     model: HeadModel, corpus: Corpus, tmp_path: Path
 ) -> None:
     run_analyses(model, corpus, analyses(), tmp_path, options())
@@ -563,7 +563,7 @@ def test_an_analysis_that_fails_is_taken_out_without_touching_the_others(
         "reduce",
         "update",
         "result",
-    ):  # kept: the run that goes on does not try again
+    ):  # kept: the resumed run does not try again
         with Run(Source(model, corpus), analyses(), tmp_path / "run", options()) as run:
             assert run.atlas().to_bytes() == atlas.to_bytes()
             assert run.failures["offsets"].sentence.startswith(

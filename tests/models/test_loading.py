@@ -259,7 +259,7 @@ def test_another_shape(tmp_path: Path) -> None:
 
 
 def test_no_head_for_the_task(tmp_path: Path) -> None:
-    refused(saved(tmp_path / "a", "bert", "BertModel"), "has no language-model head", task="lm")
+    refused(saved(tmp_path / "a", "bert", "BertModel"), "has no language-modelling head", task="lm")
     with pytest.raises(
         ParameterError, match="`task` must be one of lm, classification; it is 'ner'"
     ):

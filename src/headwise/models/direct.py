@@ -1,5 +1,5 @@
-"""What each part of a model adds directly to a logit: the final norm held at its actual scale,
-everything is a sum."""
+"""Direct contributions to a logit: with the final norm fixed at its actual scale, a logit is a sum
+over the parts of the model."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from headwise.text.encode import Batch
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Direct:
-    """What each part adds to a logit less the mean over the vocabulary (or less another logit), for
-    each token.
+    """The contribution of each part to a logit less the mean over the vocabulary (or less another
+    logit), for each token.
 
     `heads[layer, example, token, head]`; `bias[layer, ...]` of the output projections;
     `other[layer, ...]`, the feed-forward branches; `embedding` and `constant` (biases of the final
@@ -39,7 +39,7 @@ class Direct:
     logit: Tensor
 
     def total(self) -> Tensor:
-        """All parts added up, `[example, token]`."""
+        """Return the sum of all parts, `[example, token]`."""
         return (
             self.heads.sum((0, -1))
             + self.bias.sum(0)
@@ -50,19 +50,18 @@ class Direct:
 
 
 class Recorded:
-    """One watched pass with all that a direction is followed back through; asked for any number of
-    logits.
+    """One recorded pass, from which the direct contributions to any number of logits follow.
 
     Parameters
     ----------
     model : HeadModel
         A causal language model.
     structure : Structure
-        Its parts, from `find_structure`; one with a refusal is refused here.
+        Its parts, from `find_structure`; one with a `refusal` is rejected.
     batch : Batch
         What to run.
-    seen : callable, optional
-        Shown the weights of every layer too.
+    on_rows : callable, optional
+        Gets the weights of every layer too.
     """
 
     def __init__(
@@ -70,119 +69,152 @@ class Recorded:
         model: HeadModel,
         structure: Structure,
         batch: Batch,
-        seen: Callable[[AttentionRows], None] | None = None,
+        on_rows: Callable[[AttentionRows], None] | None = None,
     ) -> None:
-        self.needs = frozenset({"outputs", "hidden", *(["attention"] if seen is not None else [])})
-        self._seen = seen
+        self.needs = frozenset({"outputs", "hidden"})
+        if on_rows is not None:
+            self.needs |= {"attention"}
+        self._on_rows = on_rows
         if structure.refusal is not None or structure.final is None or structure.head is None:
             raise ModelError(f"Heads add nothing of their own to the logits: {structure.refusal}.")
-        self.structure, self.batch = structure, batch
+        self.structure = structure
+        self.batch = batch
         self.outputs: list[Tensor] = []
-        self._hidden: Tensor | None = None
-        self._given: dict[nn.Module, Tensor] = {}
+        self._hidden: Tensor | None = None  # what enters the first layer
+        self._module_outputs: dict[nn.Module, Tensor] = {}
+        recorded = [structure.head]
+        for block in structure.blocks:
+            if block.other is not None:
+                recorded.append(block.other)
+            if block.writing is not None:
+                recorded.append(block.projection)
         session = Session(model.sites, batch.attention_mask, self)
-        watched = [b.other for b in structure.blocks] + [
-            b.projection for b in structure.blocks if b.writing
-        ]
+        record = only_in_this_thread(self._record)
         with ExitStack() as stack, torch.no_grad(), model.evaluating():
-            for module in (*(m for m in watched if m is not None), structure.head):
-                stack.callback(module.register_forward_hook(only_in_this_thread(self._keep)).remove)
+            for module in recorded:
+                stack.callback(module.register_forward_hook(record).remove)
             stack.enter_context(session.running())
             self.output: Any = model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
         assert session.final is not None
         self.final = session.final
 
     def on_rows(self, rows: AttentionRows) -> None:
-        if self._seen is not None:
-            self._seen(rows)
+        if self._on_rows is not None:
+            self._on_rows(rows)
 
     def on_layer(self, layer: Layer) -> None:
         assert layer.outputs is not None
         assert layer.hidden is not None
         self.outputs.append(layer.outputs)
-        self._hidden = layer.hidden if self._hidden is None else self._hidden
+        if self._hidden is None:
+            self._hidden = layer.hidden
 
-    def _keep(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        given = output if isinstance(output, Tensor) else output[0]
-        given = given.float().reshape(*self.batch.ids.shape, -1)
-        self._given[module] = given.to(self.batch.device, copy=True)  # some add to it in place
+    def _record(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        values = output if isinstance(output, Tensor) else output[0]
+        values = values.float().reshape(*self.batch.ids.shape, -1)
+        # A copy: some models add to it in place.
+        self._module_outputs[module] = values.to(self.batch.device, copy=True)
 
     def direct(self, target: Tensor, against: Tensor | None = None) -> Direct:
-        """What each part adds to the logit of `target[example, token]`, less the mean over the
-        vocabulary or, with `against[example, token]`, less that token's logit."""
-        s = self.structure
-        assert s.head is not None
-        assert s.final is not None
+        """Return the contribution of each part to a logit.
+
+        Parameters
+        ----------
+        target : Tensor
+            The token of each logit, `[example, token]`.
+        against : Tensor, optional
+            Subtract the logit of this token, `[example, token]`; by default the mean over the
+            vocabulary.
+        """
+        structure = self.structure
+        assert structure.head is not None
+        assert structure.final is not None
         assert self._hidden is not None
-        weight, bias = self._head(s.head)
-        scores = self._given[s.head]
-        own = scores.gather(-1, target[..., None])[..., 0]
+        weight, bias = self._output_matrix(structure.head)
+        scores = self._module_outputs[structure.head]
+        target_score = scores.gather(-1, target[..., None])[..., 0]
         if against is None:
-            u, b = weight[target] - weight.mean(0), bias[target] - bias.mean()
-            logit = own - scores.mean(-1)
+            direction = weight[target] - weight.mean(0)
+            bias_difference = bias[target] - bias.mean()
+            logit = target_score - scores.mean(-1)
         else:
-            u, b = weight[target] - weight[against], bias[target] - bias[against]
-            logit = own - scores.gather(-1, against[..., None])[..., 0]
-        u, b, logit = (x * s.times for x in (u, b, logit))
-        direction = s.final.pulled(u, s.final.scale(self.final))
+            direction = weight[target] - weight[against]
+            bias_difference = bias[target] - bias[against]
+            logit = target_score - scores.gather(-1, against[..., None])[..., 0]
+        direction = direction * structure.times
+        bias_difference = bias_difference * structure.times
+        logit = logit * structure.times
+        # The direction in the residual stream, before the final norm.
+        in_stream = structure.final.pulled(direction, structure.final.scale(self.final))
         heads, biases, other = [], [], []
-        for block, outputs in zip(s.blocks, self.outputs, strict=True):
-            reads = direction * block.factor
+        for block, outputs in zip(structure.blocks, self.outputs, strict=True):
+            reads = in_stream * block.factor
             constant = torch.zeros_like(logit)
-            if block.other is not None:
-                other.append((reads * self._given[block.other]).sum(-1))
-            else:
+            if block.other is None:
                 other.append(constant)
+            else:
+                other.append((reads * self._module_outputs[block.other]).sum(-1))
             if block.writing is not None:
                 constant = (reads * block.writing.bias).sum(-1)
-                reads = block.writing.pulled(
-                    reads, block.writing.scale(self._given[block.projection])
-                )
-            matrix, own_bias = block.written(outputs)
-            through = (reads @ matrix.T).view(*reads.shape[:-1], outputs.shape[1], -1)
-            heads.append((through * outputs.transpose(1, 2)).sum(-1))
-            biases.append(constant + reads @ own_bias)
-        embedding = (direction * self._hidden).sum(-1)
-        constant = (u * s.final.bias).sum(-1) + b
+                scale = block.writing.scale(self._module_outputs[block.projection])
+                reads = block.writing.pulled(reads, scale)
+            matrix, projection_bias = block.written(outputs)
+            by_head = (reads @ matrix.T).view(*reads.shape[:-1], outputs.shape[1], -1)
+            heads.append((by_head * outputs.transpose(1, 2)).sum(-1))
+            biases.append(constant + reads @ projection_bias)
         return Direct(
-            torch.stack(heads), torch.stack(biases), torch.stack(other), embedding, constant, logit
+            heads=torch.stack(heads),
+            bias=torch.stack(biases),
+            other=torch.stack(other),
+            embedding=(in_stream * self._hidden).sum(-1),
+            constant=(direction * structure.final.bias).sum(-1) + bias_difference,
+            logit=logit,
         )
 
     def of_heads(self, layer: int, target: Tensor, rows: slice) -> Tensor:
-        """What each head of a layer adds to the logit of a token of its own, `target[example, head,
-        row]`, less the mean over the vocabulary, at these rows."""
-        s, block, outputs = (
-            self.structure,
-            self.structure.blocks[layer],
-            self.outputs[layer][:, :, rows],
-        )
-        assert s.head is not None
-        assert s.final is not None
-        weight, _ = self._head(s.head)
-        reads = s.times * block.factor * (weight[target] - weight.mean(0))
-        reads = s.final.pulled(reads, s.final.scale(self.final[:, rows])[:, None])
+        """Return the contribution of each head of a layer to the logit of its own target, less the
+        mean over the vocabulary.
+
+        Parameters
+        ----------
+        layer : int
+            The layer.
+        target : Tensor
+            The token of each head's logit, `[example, head, row]`.
+        rows : slice
+            The tokens that predict.
+        """
+        structure = self.structure
+        block = structure.blocks[layer]
+        outputs = self.outputs[layer][:, :, rows]
+        assert structure.head is not None
+        assert structure.final is not None
+        weight, _ = self._output_matrix(structure.head)
+        reads = structure.times * block.factor * (weight[target] - weight.mean(0))
+        final_scale = structure.final.scale(self.final[:, rows])
+        reads = structure.final.pulled(reads, final_scale[:, None])
         if block.writing is not None:
-            reads = block.writing.pulled(
-                reads, block.writing.scale(self._given[block.projection][:, rows])[:, None]
-            )
+            scale = block.writing.scale(self._module_outputs[block.projection][:, rows])
+            reads = block.writing.pulled(reads, scale[:, None])
         matrix = block.written(outputs)[0]
         matrix = matrix.view(outputs.shape[1], -1, matrix.shape[-1])  # head, d_head, width
-        added: Tensor = ((reads @ matrix.transpose(1, 2)) * outputs).sum(-1)
-        return added
+        contribution: Tensor = ((reads @ matrix.transpose(1, 2)) * outputs).sum(-1)
+        return contribution
 
-    def _head(self, head: nn.Module) -> tuple[Tensor, Tensor]:
-        """The output matrix and its bias, on the device of the batch."""
-        own = {
-            name: weight_in(head, name, p).float().to(self.batch.device)
-            for name, p in head.named_parameters(recurse=False)
-        }
-        return own["weight"], own["bias"] if "bias" in own else own["weight"].new_zeros(
-            len(own["weight"])
-        )
+    def _output_matrix(self, head: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the output matrix and its bias, on the device of the batch."""
+        weights = {}
+        for name, parameter in head.named_parameters(recurse=False):
+            weights[name] = weight_in(head, name, parameter).float().to(self.batch.device)
+        matrix = weights["weight"]
+        if "bias" in weights:
+            return matrix, weights["bias"]
+        return matrix, matrix.new_zeros(len(matrix))
 
 
-def adds_up(found: Direct, attention_mask: Tensor) -> float:
-    """The largest difference between the parts' sum and the model's own logit, relative to the
-    largest logit."""
-    difference = (found.total() - found.logit).abs()[attention_mask]
-    return float(difference.max() / found.logit.abs()[attention_mask].max().clamp(min=1e-6))
+def adds_up(direct: Direct, attention_mask: Tensor) -> float:
+    """Return the largest difference between the sum of the parts and the model's own logit,
+    relative to the largest logit."""
+    difference = (direct.total() - direct.logit).abs()[attention_mask]
+    largest = direct.logit.abs()[attention_mask].max().clamp(min=1e-6)
+    return float(difference.max() / largest)

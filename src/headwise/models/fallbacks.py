@@ -1,10 +1,10 @@
-"""Ways in for architectures outside the attention registry: one method of the attention module is
-led to the tap, nothing is copied.
+"""Tap architectures outside the attention registry of transformers: one method of the attention
+module is redirected, no code is copied.
 
-GPT-1 and its near kin have a method that takes query, key and value: it calls the tap. Others mix
-that step into a longer method: while it runs, its softmax over keys and the product that follows
-are intercepted. The weights are then the module's own, and the tap sees, changes and multiplies
-them."""
+GPT-1 and similar models have a method that takes query, key and value: it calls the tap instead.
+Others mix that step into a longer method: while it runs, its softmax over keys and the product that
+follows are intercepted. The weights are then the module's own, and the session sees, changes and
+multiplies them."""
 
 from __future__ import annotations
 
@@ -25,59 +25,60 @@ Undo = Callable[[], object]
 
 
 def select_tap(module: nn.Module) -> list[Undo]:
-    """Choose the registered function on every config in a model (submodels are tapped too), and
-    lead the few others there; gives what undoes it."""
+    """Select the tap for every attention of a model, submodels included; return the functions that
+    undo it."""
     register()
     undo: list[Undo] = []
-    configs = {
-        id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if c is not None
-    }
-    for config in configs.values():
-        before = getattr(config, "_attn_implementation_internal", None)
-        if hasattr(config, "_attn_implementation_internal") and before != NAME:
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        if config is None or not hasattr(config, "_attn_implementation_internal"):
+            continue
+        before = config._attn_implementation_internal
+        if before != NAME:  # parts share configs
             config._attn_implementation_internal = NAME
             undo.append(partial(setattr, config, "_attn_implementation_internal", before))
-    return undo + lead_to_tap(module)
+    return undo + redirect_methods(module)
 
 
-def lead_to_tap(model: nn.Module) -> list[Undo]:
-    """Lead the attention of every module that needs it to the tap; gives what undoes it."""
+def redirect_methods(model: nn.Module) -> list[Undo]:
+    """Redirect the attention of modules outside the registry to the tap; return the functions that
+    undo it."""
     undo: list[Undo] = []
     for module in model.modules():
-        place = (
-            type(module).__module__.rpartition(".")[2].removeprefix("modeling_"),
-            type(module).__name__,
-        )
-        method, tapped = WAYS.get(place) or (
-            ("forward", intercepted_forward) if ".".join(place) in INTERCEPTED else ("", None)
-        )
-        if tapped is None:
+        file = type(module).__module__.rpartition(".")[2].removeprefix("modeling_")
+        class_name = type(module).__name__
+        if (file, class_name) in REPLACED_METHODS:
+            method, replacement = REPLACED_METHODS[file, class_name]
+        elif f"{file}.{class_name}" in INTERCEPTED:
+            method = "forward"
+            replacement = intercepted_forward
+        else:
             continue
-        if method == "forward" and "_old_forward" in vars(
-            module
-        ):  # accelerate calls this one, once weights are there
-            undo.append(partial(setattr, module, "_old_forward", vars(module)["_old_forward"]))
-            setattr(module, "_old_forward", types.MethodType(tapped, module))  # noqa: B010  (a Tensor or Module to mypy)
-            continue
-        if method in vars(module):
-            continue
-        setattr(module, method, types.MethodType(tapped, module))
-        undo.append(partial(delattr, module, method))
+        bound = types.MethodType(replacement, module)
+        attributes = vars(module)
+        if method == "forward" and "_old_forward" in attributes:
+            # accelerate's forward fetches the weights, then calls this one.
+            undo.append(partial(setattr, module, "_old_forward", attributes["_old_forward"]))
+            setattr(module, "_old_forward", bound)  # noqa: B010  (a Tensor or Module to mypy)
+        elif method not in attributes:
+            setattr(module, method, bound)
+            undo.append(partial(delattr, module, method))
     return undo
 
 
 def _through_tap(
     module: nn.Module, own: Callable[[], Any], *tensors: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None] | None:
-    """The tap's answer for this call as `[example, head, token, d_head]`; None where nobody watches
-    and the module's own method should answer."""
+    """Return output `[example, head, token, d_head]` and weights of a call by the session; None
+    without a session: then the module's own method computes it."""
     session = SESSION.get()
     if session is None:
         return None
 
     def plain() -> tuple[Tensor, Tensor | None]:
         result = own()
-        return result[0].transpose(1, 2), result[1] if len(result) > 1 else None
+        weights = result[1] if len(result) > 1 else None
+        return result[0].transpose(1, 2), weights
 
     output, weights = session.attend(Call(module, *tensors, own=plain, **options))
     return output.transpose(1, 2), weights
@@ -93,10 +94,14 @@ def _gpt1(
 ) -> list[Any]:
     own = partial(type(self)._attn, self, q, k, v, attention_mask, output_attentions)
     scaling = v.shape[-1] ** -0.5 if self.scale else 1.0
-    answer = _through_tap(
+    result = _through_tap(
         self, own, q, k.transpose(2, 3), v, attention_mask, scaling=scaling, causal=True
     )
-    return own() if answer is None else [answer[0], answer[1]] if output_attentions else [answer[0]]
+    if result is None:
+        unwatched: list[Any] = own()
+        return unwatched
+    output, weights = result
+    return [output, weights] if output_attentions else [output]
 
 
 def _gptj(
@@ -115,26 +120,37 @@ def _gpt_neo(
 ) -> Any:
     own = partial(type(self)._attn, self, query, key, value, attention_mask)
     keys = key.shape[2]
-    window = self.bias[
-        :, :, keys - query.shape[2] : keys, :keys
-    ]  # the causal triangle, or the band of a local layer
+    # The causal triangle, or the band of a local layer.
+    window = self.bias[:, :, keys - query.shape[2] : keys, :keys]
     if attention_mask is not None:
         window = attention_mask.masked_fill(~window, torch.finfo(attention_mask.dtype).min)
     return _through_tap(self, own, query.float(), key.float(), value, window, scaling=1.0) or own()
 
 
 # file.class of attention modules whose softmax is intercepted
-INTERCEPTED = frozenset((
-    "bloom.BloomAttention", "deberta.DisentangledSelfAttention", "deberta_v2.DisentangledSelfAttention",
-    "falcon.FalconAttention", "flaubert.MultiHeadAttention", "fsmt.Attention",
-    "gpt_neox_japanese.GPTNeoXJapaneseAttention", "megatron_bert.MegatronBertSelfAttention",
-    "mpnet.MPNetSelfAttention", "mpt.MptAttention", "rembert.RemBertSelfAttention",
-    "roformer.RoFormerSelfAttention", "xglm.XGLMAttention", "xlm.MultiHeadAttention", "xlnet.XLNetRelativeAttention",
-))  # fmt: skip
+INTERCEPTED = frozenset(
+    (
+        "bloom.BloomAttention",
+        "deberta.DisentangledSelfAttention",
+        "deberta_v2.DisentangledSelfAttention",
+        "falcon.FalconAttention",
+        "flaubert.MultiHeadAttention",
+        "fsmt.Attention",
+        "gpt_neox_japanese.GPTNeoXJapaneseAttention",
+        "megatron_bert.MegatronBertSelfAttention",
+        "mpnet.MPNetSelfAttention",
+        "mpt.MptAttention",
+        "rembert.RemBertSelfAttention",
+        "roformer.RoFormerSelfAttention",
+        "xglm.XGLMAttention",
+        "xlm.MultiHeadAttention",
+        "xlnet.XLNetRelativeAttention",
+    )
+)
 
 # (file, class) of the attention module -> the method that computes attention from query, key and
-# value, and what takes its place
-WAYS: dict[tuple[str, str], tuple[str, Callable[..., Any]]] = {
+# value, and its replacement
+REPLACED_METHODS: dict[tuple[str, str], tuple[str, Callable[..., Any]]] = {
     ("openai", "Attention"): ("_attn", _gpt1),
     ("gptj", "GPTJAttention"): ("_attn", _gptj),
     ("codegen", "CodeGenAttention"): ("_attn", _gptj),
@@ -143,8 +159,8 @@ WAYS: dict[tuple[str, str], tuple[str, Callable[..., Any]]] = {
 
 
 def intercepted_forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """The module's own forward, with its attention led through the session of the current context,
-    where there is one."""
+    """Run the module's own forward, with its attention computed by the session of the context, if
+    there is one."""
     session = SESSION.get()
     if session is None:
         return type(self).forward(self, *args, **kwargs)
@@ -161,10 +177,11 @@ class Interception(TorchFunctionMode):
 
     def __init__(self, module: nn.Module, session: Running) -> None:
         super().__init__()
-        self.module, self.session = module, session
+        self.module = module
+        self.session = session
         self.weights: Tensor | None = None  # as they came from the softmax
-        self.open: Tensor | None = None
-        self.followed: list[Tensor] = []  # the same numbers in other shapes or types
+        self.open: Tensor | None = None  # which keys are visible
+        self.followed: list[Tensor] = []  # the same numbers in other shapes or dtypes
 
     def __torch_function__(
         self,
@@ -176,23 +193,21 @@ class Interception(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in SOFTMAX:
             scores = args[0]
-            # Masks in these modules are the lowest number of the type, -1e30 (XLNet) or -inf.
-            low = torch.finfo(scores.dtype).min
-            self.weights, self.open = func(*args, **kwargs), scores > max(low / 2, -1e28)
-            self.followed = [self.weights]
-            return self.weights
+            weights: Tensor = func(*args, **kwargs)
+            # Masks in these modules are the lowest number of the dtype, -1e30 (XLNet) or -inf.
+            lowest = torch.finfo(scores.dtype).min
+            self.weights = weights
+            self.open = scores > max(lowest / 2, -1e28)
+            self.followed = [weights]
+            return weights
         if self.followed and func in PRODUCTS and self._follows(args[0]):
             return self._product(args[0], args[1])
         if self.followed and func is torch.einsum and any(self._follows(x) for x in args[1:]):
             return self._einsum(args[0], *args[1:])
         result = func(*args, **kwargs)
-        if (
-            self.followed
-            and args
-            and self._follows(args[0])
-            and isinstance(result, Tensor)
-            and result.numel() == args[0].numel()
-        ):
+        is_followed = bool(self.followed and args and self._follows(args[0]))
+        # A view, a cast or dropout: the same number of elements.
+        if is_followed and isinstance(result, Tensor) and result.numel() == args[0].numel():
             self.followed.append(result)
         return result
 
@@ -200,32 +215,31 @@ class Interception(TorchFunctionMode):
         return any(value is x for x in self.followed)
 
     def _product(self, weights: Tensor, value: Tensor) -> Tensor:
-        """`weights @ value` for `[example, head, ...]` or `[example * head, ...]`."""
+        """Return `weights @ value` for `[example, head, ...]` or `[example * head, ...]`."""
         assert self.weights is not None
         assert self.open is not None
-        formed, seen = weights, self.open
+        formed = weights
+        visible = self.open
         if weights.ndim == 3:
             shape = self.weights.shape
             if self.weights.ndim != 4:
                 shape = torch.Size((-1, int(self.module.num_heads), *weights.shape[1:]))  # type: ignore[arg-type]
-            formed, seen = weights.view(shape), seen.view(shape)
+            formed = weights.view(shape)
+            visible = visible.view(shape)
             value = value.view(*formed.shape[:2], *value.shape[1:])
-        output = self._attend(formed, value, seen)
+        output = self._attend(formed, value, visible)
         return output.reshape(*weights.shape[:-1], output.shape[-1])
 
     def _einsum(self, equation: str, *operands: Tensor) -> Tensor:
-        """XLNet's `bnij,jbnd->ibnd`."""
-        if (
-            equation.replace(" ", "") != "bnij,jbnd->ibnd"
-            or not self._follows(operands[0])
-            or self.open is None
-        ):
+        """Return XLNet's product of weights and values, `bnij,jbnd->ibnd`; other sums as torch
+        computes them."""
+        is_product = equation.replace(" ", "") == "bnij,jbnd->ibnd" and self._follows(operands[0])
+        if not is_product or self.open is None:
             return torch.einsum(equation, *operands)
-        return self._attend(operands[0], operands[1].permute(1, 2, 0, 3), self.open).permute(
-            2, 0, 1, 3
-        )
+        output = self._attend(operands[0], operands[1].permute(1, 2, 0, 3), self.open)
+        return output.permute(2, 0, 1, 3)
 
-    def _attend(self, formed: Tensor, value: Tensor, seen: Tensor) -> Tensor:
-        output, _ = self.session.attend(FormedCall(self.module, formed, value, seen))
+    def _attend(self, formed: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+        output, _ = self.session.attend(FormedCall(self.module, formed, value, visible))
         self.followed = []
         return output.transpose(1, 2)

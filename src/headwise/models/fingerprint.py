@@ -1,5 +1,5 @@
-"""What tells an open model from others: above all a hash over its weights, from the files they came
-from where nothing was changed, else from the tensors."""
+"""The identity of an open model: above all a hash of its weights, taken from the files they came from
+if nothing has changed since, else from the tensors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 FILES, TENSORS = "files", "tensors"  # what a hash was taken of
 INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
 SIZES = ("stack", "layers", "heads", "kv_heads", "d_head", "hidden", "causal")
-SAMPLED = 256  # places of a weight that are looked at one by one
-READ = 16 << 20  # bytes hashed at a time
+N_SAMPLED = 256  # elements of a weight that are compared one by one
+READ_BYTES = 16 << 20  # hashed at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The files that a module's weights came from, and what the weights looked like then."""
+    """The files that a module's weights came from, and a checksum of the weights at that time."""
 
     files: tuple[Path, ...]
     written: tuple[tuple[int, int], ...]  # size and time of each file
@@ -43,41 +43,50 @@ _ORIGINS: WeakKeyDictionary[nn.Module, Origin] = WeakKeyDictionary()
 
 
 def remember(module: nn.Module, where: str) -> None:
-    """Note which files a module was loaded from, so that they can be hashed instead of its
-    weights."""
+    """Store which files a module was loaded from: they can be hashed instead of its weights."""
     files = weight_files(where)
     if files:
         _ORIGINS[module] = Origin(files, _written(files), trace_of(module))
 
 
 def _written(files: tuple[Path, ...]) -> tuple[tuple[int, int], ...]:
+    """Return size and time of each file; nothing if one is gone."""
+    written = []
     try:
-        return tuple(
-            (about.st_size, about.st_mtime_ns) for about in (path.stat() for path in files)
-        )
+        for path in files:
+            status = path.stat()
+            written.append((status.st_size, status.st_mtime_ns))
     except OSError:
         return ()
+    return tuple(written)
 
 
 def weight_files(where: str) -> tuple[Path, ...]:
-    """The safetensors files of a folder or of a cached hub name that transformers reads; none where
-    it reads others, or adds an adapter to them."""
-    if _found(where, "adapter_config.json") is not None:
+    """Return the safetensors files that transformers reads of a folder or a cached hub name; none
+    if it reads other files, or adds an adapter to them."""
+    if _existing_file(where, "adapter_config.json") is not None:
         return ()
-    whole, index = _found(where, WHOLE), _found(where, INDEX)
+    whole = _existing_file(where, WHOLE)
     if whole is not None:
         return (whole,)
+    index = _existing_file(where, INDEX)
     if index is None:
         return ()
     try:
         parts = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return ()
-    files = tuple(path for name in parts if (path := _found(where, str(name))) is not None)
-    return files if len(files) == len(parts) else ()
+    files = []
+    for name in parts:
+        path = _existing_file(where, str(name))
+        if path is None:
+            return ()
+        files.append(path)
+    return tuple(files)
 
 
-def _found(where: str, name: str) -> Path | None:
+def _existing_file(where: str, name: str) -> Path | None:
+    """Return a file of a folder or a cached hub name; None if it does not exist."""
     if Path(where).is_dir():
         path = Path(where) / name
         return path if path.is_file() else None
@@ -91,8 +100,8 @@ def _found(where: str, name: str) -> Path | None:
 
 
 def trace_of(module: nn.Module) -> str:
-    """What tells whether weights were changed since, at the cost of reading them once: where they
-    lie, how often they were written, the sum over all their bits and some of them one by one."""
+    """Return a checksum that shows whether weights have changed, at the cost of reading them once:
+    device, version counter, the sum over all bits, and some elements one by one."""
     digest = hashlib.sha256()
     sums: list[Tensor] = []
     for name, parameter in sorted(module.named_parameters()):
@@ -103,63 +112,57 @@ def trace_of(module: nn.Module) -> str:
             continue
         digest.update(f" {parameter._version}".encode())
         bits = parameter.detach().reshape(-1).view(_WHOLE[parameter.element_size()])
-        some = (
-            torch.linspace(0, len(bits) - 1, min(SAMPLED, len(bits)), dtype=torch.float64)
-            .long()
-            .to(bits.device)
-        )
-        sums.append(
-            torch.cat([_long(bits).sum(dtype=torch.int64)[None], bits[some].to(torch.int64)])
-        )
+        n_sampled = min(N_SAMPLED, len(bits))
+        sampled = torch.linspace(0, len(bits) - 1, n_sampled, dtype=torch.float64).long()
+        total = _as_int64(bits).sum(dtype=torch.int64)
+        sample = bits[sampled.to(bits.device)].to(torch.int64)
+        sums.append(torch.cat([total[None], sample]))
     for device in dict.fromkeys(values.device for values in sums):  # one transfer for each device
-        together = torch.cat([values for values in sums if values.device == device]).cpu()
-        digest.update(together.numpy().data)
+        on_device = torch.cat([values for values in sums if values.device == device]).cpu()
+        digest.update(on_device.numpy().data)
     return digest.hexdigest()
 
 
-def _long(bits: Tensor) -> Tensor:
-    """Eight bytes as one number, where they go into it: a sum that need not turn each into a longer
-    one first takes a thirtieth of the time."""
-    each = 8 // bits.element_size()
-    return (
-        bits.view(torch.int64)
-        if len(bits) % each == 0 and bits.storage_offset() % each == 0
-        else bits
-    )
+def _as_int64(bits: Tensor) -> Tensor:
+    """Return eight bytes as one number if they are aligned: the sum takes a thirtieth of the time,
+    since no element is converted first."""
+    n_packed = 8 // bits.element_size()
+    is_aligned = len(bits) % n_packed == 0 and bits.storage_offset() % n_packed == 0
+    return bits.view(torch.int64) if is_aligned else bits
 
 
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
 
 
-def weight_hash(module: nn.Module, way: str | None = None) -> tuple[str, str] | None:
-    """A SHA-256 over all weights, and what it was taken of: `files` or `tensors`.
+def weight_hash(module: nn.Module, source: str | None = None) -> tuple[str, str] | None:
+    """Return a SHA-256 of all weights, and what was hashed: `files` or `tensors`.
 
-    Both are over names, types, shapes and bytes, but a file may hold other names, types and weights
-    than the module that was made from it: hashes of the two ways say nothing of each other.
+    Both cover names, dtypes, shapes and bytes, but a file may hold other names, dtypes and weights
+    than the module that was made from it: the two hashes cannot be compared.
 
     Parameters
     ----------
     module : Module
         A model.
-    way : str, optional
-        The way that is wanted; None comes back where it cannot be had. By default the files where
-        the weights are still those that were read from them.
+    source : str, optional
+        What to hash; None is returned if that is not possible. By default the files, if the weights
+        are still those that were read from them.
     """
-    if way != TENSORS:
+    if source != TENSORS:
         origin = _ORIGINS.get(module)
-        if (
-            origin is not None
-            and _written(origin.files) == origin.written
-            and trace_of(module) == origin.trace
-        ):
+        if origin is not None and _is_unchanged(module, origin):
             return hash_files(origin.files), FILES
-        if way == FILES:
+        if source == FILES:
             return None
     return hash_tensors(module), TENSORS
 
 
+def _is_unchanged(module: nn.Module, origin: Origin) -> bool:
+    return _written(origin.files) == origin.written and trace_of(module) == origin.trace
+
+
 def hash_tensors(module: nn.Module) -> str:
-    """A SHA-256 over names, types, shapes and bytes of all weights of a module."""
+    """Return a SHA-256 of names, dtypes, shapes and bytes of all weights of a module."""
     digest = hashlib.sha256()
     for key, weight in stored_weights(module):
         digest.update(f"{key} {weight.dtype} {tuple(weight.shape)}\n".encode())
@@ -168,8 +171,8 @@ def hash_tensors(module: nn.Module) -> str:
 
 
 def hash_files(files: tuple[Path, ...]) -> str:
-    """A SHA-256 over names, types, shapes and bytes of all weights in safetensors files: the same
-    however they are cut into files, in whatever order."""
+    """Return a SHA-256 of names, dtypes, shapes and bytes of all weights in safetensors files: the
+    same for any order and any division into files."""
     jobs: list[tuple[str, Path, int, int]] = []
     for path in files:
         jobs += _entries(path)
@@ -179,22 +182,20 @@ def hash_files(files: tuple[Path, ...]) -> str:
 
 
 def _entries(path: Path) -> list[tuple[str, Path, int, int]]:
-    """What a safetensors file says of its weights: name with type and shape, and from and to which
-    byte it lies."""
+    """Return the weights of a safetensors file: name with dtype and shape, the file, first and last
+    byte (exclusive)."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header: Mapping[str, Any] = json.loads(file.read(length))
-        start = 8 + length
-        return [
-            (
-                f"{name} {about['dtype']} {about['shape']}",
-                path,
-                *(start + at for at in about["data_offsets"]),
-            )
-            for name, about in header.items()
-            if name != "__metadata__"
-        ]
+        entries = []
+        for name, weight in header.items():
+            if name == "__metadata__":
+                continue
+            first, last = weight["data_offsets"]
+            description = f"{name} {weight['dtype']} {weight['shape']}"
+            entries.append((description, path, 8 + length + first, 8 + length + last))
+        return entries
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"The weights in '{path}' can no longer be read ({error}); open the model again."
@@ -204,14 +205,15 @@ def _entries(path: Path) -> list[tuple[str, Path, int, int]]:
 def _hash_entry(job: tuple[str, Path, int, int]) -> tuple[str, str]:
     name, path, start, stop = job
     digest = hashlib.sha256()
-    buffer = memoryview(bytearray(min(READ, stop - start)))
+    buffer = memoryview(bytearray(min(READ_BYTES, stop - start)))
     with path.open("rb") as file:
         file.seek(start)
         while start < stop:
             count = file.readinto(buffer[: stop - start])
             if not count:
                 raise ModelError(
-                    f"The weights in '{path}' can no longer be read: the file is shorter than it says."
+                    f"The weights in '{path}' can no longer be read: the file is shorter than its "
+                    "header says."
                 )
             digest.update(buffer[:count])
             start += count

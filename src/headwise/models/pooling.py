@@ -1,5 +1,5 @@
-"""A sentence encoder from chosen heads: their output vectors at the sentence's token, one after the
-other."""
+"""A sentence encoder from chosen heads: their output vectors at the sentence's token,
+concatenated."""
 
 from __future__ import annotations
 
@@ -28,21 +28,29 @@ from headwise.models.view import Layer, Watcher
 CONFIG = "head_pooling.json"
 
 
-class _Chosen(Watcher):
-    """Takes the outputs of the chosen heads out of a pass, with their history for gradients."""
+class _PooledHeads(Watcher):
+    """Pools the outputs of the chosen heads during a pass; gradients flow through them."""
 
     needs = frozenset({"outputs"})
 
-    def __init__(self, wanted: dict[int, list[int]], attention_mask: Tensor, token: str) -> None:
-        self.wanted, self.attention_mask, self.token = wanted, attention_mask, token
-        self.found: dict[tuple[int, int], Tensor] = {}
+    def __init__(
+        self, heads: Iterable[tuple[int, int]], attention_mask: Tensor, token: str
+    ) -> None:
+        self.attention_mask = attention_mask
+        self.token = token
+        self.vectors: dict[tuple[int, int], Tensor] = {}
+        self._heads_by_layer: dict[int, list[int]] = {}
+        for layer, head in heads:
+            self._heads_by_layer.setdefault(layer, []).append(head)
 
     def on_layer(self, layer: Layer) -> None:
-        heads = self.wanted.get(layer.layer)
-        if heads:
-            assert layer.outputs is not None
-            pooled = pool_tokens(layer.outputs[:, heads], self.attention_mask, self.token)
-            self.found.update({(layer.layer, head): pooled[:, i] for i, head in enumerate(heads)})
+        heads = self._heads_by_layer.get(layer.layer)
+        if not heads:
+            return
+        assert layer.outputs is not None
+        pooled = pool_tokens(layer.outputs[:, heads], self.attention_mask, self.token)
+        for number, head in enumerate(heads):
+            self.vectors[layer.layer, head] = pooled[:, number]
 
 
 class HeadPooling(nn.Module):
@@ -82,9 +90,8 @@ class HeadPooling(nn.Module):
         self.token = token_rule(opened, token)
         self.normalize = bool(normalize)
         self.model = opened
-        self.backbone: nn.Module = (
-            opened.module
-        )  # registered: its weights are this module's weights
+        # Registered as a part: its weights are this module's weights.
+        self.backbone: nn.Module = opened.module
         self.max_seq_length = opened.max_length
 
     @classmethod
@@ -97,33 +104,44 @@ class HeadPooling(nn.Module):
         selection: str = "top",
         **options: Any,
     ) -> HeadPooling:
-        """The n best heads of a probing result for a task (`selection`: `top`, or `greedy`); by
-        default as many as were joined there."""
+        """Return an encoder from the best heads of a probing result.
+
+        Parameters
+        ----------
+        model
+            A `HeadModel`, or what `HeadModel.open` takes.
+        dataset : Dataset
+            The probing result.
+        task : str
+            The task whose ranking is used.
+        n : int, optional
+            Number of heads; by default as many as were joined in the result.
+        selection : str, default "top"
+            `top` or `greedy`.
+        **options
+            Of `HeadPooling`.
+        """
         if task not in dataset.task.values:
-            raise ParameterError(
-                f"The probing result has no task '{task}'; it has {', '.join(map(str, dataset.task.values))}."
-            )
+            tasks = ", ".join(map(str, dataset.task.values))
+            raise ParameterError(f"The probing result has no task '{task}'; it has {tasks}.")
         if f"{selection}_layer" not in dataset:
             raise ParameterError(
-                f"The probing result has no selection '{selection}'; run it with greedy=True, or take `top`."
+                f"The probing result has no selection '{selection}'; run it with greedy=True, or "
+                "take `top`."
             )
-        layers, heads = (
-            dataset[f"{selection}_{what}"].sel(task=task).values for what in ("layer", "head")
-        )
-        count = int(dataset.attrs.get("top", len(layers))) if n is None else n
-        known = int((layers >= 0).sum())
-        if not 1 <= count <= known:
+        layers = dataset[f"{selection}_layer"].sel(task=task).values
+        heads = dataset[f"{selection}_head"].sel(task=task).values
+        if n is None:
+            n = int(dataset.attrs.get("top", len(layers)))
+        n_ranked = int((layers >= 0).sum())
+        if not 1 <= n <= n_ranked:
             raise ParameterError(
-                f"`n` must be from 1 to {known}, the heads this result has ranked; it is {count}."
+                f"`n` must be from 1 to {n_ranked}, the heads this result has ranked; it is {n}."
             )
-        return cls(
-            model,
-            [
-                (int(layer), int(head))
-                for layer, head in zip(layers[:count], heads[:count], strict=True)
-            ],
-            **options,
-        )
+        best = []
+        for layer, head in zip(layers[:n], heads[:n], strict=True):
+            best.append((int(layer), int(head)))
+        return cls(model, best, **options)
 
     @property
     def names(self) -> list[str]:
@@ -139,7 +157,8 @@ class HeadPooling(nn.Module):
         return next(self.backbone.parameters()).device
 
     def extra_repr(self) -> str:
-        return f"heads={','.join(self.names)}, token={self.token}, size={self.get_embedding_dimension()}"
+        size = self.get_embedding_dimension()
+        return f"heads={','.join(self.names)}, token={self.token}, size={size}"
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -151,39 +170,42 @@ class HeadPooling(nn.Module):
         """
         ids = features["input_ids"]
         mask = features.get("attention_mask")
-        attention_mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        attention_mask = torch.ones_like(ids, dtype=torch.bool)
+        if mask is not None:
+            attention_mask = mask.bool()
         if (attention_mask[:, 1:] & ~attention_mask[:, :-1]).any():
             raise InputError(
                 "The batch is padded on the left; set the tokenizer's padding_side to right."
             )
         self.model.check_length(ids)
         types = features.get("token_type_ids")
-        wanted: dict[int, list[int]] = {}
-        for layer, head in self.heads:
-            wanted.setdefault(layer, []).append(head)
-        watcher = _Chosen(wanted, attention_mask, self.token)
+        if types is None:
+            types = torch.zeros_like(ids)
+        watcher = _PooledHeads(self.heads, attention_mask, self.token)
         with Session(self.model.sites, attention_mask, watcher).running():
-            self.model.run(ids, attention_mask, torch.zeros_like(ids) if types is None else types)
-        vector = torch.cat([watcher.found[place] for place in self.heads], -1)
-        return {
-            **features,
-            "sentence_embedding": nn.functional.normalize(vector, dim=-1)
-            if self.normalize
-            else vector,
-        }
+            self.model.run(ids, attention_mask, types)
+        embedding = torch.cat([watcher.vectors[place] for place in self.heads], -1)
+        if self.normalize:
+            embedding = nn.functional.normalize(embedding, dim=-1)
+        return {**features, "sentence_embedding": embedding}
 
     def preprocess(
         self, inputs: Sequence[str | tuple[str, str]], prompt: str | None = None, **_: Any
     ) -> dict[str, Tensor]:
-        """Texts, or pairs of texts, as padded token ids (cut where they are too long)."""
+        """Return texts, or pairs of texts, as padded token ids (truncated if too long)."""
         if self.tokenizer is None:
             raise ModelError(
-                f"{self.model.name} was opened without a tokenizer, so it cannot read text; pass `tokenizer` to "
-                "HeadModel.open."
+                f"{self.model.name} was opened without a tokenizer, so it cannot read text; pass "
+                "`tokenizer` to HeadModel.open."
             )
-        texts = [text if isinstance(text, str) else tuple(text) for text in inputs]
-        first = [(prompt or "") + (text if isinstance(text, str) else text[0]) for text in texts]
-        second = [text[1] for text in texts if not isinstance(text, str)]
+        first = []
+        second = []
+        for text in inputs:
+            if isinstance(text, str):
+                first.append((prompt or "") + text)
+            else:
+                first.append((prompt or "") + text[0])
+                second.append(text[1])
         if second and len(second) != len(first):
             raise InputError(
                 "Texts and pairs of texts cannot be encoded together; give one or the other."
@@ -196,14 +218,13 @@ class HeadPooling(nn.Module):
             return_token_type_ids="token_type_ids" in self.tokenizer.model_input_names,
         )
         width = max(len(row) for row in rows["input_ids"])
-        fill = {"input_ids": self.model.pad_id, "attention_mask": 0, "token_type_ids": 0}
-        return {
-            name: torch.tensor(
-                [row + [fill[name]] * (width - len(row)) for row in rows[name]], dtype=torch.long
-            )
-            for name in fill
-            if name in rows
-        }
+        padding = {"input_ids": self.model.pad_id, "attention_mask": 0, "token_type_ids": 0}
+        features = {}
+        for name, value in padding.items():
+            if name in rows:
+                padded = [row + [value] * (width - len(row)) for row in rows[name]]
+                features[name] = torch.tensor(padded, dtype=torch.long)
+        return features
 
     def tokenize(self, texts: Sequence[str | tuple[str, str]], **options: Any) -> dict[str, Tensor]:
         """The older name of `preprocess`."""
@@ -211,25 +232,24 @@ class HeadPooling(nn.Module):
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str | tuple[str, str]], batch_size: int = 64) -> Tensor:
-        """Sentence vectors [text, n * d_head] on the CPU, in evaluation mode; the texts are run in
-        order of length."""
+        """Return sentence vectors [text, n * d_head] on the CPU, in evaluation mode."""
         if isinstance(texts, str):
             raise ParameterError("`texts` must be a list of texts, not one text.")
+        # In order of length: a batch then has little padding.
         order = sorted(range(len(texts)), key=lambda i: len("".join(texts[i])))
-        out = torch.zeros(len(texts), self.get_embedding_dimension())
-        training = self.training
+        embeddings = torch.zeros(len(texts), self.get_embedding_dimension())
+        was_training = self.training
         self.eval()
         try:
             for start in range(0, len(order), batch_size):
-                chosen = order[start : start + batch_size]
-                features = {
-                    name: value.to(self.device)
-                    for name, value in self.preprocess([texts[i] for i in chosen]).items()
-                }
-                out[chosen] = self(features)["sentence_embedding"].float().cpu()
+                in_batch = order[start : start + batch_size]
+                features = self.preprocess([texts[i] for i in in_batch])
+                for name, value in features.items():
+                    features[name] = value.to(self.device)
+                embeddings[in_batch] = self(features)["sentence_embedding"].float().cpu()
         finally:
-            self.train(training)
-        return out
+            self.train(was_training)
+        return embeddings
 
     # --- what sentence-transformers asks ----------------------------------------------------------
 
@@ -254,15 +274,14 @@ class HeadPooling(nn.Module):
     def save(self, folder: str | Path, *_: Any, safe_serialization: bool = True, **__: Any) -> None:
         """Write an ordinary model folder (safetensors, config, tokenizer), which `HeadModel.open`
         opens, with the chosen heads beside it in one JSON file."""
-        where = Path(folder)
+        path = Path(folder)
+        config = {**self.get_config_dict(), "d_head": self.model.d_head}
         try:
-            where.mkdir(parents=True, exist_ok=True)
-            self.backbone.save_pretrained(where)  # type: ignore[operator]
+            path.mkdir(parents=True, exist_ok=True)
+            self.backbone.save_pretrained(path)  # type: ignore[operator]
             if self.tokenizer is not None:
-                self.tokenizer.save_pretrained(where)
-            (where / CONFIG).write_text(
-                json.dumps({**self.get_config_dict(), "d_head": self.model.d_head}, indent=1) + "\n"
-            )
+                self.tokenizer.save_pretrained(path)
+            (path / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
         except OSError as error:
             raise OutputError(
                 f"The sentence encoder cannot be written to '{folder}' ({error})."
@@ -277,29 +296,33 @@ class HeadPooling(nn.Module):
         device: torch.device | str | None = None,
         **_: Any,
     ) -> HeadPooling:
-        """Open what `save` wrote."""
-        where = Path(folder) / subfolder
+        """Open an encoder that `save` wrote."""
+        path = Path(folder) / subfolder
         try:
-            config = json.loads((where / CONFIG).read_text())
-            heads, token, normalize = config["heads"], config["token"], config["normalize"]
+            config = json.loads((path / CONFIG).read_text())
+            heads = config["heads"]
+            token = config["token"]
+            normalize = config["normalize"]
         except OSError as error:
             raise InputError(
-                f"'{where}' is no saved sentence encoder of heads: it has no {CONFIG} that can be read."
+                f"'{path}' is no saved sentence encoder of heads: it has no {CONFIG} that can be "
+                "read."
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"'{where / CONFIG}' is damaged ({type(error).__name__}: {error}); save the sentence encoder again."
+                f"'{path / CONFIG}' is damaged ({type(error).__name__}: {error}); save the "
+                "sentence encoder again."
             ) from error
-        model = HeadModel.open(where, device=device, stack=config.get("stack"))
+        model = HeadModel.open(path, device=device, stack=config.get("stack"))
         if config.get("d_head", model.d_head) != model.d_head:
             raise ModelError(
-                f"'{where}' holds a model with heads of size {model.d_head}, but its heads were chosen for size "
-                f"{config['d_head']}: a checkpoint of another model."
+                f"'{path}' holds a model with heads of size {model.d_head}, but its heads were "
+                f"chosen for size {config['d_head']}: a checkpoint of another model."
             )
         return cls(model, heads, token=token, normalize=normalize)
 
     def sentence_transformer(self, **options: Any) -> Any:
-        """This encoder as a `SentenceTransformer` (extra `sentence-transformers`)."""
+        """Return this encoder as a `SentenceTransformer` (extra `sentence-transformers`)."""
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
@@ -312,11 +335,12 @@ class HeadPooling(nn.Module):
 def chosen_heads(
     heads: Iterable[Sequence[int] | str], model: HeadModel
 ) -> tuple[tuple[int, int], ...]:
-    """Heads as pairs; refuses what is no head of the model, twice the same, and none at all."""
-    found = existing_heads(heads, model.layers, model.heads)
-    twice = next((place for i, place in enumerate(found) if place in found[:i]), None)
-    if twice is not None:
-        raise ParameterError(f"The head {head_name(*twice)} is named twice.")
-    if not found:
+    """Return heads as pairs; reject heads that the model does not have, repeated ones, and an empty
+    list."""
+    pairs = existing_heads(heads, model.layers, model.heads)
+    for number, pair in enumerate(pairs):
+        if pair in pairs[:number]:
+            raise ParameterError(f"The head {head_name(*pair)} is named twice.")
+    if not pairs:
         raise ParameterError("`heads` must name at least one head.")
-    return tuple(found)
+    return tuple(pairs)

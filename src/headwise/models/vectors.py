@@ -1,4 +1,4 @@
-"""Sentence vectors of every layer and every head from one pass, kept in a store piece by piece."""
+"""Sentence vectors of every layer and every head from one pass, stored in checkpoints."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 TOKENS = ("auto", "first", "last", "mean")
 DTYPES = ("float32", "float16")
-PIECE = 512  # examples kept at a time
-IN_MEMORY = 2**30  # vectors of more bytes lie in a file beside their store
+CHECKPOINT_EXAMPLES = 512
+MAX_BYTES_IN_MEMORY = 2**30  # larger vectors lie in a file beside their store
 MAX_TOKENS = 4096  # padded tokens of a batch
 
 Report = Callable[[str, int, int], None]
@@ -54,61 +54,60 @@ class Vectors:
 
 
 def token_rule(model: HeadModel, token: str = "auto") -> str:
-    """Which token stands for the sentence: last in decoders, first in encoders, the mean where none
-    opens it."""
+    """Return which token represents the sentence: last in decoders, first in encoders, the mean if
+    no special token opens the sentence."""
     one_of("token", token, TOKENS)
     if token != "auto":
         return token
     if model.causal:
         return "last"
-    return "first" if model.tokenizer is None or model.encoder.cls_id is not None else "mean"
+    if model.tokenizer is None or model.encoder.cls_id is not None:
+        return "first"
+    return "mean"
 
 
 def pool_tokens(values: Tensor, attention_mask: Tensor, token: str) -> Tensor:
-    """`values[example, ..., token, size]` at the sentence's token, [example, ..., size]; padding
-    never counts."""
+    """Return `values[example, ..., token, size]` at the sentence's token, [example, ..., size];
+    padding never counts."""
     if token == "first":
         return values[..., 0, :]
     if token == "last":
-        index = (
-            (attention_mask.sum(-1) - 1)
-            .view(-1, *[1] * (values.ndim - 1))
-            .expand(*values.shape[:-2], 1, values.shape[-1])
-        )
+        last = (attention_mask.sum(-1) - 1).view(-1, *[1] * (values.ndim - 1))
+        index = last.expand(*values.shape[:-2], 1, values.shape[-1])
         return values.gather(-2, index)[..., 0, :]
-    weight = attention_mask.to(values.dtype).view(
-        len(attention_mask), *[1] * (values.ndim - 3), -1, 1
-    )
+    weight = attention_mask.to(values.dtype)
+    weight = weight.view(len(attention_mask), *[1] * (values.ndim - 3), -1, 1)
     return (values * weight).sum(-2) / weight.sum(-2)
 
 
-class _Watcher(Watcher):
-    """Takes the sentence's vector of each layer and head out of one batch."""
+class _SentenceVectors(Watcher):
+    """Collects the sentence's vector of each layer and head from one batch."""
 
     needs = frozenset({"outputs", "hidden"})
 
     def __init__(self, batch: Batch, token: str) -> None:
-        self.batch, self.token = batch, token
+        self.batch = batch
+        self.token = token
         self.heads: list[Tensor] = []
         self.entering: list[Tensor] = []
 
     def on_layer(self, layer: Layer) -> None:
         assert layer.outputs is not None
         assert layer.hidden is not None
-        self.heads.append(
-            pool_tokens(layer.outputs, self.batch.attention_mask, self.token).float().cpu()
-        )
-        self.entering.append(
-            pool_tokens(layer.hidden, self.batch.attention_mask, self.token).float().cpu()
-        )
+        attention_mask = self.batch.attention_mask
+        heads = pool_tokens(layer.outputs, attention_mask, self.token)
+        hidden = pool_tokens(layer.hidden, attention_mask, self.token)
+        self.heads.append(heads.float().cpu())
+        self.entering.append(hidden.float().cpu())
 
 
 def batch_vectors(model: HeadModel, batch: Batch, token: str) -> tuple[np.ndarray, np.ndarray]:
-    """[layer, head, example, d_head] and [layer, example, hidden] of one batch.
+    """Return vectors of heads [layer, head, example, d_head] and layers [layer, example, hidden] of
+    one batch.
 
     The vector of layer l is what enters layer l + 1; of the last layer, the model's own output
-    (after its final norm where it has one)."""
-    watcher = _Watcher(batch, token)
+    (after its final norm if it has one)."""
+    watcher = _SentenceVectors(batch, token)
     output = model.forward(batch, watcher)
     final = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
     last = pool_tokens(final.float(), batch.attention_mask, token).cpu()
@@ -126,7 +125,7 @@ def collect_vectors(
     report: Report | None = None,
     what: str = "vectors",
 ) -> Vectors:
-    """Run the model once over the examples and keep the vectors of all layers and heads.
+    """Run the model once over the examples and collect the vectors of all layers and heads.
 
     Parameters
     ----------
@@ -135,16 +134,17 @@ def collect_vectors(
     examples : sequence of Example
         In the order of the result.
     store : CheckpointStore, optional
-        Keeps every 512 examples as a piece, so that a killed run goes on with the first that is
-        missing; pieces of another model, other examples or another setting are made again. Vectors
-        of more than a GiB then lie in a scratch file, put together from the pieces. Without a store
-        all are in memory.
+        Stores every 512 examples as a checkpoint, so that an interrupted run resumes; checkpoints
+        of another model, other examples or another setting are computed again. Vectors of more than
+        a GiB then lie in a scratch file. Without a store all are in memory.
     token : {"auto", "first", "last", "mean"}, default "auto"
-        What stands for the sentence; see `token_rule`.
+        Which token represents the sentence; see `token_rule`.
     dtype : {"float32", "float16"}, default "float32"
-        Of the vectors kept.
+        Of the stored vectors.
     report : callable, optional
-        Told (`what`, done, total) after each piece.
+        Gets (`what`, done, total) after each checkpoint.
+    what : str, default "vectors"
+        Names the vectors in reports and errors.
     """
     one_of("dtype", dtype, DTYPES)
     rule = token_rule(model, token)
@@ -154,21 +154,22 @@ def collect_vectors(
         digest = hashlib.sha256(b"".join(example.fingerprint() for example in examples)).hexdigest()
         identity = {"model": model.identity(), "examples": digest, "token": rule, "dtype": dtype}
         store = store.part(f"vectors-{digest_of(identity)[:16]}", identity)
-    large = sum(np.prod(shape) for shape in shapes.values()) * np.dtype(dtype).itemsize > IN_MEMORY
-    arrays = {
-        name: scratch_array(store, name, shape, dtype)
-        if store is not None and large
-        else np.empty(shape, dtype)
-        for name, shape in shapes.items()
-    }
-    starts = range(0, len(encoded), PIECE)
-    units = ((f"examples-{start:08d}", encoded[start : start + PIECE]) for start in starts)
-    made = raise_failures(
-        current().run_units(store, partial(_piece, model, rule, dtype, what), units)
+    n_bytes = sum(math.prod(shape) for shape in shapes.values()) * np.dtype(dtype).itemsize
+    arrays = {}
+    for name, shape in shapes.items():
+        if store is not None and n_bytes > MAX_BYTES_IN_MEMORY:
+            arrays[name] = scratch_array(store, name, shape, dtype)
+        else:
+            arrays[name] = np.empty(shape, dtype)
+    starts = range(0, len(encoded), CHECKPOINT_EXAMPLES)
+    units = (
+        (f"examples-{start:08d}", encoded[start : start + CHECKPOINT_EXAMPLES]) for start in starts
     )
-    for start, piece in zip(starts, made, strict=True):
-        stop = min(start + PIECE, len(encoded))
-        for name, values in piece.arrays.items():
+    compute = partial(_compute_vectors, model, rule, dtype, what)
+    results = raise_failures(current().run_units(store, compute, units))
+    for start, result in zip(starts, results, strict=True):
+        stop = min(start + CHECKPOINT_EXAMPLES, len(encoded))
+        for name, values in result.arrays.items():
             arrays[name][..., start:stop, :] = values
         if report is not None:
             report(what, stop, len(encoded))
@@ -182,42 +183,45 @@ def _shapes(model: HeadModel, examples: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _piece(
+def _compute_vectors(
     model: HeadModel, rule: str, dtype: str, what: str, rows: list[Encoded]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    found = {name: np.empty(shape, dtype) for name, shape in _shapes(model, len(rows)).items()}
+    """Return the vectors of one checkpoint, and no metadata."""
+    vectors = {name: np.empty(shape, dtype) for name, shape in _shapes(model, len(rows)).items()}
     for batch in batches(rows, MAX_TOKENS, model.pad_id, model.device):
         heads, layers = batch_vectors(model, batch, rule)
         _check(heads, layers, dtype, batch, what)
         place = np.asarray(batch.index) - rows[0].index
-        found["heads"][:, :, place], found["layers"][:, place] = heads, layers
-    return found, {}
+        vectors["heads"][:, :, place] = heads
+        vectors["layers"][:, place] = layers
+    return vectors, {}
 
 
 def scratch_array(
     store: CheckpointStore, name: str, shape: tuple[int, ...], dtype: str
 ) -> np.ndarray:
-    """An empty array in a file of the store's scratch, for what is too large for memory."""
+    """Return an empty array in a scratch file of the store, for vectors too large for memory."""
     path = store.scratch(name)
-    claim(
-        path, math.prod(shape) * np.dtype(dtype).itemsize
-    )  # a full disk is an error here, no crash while it is used
+    # A full disk is an error here, not a crash while the array is used.
+    claim(path, math.prod(shape) * np.dtype(dtype).itemsize)
     array = np.memmap(path, np.dtype(dtype), "r+", shape=shape)
+    # If the system allows it, the space is free as soon as the array is no longer needed.
     with suppress(OSError):
-        path.unlink()  # where the system allows it, the space is given back as soon as the array is no longer needed
+        path.unlink()
     return array
 
 
 def _check(heads: np.ndarray, layers: np.ndarray, dtype: str, batch: Batch, what: str) -> None:
-    """Refuse vectors that are no numbers, or too large for half precision."""
+    """Reject vectors that are not finite, or too large for half precision."""
     for name, values in (("heads", heads), ("layers", layers)):
         if not np.isfinite(values).all():
             raise InputError(
-                f"{what}: the {name}' vectors hold NaN or infinity from {batch.rows[0].example.where} on; "
-                "open the model in float32 or check its weights."
+                f"{what}: the {name}' vectors hold NaN or infinity from "
+                f"{batch.rows[0].example.where} on; open the model in float32 or check its weights."
             )
         if dtype == "float16" and np.abs(values).max() > np.finfo(np.float16).max:
             largest = np.abs(values).max()
             raise InputError(
-                f"{what}: the {name}' vectors reach {largest:.0f}, too large for float16; keep them in float32."
+                f"{what}: the {name}' vectors reach {largest:.0f}, too large for float16; keep "
+                "them in float32."
             )

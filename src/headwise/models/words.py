@@ -1,5 +1,5 @@
-"""Attention between words: to a word is the sum over its pieces, from a word the mean over its
-pieces."""
+"""Attention between words: to a word it is the sum over its subwords, from a word the mean over its
+subwords."""
 
 from __future__ import annotations
 
@@ -16,10 +16,19 @@ from headwise.text.encode import Batch
 class WordIndex:
     """Which tokens of a batch make up which words; examples whose words do not align have none.
 
-    `member[example, token, word]` is 1 for the pieces of a word, `pieces[example, word]` their
-    number (0: no such word in this example). `spans` are stretches of examples of similar length:
-    (first, last, tokens, words) with the longest's tokens and words. `leading`: attention *from* a
-    word is that of its first piece, as some released code has it, instead of the mean."""
+    Attributes
+    ----------
+    member
+        1 for the subwords of a word, `[example, token, word]`.
+    pieces
+        Number of subwords, `[example, word]` (0: no such word in this example).
+    spans
+        Runs of examples of similar length: (first, last, tokens, words), the last two of the
+        longest.
+    leading
+        Attention *from* a word is that of its first subword instead of the mean, as in some
+        released code.
+    """
 
     member: Tensor
     pieces: Tensor
@@ -27,18 +36,17 @@ class WordIndex:
     leading: bool = False
 
     def part(self, examples: slice, rows: slice, words: int, dtype: torch.dtype) -> Tensor:
-        """`[example, row, word]`: the share that each of these rows has in the row of its word.
+        """Return the share of each of these rows in the row of its word, `[example, row, word]`.
 
-        Divided in the type that is asked for: thirds of float32 add up to more than one, and break
-        ties in float64."""
+        The division is done in the requested dtype: thirds of float32 add up to more than one, and
+        would break ties in float64."""
         member = self.member[examples, rows, :words].to(dtype)
         if not self.leading:
             return member / self.pieces[examples, None, :words].clamp(min=1)
-        first = self.member[examples, :, :words].argmax(
-            1, keepdim=True
-        )  # 0 where there is no such word
-        place = torch.arange(rows.start, rows.start + member.shape[1], device=member.device)
-        return member * (place[:, None] == first)
+        # 0 if there is no such word; `member` is 0 there too.
+        first = self.member[examples, :, :words].argmax(1, keepdim=True)
+        position = torch.arange(rows.start, rows.start + member.shape[1], device=member.device)
+        return member * (position[:, None] == first)
 
     @property
     def count(self) -> int:
@@ -52,7 +60,7 @@ class WordIndex:
 
 
 def word_index(batch: Batch) -> WordIndex:
-    """The index of a batch, made once for all its layers."""
+    """Return the index of a batch, made once for all layers."""
     return batch.remember("word_index", lambda: _make_index(batch))
 
 
@@ -66,20 +74,20 @@ def _make_index(batch: Batch) -> WordIndex:
 
 
 def _spans(tokens: list[int], words: list[int]) -> tuple[tuple[int, int, int, int], ...]:
-    """Cut a batch (sorted by length, as a rule) where examples get much longer: work goes with the
-    square of length."""
-    out = []
+    """Divide a batch (usually sorted by length) where examples get much longer: the work grows with
+    the square of the length."""
+    spans = []
     first = 0
     for last in range(1, len(tokens) + 1):
         if last == len(tokens) or tokens[last] > 1.2 * tokens[first] + 2:
-            out.append((first, last, max(tokens[first:last]), max(words[first:last])))
+            spans.append((first, last, max(tokens[first:last]), max(words[first:last])))
             first = last
-    return tuple(out)
+    return tuple(spans)
 
 
 def word_maps(rows: AttentionRows, index: WordIndex, extra: Tensor | None = None) -> Tensor:
-    """Word-level maps of a block of rows, `[example, head, from word, to word]`: they add up over
-    blocks.
+    """Return word-level maps of a block of rows, `[example, head, from word, to word]`; those of
+    several blocks add up.
 
     Parameters
     ----------
@@ -88,97 +96,112 @@ def word_maps(rows: AttentionRows, index: WordIndex, extra: Tensor | None = None
     index : WordIndex
         Of the same batch.
     extra : Tensor, optional
-        Sets of tokens `[example, token, set]` (bool or float) that become further columns behind
-        the words: mass on special tokens, for instance.
+        Sets of tokens `[example, token, set]` (bool or float) that become columns after the words:
+        mass on special tokens, for instance.
     """
     return fold(rows.weights, index, rows.start, extra)
 
 
 def word_visibility(rows: AttentionRows, index: WordIndex) -> Tensor:
-    """`[example, 1, from word, to word]` of a block of rows: above zero where a piece of the one
-    may see a piece of the other."""
+    """Return `[example, 1, from word, to word]` of a block of rows: above zero where a subword of
+    the one may attend to a subword of the other."""
     return fold(rows.visible.to(index.member), index, rows.start)
 
 
 def fold(weights: Tensor, index: WordIndex, start: int = 0, extra: Tensor | None = None) -> Tensor:
-    """`F A T`: columns of `[example, head, row, key]` summed by words (and the sets `extra`), rows
-    averaged by words (or taken from their first pieces).
+    """Fold token-level weights `[example, head, row, key]` into word-level maps.
 
-    Batched products: examples of similar length go together and padding is left out. `start` is the
-    first of the rows."""
-    examples, heads, rows, _ = weights.shape
-    more = 0 if extra is None else extra.shape[-1]
-    out = weights.new_zeros(examples, heads, index.count, index.count + more)
+    Columns are summed by words (and by the sets `extra`), rows averaged by words (or taken from
+    their first subwords). In batched products: examples of similar length go together, and padding
+    is left out.
+
+    Parameters
+    ----------
+    weights : Tensor
+        `[example, head, row, key]`.
+    index : WordIndex
+        Of the same batch.
+    start : int, default 0
+        The first of the rows.
+    extra : Tensor, optional
+        As in `word_maps`.
+    """
+    n_examples, n_heads, n_rows, _ = weights.shape
+    n_extra = 0 if extra is None else extra.shape[-1]
+    maps = weights.new_zeros(n_examples, n_heads, index.count, index.count + n_extra)
     for first, last, tokens, words in index.spans:
-        height = min(rows, tokens - start)
+        height = min(n_rows, tokens - start)
         if height <= 0 or not words:
             continue
-        own = slice(first, last)
-        to = index.member[own, :tokens, :words]
+        examples = slice(first, last)
+        n_span = last - first
+        width = words + n_extra
+        to_words = index.member[examples, :tokens, :words]
         if extra is not None:
-            to = torch.cat([to, extra[own, :tokens].to(to)], -1)
-        block = weights[own, :, :height, :tokens].reshape(last - first, heads * height, tokens)
-        columns = torch.bmm(block, to.to(weights.dtype)).view(
-            last - first, heads, height, words + more
-        )
-        part = index.part(own, slice(start, start + height), words, weights.dtype)
+            to_words = torch.cat([to_words, extra[examples, :tokens].to(to_words)], -1)
+        block = weights[examples, :, :height, :tokens].reshape(n_span, n_heads * height, tokens)
+        columns = torch.bmm(block, to_words.to(weights.dtype))
+        columns = columns.view(n_span, n_heads, height, width)
+        from_words = index.part(examples, slice(start, start + height), words, weights.dtype)
         # One product for all heads of an example: [word, row] x [row, head · column].
-        side = columns.transpose(1, 2).reshape(last - first, height, heads * (words + more))
-        made = torch.bmm(part.transpose(1, 2), side)
-        made = made.view(last - first, words, heads, words + more).transpose(1, 2)
-        out[own, :, :words, :words] = made[..., :words]
-        if more:
-            out[own, :, :words, index.count :] = made[..., words:]
-    return out
+        columns = columns.transpose(1, 2).reshape(n_span, height, n_heads * width)
+        folded = torch.bmm(from_words.transpose(1, 2), columns)
+        folded = folded.view(n_span, words, n_heads, width).transpose(1, 2)
+        maps[examples, :, :words, :words] = folded[..., :words]
+        if n_extra:
+            maps[examples, :, :words, index.count :] = folded[..., words:]
+    return maps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordQuestions:
-    """Which of its candidates does a word attend to most? Right is any of those wanted."""
+    """Questions: which of its candidates does a word attend to most?"""
 
     example: Tensor  # int64 [question]
-    word: Tensor  # int64 [question]: the word that looks
+    word: Tensor  # int64 [question]: the word that attends
     candidate: Tensor  # bool [question, word]
-    wanted: Tensor  # bool [question, word]
+    wanted: Tensor  # bool [question, word]: the right answers
 
 
 def find_words(maps: Tensor, visible: Tensor, questions: WordQuestions) -> tuple[Tensor, Tensor]:
-    """Whether each head finds a word that is wanted, and whether it could: bool `[question, head]`.
+    """Return whether each head attends most to a wanted word, and whether a wanted word is visible:
+    bool `[question, head]` both.
 
     Parameters
     ----------
     maps : Tensor
-        `[example, head, from word, to word]`; of equally attended words the first is taken.
+        `[example, head, from word, to word]`; of equally attended words the first counts.
     visible : Tensor
         Bool `[example, 1, from word, to word]`.
     questions : WordQuestions
         Of the same batch.
     """
     weights = maps[questions.example, :, questions.word]  # question, head, word
-    seen = visible[questions.example, :, questions.word]
-    chosen = weights.masked_fill(~(questions.candidate[:, None] & seen), -1.0).argmax(
-        -1, keepdim=True
-    )
-    shown = (questions.wanted[:, None] & seen).expand(-1, maps.shape[1], -1)
-    return shown.gather(-1, chosen)[..., 0], shown.any(-1)
+    is_visible = visible[questions.example, :, questions.word]
+    is_candidate = questions.candidate[:, None] & is_visible
+    most_attended = weights.masked_fill(~is_candidate, -1.0).argmax(-1, keepdim=True)
+    is_right = (questions.wanted[:, None] & is_visible).expand(-1, maps.shape[1], -1)
+    return is_right.gather(-1, most_attended)[..., 0], is_right.any(-1)
 
 
 def simple_maps(batch: Batch, causal: bool) -> tuple[Tensor, Tensor]:
-    """Word-level maps `[example, 2, from word, to word]` of a head that attends evenly and of one
-    that rests on the first token, and what words of such a model see, bool `[example, 1, from word,
-    to word]`.
+    """Return word-level maps `[example, 2, from word, to word]` of two simple heads, and which words
+    are visible in such a model, bool `[example, 1, from word, to word]`.
 
-    Of a head on the first token no word gets more than another, but for the first where that token
-    is its own: the first word that is seen is taken, as for every tie."""
+    The first head attends uniformly. The second attends to the first token alone: all words tie
+    (unless that token is the first word), and as for every tie the first visible word counts."""
     return batch.remember((simple_maps.__name__, causal), lambda: _make_simple(batch, causal))
 
 
 def _make_simple(batch: Batch, causal: bool) -> tuple[Tensor, Tensor]:
     index = word_index(batch)
-    seen = (batch.attention_mask[:, :, None] & batch.attention_mask[:, None, :])[:, None]
+    attention_mask = batch.attention_mask
+    visible = (attention_mask[:, :, None] & attention_mask[:, None, :])[:, None]
     if causal:
-        seen = seen & torch.ones(seen.shape[-2:], dtype=torch.bool, device=seen.device).tril()
-    even = seen.double() / seen.sum(-1, keepdim=True).clamp(min=1)
-    # Words of equally many pieces tie, whatever the order in which their parts were added up.
-    maps = (fold(torch.cat([even, torch.zeros_like(even)], 1), index) * 2**32).round()
-    return maps, fold(seen.to(index.member), index) > 0
+        triangle = torch.ones(visible.shape[-2:], dtype=torch.bool, device=visible.device).tril()
+        visible = visible & triangle
+    uniform = visible.double() / visible.sum(-1, keepdim=True).clamp(min=1)
+    maps = fold(torch.cat([uniform, torch.zeros_like(uniform)], 1), index)
+    # Rounded: words of equally many subwords tie, in whatever order their parts were added up.
+    maps = (maps * 2**32).round()
+    return maps, fold(visible.to(index.member), index) > 0

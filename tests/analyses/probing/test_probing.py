@@ -260,8 +260,8 @@ def test_vectors_resume_to_the_same_bytes_and_are_of_one_model(
     planted: HeadModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: int
 ) -> None:
     task = first_word_task(150)
-    monkeypatch.setattr(vectors_module, "PIECE", 40)
-    monkeypatch.setattr(vectors_module, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(vectors_module, "CHECKPOINT_EXAMPLES", 40)
+    monkeypatch.setattr(vectors_module, "MAX_BYTES_IN_MEMORY", in_memory)
     whole = collect_vectors(planted, task.examples)
     real_batch, seen = vectors_module.batch_vectors, []
 

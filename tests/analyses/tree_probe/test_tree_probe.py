@@ -191,7 +191,7 @@ def test_an_interruption_in_any_phase_resumes_to_the_same_bytes(
 ) -> None:
     model, corpus = small
     monkeypatch.setattr(collect, "COLLECT_TOKENS", 64)
-    monkeypatch.setattr(collect, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(collect, "MAX_BYTES_IN_MEMORY", in_memory)
     analysis = make_analysis("tree_probe", TWO_SEEDS)
     calls: list[int] = []
     module, name = (collect if "collect" in phase else module_under_test), phase.rpartition(".")[2]

@@ -16,7 +16,7 @@ from torch import Tensor
 from headwise.core.store import CheckpointStore
 from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
-from headwise.models.vectors import IN_MEMORY, scratch_array
+from headwise.models.vectors import MAX_BYTES_IN_MEMORY, scratch_array
 from headwise.models.view import AttentionRows, Watcher
 from headwise.models.words import word_index, word_maps
 from headwise.probes.tree import DependencyTrees, WordMaps, flatten_maps
@@ -142,7 +142,7 @@ class SentenceCollector:
 
 def collection_array(store: CheckpointStore, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Return a float16 array to collect into: in memory, or in a file if it is large."""
-    if 2 * math.prod(shape) > IN_MEMORY:
+    if 2 * math.prod(shape) > MAX_BYTES_IN_MEMORY:
         return scratch_array(store, name, shape, "float16")
     return np.zeros(shape, dtype=np.float16)
 

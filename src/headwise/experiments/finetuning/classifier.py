@@ -351,7 +351,7 @@ def make_classifier(
 def _load(auto_class: Any, path: str, config: Any, name: str | Path, start: str) -> PreTrainedModel:
     """Load a model, or draw all its weights where it starts at random; reject a checkpoint that
     lacks weights of the encoder."""
-    with loading.spoken(name, "weights"):
+    with loading.plain_errors(name, "weights"):
         if start == "random":
             random_model: PreTrainedModel = auto_class.from_config(config, dtype=torch.float32)
             return random_model

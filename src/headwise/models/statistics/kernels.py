@@ -54,7 +54,8 @@ def attend(
     # Long rows first: with a causal mask the last blocks have the most to do.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     bh = tl.program_id(1)
-    b, h = bh // H, bh % H
+    b = bh // H
+    h = bh % H
     hk = h // (H // HK)
     length = tl.load(LENGTH + b)
     rows = block * BM + tl.arange(0, BM)
@@ -66,7 +67,8 @@ def attend(
         mask=real[:, None] & (d[None] < D),
         other=0.0,
     )
-    # Key 0, on which many heads rest, is kept apart: sums over all the others lose nothing to it.
+    # Key 0, the attention sink of many heads, is kept apart: sums over all other keys lose no
+    # precision to it.
     k0 = tl.load(K + b * skb + hk * skh + d, mask=d < D, other=0.0)
     s0 = tl.sum(q.to(tl.float32) * k0.to(tl.float32)[None], 1) * scale
     s0 = _capped(s0, cap, CAPPED)
@@ -96,8 +98,10 @@ def attend(
         ql3 = tl.load(label_q + 3 * n, mask=real, other=-1)
     # Tiles that every row of the block sees whole need no mask: [low, inner) and [outer, high) are
     # the edges.
-    low, high = 0, length
-    inner, outer = 0, length // BN * BN
+    low = 0
+    high = length
+    inner = 0
+    outer = length // BN * BN
     if CAUSAL:
         high = tl.minimum((block + 1) * BM, length)
         outer = tl.minimum(outer, block * BM // BN * BN)
@@ -109,14 +113,18 @@ def attend(
             outer = tl.minimum(outer, (block * BM + WINDOW) // BN * BN)
     inner = tl.minimum(tl.maximum(inner, low), (high + BN - 1) // BN * BN)
     outer = tl.maximum(outer, inner)
-    kbase, vbase = K + b * skb + hk * skh, V + b * svb + hk * svh
+    kbase = K + b * skb + hk * skh
+    vbase = V + b * svb + hk * svh
     for phase in tl.static_range(3):
         if phase == 0:
-            begin, end = low, inner
+            begin = low
+            end = inner
         elif phase == 1:
-            begin, end = inner, outer
+            begin = inner
+            end = outer
         else:
-            begin, end = outer, high
+            begin = outer
+            end = high
         for start in range(begin, end, BN):
             cols = start + tl.arange(0, BN)
             inside = cols < keys
@@ -180,7 +188,7 @@ def attend(
                 same3 = same3 * alpha + tl.sum(tl.where(ql3[:, None] == kl3[None], p, 0.0), 1)
             m = m_new
     p0 = tl.exp2(s0 - m)
-    # Row by row what key 0 adds.
+    # Add key 0, row by row.
     if OUTPUT:
         v0 = tl.load(vbase + d, mask=d < D, other=0.0)
         acc += p0[:, None] * v0.to(tl.float32)[None]
@@ -221,7 +229,7 @@ def attend(
         mask=real,
     )
     tl.store(MAXW + out, tl.where(shown, tl.exp2(tl.maximum(top, s0) - m) / total, 0.0), mask=real)
-    size = tl.num_programs(1) * n  # the three of the rest lie one after the other
+    size = tl.num_programs(1) * n  # mass, entropy and largest weight lie one after the other
     tl.store(REST + out, tl.where(shown, l / total, 0.0), mask=real)
     tl.store(REST + size + out, tl.where(shown, tl.maximum(rest_entropy, 0.0), 0.0), mask=real)
     tl.store(
@@ -259,15 +267,18 @@ def band(
     """Sums of weights along diagonals: tiles equally far from the diagonal hold the same offsets at
     the same places, so they add up as they are, and only their sum is taken apart."""
     apart = first + tl.program_id(0)  # blocks of keys after the block of rows
-    part, bh = tl.program_id(1), tl.program_id(2)
-    b, h = bh // H, bh % H
+    part = tl.program_id(1)
+    bh = tl.program_id(2)
+    b = bh // H
+    h = bh % H
     hk = h // (H // HK)
     length = tl.load(LENGTH + b)
     here = tl.arange(0, T)
     d = tl.arange(0, DP)
     total = tl.zeros([T, T], tl.float32)
     for block in range(part * each, (part + 1) * each):
-        rows, cols = block * T + here, (block + apart) * T + here
+        rows = block * T + here
+        cols = (block + apart) * T + here
         if (block * T < length) & ((block + apart) * T < length) & (block + apart >= 0):
             q = tl.load(
                 Q + b * sqb + h * sqh + rows[:, None] * sqn + d[None],
@@ -296,9 +307,11 @@ def at_offsets(
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, COUNT: tl.constexpr,
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """Single weights `A[i, i + o]` of every row for a few offsets."""
-    block, bh = tl.program_id(0), tl.program_id(1)
-    b, h = bh // H, bh % H
+    """Compute single weights `A[i, i + o]` of every row for a few offsets."""
+    block = tl.program_id(0)
+    bh = tl.program_id(1)
+    b = bh // H
+    h = bh % H
     hk = h // (H // HK)
     length = tl.load(LENGTH + b)
     rows = block * BM + tl.arange(0, BM)
@@ -335,9 +348,11 @@ def column_sums(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, IEEE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """What the keys of a block receive from all rows that see them."""
-    block, bh = tl.program_id(0), tl.program_id(1)
-    b, h = bh // H, bh % H
+    """Sum the attention that the keys of a block receive from all rows."""
+    block = tl.program_id(0)
+    bh = tl.program_id(1)
+    b = bh // H
+    h = bh % H
     hk = h // (H // HK)
     length = tl.load(LENGTH + b)
     cols = block * BN + tl.arange(0, BN)
@@ -347,7 +362,8 @@ def column_sums(
         mask=(cols[None] < n) & (d[:, None] < D),
         other=0.0,
     )
-    begin, end = 0, length
+    begin = 0
+    end = length
     if CAUSAL:
         begin = block * BN // BM * BM
     if WINDOW > 0:

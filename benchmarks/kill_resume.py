@@ -63,7 +63,7 @@ class Trial:
         for pattern, phase in (
             (r"index\.html|\.headwise-files", "page"),
             (r"\.svg|\.pdf|\.png|\.csv|section-|sample\.safetensors", "figures"),
-            (r"\.nc$|atlas\.checkpoint|results\.json|predictions|model/", "save"),
+            (r"\.nc$|written\.checkpoint|results\.json|predictions|model/", "save"),
             (r"shard-|batch-", "shards"),
             (r"\.checkpoint", "experiments"),
         ):

@@ -25,12 +25,12 @@ from headwise.core.options import (
 @dataclass(frozen=True)
 class CountOptions:
     limit: int | None = option(None, min=1, help="At most this many.")
-    unit: str = option("word", choices=("word", "token"), aliases=("--what",), help="The unit.")
-    names: tuple[str, ...] = option((), flag="--name", help="A name; repeatable.")
+    unit: str = option("word", choices=("word", "token"), aliases=("what",), help="The unit.")
+    names: tuple[str, ...] = option((), flag="name", help="A name; repeatable.")
     heads: tuple[str, ...] | None = option(
         None, cli_type=str | None, parse=lambda text: tuple(text.split(",")), help="Heads."
     )
-    layers: bool = option(True, flag="--layers/--no-layers", help="Layers too.")
+    layers: bool = option(True, flag="layers/no-layers", help="Layers too.")
     seed: int = option(0, help="The seed.")
     batch: int = option(8, command_line=False, help="Only in Python.")
 
@@ -55,7 +55,7 @@ def counting(monkeypatch: pytest.MonkeyPatch):
     @command_module.command("count")
     def count(
         *,
-        model: str | None = option(None, argument=True, flag="--model", help="The model."),
+        model: str | None = option(None, argument=True, flag="model", help="The model."),
         options: CountOptions,
         seeds: SeedOptions,
         out: Path = option(Path("here"), help="Where."),

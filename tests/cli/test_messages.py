@@ -61,8 +61,6 @@ LIBRARY = [path.parent.name for path in SOURCE.glob("*/__init__.py") if path.par
 @pytest.mark.parametrize("package", sorted(LIBRARY))
 def test_the_library_names_no_flags(package: str) -> None:
     """A Python caller cannot follow advice with flags; the command line adds its own hint."""
-    if package == "experiments":
-        pytest.xfail("some messages of fine-tuning and pruning still name flags")
     violations = []
     for path in sorted((SOURCE / package).rglob("*.py")):
         module = path.relative_to(SOURCE).as_posix()

@@ -26,7 +26,7 @@ def ablate_command(
     options: AblationOptions,
     atlas: AtlasFile = None,
     out_file: Path = option(
-        Path("ablation.nc"), flag="--out", help="A NetCDF file with the group `ablation`."
+        Path("ablation.nc"), flag="out", help="A NetCDF file with the group `ablation`."
     ),
     figures: Path | None = option(None, help="A folder for figures."),
     overwrite: bool = option(False, help="Replace existing results."),

@@ -52,7 +52,7 @@ def atlas(
     text: TextOptions,
     analyses: AnalysisOptions,
     out_folder: Path = option(
-        Path("atlas"), flag="--out", metavar="DIR", help="The folder that the atlas is written to."
+        Path("atlas"), flag="out", metavar="DIR", help="The folder that the atlas is written to."
     ),
     options: AtlasOptions,
 ) -> None:
@@ -118,9 +118,9 @@ def run(
     model: ModelName,
     text: TextOptions,
     out_file: Path | None = option(
-        None, flag="--out", metavar="FILE", help="A NetCDF file; default: ANALYSIS.nc."
+        None, flag="out", metavar="FILE", help="A NetCDF file; default: ANALYSIS.nc."
     ),
-    settings: tuple[str, ...] = option((), flag="--set", help=SETTINGS_HELP),
+    settings: tuple[str, ...] = option((), flag="set", help=SETTINGS_HELP),
     heads_from: Path | None = option(
         None,
         help="Of dependency and coreference: a result on another text. Its best heads are tested "

@@ -4,7 +4,7 @@ A command is a function with `@command`. Its parameters are
 
 - dataclasses of options (see `headwise.core.options`): each field becomes an option on the command
   line, and the function receives the dataclass, already checked;
-- single options: `out_folder: Path = option(Path("atlas"), flag="--out", help="...")`;
+- single options: `out_folder: Path = option(Path("atlas"), flag="out", help="...")`;
 - typer's own `Annotated[..., typer.Option(...)]`, for what `option` does not cover.
 
 An option that two dataclasses of a command declare (a seed, say) is one option whose value both
@@ -142,7 +142,7 @@ class CommandOption:
             flag_type: Any = Annotated[optional_type, flag]
             parameters.append(self._parameter(self._flag_name, flag_type, None))
         if info.aliases:
-            alias = typer.Option(*info.aliases, hidden=True, **limits)
+            alias = typer.Option(*info.alias_flags(), hidden=True, **limits)
             alias_type: Any = Annotated[optional_type, alias]
             parameters.append(self._parameter(self._alias_name, alias_type, None))
         return parameters

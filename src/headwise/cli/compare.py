@@ -38,7 +38,7 @@ def compare_command(
     options: ComparisonOptions,
     out_file: Path = option(
         Path("change.nc"),
-        flag="--out",
+        flag="out",
         help="A NetCDF file with the groups `change`, `change_roles`, …",
     ),
     figures: Path | None = option(None, help="A folder for figures."),

@@ -35,7 +35,7 @@ class DrawOptions:
     )
     sentence: str = option(
         "The old teacher saw the cat that slept under the tree.",
-        flag="--text",
+        flag="text",
         help="The sentence.",
     )
     pair: str | None = option(None, help="A second sentence.")
@@ -50,7 +50,7 @@ class DrawOptions:
     )
     what: str = option(
         "attention",
-        flag=("--what", "--source"),
+        flag=("what", "source"),
         help="attention; what tokens contribute to the heads, of the previous_layer or of the "
         "input (hidden token attribution); or another measure of context mixing: rollout, flow, "
         "norm, value_zeroing, chefer.",
@@ -107,7 +107,7 @@ def draw(
     drawing: DrawOptions,
     text: TextOptions,
     model: str | None = option(None, help=MODEL_HELP),
-    out_file: Path = option(Path("heads.svg"), flag="--out", help="A .svg, .pdf or .png file."),
+    out_file: Path = option(Path("heads.svg"), flag="out", help="A .svg, .pdf or .png file."),
     options: StackOptions,
     overwrite: bool = option(False, help="Replace existing files."),
 ) -> None:

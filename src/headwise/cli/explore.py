@@ -19,11 +19,11 @@ def explore(
         None, help="An atlas of the model (its folder, or the file), for the label of each head."
     ),
     second_model: str | None = option(
-        None, flag="--with", metavar="MODEL", help="A second model, side by side."
+        None, flag="with", metavar="MODEL", help="A second model, side by side."
     ),
     options: StackOptions,
     port: int = option(0, min=0, help="Port on this machine; 0 for any free one."),
-    browser: bool = option(True, flag="--browser/--no-browser", help="Open the page at once."),
+    browser: bool = option(True, flag="browser/no-browser", help="Open the page at once."),
 ) -> None:
     """Serve a local page: type a sentence or a pair and see the attention of all heads, one of
     them enlarged beside what it collects; disable heads by a click and see what the model predicts

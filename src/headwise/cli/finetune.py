@@ -29,7 +29,7 @@ def finetune_command(
     options: FinetuneOptions,
     out_folder: Path = option(
         Path("finetuned"),
-        flag="--out",
+        flag="out",
         help="The folder of results.json, predictions and models; an interrupted run resumes there.",
     ),
     figures: Path | None = option(

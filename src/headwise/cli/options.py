@@ -29,7 +29,7 @@ MODEL_HELP = "A hub name or a folder; default: built-in model."
 SETTINGS_HELP = "A parameter, `name=value` or `analysis.name=value`; repeatable."
 VARIANT: dict[str, Any] = {
     "choices": ("paper", "released"),
-    "aliases": ("--as",),
+    "aliases": ("as",),
     "metavar": "paper|released",
     "help": "Compute what the papers print, or what the code released with them does where it "
     "differs (dependency, roles, and the maps of `compare`).",
@@ -76,9 +76,7 @@ class ModelName:
     """The model of a command, as an argument or with `--model`; for commands without a list of
     arguments."""
 
-    model: str | None = option(
-        None, argument=True, flag="--model", metavar="MODEL", help=MODEL_HELP
-    )
+    model: str | None = option(None, argument=True, flag="model", metavar="MODEL", help=MODEL_HELP)
 
     @property
     def name(self) -> str | None:
@@ -149,7 +147,7 @@ class AnalysisOptions:
     """Which analyses run, and with which parameters."""
 
     analyses: str | None = option(None, help="Names separated by commas; default: all that apply.")
-    settings: tuple[str, ...] = option((), flag="--set", help=SETTINGS_HELP)
+    settings: tuple[str, ...] = option((), flag="set", help=SETTINGS_HELP)
     variant: str = option("paper", **VARIANT)
 
     def chosen(self) -> list[Analysis]:

@@ -15,7 +15,7 @@ def page(
         argument=True, metavar="DIR", help="The folder of an atlas.nc, or a NetCDF file."
     ),
     out_folder: Path | None = option(
-        None, flag="--out", help="The folder of the page; default: the atlas's own folder."
+        None, flag="out", help="The folder of the page; default: the atlas's own folder."
     ),
     overwrite: bool = option(False, help="Replace an existing page."),
 ) -> None:

@@ -26,7 +26,7 @@ def patch_command(
     ),
     options: PatchOptions,
     out_file: Path = option(
-        Path("patching.nc"), flag="--out", help="A NetCDF file with the group `patching`."
+        Path("patching.nc"), flag="out", help="A NetCDF file with the group `patching`."
     ),
     figures: Path | None = option(None, help="A folder for figures."),
     overwrite: bool = option(False, help="Replace existing results."),

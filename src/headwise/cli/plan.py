@@ -27,7 +27,7 @@ def plan(
     sample: int = option(
         16, min=2, help="Examples of the calibration run; more take longer and are more exact."
     ),
-    as_json: bool = option(False, flag="--json", help="Print JSON, for programs."),
+    as_json: bool = option(False, flag="json", help="Print JSON, for programs."),
     options: PlanOptions,
 ) -> None:
     """Estimate time and memory of `headwise atlas` with the same options, by analysis, from a

@@ -25,7 +25,7 @@ def probe(
     model: str | None = option(None, help=MODEL_HELP),
     out_folder: Path = option(
         Path("probing"),
-        flag="--out",
+        flag="out",
         metavar="DIR",
         help="The folder that the result is written to.",
     ),

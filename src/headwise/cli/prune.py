@@ -28,7 +28,7 @@ def prune_command(
         "ablation.importance:bottom2/layer …), or gates:N: the N that learned gates give up.",
     ),
     atlas: AtlasFile = None,
-    out_folder: Path = option(Path("pruned"), flag="--out", help="The folder of the model."),
+    out_folder: Path = option(Path("pruned"), flag="out", help="The folder of the model."),
     zero: bool = option(
         False,
         help="Zero the heads instead of removing them: the same size, for every class of model.",

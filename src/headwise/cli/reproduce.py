@@ -29,10 +29,10 @@ def reproduce_command(
     paper: str = option(argument=True, metavar="PAPER", help=f"{PAPERS}."),
     model: ModelName,
     list_entries: bool = option(
-        False, flag="--list", help="Name the tables and figures, and what they need."
+        False, flag="list", help="Name the tables and figures, and what they need."
     ),
     out_folder: Path | None = option(
-        None, flag="--out", help="A folder for the report; default: PAPER-report."
+        None, flag="out", help="A folder for the report; default: PAPER-report."
     ),
     options: ReproductionOptions,
     overwrite: bool = option(False, help="Replace existing results."),

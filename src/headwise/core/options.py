@@ -71,12 +71,25 @@ class OptionInfo:
     cli_type: Any = None
 
     def flags(self, name: str) -> list[str]:
-        """Return the flags of the option called `name`, the first is its usual one."""
+        """Return the flags of the option called `name`, its usual one first."""
         if self.flag is None:
-            return [f"--{name.replace('_', '-')}"]
+            return [spell_flag(name.replace("_", "-"))]
         if isinstance(self.flag, str):
-            return [self.flag]
-        return list(self.flag)
+            return [spell_flag(self.flag)]
+        return [spell_flag(flag) for flag in self.flag]
+
+    def alias_flags(self) -> list[str]:
+        """Return the older flags of the option."""
+        return [spell_flag(alias) for alias in self.aliases]
+
+
+def spell_flag(name: str) -> str:
+    """Return the flag of a name; two names with a slash switch a boolean on and off.
+
+    >>> spell_flag("limit"), spell_flag("layers/no-layers")
+    ('--limit', '--layers/--no-layers')
+    """
+    return "/".join(f"--{part}" for part in name.split("/"))
 
 
 def option(
@@ -106,10 +119,11 @@ def option(
     default_factory : callable, optional
         Instead of `default`, for values that cannot be shared.
     flag : str or sequence of str, optional
-        The name on the command line, where it is not `--name-of-the-field`; several are synonyms.
-        A boolean option is switched on by its flag; `--layers/--no-layers` gives both directions.
+        The name on the command line, without dashes, where it is not that of the field; several
+        are synonyms. A boolean option is switched on by its flag; `layers/no-layers` gives both
+        directions.
     aliases : sequence of str, default ()
-        Older flags that still work and that help does not show.
+        Older names that still work and that help does not show.
     hidden : bool, default False
         Accept the option on the command line without showing it in the help.
     min : float, optional

@@ -85,7 +85,7 @@ class ProbingOptions:
     )
     standardize: bool = option(
         True,
-        flag="--standardize/--no-standardize",
+        flag="standardize/no-standardize",
         help="Features minus their mean, divided by their deviation (of the training part), or as "
         "they are.",
     )
@@ -107,13 +107,13 @@ class ProbingOptions:
         None, command_line=False, help="Numbers of heads of the curve over n."
     )
     greedy: bool = option(
-        True, flag="--greedy/--no-greedy", help="Also choose heads by forward selection."
+        True, flag="greedy/no-greedy", help="Also choose heads by forward selection."
     )
     greedy_penalty: float = option(
         1e-2, command_line=False, help="L2 penalty of the forward selection."
     )
     control: bool = option(
-        True, flag="--control/--no-control", help="Also fit a control task with random labels."
+        True, flag="control/no-control", help="Also fit a control task with random labels."
     )
     random_baseline: bool = option(
         False, help="Probe the same architecture with random weights too."

@@ -92,10 +92,10 @@ class AblationOptions(EvaluationOptions):
         cli_type=str,
         help="Single heads to disable: all, none, a list (L7H9,L8H1) or a rule.",
     )
-    layers: bool = option(True, flag="--layers/--no-layers", help="Disable whole layers too.")
+    layers: bool = option(True, flag="layers/no-layers", help="Disable whole layers too.")
     sets: Mapping[str, Any] = option(
         default_factory=dict,
-        flag="--set",
+        flag="set",
         cli_type=list[str] | None,
         parse=parse_sets,
         help="Heads disabled together, NAME=RULE: a list, L3, roles:delimiter, frames:top5; "
@@ -103,7 +103,7 @@ class AblationOptions(EvaluationOptions):
     )
     importance: bool = option(
         True,
-        flag="--importance/--no-importance",
+        flag="importance/no-importance",
         help="First-order importance too (Michel et al. 2019).",
     )
     sinks: bool = option(

@@ -56,7 +56,7 @@ class ComparisonOptions(ModelOptions):
     )
     probing_limits: tuple[int | None, int | None, int | None] = option(
         (None, None, None),
-        flag="--probing-limit",
+        flag="probing-limit",
         cli_type=int | None,
         parse=_same_for_all_parts,
         help="Use at most this many training, validation and test examples of a probing task.",
@@ -73,7 +73,7 @@ class ComparisonOptions(ModelOptions):
     variant: str = option(
         "paper",
         choices=("paper", "released"),
-        aliases=("--as",),
+        aliases=("as",),
         metavar="paper|released",
         help="Maps and analyses as the papers print them, or as the code released with them "
         "computes them where it differs.",

@@ -91,7 +91,7 @@ class FinetuneOptions:
     epochs: int | None = option(None, min=1, help="Instead of the recipe's.")
     batch_size: int | None = option(None, min=1, help="Instead of the recipe's.")
     learning_rate: float | None = option(
-        None, flag="--lr", help="Learning rate instead of the recipe's."
+        None, flag="lr", help="Learning rate instead of the recipe's."
     )
     max_length: int = option(
         MAX_LENGTH, min=2, help="Cut inputs to this many tokens (special ones included)."

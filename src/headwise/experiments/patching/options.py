@@ -16,7 +16,7 @@ class PatchOptions(ModelOptions):
     limit: int = option(32, min=2, help="Use at most this many pairs.")
     exact: bool = option(
         True,
-        flag="--exact/--first-order",
+        flag="exact/first-order",
         help="Run the model for every head, both ways; otherwise only the first-order estimate.",
     )
     positions: int = option(

@@ -96,7 +96,7 @@ class ReproductionOptions:
     variant: str = option(
         "paper",
         choices=VARIANTS,
-        aliases=("--as",),
+        aliases=("as",),
         metavar="|".join(VARIANTS),
         help="Compute what the paper prints, or what its authors' released code does where it "
         "differs.",

@@ -171,7 +171,7 @@ def _no_op(
 
 
 def _simple(row: Encoded, causal: bool) -> np.ndarray:
-    """Two heads that know nothing, `[2, query, key]`: even attention, and all of it on the first
+    """Two heads that know nothing, `[2, query, key]`: uniform attention, and all of it on the first
     token. In fractions: what ties must tie."""
     n = len(row.word)
     even = [

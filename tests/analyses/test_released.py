@@ -11,7 +11,7 @@ import scipy.stats
 import torch
 from scipy.stats import entropy
 
-from headwise.analyses.contract import choose_analyses, has_reading
+from headwise.analyses.contract import choose_analyses, has_variant
 from headwise.analyses.papers import reference
 from headwise.analyses.released import QUIRKS, quirks_of
 from headwise.cli.options import check_variant as check_as
@@ -211,7 +211,7 @@ def test_the_list_names_what_is_computed() -> None:
     assert {quirk.where for quirk in QUIRKS} == {"dependency", "roles", "change"}
     for quirk in QUIRKS:
         assert reference(quirk.paper).key == quirk.paper
-        assert quirk.where == "change" or has_reading(quirk.where)
+        assert quirk.where == "change" or has_variant(quirk.where)
     assert len(quirks_of(paper="pande2021")) == 3
     told = (Path(__file__).parents[2] / "docs" / "released.md").read_text(encoding="utf-8")
     for quirk in QUIRKS:
@@ -219,15 +219,15 @@ def test_the_list_names_what_is_computed() -> None:
             f"| `{quirk.where}` | {quirk.printed} | {quirk.released} | {quirk.source} |" in told
         ), quirk.name
     made = choose_analyses(
-        ["surface", "roles", "dependency"], {"roles": {"tau": 3.0}}, reading="released"
+        ["surface", "roles", "dependency"], {"roles": {"tau": 3.0}}, variant="released"
     )
     assert [analysis.parameters.get("reading") for analysis in made] == [
         None,
         "released",
         "released",
     ]
-    with pytest.raises(ParameterError, match="`reading` must be one of"):
-        choose_analyses(["roles"], reading="printed")
+    with pytest.raises(ParameterError, match="`variant` must be one of"):
+        choose_analyses(["roles"], variant="printed")
 
 
 def test_the_command_line_refuses_a_reading_that_changes_nothing() -> None:

@@ -140,7 +140,7 @@ def test_plain_xarray_selects_by_label_on_every_dim(
     atlas = make_atlas(tiny_model(), limit=10, parameters=given)
     refused = {
         name for name, items in atlas.provenance["left_out"].items() if "" in items
-    }  # asked of decoders only
+    }  # decoder-only analyses
     assert set(atlas) | refused == {name for name, cls in known_analyses().items() if cls.automatic}
     assert refused == {"induction", "sinks", "opening_token", "circuits", "logits", "retrieval"}
     groups, dims = read_plainly(atlas.save(tmp_path / "atlas.nc"))

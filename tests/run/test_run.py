@@ -269,8 +269,10 @@ def test_an_analysis_whose_annotation_is_missing_is_left_out_with_the_way_to_get
     plan = planned(model, corpus, [wanting, make_analysis("offsets")])
     assert [a.name for a in plan.analyses] == ["offsets"]
     assert "`parser`" in plan.dropped["surface"][""]
-    with pytest.raises(MissingAnnotationError, match="surface: the corpus has no dependencies"):
+    message = "surface: the corpus has no dependencies"
+    with pytest.raises(MissingAnnotationError, match=message) as caught:
         planned(model, corpus, [wanting])
+    assert caught.value.option == "parser"
 
 
 def test_make_atlas_takes_names(model: HeadModel, corpus: Corpus) -> None:

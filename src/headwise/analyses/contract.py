@@ -17,7 +17,7 @@ from headwise.analyses.papers import Paper
 from headwise.analyses.registry import (
     REGISTRY,
     choose_analyses,
-    has_reading,
+    has_variant,
     known_analyses,
     make_analysis,
     register,
@@ -45,7 +45,7 @@ __all__ = [
     "Shape",
     "at_least",
     "choose_analyses",
-    "has_reading",
+    "has_variant",
     "known_analyses",
     "layer_head_coords",
     "make_analysis",

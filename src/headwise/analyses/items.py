@@ -23,6 +23,8 @@ ANNOTATION_SOURCES = {
     "txt-pairs:FILE)",
     "label": "use a corpus with labels (`label` in .jsonl, a label column in .tsv)",
 }
+# Those that the parser named by `parser` adds to plain text.
+PARSED_ANNOTATIONS = frozenset({"words", "dependencies", "pos"})
 ItemType = TypeVar("ItemType")
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from headwise.analyses.released import PAPER, check_reading
+from headwise.analyses.released import PAPER, check_variant_name
 from headwise.core.errors import ParameterError, unknown
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "headwise.analyses"
 REGISTRY: dict[str, type[Analysis]] = {}
+# The parameter of an analysis that chooses its variant; settings and atlas files hold this name.
+VARIANT_PARAMETER = "reading"
 
 
 def register(cls: type[Analysis]) -> None:
@@ -46,7 +48,7 @@ def _load_all() -> None:
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             entry.load()
-        except Exception as error:  # a package of somebody else's may fail in any way
+        except Exception as error:  # third-party code may fail in any way
             raise ParameterError(
                 f"The analysis '{entry.name}' of an installed package cannot be loaded "
                 f"({type(error).__name__}: {error}); "
@@ -77,21 +79,24 @@ def make_analysis(name: str, parameters: Mapping[str, Any] | None = None) -> Ana
         raise ParameterError(f"{name}: {error}") from error
 
 
-def has_reading(name: str) -> bool:
+def has_variant(name: str) -> bool:
     """Return whether the code released for an analysis differs from its paper.
 
-    >>> has_reading("roles"), has_reading("surface")
+    >>> has_variant("roles"), has_variant("surface")
     (True, False)
     """
     cls = known_analyses().get(name)
-    return cls is not None and "reading" in {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    if cls is None:
+        return False
+    parameters = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    return VARIANT_PARAMETER in parameters
 
 
 def choose_analyses(
     names: Sequence[str | Analysis] | None = None,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     *,
-    reading: str = PAPER,
+    variant: str = PAPER,
 ) -> list[Analysis]:
     """Return analyses by name with their parameters.
 
@@ -101,11 +106,11 @@ def choose_analyses(
         Names, or analyses that stay as they are; default: all that are automatic.
     parameters : mapping, optional
         Parameters by analysis.
-    reading : str, default "paper"
+    variant : str, default "paper"
         The variant of every analysis that has one and whose parameters do not name one (see
         `headwise.analyses.released`).
     """
-    check_reading(reading)
+    check_variant_name(variant, parameter="variant")
     if names is None:
         names = [name for name, cls in known_analyses().items() if cls.automatic]
     chosen_names: list[str] = []
@@ -122,8 +127,9 @@ def choose_analyses(
             chosen.append(item)
             continue
         values = remaining.pop(item, {})
-        if reading != PAPER and has_reading(item):
-            values = {"reading": reading, **values}
+        if variant != PAPER and has_variant(item):
+            # A variant among the analysis's own parameters wins.
+            values = {VARIANT_PARAMETER: variant, **values}
         chosen.append(make_analysis(item, values))
     if remaining:
         raise ParameterError(

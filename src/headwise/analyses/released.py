@@ -1,8 +1,9 @@
 """Where the code that a paper's authors released computes something else than the paper says: the
 one list of it.
 
-headwise computes what the papers print. `reading="released"` (`--as released`) computes what the
-released code does, so that both can be held against the printed figures."""
+headwise computes what the papers print. The variant "released" (the parameter `reading` of an
+analysis) computes what the released code does, so that both can be compared with the printed
+figures."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 
 from headwise.core.checks import one_of
 
-PAPER, RELEASED = "paper", "released"
-READINGS = (PAPER, RELEASED)
+PAPER = "paper"
+RELEASED = "released"
+VARIANTS = (PAPER, RELEASED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +90,25 @@ QUIRKS = (
 )
 
 
-def check_reading(reading: str) -> None:
-    """Refuse a reading that is neither `paper` nor `released`.
+def check_variant_name(variant: str, parameter: str = "reading") -> None:
+    """Reject a variant that is neither `paper` nor `released`.
 
-    >>> check_reading("released")
+    Parameters
+    ----------
+    variant : str
+        The variant.
+    parameter : str, default "reading"
+        The parameter that holds it, for the message.
+
+    Examples
+    --------
+    >>> check_variant_name("released")
     """
-    one_of("reading", reading, READINGS)
+    one_of(parameter, variant, VARIANTS)
 
 
 def quirks_of(*, paper: str | None = None, where: str | None = None) -> tuple[Quirk, ...]:
-    """The differences of one paper, of one analysis, or all of them.
+    """Return the differences of one paper, of one analysis, or all of them.
 
     >>> [quirk.name for quirk in quirks_of(where="change")]
     ['padding_in_cosine']

@@ -151,7 +151,7 @@ def run(
     if heads_from is not None:
         parameters[analysis]["heads"] = _heads_from(heads_from, analysis)
     check_variant(variant, [analysis])
-    chosen_analyses = choose_analyses([analysis], parameters, reading=variant)
+    chosen_analyses = choose_analyses([analysis], parameters, variant=variant)
     result_file = out_file or Path(f"{analysis}.nc")
     source = Source(model.name, text.spec(), options.source_options())
     sources = common.sources_of(source.model, source.corpus, heads_from)

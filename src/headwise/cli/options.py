@@ -159,7 +159,7 @@ class AnalysisOptions:
             names = [name for name, cls in known_analyses().items() if cls.automatic]
         check_variant(self.variant, names)
         settings = parse_settings(self.settings, names)
-        return choose_analyses(names, settings, reading=self.variant)
+        return choose_analyses(names, settings, variant=self.variant)
 
 
 @dataclass(frozen=True)
@@ -222,10 +222,10 @@ def parse_settings(
 
 def check_variant(variant: str, analyses: Sequence[str]) -> None:
     """Reject `--variant released` where nothing is computed otherwise."""
-    from headwise.analyses.contract import has_reading, known_analyses
+    from headwise.analyses.contract import has_variant, known_analyses
 
-    if variant == "released" and not any(map(has_reading, analyses)):
-        known = ", ".join(name for name in known_analyses() if has_reading(name))
+    if variant == "released" and not any(map(has_variant, analyses)):
+        known = ", ".join(name for name in known_analyses() if has_variant(name))
         raise ParameterError(
             f"--variant released changes {known}, and none of them is among the analyses of this run."
         )

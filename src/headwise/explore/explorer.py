@@ -50,7 +50,7 @@ class Question:
     disabled : tuple of str, default ()
         Heads that are disabled (`L3H5`).
     how : {"zero", "uniform", "mean"}, default "zero"
-        What disabling does: no output, even attention, or the head's mean output over the input.
+        What disabling does: no output, uniform attention, or the head's mean output over the input.
     mask : int, optional
         A token that is replaced by the mask token, of a masked language model.
     position : int, optional

@@ -40,7 +40,7 @@ def models_of(atlas: Mapping[str, xr.Dataset]) -> list[str]:
 
 
 def changed_most(atlas: Atlas) -> tuple[list[tuple[Any, ...]], str]:
-    """The sure changes (corrected p < 0.05) of heads, the largest first, as shares of the spread
+    """Return the significant changes (corrected p < 0.05) of heads, the largest first, as shares of the spread
     (standard deviation) that the measure has over the heads of the reference model: rows of
     `COLUMNS`, and how to read them."""
     found = head_measures(atlas)
@@ -55,10 +55,10 @@ def changed_most(atlas: Atlas) -> tuple[list[tuple[Any, ...]], str]:
             rows += _rows(measure, by_name, models_of(atlas)[0])
     rows.sort(key=lambda row: -row[-1])
     rows = _once(rows)
-    note = f"The sure changes of single heads (corrected p below {LEVEL}), the largest first"
+    note = f"The significant changes of single heads (corrected p below {LEVEL}), the largest first"
     if len(rows) > MOST_ROWS:
-        sure = f"{len(rows)} changes of single heads are sure (corrected p below {LEVEL})"
-        note = f"{sure}; the largest {MOST_ROWS} are here"
+        count = f"{len(rows)} changes of single heads are significant (corrected p below {LEVEL})"
+        note = f"{count}; the largest {MOST_ROWS} are here"
     note += (
         ", as shares of the standard deviation of the measure over the heads of the first model."
     )

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from headwise.analyses.attribution import MIXING_METHODS, contributions, mixing
-from headwise.analyses.offsets.figures import READINGS as LOOKS
+from headwise.analyses.offsets.figures import SOURCE_STYLES as LOOKS
 from headwise.atlas import Atlas
 from headwise.atlas.behaviours import SINK, attention_shares
 from headwise.core.checks import one_of

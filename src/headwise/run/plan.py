@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from headwise.analyses.contract import Analysis, Experiment, Observer, Shape, relative_cost
-from headwise.analyses.items import missing_annotation_reason
+from headwise.analyses.items import PARSED_ANNOTATIONS, missing_annotation_reason
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.models import HeadModel
@@ -202,6 +202,7 @@ def make_plan(
     part_of: dict[str, CorpusPart] = {}
     dropped: dict[str, Mapping[str, str]] = {}
     failures: dict[str, Failure] = {}
+    parser_helps = False
     for analysis in analyses:
         if not isinstance(analysis, Observer | Experiment):
             raise ParameterError(
@@ -215,15 +216,19 @@ def make_plan(
             continue
         if reasons:
             dropped[analysis.name] = MappingProxyType(reasons)
+            missing = analysis.requires - part.shape.annotations
+            if missing and missing <= PARSED_ANNOTATIONS:
+                parser_helps = True
         if "" not in reasons:
             kept.append(analysis.planned(part.shape))
             part_of[analysis.name] = part
     if failures and not kept:
         raise UnexpectedError(*failures.values())
     if not kept:
-        told = "; ".join(f"{name}: {reasons['']}" for name, reasons in dropped.items())
+        summary = "; ".join(f"{name}: {reasons['']}" for name, reasons in dropped.items())
         raise MissingAnnotationError(
-            f"None of the analyses can run on '{rows.corpus.name}' ({told})."
+            f"None of the analyses can run on '{rows.corpus.name}' ({summary}).",
+            option="parser" if parser_helps else None,
         )
 
     limits: dict[str, int | None] = {}

@@ -100,7 +100,7 @@ def test_planted_maps_are_attention_with_what_their_label_says() -> None:
         if made.causal[k]:
             assert weights.triu(1).abs().max() == 0
         if PATTERNS[made.labels[k]] in ("diagonal", "vertical+diagonal"):
-            assert near > 1.5 / n  # more than even attention gives
+            assert near > 1.5 / n  # more than uniform attention gives
         if PATTERNS[made.labels[k]] in ("vertical", "vertical+diagonal"):
             assert weights.mean(0).max() > 2 * usual
 

@@ -272,7 +272,7 @@ def test_the_public_function_writes_a_file_and_rejects_what_it_cannot_do(planted
     module, tokenizer = random_model(layers=1, heads=2, d_head=4)
     with (
         HeadModel.open(module, tokenizer=tokenizer) as encoder,
-        pytest.raises(ModelError, match="no head that predicts the next token"),
+        pytest.raises(ModelError, match="no language-modelling head"),
     ):
         headwise.patch(encoder)
     path.write_text("")

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from headwise.analyses.attribution.tables import MAIN_SOURCES
-from headwise.analyses.offsets.figures import EVERY_OFFSET, by_layer
-from headwise.analyses.offsets.figures import READINGS as SOURCE_STYLES
+from headwise.analyses.offsets.figures import EVERY_OFFSET, SOURCE_STYLES, by_layer
 from headwise.analyses.patterns.figures import pattern_legend, stack_patterns
 from headwise.core.errors import ParameterError
 from headwise.plots import data, style

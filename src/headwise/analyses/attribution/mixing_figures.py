@@ -11,7 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from headwise.analyses.offsets.figures import READINGS as SOURCE_STYLES
+from headwise.analyses.offsets.figures import SOURCE_STYLES
 from headwise.plots import data, style
 from headwise.plots.registry import figure
 

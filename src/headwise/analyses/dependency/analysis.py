@@ -33,7 +33,7 @@ from headwise.analyses.dependency.result import (
     given_head_variables,
     summary_lines,
 )
-from headwise.analyses.released import PAPER, RELEASED, check_reading
+from headwise.analyses.released import PAPER, RELEASED, check_variant_name
 from headwise.core.errors import ParameterError, unknown
 from headwise.models.view import AttentionRows, Layer
 from headwise.models.words import simple_maps, word_index, word_maps, word_visibility
@@ -197,7 +197,7 @@ class Dependency(Observer):
         one_of("subtypes", self.subtypes, SUBTYPES)
         at_least("reach", self.reach, 1)
         one_of("correction", self.correction, CORRECTIONS)
-        check_reading(self.reading)
+        check_variant_name(self.reading)
         one_of("noop", self.noop, noop.TARGETS)
         parse_heads(self.heads, directions=DIRECTIONS)
 

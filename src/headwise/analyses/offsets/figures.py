@@ -24,8 +24,8 @@ from headwise.plots.scatter import (
 )
 from headwise.stats.intervals import mean_interval
 
-# What is drawn of a reading of mixing: its words, its colour and its marker.
-READINGS = {
+# Label, colour and marker of each source of contributions.
+SOURCE_STYLES = {
     "attention": ("attention", style.BLUE, "o"),
     "previous_layer": ("contribution of the previous layer", style.GREEN, "^"),
     "input": ("contribution of the input", style.VERMILION, "s"),
@@ -127,7 +127,7 @@ def histogram_grid(
         for colour, label, sign in _SIDES
         if (part := np.sign(offsets) == sign).any()
     ]
-    what = READINGS[chosen][0] if chosen in READINGS else chosen
+    what = SOURCE_STYLES[chosen][0] if chosen in SOURCE_STYLES else chosen
     notes = [
         data.source_text(dataset),
         data.count_text(dataset.isel(offset=np.flatnonzero(drawn)), "histogram")
@@ -271,7 +271,7 @@ def by_layer(
     shown: dict[str, Series] = {}
     notes = []
     for index, (ax, (which, dataset)) in enumerate(zip(axes, named.items(), strict=False)):
-        series = series_of(dataset, name, "source", READINGS)
+        series = series_of(dataset, name, "source", SOURCE_STYLES)
         shown.update({one.label: one for one in series})
         scatter_by_layer(ax, series)
         if name == "centre":

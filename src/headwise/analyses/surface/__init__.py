@@ -1,2 +1,2 @@
-"""What heads attend to at first sight: positions, kinds of token, breadth (Clark et al. 2019,
+"""What heads attend to at first sight: positions, token types, breadth (Clark et al. 2019,
 §3)."""

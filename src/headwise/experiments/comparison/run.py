@@ -142,7 +142,7 @@ class Comparison:
         self.rows = [replace(row, index=place) for place, row in enumerate(corpus)]
         _check_tokens(models, self.names, self.rows)
         self.analyses: list[Observer] = []
-        for analysis in choose_analyses(options.analyses, reading=options.variant):
+        for analysis in choose_analyses(options.analyses, variant=options.variant):
             # Gradients are not means by example that could be compared pair by pair.
             if isinstance(analysis, Observer) and not isinstance(analysis, Gradient):
                 self.analyses.append(analysis.seeded(options.seed))

@@ -110,8 +110,8 @@ def patch_in_job(
         model = part_of(options, ModelOptions).open(model)
     if model.lm_kind != "causal":
         raise ModelError(
-            f"'{model.name}' has no head that predicts the next token, so there is no answer to "
-            "patch for; name a decoder."
+            f"'{model.name}' has no language-modelling head for the next token, so there is no "
+            "answer to patch for; choose a decoder."
         )
     is_builtin = isinstance(pairs, str) and pairs in BUILTIN
     if strict is None:

@@ -465,7 +465,7 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupted(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(shard_module.ShardJob, "__call__", interrupted)
+    monkeypatch.setattr(shard_module.ShardFunction, "__call__", interrupted)
     stopped = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", tmp_path / "out")
     assert stopped.code == 130
     assert "repeat the command to resume" in stopped.err

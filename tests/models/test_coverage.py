@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import REFUSED, SEQ2SEQ, SERVED, build, ids_batch
+from tiny_models import NOT_SUPPORTED, SEQ2SEQ, SUPPORTED, build, ids_batch
 from torch import Tensor
 
 from headwise.core.errors import ModelError
@@ -152,9 +152,9 @@ def check(model: Any, stack: str | None) -> None:
     )
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_served(name: str) -> None:
-    check(build(*SERVED[name]), None)
+    check(build(*SUPPORTED[name]), None)
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
@@ -163,27 +163,27 @@ def test_encoder_decoders(name: str, stack: str) -> None:
     check(build(*SEQ2SEQ[name]), stack)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", NOT_SUPPORTED)
 def test_refused_by_name(name: str) -> None:
-    model = build(*REFUSED[name])
+    model = build(*NOT_SUPPORTED[name])
     before = model.config._attn_implementation
-    why = "has no attention" if name in ("fnet", "mamba") else "is not served.*own way"
+    why = "has no attention" if name in ("fnet", "mamba") else "is not supported.*own way"
     with pytest.raises(ModelError, match=f"^{type(model).__name__} {why}"):
         HeadModel.open(model)
     assert model.config._attn_implementation == before
 
 
 def test_how_many() -> None:
-    assert set(REQUIRED) <= set(SERVED)
+    assert set(REQUIRED) <= set(SUPPORTED)
     assert {"t5", "bart"} <= set(SEQ2SEQ)
-    assert len({spec[0] for table in (SERVED, SEQ2SEQ) for spec in table.values()}) >= 35
+    assert len({spec[0] for table in (SUPPORTED, SEQ2SEQ) for spec in table.values()}) >= 35
 
 
 @pytest.mark.parametrize(
     "name", ["mistral", "gemma3", "qwen3", "gpt-oss", "modernbert", "gpt-neo", "olmo3"]
 )
 def test_windows_are_really_shorter_than_the_input(name: str) -> None:
-    opened = HeadModel.open(build(*SERVED[name]))
+    opened = HeadModel.open(build(*SUPPORTED[name]))
     seen = opened.trace(ids_batch((11,), opened.pad_id)).visible
     assert seen is not None
     widths = seen[0, :, 0].sum(-1).max(-1).values.tolist()
@@ -192,7 +192,7 @@ def test_windows_are_really_shorter_than_the_input(name: str) -> None:
 
 
 def test_the_cap_changes_something() -> None:
-    name, cls, arguments = SERVED["gemma2"]
+    name, cls, arguments = SUPPORTED["gemma2"]
     batch = ids_batch()
     with_cap, without = (
         HeadModel.open(build(name, cls, arguments | {"attn_logit_softcapping": cap}))
@@ -206,7 +206,7 @@ def test_the_cap_changes_something() -> None:
 
 
 def test_the_sink_takes_mass() -> None:
-    opened = HeadModel.open(build(*SERVED["gpt-oss"]))
+    opened = HeadModel.open(build(*SUPPORTED["gpt-oss"]))
     batch = ids_batch()
     trace = opened.trace(batch)
     assert trace.sink is not None
@@ -218,9 +218,9 @@ def test_the_sink_takes_mass() -> None:
 
 
 def test_grouped_heads_keep_their_group() -> None:
-    opened = HeadModel.open(build(*SERVED["llama"]))
+    opened = HeadModel.open(build(*SUPPORTED["llama"]))
     assert (opened.heads, opened.kv_heads, opened.kv_groups) == (4, 2, (0, 0, 1, 1))
-    single = HeadModel.open(build(*SERVED["gpt-bigcode"]))
+    single = HeadModel.open(build(*SUPPORTED["gpt-bigcode"]))
     assert single.kv_groups == (0, 0, 0, 0)
 
 
@@ -228,4 +228,4 @@ def test_unknown_stack_is_named() -> None:
     with pytest.raises(
         ModelError, match="BertModel has no attention of the kind 'decoder'; it has encoder"
     ):
-        HeadModel.open(build(*SERVED["bert"]), stack="decoder")
+        HeadModel.open(build(*SUPPORTED["bert"]), stack="decoder")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import SERVED, build, ids_batch
+from tiny_models import SUPPORTED, build, ids_batch
 from torch import Tensor
 
 from headwise.core.errors import ModelError, ParameterError
@@ -27,7 +27,7 @@ HEADED = {
 
 
 def headed(name: str) -> Any:
-    config, _, arguments = SERVED[name]
+    config, _, arguments = SUPPORTED[name]
     return build(config, HEADED[name], arguments)
 
 
@@ -128,7 +128,7 @@ def test_no_gradient_is_left_on_the_model() -> None:
 
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(ModelError, match="opened without a head"):
-        HeadModel.open(build(*SERVED["bert"])).gradients(ids_batch(), loss)
+        HeadModel.open(build(*SUPPORTED["bert"])).gradients(ids_batch(), loss)
     with pytest.raises(
         ParameterError, match=r"one number for each of the 3 examples; it returned shape \[\]"
     ):

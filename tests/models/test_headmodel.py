@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import SERVED, T5, VOCABULARY, build, word_tokenizer
+from tiny_models import SUPPORTED, T5, VOCABULARY, build, word_tokenizer
 
 from headwise.core.errors import HeadwiseError
 from headwise.models import HeadModel, Mean, Patch
@@ -32,7 +32,7 @@ DECODERS = (
 
 def language_model(name: str) -> Any:
     """A tiny random decoder with its head; weights so large that its predictions are far apart."""
-    config, _, arguments = SERVED[name]
+    config, _, arguments = SUPPORTED[name]
     torch.manual_seed(3)
     made = transformers.AutoModelForCausalLM.from_config(
         getattr(transformers, config)(**arguments)
@@ -124,7 +124,7 @@ def test_the_next_token_before_and_after(llama: HeadModel) -> None:
 
 
 def test_a_masked_model_is_asked_about_its_mask() -> None:
-    config, _, arguments = SERVED["bert"]
+    config, _, arguments = SUPPORTED["bert"]
     made = transformers.BertForMaskedLM(getattr(transformers, config)(**arguments)).eval()
     model = HeadModel.open(made, tokenizer=word_tokenizer())
     table = model.effect("w1 [MASK] w3", {"L0H1": "zero"}, top=2)
@@ -224,10 +224,10 @@ def test_what_cannot_be_answered_is_said(llama: HeadModel, ask: Any, sentence: s
     assert str(caught.value) == sentence
 
 
-@pytest.mark.parametrize("name", sorted(SERVED))
+@pytest.mark.parametrize("name", sorted(SUPPORTED))
 def test_one_head_is_read_as_in_a_whole_pass(name: str) -> None:
     """Every architecture: grouped keys, biases, sinks, caps, modules that form their weights."""
-    config, model_class, arguments = SERVED[name]
+    config, model_class, arguments = SUPPORTED[name]
     model = HeadModel.open(build(config, model_class, arguments))
     ids = [9, 14, 11, 30, 7, 5]
     trace = model.trace([ids], {"attention", "outputs"})

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import SERVED, VOCABULARY, build, word_tokenizer
+from tiny_models import SUPPORTED, VOCABULARY, build, word_tokenizer
 
 from headwise import Example
 from headwise.core.errors import HeadwiseError
@@ -19,7 +19,7 @@ TEXTS = ["w1 w2 w3 w4", "w5 w6"]
 
 @pytest.fixture(scope="module")
 def model() -> HeadModel:
-    return HeadModel.open(build(*SERVED["bert"]), tokenizer=word_tokenizer())
+    return HeadModel.open(build(*SUPPORTED["bert"]), tokenizer=word_tokenizer())
 
 
 def test_a_tokenizers_answer_is_read_as_token_ids(model: HeadModel) -> None:
@@ -93,7 +93,7 @@ def test_a_pass_takes_what_a_batch_takes(model: HeadModel) -> None:
 
 
 def test_token_ids_need_no_tokenizer() -> None:
-    bare = HeadModel.open(build(*SERVED["llama"]))
+    bare = HeadModel.open(build(*SUPPORTED["llama"]))
     batch = bare.batch([[7, 8, 9], [5]])
     assert batch.tokens == [["7", "8", "9"], ["5"]]
     assert batch.attention_mask.tolist() == [[True] * 3, [True, False, False]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import SERVED, build, ids_batch
+from tiny_models import SUPPORTED, build, ids_batch
 from torch import Tensor
 
 from headwise.core.errors import ParameterError
@@ -77,7 +77,7 @@ WEIGHTS = torch.rand(3, 11, 11, generator=GENERATOR)
     ["zero", "uniform", "mean", "vector", "output", "output of all", "weights", "weights of all"],
 )
 def test_against_hooks(name: str, what: str, block_rows: int | None) -> None:
-    model = build(*SERVED[name])
+    model = build(*SUPPORTED[name])
     own = copy.deepcopy(model)
     batch = ids_batch()
     visible = seen(name, batch).float()
@@ -107,7 +107,7 @@ def test_against_hooks(name: str, what: str, block_rows: int | None) -> None:
 
 
 def test_watchers_see_the_weights_after_it() -> None:
-    opened = HeadModel.open(build(*SERVED["gpt-oss"]))
+    opened = HeadModel.open(build(*SUPPORTED["gpt-oss"]))
     batch = ids_batch()
     trace = opened.trace(batch, interventions={0: "uniform", (2, 1): Patch(weights=WEIGHTS)})
     assert trace.attention is not None
@@ -125,7 +125,7 @@ def test_watchers_see_the_weights_after_it() -> None:
 
 
 def test_uniform_keeps_out_of_windows_and_padding() -> None:
-    opened = HeadModel.open(build(*SERVED["mistral"]))
+    opened = HeadModel.open(build(*SUPPORTED["mistral"]))
     trace = opened.trace(ids_batch((9, 4)), interventions={0: "uniform"})
     assert trace.attention is not None
     torch.testing.assert_close(
@@ -138,14 +138,14 @@ def test_uniform_keeps_out_of_windows_and_padding() -> None:
 
 
 def test_padding_does_not_enter_the_mean() -> None:
-    opened = HeadModel.open(build(*SERVED["bert"]))
+    opened = HeadModel.open(build(*SUPPORTED["bert"]))
     one = opened.trace(ids_batch((6,)), {"outputs"}, interventions={1: "mean"}).outputs
     two = opened.trace(ids_batch((6, 12)), {"outputs"}, interventions={1: "mean"}).outputs
     torch.testing.assert_close(two[0, ..., :6, :], one[0], atol=1e-5, rtol=1e-5)  # type: ignore[index]
 
 
 def test_a_head_wins_over_its_layer() -> None:
-    opened = HeadModel.open(build(*SERVED["bert"]))
+    opened = HeadModel.open(build(*SUPPORTED["bert"]))
     for order in ({(0, 1): Mean(VECTOR), 0: "zero"}, {0: "zero", (0, 1): Mean(VECTOR)}):
         outputs = opened.trace(ids_batch((5,)), {"outputs"}, interventions=order).outputs
         assert outputs is not None
@@ -187,7 +187,7 @@ def test_a_head_wins_over_its_layer() -> None:
     ],
 )
 def test_what_does_not_fit_is_said(given: Any, sentence: str) -> None:
-    opened = HeadModel.open(build(*SERVED["bert"]))
+    opened = HeadModel.open(build(*SUPPORTED["bert"]))
     with pytest.raises(ParameterError) as caught:
         opened.forward(ids_batch(), interventions=given)
     assert str(caught.value) == sentence

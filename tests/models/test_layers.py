@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_models import SERVED, build, ids_batch
+from tiny_models import SUPPORTED, build, ids_batch
 
 from headwise.models import HeadModel
 
 NAMES = ["albert", "albert-groups", "albert-inner", "distilbert", "bert", "llama", "xlnet", "gpt1"]
-SPECS = SERVED | {
+SPECS = SUPPORTED | {
     "albert-inner": (
-        *SERVED["albert"][:2],
-        SERVED["albert"][2] | {"inner_group_num": 2, "num_hidden_layers": 3},
+        *SUPPORTED["albert"][:2],
+        SUPPORTED["albert"][2] | {"inner_group_num": 2, "num_hidden_layers": 3},
     )
 }
 
@@ -47,14 +47,14 @@ def test_an_intervention_in_a_layer_changes_it_and_what_follows_only(name: str) 
 
 @pytest.mark.parametrize("name", ["albert", "distilbert"])
 def test_the_layers_differ(name: str) -> None:
-    attention = HeadModel.open(build(*SERVED[name])).trace(ids_batch((9,))).attention
+    attention = HeadModel.open(build(*SUPPORTED[name])).trace(ids_batch((9,))).attention
     assert attention is not None
     assert (attention[:, 0] - attention[:, 1]).abs().max() > 1e-3
     assert (attention[:, 1] - attention[:, 2]).abs().max() > 1e-3
 
 
 def test_two_passes_in_a_row_start_at_layer_zero_again() -> None:
-    opened = HeadModel.open(build(*SERVED["albert"]))
+    opened = HeadModel.open(build(*SUPPORTED["albert"]))
     batch = ids_batch()
     first, second = opened.trace(batch).attention, opened.trace(batch).attention
     assert first is not None
@@ -63,7 +63,7 @@ def test_two_passes_in_a_row_start_at_layer_zero_again() -> None:
 
 
 def test_what_leaves_the_last_layer_is_before_the_final_norm() -> None:
-    opened = HeadModel.open(build(*SERVED["llama"]))
+    opened = HeadModel.open(build(*SUPPORTED["llama"]))
     batch = ids_batch()
     hidden = opened.trace(batch, {"hidden"}).hidden
     assert hidden is not None
@@ -71,7 +71,7 @@ def test_what_leaves_the_last_layer_is_before_the_final_norm() -> None:
         torch.testing.assert_close(
             opened.module.norm(hidden[:, -1]), opened.forward(batch).last_hidden_state
         )
-    xlm = HeadModel.open(build(*SERVED["xlm"]))
+    xlm = HeadModel.open(build(*SUPPORTED["xlm"]))
     batch = ids_batch(pad_id=xlm.pad_id)
     last = xlm.trace(batch, {"hidden"}).hidden
     assert last is not None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import SEQ2SEQ, SERVED, build, ids_batch, word_tokenizer
+from tiny_models import SEQ2SEQ, SUPPORTED, build, ids_batch, word_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
@@ -25,7 +25,7 @@ from headwise.text.example import Example
 def saved(
     folder: Path, name: str, cls: str, dtype: torch.dtype | None = None, tokenizer: Any = "words"
 ) -> Path:
-    config, _, arguments = SERVED[name] if name in SERVED else SEQ2SEQ[name]
+    config, _, arguments = SUPPORTED[name] if name in SUPPORTED else SEQ2SEQ[name]
     model = build(config, cls, arguments)
     (model.to(dtype) if dtype else model).save_pretrained(folder)
     if tokenizer is not None:
@@ -84,7 +84,7 @@ def test_segment_ids_reach_the_model(tmp_path: Path) -> None:
 
 
 def test_gpt2_gets_no_segment_ids() -> None:
-    opened = HeadModel.open(build(*SERVED["gpt2"]), tokenizer=word_tokenizer())
+    opened = HeadModel.open(build(*SUPPORTED["gpt2"]), tokenizer=word_tokenizer())
     batch = opened.batch("w1 w2 w3")
     with torch.no_grad():
         torch.testing.assert_close(
@@ -274,17 +274,17 @@ def test_tokenizers_that_are_missing_or_do_not_fit(tmp_path: Path) -> None:
         saved(tmp_path / "b", "bert", "BertForMaskedLM", tokenizer=word_tokenizer(80)),
         "makes ids up to 79, but the model has embeddings for 0 to 59",
     )
-    bare = HeadModel.open(build(*SERVED["bert"]))
+    bare = HeadModel.open(build(*SUPPORTED["bert"]))
     assert bare.tokenizer is None
     with pytest.raises(ModelError, match="without a tokenizer"):
         bare.batch("w1")
-    assert HeadModel.open(build(*SERVED["bert"]), tokenizer=word_tokenizer()).batch(
+    assert HeadModel.open(build(*SUPPORTED["bert"]), tokenizer=word_tokenizer()).batch(
         "w1 w2"
     ).ids.tolist() == [[2, 6, 7, 3]]
 
 
 def test_too_long_an_input() -> None:
-    opened = HeadModel.open(build(*SERVED["roberta"]))
+    opened = HeadModel.open(build(*SUPPORTED["roberta"]))
     assert opened.max_length == 38  # 40 rows of positions, the first two are the padding's
     opened.forward(ids_batch((38,)))
     with pytest.raises(
@@ -297,7 +297,7 @@ def test_too_long_an_input() -> None:
 
 def test_inputs_are_limited_without_a_change_to_the_model() -> None:
     def opened(**limits: Any) -> HeadModel:
-        return HeadModel.open(build(*SERVED["bert"]), tokenizer=word_tokenizer(), **limits)
+        return HeadModel.open(build(*SUPPORTED["bert"]), tokenizer=word_tokenizer(), **limits)
 
     text = " ".join(f"w{i}" for i in range(20))
     whole, cut, skipping = opened(), opened(max_length=6), opened(max_length=6, overlong="skip")
@@ -339,7 +339,7 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 
 def test_words_of_byte_level_tokenizers() -> None:
-    opened = HeadModel.open(build(*SERVED["gpt2"]), tokenizer=byte_level())
+    opened = HeadModel.open(build(*SUPPORTED["gpt2"]), tokenizer=byte_level())
     words = opened.encode(Example(words=("ab", "b", "ab")))
     assert opened.tokenizer.convert_ids_to_tokens(words.ids.tolist()) == ["ab", "Ġb", "Ġab"]
     assert words.word.tolist() == [0, 1, 2]

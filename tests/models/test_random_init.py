@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import GROUPED, SERVED, VOCABULARY, build, ids_batch, word_tokenizer
+from tiny_models import GROUPED, SUPPORTED, VOCABULARY, build, ids_batch, word_tokenizer
 
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
@@ -23,7 +23,7 @@ LLAMA4 = GROUPED | {
 
 @pytest.mark.parametrize("name", ["falcon", "gptj", "gpt-neo"])
 def test_classes_built_by_the_name_of_their_attention_have_twins(name: str) -> None:
-    model = HeadModel.open(build(*SERVED[name]), tokenizer=word_tokenizer(), max_length=9)
+    model = HeadModel.open(build(*SUPPORTED[name]), tokenizer=word_tokenizer(), max_length=9)
     twins = [with_random_weights(model, seed) for seed in (0, 0, 1)]
     hashes = [twin.identity()["weight_hash"] for twin in twins]
     assert hashes[0] == hashes[1] != hashes[2]

@@ -76,7 +76,7 @@ def everything(batch: Batch) -> StatsRequest:
         received=True,
         entropy=True,
         max_weight=True,
-        without_sink=True,
+        without_first=True,
         uniform=True,
     )
 
@@ -149,10 +149,10 @@ def check(
     shares = others / np.where(left > 0, left, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -np.where(shares > 0, shares * np.log(shares), 0).sum(-1)
-    assert told.without_sink is not None
-    np.testing.assert_allclose(told.without_sink.mass.cpu(), left[..., 0], **close)
-    np.testing.assert_allclose(told.without_sink.entropy.cpu(), entropy, atol=5 * tolerance)
-    np.testing.assert_allclose(told.without_sink.max_weight.cpu(), shares.max(-1), **close)
+    assert told.without_first is not None
+    np.testing.assert_allclose(told.without_first.mass.cpu(), left[..., 0], **close)
+    np.testing.assert_allclose(told.without_first.entropy.cpu(), entropy, atol=5 * tolerance)
+    np.testing.assert_allclose(told.without_first.max_weight.cpu(), shares.max(-1), **close)
 
 
 def model(causal: bool, **options: Any) -> HeadModel:
@@ -213,7 +213,7 @@ def test_entropy_from_scores_is_that_of_the_weights() -> None:
     mask[1, ..., 20:] = -torch.inf
     call = Call(torch.nn.Identity(), query, key, query, mask)
     wanted = reducer.PreparedRequest(
-        StatsRequest(without_sink=True, entropy=True, max_weight=True), (2, 24, 24), query.device
+        StatsRequest(without_first=True, entropy=True, max_weight=True), (2, 24, 24), query.device
     )
     found = reducer.StatsReducer(wanted, 3, query)
     room = query.new_empty(2, 24, 3, 8)
@@ -228,11 +228,11 @@ def test_entropy_from_scores_is_that_of_the_weights() -> None:
     shares = weights[..., 1:] / weights[..., 1:].sum(-1, keepdim=True)
     bound = 1e-5 * float(scores[scores.isfinite()].abs().max())
     assert told.entropy is not None
-    assert told.without_sink is not None
+    assert told.without_first is not None
     assert (told.entropy - torch.special.entr(weights).sum(-1)).abs().max() < bound
-    assert (told.without_sink.entropy - torch.special.entr(shares).sum(-1)).abs().max() < bound
+    assert (told.without_first.entropy - torch.special.entr(shares).sum(-1)).abs().max() < bound
     torch.testing.assert_close(
-        told.without_sink.max_weight, shares.amax(-1).float(), rtol=1e-4, atol=1e-6
+        told.without_first.max_weight, shares.amax(-1).float(), rtol=1e-4, atol=1e-6
     )
     torch.testing.assert_close(
         room, (weights @ query.double()).transpose(1, 2).float(), rtol=1e-4, atol=1e-5
@@ -278,15 +278,15 @@ def test_little_beside_a_sink_is_as_exact_as_much(causal: bool) -> None:
         & (torch.ones(n, n).tril().bool() | (not causal))
     )
     weights = (scores[..., :n, :n].masked_fill(~visible, -torch.inf)).softmax(-1).nan_to_num(0)
-    ask = StatsRequest(without_sink=True, entropy=True)
+    ask = StatsRequest(without_first=True, entropy=True)
     told = compute_statistics(ask, AttentionRows(0, 0, n, weights.float(), visible))
     left = weights[..., 1:].sum(-1)
     assert 0 < left[left > 0].max() < 1e-4
     shares = weights[..., 1:] / left.clamp(min=1e-30)[..., None]
     entropy = torch.special.entr(shares).sum(-1)
-    assert told.without_sink is not None
-    assert (told.without_sink.entropy - entropy).abs().max() < 1e-5
-    assert ((told.without_sink.mass - left).abs() <= 1e-6 * left).all()
+    assert told.without_first is not None
+    assert (told.without_first.entropy - entropy).abs().max() < 1e-5
+    assert ((told.without_first.mass - left).abs() <= 1e-6 * left).all()
 
 
 @pytest.mark.parametrize("needs", [frozenset[str](), frozenset({"attention"})])

@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-from tiny_models import SEQ2SEQ, SERVED, build, ids_batch
+from tiny_models import SEQ2SEQ, SUPPORTED, build, ids_batch
 from torch import Tensor
 
 from headwise.core.errors import ModelError, ParameterError
@@ -35,7 +35,7 @@ def final(model: HeadModel, batch: Batch, **options: object) -> Tensor:
 
 @pytest.mark.parametrize("name", LAST)
 def test_streams_against_changed_weights_and_other_inputs(name: str) -> None:
-    module = build(*{**SERVED, **SEQ2SEQ}[name])
+    module = build(*{**SUPPORTED, **SEQ2SEQ}[name])
     silent = copy.deepcopy(module)
     with torch.no_grad():
         for parameter in silent.get_submodule(LAST[name]).parameters():
@@ -57,7 +57,7 @@ def test_streams_against_changed_weights_and_other_inputs(name: str) -> None:
 def test_where_examples_and_tokens_are_flattened_means_and_one_patch_for_all_reach_the_feed_forward_part() -> (
     None
 ):
-    module = build(*SERVED["opt"])  # its feed-forward part works on [example · token, width]
+    module = build(*SUPPORTED["opt"])  # its feed-forward part works on [example · token, width]
     model, batch = HeadModel.open(module), ids_batch((7, 7))
     given: list[Tensor] = []
     with module.get_submodule(LAST["opt"]).register_forward_hook(
@@ -75,7 +75,7 @@ def test_where_examples_and_tokens_are_flattened_means_and_one_patch_for_all_rea
 
 
 def test_means_single_examples_and_shared_layers() -> None:
-    model = HeadModel.open(build(*SERVED["albert"]))  # one module, called for every layer
+    model = HeadModel.open(build(*SUPPORTED["albert"]))  # one module, called for every layer
     batch = ids_batch((6, 4))
     hidden = model.trace(batch, {"hidden"}).hidden
     assert hidden is not None
@@ -97,7 +97,7 @@ def test_a_vector_for_all_tokens_serves_models_that_write_into_it_or_want_it_in_
     name: str, stream: str
 ) -> None:
     model, batch, vector = (
-        HeadModel.open(build(*SERVED[name])),
+        HeadModel.open(build(*SUPPORTED[name])),
         ids_batch((6, 4)),
         torch.arange(32.0),
     )
@@ -110,7 +110,7 @@ def test_a_vector_for_all_tokens_serves_models_that_write_into_it_or_want_it_in_
 
 
 def test_what_streams_do_not_take() -> None:
-    model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((5,))
+    model, batch = HeadModel.open(build(*SUPPORTED["bert"])), ids_batch((5,))
     wrong = {
         (1, "residual"): ("uniform", "takes zero, mean"),
         (1, "mlp"): (Mean(torch.zeros(8)), r"size, \[32\]"),
@@ -123,4 +123,6 @@ def test_what_streams_do_not_take() -> None:
     with pytest.raises(ParameterError, match=r"must have shape \[1, 5, 32\]"):
         model.forward(batch, interventions={(1, "mlp"): Patch(output=torch.zeros(4, 32))})
     with pytest.raises(ModelError, match="cannot be told"):
-        HeadModel.open(build(*SERVED["xlnet"])).forward(batch, interventions={(1, "mlp"): "zero"})
+        HeadModel.open(build(*SUPPORTED["xlnet"])).forward(
+            batch, interventions={(1, "mlp"): "zero"}
+        )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from tiny_models import SERVED, build, ids_batch
+from tiny_models import SUPPORTED, build, ids_batch
 
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
@@ -47,7 +47,7 @@ class Keep:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_matrices_give_what_the_tap_shows(name: str) -> None:
-    config, model_class, arguments = SERVED[name]
+    config, model_class, arguments = SUPPORTED[name]
     ends = [model_class.replace("Model", end) for end in ("ForCausalLM", "LMHeadModel")]
     module = build(config, next(n for n in ends if hasattr(transformers, n)), arguments)
     with torch.no_grad():
@@ -81,7 +81,7 @@ def test_matrices_give_what_the_tap_shows(name: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.bfloat16, 0.05), (torch.float64, 1e-5)])
 def test_half_and_double_precision_are_served(dtype: torch.dtype, close: float) -> None:
-    config, _, arguments = SERVED["llama"]
+    config, _, arguments = SUPPORTED["llama"]
     with HeadModel.open(build(config, "LlamaForCausalLM", arguments).to(dtype)) as model:
         structure = find_structure(model)
         assert structure.refusal is None
@@ -91,14 +91,14 @@ def test_half_and_double_precision_are_served(dtype: torch.dtype, close: float) 
 
 
 def test_what_is_left_out_is_said() -> None:
-    config, _, arguments = SERVED["qwen3"]
+    config, _, arguments = SUPPORTED["qwen3"]
     with HeadModel.open(build(config, "Qwen3ForCausalLM", arguments)) as model:
         left_out = next(head_weights(model, find_structure(model))).left_out
     assert left_out == {"the norms of queries and keys hold their gain, not their scale"}
 
 
 def test_post_norm_has_a_reason_and_an_encoder_decoder_is_refused() -> None:
-    config, _, arguments = SERVED["gpt1"]
+    config, _, arguments = SUPPORTED["gpt1"]
     with HeadModel.open(build(config, "OpenAIGPTLMHeadModel", arguments)) as model:
         assert "normalises the sum" in (find_structure(model).refusal or "")
     model = HeadModel.open(build("T5Config", "T5ForConditionalGeneration", T5), stack="decoder")

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from tiny_models import SERVED, build, ids_batch
+from tiny_models import SUPPORTED, build, ids_batch
 
 from headwise.core.errors import ModelError, ParameterError
 from headwise.models import AttentionRows, HeadModel, Layer
@@ -22,7 +22,7 @@ from headwise.models.weights import head_weights
 
 def test_two_threads_do_not_meet() -> None:
     models = [
-        HeadModel.open(build(*SERVED[name], seed=seed))
+        HeadModel.open(build(*SUPPORTED[name], seed=seed))
         for seed, name in enumerate(("bert", "llama"))
     ]
     batches = [ids_batch((11, 8, 5)), ids_batch((7, 6), seed=3)]
@@ -79,7 +79,7 @@ class Meeting:
 def test_models_in_the_middle_of_each_others_passes() -> None:
     """One is inside its first layer while the other begins, ends last, and a bystander runs a
     tapped module unwatched in between."""
-    one, two = (HeadModel.open(build(*SERVED["albert"], seed=seed)) for seed in (0, 1))
+    one, two = (HeadModel.open(build(*SUPPORTED["albert"], seed=seed)) for seed in (0, 1))
     batch, other = ids_batch(), ids_batch((6, 3), seed=5)
     expected, there = one.trace(batch).attention, two.trace(other).attention
     inside, done = threading.Event(), threading.Event()
@@ -117,7 +117,7 @@ def test_hooks_leave_the_calls_of_another_thread_alone() -> None:
     """Whoever reads the weights of a model must not read another thread's pass, nor change it: here
     one of other tokens runs in the middle, and torch calls a hook without its keywords, as between
     the two steps of its removal."""
-    model = HeadModel.open(build(*SERVED["qwen3"]))
+    model = HeadModel.open(build(*SUPPORTED["qwen3"]))
     structure = find_structure(model)
     alone = list(head_weights(model, structure))
     ids = ids_batch((9, 4), seed=7).ids
@@ -155,7 +155,7 @@ def test_hooks_leave_the_calls_of_another_thread_alone() -> None:
 
 
 def test_without_a_session_a_tapped_model_is_its_eager_self_and_generates() -> None:
-    name, _, arguments = SERVED["gpt-oss"]
+    name, _, arguments = SUPPORTED["gpt-oss"]
     model = build(name, "GptOssForCausalLM", arguments)
     own = copy.deepcopy(model)
     HeadModel.open(model)
@@ -168,7 +168,7 @@ def test_without_a_session_a_tapped_model_is_its_eager_self_and_generates() -> N
 
 def test_closing_gives_the_module_back() -> None:
     for name in ("llama", "gpt1", "bloom"):
-        model = build(*SERVED[name])
+        model = build(*SUPPORTED[name])
         before = [set(vars(m)) for m in model.modules()]
         with HeadModel.open(model) as opened:
             opened.trace(ids_batch(pad_id=opened.pad_id), {"hidden"})
@@ -182,7 +182,7 @@ def test_closing_gives_the_module_back() -> None:
 )
 @pytest.mark.parametrize("block_rows", [1, 3, 100])
 def test_blocks_of_rows_change_nothing(name: str, block_rows: int) -> None:
-    opened = HeadModel.open(build(*SERVED[name]))
+    opened = HeadModel.open(build(*SUPPORTED[name]))
     batch = ids_batch(pad_id=opened.pad_id)
     needs = {"attention", "outputs", "hidden"}
     whole, blocked = opened.trace(batch, needs), opened.trace(batch, needs, block_rows=block_rows)
@@ -195,7 +195,7 @@ def test_blocks_of_rows_change_nothing(name: str, block_rows: int) -> None:
 
 
 def test_blocks_come_in_order_and_the_limit_makes_them() -> None:
-    opened = HeadModel.open(build(*SERVED["llama"]))
+    opened = HeadModel.open(build(*SUPPORTED["llama"]))
 
     class Spans:
         needs = frozenset({"attention"})
@@ -213,7 +213,7 @@ def test_blocks_come_in_order_and_the_limit_makes_them() -> None:
 
 
 def test_a_long_input_never_has_a_square_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    name, cls, arguments = SERVED["mistral"]
+    name, cls, arguments = SUPPORTED["mistral"]
     opened = HeadModel.open(
         build(name, cls, arguments | {"max_position_embeddings": 600, "num_hidden_layers": 1})
     )
@@ -251,7 +251,7 @@ def test_a_long_input_never_has_a_square_tensor(monkeypatch: pytest.MonkeyPatch)
     "name", ["bert", "roberta", "opt", "mistral", "gpt-oss", "xlnet", "bloom", "mpnet"]
 )
 def test_padding_changes_nothing(name: str) -> None:
-    opened = HeadModel.open(build(*SERVED[name]))
+    opened = HeadModel.open(build(*SUPPORTED[name]))
     alone, padded = ids_batch((8,), opened.pad_id), ids_batch((8, 13), opened.pad_id)
     needs = {"attention", "outputs", "hidden"}
     one, two = opened.trace(alone, needs), opened.trace(padded, needs)
@@ -275,7 +275,7 @@ def test_padding_changes_nothing(name: str) -> None:
     ],
 )
 def test_precision(name: str, dtype: torch.dtype) -> None:
-    model = build(*SERVED[name]).to(dtype)
+    model = build(*SUPPORTED[name]).to(dtype)
     own = copy.deepcopy(model)
     opened = HeadModel.open(model)
     batch = ids_batch()
@@ -307,7 +307,7 @@ def test_precision(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt-oss", "modernbert"])
 def test_unwatched_passes_give_the_same_output(name: str) -> None:
-    opened = HeadModel.open(build(*SERVED[name]))
+    opened = HeadModel.open(build(*SUPPORTED[name]))
     batch = ids_batch()
 
     class Outputs:
@@ -338,7 +338,7 @@ def test_unwatched_passes_give_the_same_output(name: str) -> None:
 
 
 def test_an_unknown_extra_is_refused_by_name() -> None:
-    opened = HeadModel.open(build(*SERVED["bert"]))
+    opened = HeadModel.open(build(*SUPPORTED["bert"]))
     module = opened.module.encoder.layer[0].attention.self
     tensor = torch.zeros(1, 4, 3, 8)
 
@@ -373,7 +373,7 @@ def test_another_computation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         ModelError,
         match="BertSelfAttention computes its attention in a way that headwise does not reproduce",
     ):
-        HeadModel.open(build(*SERVED["bert"], scale=10))
+        HeadModel.open(build(*SUPPORTED["bert"], scale=10))
 
 
 def test_is_causal_without_a_mask_hides_the_future() -> None:
@@ -388,7 +388,7 @@ def test_is_causal_without_a_mask_hides_the_future() -> None:
 
 
 def test_training_mode_is_left_as_it_was_and_dropout_is_off() -> None:
-    model = build(*SERVED["bert"]).train()
+    model = build(*SUPPORTED["bert"]).train()
     opened = HeadModel.open(model)
     batch = ids_batch()
     first, second = opened.trace(batch).attention, opened.trace(batch).attention
@@ -397,7 +397,7 @@ def test_training_mode_is_left_as_it_was_and_dropout_is_off() -> None:
 
 
 def test_parameters_are_checked() -> None:
-    opened = HeadModel.open(build(*SERVED["bert"]))
+    opened = HeadModel.open(build(*SUPPORTED["bert"]))
     with pytest.raises(
         ParameterError, match=r"There is no tap 'attentions'\. Did you mean 'attention'"
     ):
@@ -409,7 +409,7 @@ def test_parameters_are_checked() -> None:
 
 
 def test_compiled_and_wrapped_modules_are_unwrapped() -> None:
-    model = build(*SERVED["bert"])
+    model = build(*SUPPORTED["bert"])
     assert HeadModel.open(torch.compile(model)).module is model  # type: ignore[arg-type]
     assert HeadModel.open(torch.nn.DataParallel(model)).module is model
     with pytest.raises(ModelError, match="A Linear is no model of transformers"):
@@ -417,7 +417,7 @@ def test_compiled_and_wrapped_modules_are_unwrapped() -> None:
 
 
 def test_gradient_checkpointing_does_not_hide_layers() -> None:
-    model = build(*SERVED["bert"]).train()
+    model = build(*SUPPORTED["bert"]).train()
     model.gradient_checkpointing_enable()
     attention_maps = HeadModel.open(model).trace(ids_batch()).attention
     assert attention_maps is not None
@@ -425,7 +425,7 @@ def test_gradient_checkpointing_does_not_hide_layers() -> None:
 
 
 def test_a_tap_that_was_taken_away_is_noticed() -> None:
-    model = build(*SERVED["bert"])
+    model = build(*SUPPORTED["bert"])
     first, second = HeadModel.open(model), HeadModel.open(model)
     second.forward(ids_batch())
     first.close()

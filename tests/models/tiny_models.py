@@ -55,7 +55,7 @@ BAND = {
 }
 
 # name -> (config class, model class, arguments of the config)
-SERVED: dict[str, tuple[str, str, dict[str, Any]]] = {
+SUPPORTED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bert": ("BertConfig", "BertModel", PLAIN),
     "roberta": ("RobertaConfig", "RobertaModel", PLAIN | IDS),
     "xlm-roberta": ("XLMRobertaConfig", "XLMRobertaModel", PLAIN | IDS),
@@ -335,7 +335,7 @@ SEQ2SEQ: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 # outside the attention registry, and no way in
-REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
+NOT_SUPPORTED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "squeezebert": ("SqueezeBertConfig", "SqueezeBertModel", PLAIN | {"embedding_size": 32}),
     "convbert": (
         "ConvBertConfig",

@@ -233,9 +233,9 @@ def test_padding_is_no_token():
     st.integers(1, 150),
     st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_batches_hold_every_row_once_sorted_and_small(lengths, most, alike):
+def test_batches_hold_every_row_once_sorted_and_small(lengths, most, min_length_ratio):
     rows = rows_of(lengths)
-    made = batches(rows, most, alike=alike)
+    made = batches(rows, most, min_length_ratio=min_length_ratio)
     order = [i for batch in made for i in batch.index]
     assert sorted(order) == list(range(len(rows)))
     sizes = [len(rows[i]) for i in order]
@@ -243,7 +243,7 @@ def test_batches_hold_every_row_once_sorted_and_small(lengths, most, alike):
     for batch in made:
         assert len(batch) == 1 or batch.ids.numel() <= most
         assert batch.ids.shape[1] == int(batch.lengths.max())
-        assert int(batch.lengths.min()) >= alike * int(batch.lengths.max())
+        assert int(batch.lengths.min()) >= min_length_ratio * int(batch.lengths.max())
 
 
 def test_no_encoder_outlives_its_use() -> None:

@@ -58,7 +58,7 @@ def overview() -> str:
     rows = []
     for name, cls in own_analyses().items():
         question = notes(sections(cls).get("Notes", ""))["Question"]
-        rows.append((f"[{name}]({name}.md)", question, _paper(cls), _served(cls)))
+        rows.append((f"[{name}]({name}.md)", question, _paper(cls), _supported_models(cls)))
     return (
         "# Analyses\n\nEach answers one question about every head of a model, in one pass over a corpus or in a few "
         "phases. `headwise atlas` runs all that apply, `headwise run NAME` one.\n\n"
@@ -98,7 +98,7 @@ def _paper(cls: type[Analysis]) -> str:
 
 
 @cache
-def _served(cls: type[Analysis]) -> str:
+def _supported_models(cls: type[Analysis]) -> str:
     """Which models it is for: asked of the analysis itself."""
     encoder, decoder = (not _refuses(cls.name, causal) for causal in (False, True))
     return "encoders and decoders" if encoder and decoder else "decoders" if decoder else "encoders"
@@ -120,7 +120,7 @@ def _shape(causal: bool) -> Shape:
 
 
 def _needs_model(cls: type[Analysis]) -> str:
-    return " HuggingFaceTB/SmolLM2-135M" if _served(cls) == "decoders" else ""
+    return " HuggingFaceTB/SmolLM2-135M" if _supported_models(cls) == "decoders" else ""
 
 
 def _facts(cls: type[Analysis]) -> str:
@@ -132,7 +132,7 @@ def _facts(cls: type[Analysis]) -> str:
     ]
     rows = [
         ("paper", f"{cls.paper.section}: " + "; ".join(papers)),
-        ("models", _served(cls) + (", cross-attention too" if cls.cross else "")),
+        ("models", _supported_models(cls) + (", cross-attention too" if cls.cross else "")),
         ("the corpus must have", needs),
         ("part of `headwise atlas`", "yes" if cls.automatic else "only when named"),
     ]

@@ -1,4 +1,4 @@
-"""The architectures that are served and refused, by opening a tiny model of each."""
+"""The architectures that are supported and not supported, by opening a tiny model of each."""
 
 from __future__ import annotations
 
@@ -22,26 +22,29 @@ TINY = (
 def page() -> str:
     """Markdown: three tables."""
     found = kept("architectures", look)
-    families = len({row[1] for row in found["served"] + found["pairs"]})
+    families = len({row[1] for row in found["supported"] + found["pairs"]})
     return (
         "\n\n".join(
             [
-                "# Architectures served and refused",
+                "# Supported architectures",
                 f"Made by this site's build, which opens a tiny random model of each: {families} model classes of "
-                f"transformers {found['transformers']} are served. `tests/models/test_coverage.py` holds each to its "
+                f"transformers {found['transformers']} are supported. `tests/models/test_coverage.py` compares each with its "
                 "own eager attention, values, outputs and hidden states, to 1e-5. Others that use transformers' "
-                "attention registry are served too; those that do not are refused by name, in one sentence, before "
+                "attention registry are supported too; those that do not are rejected by name, in one sentence, before "
                 "anything runs.",
                 "## Encoders and decoders",
                 table(
                     ("family", "class of transformers", "kind", "what is particular"),
-                    found["served"],
+                    found["supported"],
                 ),
                 "## Encoder-decoders",
-                "Each of three stacks can be asked for: `--stack encoder`, `decoder` or `cross`.",
+                "Each has three stacks, chosen by `--stack encoder`, `decoder` or `cross`.",
                 table(("family", "class of transformers", "stacks"), found["pairs"]),
-                "## RequestRejected",
-                table(("family", "class of transformers", "what headwise says"), found["refused"]),
+                "## Not supported",
+                table(
+                    ("family", "class of transformers", "what headwise says"),
+                    found["not_supported"],
+                ),
             ]
         )
         + "\n"
@@ -60,9 +63,9 @@ def look() -> dict[str, Any]:
     tiny = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tiny)
     most = 2 if quick() else None
-    served = [
+    supported = [
         (name, f"`{made[1]}`", *_kind(tiny.build(*made), tiny))
-        for name, made in islice(tiny.SERVED.items(), most)
+        for name, made in islice(tiny.SUPPORTED.items(), most)
     ]
     pairs = []
     for name, made in islice(tiny.SEQ2SEQ.items(), most):
@@ -71,16 +74,16 @@ def look() -> dict[str, Any]:
             HeadModel.open(tiny.build(*made), stack=stack)
             stacks.append(stack)
         pairs.append((name, f"`{made[1]}`", ", ".join(stacks)))
-    refused = []
-    for name, made in islice(tiny.REFUSED.items(), most):
+    not_supported = []
+    for name, made in islice(tiny.NOT_SUPPORTED.items(), most):
         try:
             HeadModel.open(tiny.build(*made))
         except ModelError as error:
-            refused.append((name, f"`{made[1]}`", str(error)))
+            not_supported.append((name, f"`{made[1]}`", str(error)))
     return {
-        "served": served,
+        "supported": supported,
         "pairs": pairs,
-        "refused": refused,
+        "not_supported": not_supported,
         "transformers": transformers.__version__,
     }
 

@@ -192,18 +192,20 @@ def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
     return labels.astype(str)
 
 
-def labels_without_sink(surface: xr.Dataset) -> np.ndarray:
+def labels_without_first(surface: xr.Dataset) -> np.ndarray:
     """Return where the attention of each head goes excluding the first token, `[layer, head]`.
 
     `other` in an atlas that does not know."""
     measures = ("position", "mass", "entropy", "max_weight")
     labels = np.full(surface["max_weight"].shape, OTHER, dtype=object)
     if all(f"{name}_rest" in surface for name in measures):
-        without_sink = surface.assign({name: surface[f"{name}_rest"] for name in measures})
-        without_sink = without_sink.assign(entropy_uniform=surface["entropy_rest_uniform"])
+        without_first = surface.assign({name: surface[f"{name}_rest"] for name in measures})
+        without_first = without_first.assign(entropy_uniform=surface["entropy_rest_uniform"])
         # Chance is known with the first token only.
-        without_sink = without_sink.drop_vars(["position_uniform", "mass_uniform"], errors="ignore")
-        _label_by_attention(labels, without_sink)
+        without_first = without_first.drop_vars(
+            ["position_uniform", "mass_uniform"], errors="ignore"
+        )
+        _label_by_attention(labels, without_first)
     return labels.astype(str)
 
 

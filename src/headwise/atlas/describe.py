@@ -153,7 +153,7 @@ def _attention_labels(datasets: Mapping[str, xr.Dataset], labels: np.ndarray) ->
     surface = datasets["surface"]
     looks = behaviours.head_labels({"surface": surface}, *labels.shape)
     is_sink = (looks == behaviours.SINK) & (labels == behaviours.SINK)
-    return np.where(is_sink, behaviours.labels_without_sink(surface), looks)
+    return np.where(is_sink, behaviours.labels_without_first(surface), looks)
 
 
 def _without_synonyms(roles: TextsByHead, surface: xr.Dataset | None) -> TextsByHead:
@@ -175,15 +175,15 @@ def _without_synonyms(roles: TextsByHead, surface: xr.Dataset | None) -> TextsBy
 
 def _describe_attention(surface: xr.Dataset) -> TextsByHead:
     shares = _shares_by_name(surface)
-    shares_without_sink = {}
+    shares_without_first = {}
     if "mass_rest" in surface:
-        shares_without_sink = _shares_by_name(surface, "_rest")
+        shares_without_first = _shares_by_name(surface, "_rest")
     texts: TextsByHead = {}
     for place in np.ndindex(*surface["max_weight"].shape):
         texts[place] = _largest_shares(shares, place)
         is_sink = FIRST in shares and shares[FIRST][place] > behaviours.MIN_SHARE
-        if shares_without_sink and is_sink:
-            largest = ", ".join(_largest_shares(shares_without_sink, place)) or "spread"
+        if shares_without_first and is_sink:
+            largest = ", ".join(_largest_shares(shares_without_first, place)) or "spread"
             texts[place].append(f"without the first token: {largest}")
     return texts
 
@@ -295,8 +295,8 @@ def _describe_roles(roles: xr.Dataset) -> TextsByHead:
     texts = _texts_where(has_role, lambda at: names[at[2]])
     if "has_role_rest" in roles:
         # Sink heads have other roles when the first token is excluded.
-        (has_role_without_sink,) = _by_head(roles, "has_role_rest")
-        additional = has_role_without_sink.astype(bool) & ~has_role
+        (has_role_without_first,) = _by_head(roles, "has_role_rest")
+        additional = has_role_without_first.astype(bool) & ~has_role
         for place, role_names in _texts_where(additional, lambda at: names[at[2]]).items():
             text = f"without the first token: {', '.join(role_names)}"
             texts.setdefault(place, []).append(text)

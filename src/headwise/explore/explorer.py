@@ -354,7 +354,7 @@ class Explorer:
         top = min(question.top, len(first))
         ids = dict.fromkeys(int(i) for said in (first, now.said) for i in said.topk(top).indices)
         labels: Any = model.config.id2label or {}
-        spell: Callable[[int], Any] = now.batch.rows[0].spell
+        spell: Callable[[int], Any] = now.batch.rows[0].token_text
         spell = (lambda i: labels.get(i, i)) if found["kind"] == "class" else spell
         found["rows"] = [
             {

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headwise.models.tap import NAME, SESSION, Call, FormedCall, Running, register
+from headwise.models.tap import NAME, SESSION, Call, FormedCall, TapSession, register
 
 SOFTMAX = {nn.functional.softmax, torch.softmax, Tensor.softmax}
 PRODUCTS = {torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__}
@@ -80,7 +80,7 @@ def _through_tap(
         weights = result[1] if len(result) > 1 else None
         return result[0].transpose(1, 2), weights
 
-    output, weights = session.attend(Call(module, *tensors, own=plain, **options))
+    output, weights = session.attend(Call(module, *tensors, model_eager=plain, **options))
     return output.transpose(1, 2), weights
 
 
@@ -175,12 +175,12 @@ class Interception(TorchFunctionMode):
     The mode belongs to the thread that entered it and ends with the module's forward.
     """
 
-    def __init__(self, module: nn.Module, session: Running) -> None:
+    def __init__(self, module: nn.Module, session: TapSession) -> None:
         super().__init__()
         self.module = module
         self.session = session
         self.weights: Tensor | None = None  # as they came from the softmax
-        self.open: Tensor | None = None  # which keys are visible
+        self.visible: Tensor | None = None  # which keys are visible
         self.followed: list[Tensor] = []  # the same numbers in other shapes or dtypes
 
     def __torch_function__(
@@ -197,7 +197,7 @@ class Interception(TorchFunctionMode):
             # Masks in these modules are the lowest number of the dtype, -1e30 (XLNet) or -inf.
             lowest = torch.finfo(scores.dtype).min
             self.weights = weights
-            self.open = scores > max(lowest / 2, -1e28)
+            self.visible = scores > max(lowest / 2, -1e28)
             self.followed = [weights]
             return weights
         if self.followed and func in PRODUCTS and self._follows(args[0]):
@@ -217,9 +217,9 @@ class Interception(TorchFunctionMode):
     def _product(self, weights: Tensor, value: Tensor) -> Tensor:
         """Return `weights @ value` for `[example, head, ...]` or `[example * head, ...]`."""
         assert self.weights is not None
-        assert self.open is not None
+        assert self.visible is not None
         formed = weights
-        visible = self.open
+        visible = self.visible
         if weights.ndim == 3:
             shape = self.weights.shape
             if self.weights.ndim != 4:
@@ -234,9 +234,9 @@ class Interception(TorchFunctionMode):
         """Return XLNet's product of weights and values, `bnij,jbnd->ibnd`; other sums as torch
         computes them."""
         is_product = equation.replace(" ", "") == "bnij,jbnd->ibnd" and self._follows(operands[0])
-        if not is_product or self.open is None:
+        if not is_product or self.visible is None:
             return torch.einsum(equation, *operands)
-        output = self._attend(operands[0], operands[1].permute(1, 2, 0, 3), self.open)
+        output = self._attend(operands[0], operands[1].permute(1, 2, 0, 3), self.visible)
         return output.permute(2, 0, 1, 3)
 
     def _attend(self, formed: Tensor, value: Tensor, visible: Tensor) -> Tensor:

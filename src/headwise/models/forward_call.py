@@ -163,7 +163,7 @@ def shifted(module: transformers.PreTrainedModel, ids: np.ndarray) -> np.ndarray
         decoder_ids = np.concatenate([[start], ids[:-1]])
     if not np.array_equal(decoder_ids[1:], ids[:-1]):
         raise ModelError(
-            f"{name} reads its targets in another way than shifted by one: not served."
+            f"{name} reads its targets in another way than shifted by one: not supported."
         )
     return decoder_ids
 

@@ -15,15 +15,15 @@ from headwise.core.labels import head_name
 from headwise.models.inputs import Input
 from headwise.models.interventions import (
     Intervention,
+    InterventionPlan,
     Patch,
-    Plan,
     attend_by_plan,
     head_interventions,
     plan_interventions,
 )
 from headwise.models.loading import quiet
 from headwise.models.sites import LayerCount, Sites
-from headwise.models.tap import Call, Running, use_session
+from headwise.models.tap import Call, TapSession, use_session
 from headwise.text.encode import Batch, Encoder
 from headwise.text.example import Example
 
@@ -63,10 +63,10 @@ def compare_predictions(
         ids = sorted(likeliest, key=lambda token: (-float(before[token]), token))
     else:
         ids = [_token_id(model, token, len(before)) for token in tokens]
-    spell = batch.rows[0].spell
+    token_text = batch.rows[0].token_text
     table = pd.DataFrame(
         {
-            "token": [spell(token) for token in ids],
+            "token": [token_text(token) for token in ids],
             "id": ids,
             "logit_before": logits_before[ids].numpy(),
             "logit_after": logits_after[ids].numpy(),
@@ -200,7 +200,9 @@ def generate(
     return model.encoder.tokenizer.decode(new_ids, skip_special_tokens=True)
 
 
-def _generation_plan(model: HeadModel, interventions: Mapping[Any, Intervention] | None) -> Plan:
+def _generation_plan(
+    model: HeadModel, interventions: Mapping[Any, Intervention] | None
+) -> InterventionPlan:
     """Return the interventions by layer and head; those that generation cannot apply are
     rejected."""
     on_heads = head_interventions(interventions)
@@ -219,14 +221,14 @@ def _generation_plan(model: HeadModel, interventions: Mapping[Any, Intervention]
     return plan
 
 
-def _has_mean(plan: Plan) -> bool:
+def _has_mean(plan: InterventionPlan) -> bool:
     return any("mean" in heads.values() for heads in plan.values())
 
 
-class _Generation(Running):
+class _Generation(TapSession):
     """A session for many passes: over the whole input, or over its last token with a cache."""
 
-    def __init__(self, sites: Sites, plan: Plan) -> None:
+    def __init__(self, sites: Sites, plan: InterventionPlan) -> None:
         self.plan = plan
         self.layer_count = LayerCount(sites)
 

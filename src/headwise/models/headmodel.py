@@ -42,7 +42,7 @@ from headwise.models.measure import measure
 from headwise.models.session import BLOCK_BYTES, Session, at_least_float32
 from headwise.models.sites import STACKS, LayerCount, Sites
 from headwise.models.sizes import head_of, input_limit, padding_id
-from headwise.models.tap import Call, Running, use_session
+from headwise.models.tap import Call, TapSession, use_session
 from headwise.models.trace import Trace, TraceWatcher
 from headwise.models.view import AttentionRows, Watcher, check_needs
 from headwise.text.encode import TOO_LONG_RULES, Batch, Encoded, Encoder, collate
@@ -769,7 +769,7 @@ class _AllHeadsRead(Exception):
     """Ends a forward pass once the last requested layer has been read."""
 
 
-class _HeadReader(Running):
+class _HeadReader(TapSession):
     """A pass over one text that reads some heads and stops after the last of their layers.
 
     Parameters

@@ -118,21 +118,21 @@ class _IdRows:
             )
         if self.encoder is None:
             no_word = np.full(len(ids), NO_WORD, dtype=np.int64)
-            no = np.zeros(len(ids), dtype=bool)
+            none = np.zeros(len(ids), dtype=bool)
             example = Example(text=" ".join(map(str, ids)), origin=origin)
             return Encoded(
-                index,
-                example,
-                ids,
-                types,
-                no_word,
-                np.zeros_like(ids),
-                no,
-                no,
-                no,
-                no,
-                False,
-                False,
+                index=index,
+                example=example,
+                ids=ids,
+                types=types,
+                word=no_word,
+                segment=np.zeros_like(ids),
+                special=none,
+                cls=none,
+                sep=none,
+                punct=none,
+                truncated=False,
+                aligned=False,
             )
         row = synthetic_row(self.encoder, ids, index)
         decoded = str(self.encoder.tokenizer.decode(ids.tolist()))

@@ -65,7 +65,7 @@ class Scale:
 
 
 Intervention = str | Mean | Patch | Scale
-Plan = dict[int, dict[int, Intervention]]  # layer -> head -> intervention
+InterventionPlan = dict[int, dict[int, Intervention]]  # layer -> head -> intervention
 Streams = dict[tuple[int, str], Intervention]  # (layer, stream) -> intervention
 
 
@@ -93,7 +93,7 @@ def is_stream(key: object) -> bool:
 
 def plan_interventions(
     interventions: Mapping[Any, Intervention] | None, layers: int, heads: int, d_head: int
-) -> Plan:
+) -> InterventionPlan:
     """Check interventions on heads and layers (all heads of a layer) and sort them by layer.
 
     Heads are names (`L3H5`) or pairs (3, 5), layers names (`L3`) or numbers. The entry of a single
@@ -117,7 +117,7 @@ def plan_interventions(
             )
         by_place[place] = intervention
         key_of_place[place] = key
-    plan: Plan = {}
+    plan: InterventionPlan = {}
     # Layers first, so that single heads overwrite them.
     for place in sorted(by_place, key=lambda place: isinstance(place, tuple)):
         intervention = by_place[place]

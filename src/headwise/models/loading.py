@@ -237,7 +237,7 @@ def load_config(name: str | Path) -> Any:
         if count > MAX_PARTS:
             raise ModelError(
                 f"The config.json of '{name}' says {key} = {shown(count)}; at most {MAX_PARTS:,} "
-                "are served, so it is damaged or no model to open."
+                "are supported: the file is damaged, or no model."
             )
     return config
 
@@ -445,7 +445,7 @@ def check_text(model: type, name: str) -> None:
     if input_name == "pixel_values":
         content = "images"
     raise ModelError(
-        f"'{name}' ({model.__name__}) reads {content}, no text, so it is not served; give a model "
+        f"'{name}' ({model.__name__}) reads {content}, no text, so it is not supported; give a model "
         "of text."
     )
 

@@ -76,7 +76,7 @@ def measure(
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
             f"{type(module).__name__} does not run on plain text with the tap "
-            f"({type(error).__name__}: {reason}); it is not served."
+            f"({type(error).__name__}: {reason}); it is not supported."
         ) from error
     hidden = output.last_hidden_state if session.final is None else session.final
     sites.tokens_first = tuple(hidden.shape[:2]) == (N_TOKENS, 2)

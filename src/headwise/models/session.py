@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.models.forward_call import only_in_this_thread
-from headwise.models.interventions import Plan, Streams, on_outputs, stream_hooks
+from headwise.models.interventions import InterventionPlan, Streams, on_outputs, stream_hooks
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
 from headwise.models.statistics.cpu_attention import ScratchBuffer
@@ -20,14 +20,14 @@ from headwise.models.statistics.fused import KernelRequest
 from headwise.models.statistics.reducer import PreparedRequest
 from headwise.models.statistics.visibility import Visibility
 from headwise.models.strategies import choose_strategy
-from headwise.models.tap import SESSION, Call, FormedCall, Running, use_session
+from headwise.models.tap import SESSION, Call, FormedCall, TapSession, use_session
 from headwise.models.view import AttentionRows, Layer, StatsWatcher, Watcher
 from headwise.stats.gpu import has_kernels
 
 BLOCK_BYTES = 512 * 2**20
 
 
-class Session(Running):
+class Session(TapSession):
     """One watched forward pass of one model.
 
     How the attention of a layer is computed is chosen for each call by `choose_strategy` (see
@@ -41,7 +41,7 @@ class Session(Running):
         Bool `[example, token]`: True for tokens, False for padding (on the right).
     watcher : Watcher, optional
         Sees the layers; None for interventions alone.
-    plan : Plan, optional
+    plan : InterventionPlan, optional
         Interventions by layer and head.
     block_rows : int, optional
         Number of query rows formed at a time; by default all, unless the weights of a layer take
@@ -70,7 +70,7 @@ class Session(Running):
         sites: Sites,
         attention_mask: Tensor,
         watcher: Watcher | None = None,
-        plan: Plan | None = None,
+        plan: InterventionPlan | None = None,
         *,
         block_rows: int | None = None,
         block_bytes: int = BLOCK_BYTES,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
-from headwise.models.tap import Call, Running, use_session
+from headwise.models.tap import Call, TapSession, use_session
 
 STACKS = ("encoder", "decoder", "cross")
 NO_ATTENTION = "{} has no attention, so it has no heads to look at; give a transformer."
@@ -86,7 +86,7 @@ class _ProbedCall:
     causal: bool
 
 
-class Probe(Running):
+class Probe(TapSession):
     """A session that records every attention call and compares the tap's output with the model's
     own eager function."""
 
@@ -100,22 +100,22 @@ class Probe(Running):
         if not has_examples_first or call.sizes[1] % call.sizes[4]:
             raise ModelError(
                 f"{module_name} lays out its attention as {list(call.value.shape)}, which headwise "
-                "does not serve."
+                "does not support."
             )
         _, heads, queries, keys, kv_heads, d_head = call.sizes
         attention_mask = self.attention_mask.to(call.value.device)
         key, value = call.repeated()
         weights, _ = call.weights(key, 0, queries)
         output = (weights.to(value.dtype) @ value).transpose(1, 2)
-        if call.own is not None:
-            expected = call.own()[0].reshape(output.shape)
+        if call.model_eager is not None:
+            expected = call.model_eager()[0].reshape(output.shape)
             is_token = attention_mask[:, : output.shape[1]]
             difference = (expected[is_token] - output[is_token]).abs().max().item()
             tolerance = PROBE_TOLERANCE * max(1.0, expected[is_token].abs().max().item())
             if not difference <= tolerance:  # also for NaN
                 raise ModelError(
                     f"{module_name} computes its attention in a way that headwise does not "
-                    f"reproduce (outputs differ by {difference:.1e}); this model is not served."
+                    f"reproduce (outputs differ by {difference:.1e}); this model is not supported."
                 )
         causal = False
         if queries == keys:
@@ -160,7 +160,7 @@ def find_sites(
         if not has_attention(model):
             raise ModelError(NO_ATTENTION.format(name))
         raise ModelError(
-            f"{name} is not served: it computes its attention in its own way, outside the "
+            f"{name} is not supported: it computes its attention in its own way, outside the "
             "attention interface of transformers."
         )
     by_stack: dict[str, list[_ProbedCall]] = {}
@@ -192,7 +192,7 @@ def _sites(model: nn.Module, calls: Sequence[_ProbedCall], name: str) -> Sites:
         counts = ", ".join(str(call.heads) for call in calls)
         raise ModelError(
             f"The layers of {name} have different numbers of heads ({counts}), which headwise does "
-            "not serve."
+            "not support."
         )
     paths = {module: path for path, module in model.named_modules()}
     layers_of: dict[nn.Module, list[int]] = {}

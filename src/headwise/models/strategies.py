@@ -171,7 +171,7 @@ class FullRows(Strategy):
                 session.watcher.on_rows(rows)
             if statistics is not None:
                 statistics.add_visible(start, stop)
-                statistics.reducer.add(WeightBlock(weights, slice(start, stop), sink=sink))
+                statistics.reducer.add(WeightBlock(weights, slice(start, stop), learned_sink=sink))
         if statistics is not None:
             statistics.show()
         return _join_blocks(outputs), weights if len(outputs) == 1 else None

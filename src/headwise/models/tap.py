@@ -26,7 +26,7 @@ Eager = Callable[..., tuple[Tensor, Tensor | None]]
 # Arguments that architectures pass to their attention function without changing what it computes:
 # switches for other backends, bookkeeping, and what is applied elsewhere already (a sliding window
 # is in the mask, rotary embeddings are in query and key).
-HARMLESS = frozenset(
+IGNORED_ARGUMENTS = frozenset(
     (
         "deterministic",
         "position_ids",
@@ -66,11 +66,17 @@ APPLIED = {
 }
 
 # The scores of an attention module with this attribute are multiplied by it.
-SHARPER = "headwise_sharper"
+SCORE_FACTOR = "headwise_score_factor"
 
 
-class Running:
-    """A session: gets every attention call of a model while it lasts."""
+class TapSession:
+    """Base class of what gets every attention call of a model while it is active (`use_session`).
+
+    Two kinds read a model for users: `Session` (session.py), a whole watched forward pass, and
+    `_HeadReader` (headmodel.py), a pass over one text that stops after the requested heads. The
+    others are special passes: `Probe` (sites.py) finds the attention modules, `_Generation`
+    (generation.py) intervenes while text is generated, `_Reader` (weights.py) recognises weight
+    matrices; attribution and fine-tuning have one each."""
 
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]:
         """Return the output of a call `[example, token, head, d]`, and its weights if known."""
@@ -81,11 +87,11 @@ class Running:
         return False
 
 
-SESSION: ContextVar[Running | None] = ContextVar("headwise_session", default=None)
+SESSION: ContextVar[TapSession | None] = ContextVar("headwise_session", default=None)
 
 
 @contextmanager
-def use_session(session: Running | None) -> Iterator[Running | None]:
+def use_session(session: TapSession | None) -> Iterator[TapSession | None]:
     """Make this the session of the current context for a `with` block."""
     token = SESSION.set(session)
     try:
@@ -120,7 +126,7 @@ class Call:
         Learned scores of a sink outside the tokens, `[head]`.
     causal : bool, default False
         Hide later keys besides those of the mask.
-    own : callable, optional
+    model_eager : callable, optional
         The model's own eager computation of the same call.
     """
 
@@ -129,8 +135,8 @@ class Call:
         "causal",
         "key",
         "mask",
+        "model_eager",
         "module",
-        "own",
         "query",
         "scaling",
         "sinks",
@@ -152,7 +158,7 @@ class Call:
         softcap: float | None = None,
         sinks: Tensor | None = None,
         causal: bool = False,
-        own: Callable[[], tuple[Tensor, Tensor | None]] | None = None,
+        model_eager: Callable[[], tuple[Tensor, Tensor | None]] | None = None,
     ) -> None:
         self.module = module
         self.query = query
@@ -160,12 +166,12 @@ class Call:
         self.value = value
         self.mask = mask
         self.scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-        self.scaling *= getattr(module, SHARPER, 1.0)
+        self.scaling *= getattr(module, SCORE_FACTOR, 1.0)
         self.bias = bias
         self.softcap = softcap
         self.sinks = sinks
         self.causal = causal
-        self.own = own
+        self.model_eager = model_eager
 
     def on(self, device: torch.device) -> Call:
         """Return the same call with its tensors on another device."""
@@ -188,7 +194,7 @@ class Call:
         group_size = self.query.shape[1] // self.key.shape[1]
         groups = [head // group_size for head in heads]
         selected = copy.copy(self)
-        selected.own = None
+        selected.model_eager = None
         selected.query = self.query[:, heads]
         selected.key = self.key[:, groups]
         selected.value = self.value[:, groups]
@@ -287,8 +293,8 @@ class Call:
 
     def plain(self) -> tuple[Tensor, Tensor | None]:
         """Return output and weights of eager attention, as the model computes it."""
-        if self.own is not None:
-            return self.own()
+        if self.model_eager is not None:
+            return self.model_eager()
         key, value = self.repeated()
         weights, _ = self.weights(key, 0, self.query.shape[2])
         weights = weights.to(value.dtype)
@@ -306,17 +312,17 @@ class FormedCall(Call):
         Its weights, `[example, head, query, key]`.
     value : Tensor
         The values they multiply.
-    open_ : Tensor
+    visible : Tensor
         Which keys are visible, in the shape of the weights.
     """
 
-    __slots__ = ("formed", "open")
-    tensors: ClassVar[tuple[str, ...]] = (*Call.tensors, "formed", "open")
+    __slots__ = ("formed", "visible")
+    tensors: ClassVar[tuple[str, ...]] = (*Call.tensors, "formed", "visible")
 
-    def __init__(self, module: nn.Module, formed: Tensor, value: Tensor, open_: Tensor) -> None:
+    def __init__(self, module: nn.Module, formed: Tensor, value: Tensor, visible: Tensor) -> None:
         super().__init__(module, value, value, value, None, scaling=1.0)
         self.formed = formed
-        self.open = open_
+        self.visible = visible
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int, int]:
@@ -329,7 +335,7 @@ class FormedCall(Call):
     def select_heads(self, heads: Sequence[int]) -> FormedCall:
         group_size = self.formed.shape[1] // self.value.shape[1]
         value = self.value[:, [head // group_size for head in heads]]
-        visible = self.open if self.open.shape[1] == 1 else self.open[:, heads]
+        visible = self.visible if self.visible.shape[1] == 1 else self.visible[:, heads]
         return FormedCall(self.module, self.formed[:, heads], value, visible)
 
     def repeated(self) -> tuple[Tensor, Tensor]:
@@ -340,7 +346,7 @@ class FormedCall(Call):
         return value, value
 
     def rows_mask(self, start: int, stop: int) -> Tensor | None:
-        return self.open[:, :, start:stop]
+        return self.visible[:, :, start:stop]
 
     def weights(self, key: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         weights = self.formed[:, :, start:stop]
@@ -368,16 +374,16 @@ def attention(
     """Compute attention for transformers: registered as `headwise`, called for every attention of a
     model that selects it."""
     session = SESSION.get()
-    eager = own_eager(module)
+    eager = find_eager(module)
 
-    def own() -> tuple[Tensor, Tensor | None]:
+    def model_eager() -> tuple[Tensor, Tensor | None]:
         assert eager is not None
         return eager(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **extras
         )
 
     if session is None and eager is not None:
-        return own()
+        return model_eager()
     options = read_extras(module, extras)
     is_causal = bool(options.pop("is_causal", False))
     call = Call(
@@ -388,7 +394,7 @@ def attention(
         attention_mask,
         scaling=scaling,
         causal=is_causal and attention_mask is None and query.shape[2] > 1,
-        own=None if eager is None else own,
+        model_eager=None if eager is None else model_eager,
         **options,
     )
     return call.plain() if session is None else session.attend(call)
@@ -398,7 +404,7 @@ def read_extras(module: nn.Module, extras: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that `Call` applies, by its names; reject those it does not know."""
     options: dict[str, Any] = {}
     for name, value in extras.items():
-        if value is None or name in HARMLESS:
+        if value is None or name in IGNORED_ARGUMENTS:
             continue
         if name not in APPLIED:
             raise ModelError(
@@ -409,7 +415,7 @@ def read_extras(module: nn.Module, extras: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def own_eager(module: nn.Module) -> Eager | None:
+def find_eager(module: nn.Module) -> Eager | None:
     """Return the eager attention function of the file that defines this module's class."""
     for cls in type(module).__mro__:
         source = sys.modules.get(cls.__module__)

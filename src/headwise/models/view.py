@@ -102,7 +102,7 @@ class StatsWatcher(Protocol):
 
 
 def check_needs(needs: frozenset[str], name: str, d_heads: Sequence[int], hidden: int) -> None:
-    """Reject needs that a pass over a model cannot serve.
+    """Reject needs that a pass over a model cannot meet.
 
     Parameters
     ----------
@@ -126,10 +126,10 @@ def check_needs(needs: frozenset[str], name: str, d_heads: Sequence[int], hidden
         sizes = ", ".join(map(str, d_heads))
         raise ModelError(
             f"The heads of {name} have different sizes in different layers ({sizes}); their "
-            "outputs are not served."
+            "outputs are not supported."
         )
     if "hidden" in needs and not hidden:
         raise ModelError(
             f"The layers of {name} pass on no hidden states of the usual shape; they are not "
-            "served."
+            "supported."
         )

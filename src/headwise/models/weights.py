@@ -16,7 +16,7 @@ from headwise.models.forward_call import only_in_this_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.sites import hidden_input, replaced
 from headwise.models.structure import Norm, Structure, TransformerBlock, affine
-from headwise.models.tap import Call, FormedCall, Running, use_session
+from headwise.models.tap import Call, FormedCall, TapSession, use_session
 
 ROWS = 4096  # directions sent at a time
 
@@ -41,7 +41,7 @@ class _CallRecorded(Exception):
     """Ends a pass inside attention once query, key and value are known."""
 
 
-class _Reader(Running):
+class _Reader(TapSession):
     """A session that records the first attention call and ends the pass there."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from headwise.core.store import CheckpointStore
 from headwise.core.workers import UnitResult, current, raise_failures
 from headwise.models import HeadModel
 from headwise.models.random_init import with_random_weights
-from headwise.models.tap import SHARPER
+from headwise.models.tap import SCORE_FACTOR
 from headwise.models.view import AttentionRows, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
@@ -70,7 +70,7 @@ def sharpness(model: HeadModel, rows: Sequence[Encoded]) -> float:
 def sharpen(model: HeadModel, factor: float) -> None:
     """Multiply all attention scores of a model by a factor."""
     for module in model.sites.by_module:
-        setattr(module, SHARPER, factor)
+        setattr(module, SCORE_FACTOR, factor)
 
 
 def matching_factor(random: HeadModel, target: float, rows: Sequence[Encoded]) -> float:
@@ -283,9 +283,9 @@ class RandomModels:
         n_parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
         return {a.name: a.random_count(n_heads, n_parameters) for a in analyses}
 
-    def function(self, factor: float | None, cache: _ModelCache) -> RandomJob:
+    def function(self, factor: float | None, cache: _ModelCache) -> RandomModelFunction:
         """Return the function that computes units; without a factor it finds the factor."""
-        return RandomJob(self.model, self.shape, self.seed, factor, cache)
+        return RandomModelFunction(self.model, self.shape, self.seed, factor, cache)
 
 
 class _ModelCache:
@@ -315,7 +315,7 @@ class _ModelCache:
 
 
 @dataclass(frozen=True, slots=True)
-class RandomJob:
+class RandomModelFunction:
     """Computes the states of a unit's analyses on its rows, with all scores multiplied by a factor.
 
     Without a factor the result is the factor that makes the random model as sharp as the model."""

@@ -32,7 +32,7 @@ from headwise.run.options import AtlasOptions, RunOptions
 from headwise.run.plan import CorpusPart, Plan, make_plan
 from headwise.run.progress import Progress, ProgressBars, ShardProgress, no_progress
 from headwise.run.provenance import describe, identity, label, provenance
-from headwise.run.shard import ShardJob, ShardUnit, fixed_threads, merge_checkpoint
+from headwise.run.shard import ShardFunction, ShardUnit, fixed_threads, merge_checkpoint
 from headwise.run.source import Source
 from headwise.stats.accumulators import State
 from headwise.text import Corpus, Spec
@@ -270,7 +270,9 @@ class Run:
         if part.rows is not self._rows:
             what = f"examples of {part.name}"
         progress = ShardProgress(self.callbacks.progress, what, n_examples, plan.shard_size)
-        function = ShardJob(self.model, part.shape, tuple(observers), self.options.batch_tokens)
+        function = ShardFunction(
+            self.model, part.shape, tuple(observers), self.options.batch_tokens
+        )
         units = self._shard_units(part, observers, plan, states)
         results = progress.counting(current().run_units(store, function, units))
         facts: list[dict[str, Any]] = []

@@ -28,7 +28,7 @@ class ShardUnit:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShardJob:
+class ShardFunction:
     """Computes the states of shards.
 
     It needs nothing but itself and the unit, so that any worker can do it."""

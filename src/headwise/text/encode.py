@@ -46,7 +46,8 @@ class Encoded:
     index: int
     example: Example
     ids: np.ndarray  # int64 [token]
-    types: np.ndarray  # int64 [token], the model's token_type_ids
+    # int64 [token]: the model's token_type_ids (segments), not the token types.
+    types: np.ndarray
     word: np.ndarray  # int64 [token]
     segment: np.ndarray  # int64 [token]
     special: np.ndarray  # bool [token]
@@ -62,7 +63,7 @@ class Encoded:
     # Whether attention goes to the tokens of `source` (cross-attention).
     cross: bool = False
     # Returns the text of a token id.
-    spell: Callable[[int], str] = str
+    token_text: Callable[[int], str] = str
     # int64 [token], positions in ROLES; None where the example is no conversation.
     roles: np.ndarray | None = None
 
@@ -73,7 +74,7 @@ class Encoded:
     def tokens(self) -> list[str]:
         """Return the text of each token, with its leading space; ids where no tokenizer is
         known."""
-        return [self.spell(int(token)) for token in self.ids]
+        return [self.token_text(int(token)) for token in self.ids]
 
     def role(self, name: str) -> np.ndarray:
         """Return which tokens have a role of a conversation (`user`, `template`), bool [token]."""
@@ -269,7 +270,7 @@ class Encoder:
             truncated=truncated,
             aligned=aligned,
             pieces=pieces,
-            spell=self.token_text,
+            token_text=self.token_text,
             roles=roles,
         )
 
@@ -354,7 +355,8 @@ class Batch:
 
     rows: tuple[Encoded, ...]
     ids: Tensor  # int64 [example, token]
-    types: Tensor  # int64 [example, token]
+    # int64 [example, token]: the model's token_type_ids (segments), not the token types.
+    types: Tensor
     attention_mask: Tensor  # bool [example, token]
     lengths: Tensor  # int64 [example]
     word: Tensor  # int64 [example, token]
@@ -485,7 +487,7 @@ def batches(
     pad_id: int = 0,
     device: torch.device | str = "cpu",
     *,
-    alike: float = 0.0,
+    min_length_ratio: float = 0.0,
 ) -> list[Batch]:
     """Sort rows by length and group them into batches of at most `max_tokens` padded tokens.
 
@@ -499,7 +501,7 @@ def batches(
         The id of padding tokens.
     device : torch.device or str, default "cpu"
         Where the batches are created.
-    alike : float, default 0
+    min_length_ratio : float, default 0
         The minimum ratio of the shortest to the longest row of a batch, for work that padding
         makes much more expensive.
     """
@@ -508,7 +510,7 @@ def batches(
     for row in sorted(rows, key=lambda row: (len(row), row.index)):
         # Rows come shortest first: this one is the longest of its batch.
         too_many_tokens = (len(group) + 1) * len(row) > max_tokens
-        if group and (too_many_tokens or len(group[0]) < alike * len(row)):
+        if group and (too_many_tokens or len(group[0]) < min_length_ratio * len(row)):
             result.append(collate(group, pad_id, device))
             group = []
         group.append(row)

@@ -25,15 +25,24 @@ def synthetic_row(encoder: Encoder, ids: Sequence[int] | np.ndarray, index: int 
     index : int, default 0
         The row's number.
     """
-    given = np.asarray(ids, dtype=np.int64)
-    cls, sep, punct, pieces = encoder.token_type_masks(given)
-    special = cls | sep
-    none = np.zeros(len(given), dtype=np.int64)
-    segment = np.where(special, NO_SEGMENT, 0)
-    example = Example(text=" ".join(pieces), origin=f"made:{index}")
-    kinds = (special, cls, sep, punct, False, False, pieces)
+    token_ids = np.asarray(ids, dtype=np.int64)
+    is_cls, is_sep, is_punct, pieces = encoder.token_type_masks(token_ids)
+    is_special = is_cls | is_sep
     return Encoded(
-        index, example, given, none, none + NO_WORD, segment, *kinds, spell=encoder.token_text
+        index=index,
+        example=Example(text=" ".join(pieces), origin=f"made:{index}"),
+        ids=token_ids,
+        types=np.zeros(len(token_ids), dtype=np.int64),
+        word=np.full(len(token_ids), NO_WORD, dtype=np.int64),
+        segment=np.where(is_special, NO_SEGMENT, 0),
+        special=is_special,
+        cls=is_cls,
+        sep=is_sep,
+        punct=is_punct,
+        truncated=False,
+        aligned=False,
+        pieces=pieces,
+        token_text=encoder.token_text,
     )
 
 

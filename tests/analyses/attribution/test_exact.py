@@ -34,7 +34,7 @@ from headwise.testing import contributions as closed_form
 from headwise.testing import planted_model
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
-from tiny_models import SEQ2SEQ, SERVED, build, ids_batch, word_tokenizer
+from tiny_models import SEQ2SEQ, SUPPORTED, build, ids_batch, word_tokenizer
 
 FEW = (
     "bert",
@@ -50,7 +50,7 @@ FEW = (
     "t5",
     "fsmt",
 )
-ALL = SERVED | SEQ2SEQ
+ALL = SUPPORTED | SEQ2SEQ
 # By dual numbers a layer's own contributions go one tangent at a time, tokens × width of them.
 NARROW = {"deepseek-v3": {"hidden_size": 8}}
 
@@ -351,9 +351,9 @@ def test_a_chunk_too_large_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_half_precision_is_computed_in_float32() -> None:
-    module = build(*SERVED["bert"])
+    module = build(*SUPPORTED["bert"])
     exact = contributions(
-        HeadModel.open(build(*SERVED["bert"]).to(torch.bfloat16).float()), ids_batch((5,))
+        HeadModel.open(build(*SUPPORTED["bert"]).to(torch.bfloat16).float()), ids_batch((5,))
     ).heads
     model = HeadModel.open(module.to(torch.bfloat16))
     found = contributions(model, ids_batch((5,)))
@@ -363,7 +363,7 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 
 def test_weights_that_cannot_be_converted_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = HeadModel.open(build(*SERVED["bert"]).to(torch.bfloat16))
+    model = HeadModel.open(build(*SUPPORTED["bert"]).to(torch.bfloat16))
 
     def quantised(self, *args):
         raise ValueError("`.to` is not supported for 8-bit models")
@@ -408,7 +408,7 @@ def test_what_cannot_be_asked_for() -> None:
 
 
 def test_texts_are_taken_too() -> None:
-    model = HeadModel.open(build(*SERVED["bert"]), tokenizer=word_tokenizer())
+    model = HeadModel.open(build(*SUPPORTED["bert"]), tokenizer=word_tokenizer())
     assert contributions(model, "w1 w2 w3").heads.shape == (1, 3, 4, 5, 5)
     assert torch.allclose(
         contributions(model, ["w1 w2", "w3"]).heads.sum(-1)[0], torch.ones(1, dtype=torch.float64)

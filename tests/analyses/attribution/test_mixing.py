@@ -25,7 +25,7 @@ from headwise.testing.models import random_model
 from headwise.text.example import Example
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
-from tiny_models import SEQ2SEQ, SERVED, build, ids_batch
+from tiny_models import SEQ2SEQ, SUPPORTED, build, ids_batch
 
 LENGTHS = (6, 4)
 # Where the parts of a layer are, in the words of its own file.
@@ -38,7 +38,7 @@ PROJECTION = {
 
 
 def opened(name: str, ending: str | None = None) -> HeadModel:
-    config, model_class, arguments = (SERVED | SEQ2SEQ)[name]
+    config, model_class, arguments = (SUPPORTED | SEQ2SEQ)[name]
     module = build(
         config, model_class.replace("Model", ending) if ending else model_class, arguments
     )
@@ -356,7 +356,7 @@ def test_asking_for_some_heads_gives_those() -> None:
     "name", ["xlnet", "deberta", "t5", "gpt-oss", "deepseek-v3", "mixtral", "modernbert", "falcon"]
 )
 def test_other_architectures(name: str) -> None:
-    model = HeadModel.open(build(*(SERVED | SEQ2SEQ)[name]))
+    model = HeadModel.open(build(*(SUPPORTED | SEQ2SEQ)[name]))
     for reading in ("rollout", "norm", "value_zeroing"):
         found = mixing(model, ids_batch(LENGTHS), reading)
         for maps in (found.heads, found.layers):

@@ -15,7 +15,7 @@ from headwise.analyses.attribution import norm_weighted, rollout, row_correlatio
 from headwise.models import HeadModel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
-from tiny_models import SEQ2SEQ, SERVED, build, ids_batch
+from tiny_models import SEQ2SEQ, SUPPORTED, build, ids_batch
 
 
 def test_correlations_are_scipys_with_ties_and_hidden_tokens() -> None:
@@ -49,7 +49,7 @@ def test_a_constant_row_is_constant_in_spite_of_rounding() -> None:
 
 
 def test_rollout_by_hand() -> None:
-    model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((6, 4))
+    model, batch = HeadModel.open(build(*SUPPORTED["bert"])), ids_batch((6, 4))
     attention = model.trace(batch).attention
     found = rollout(attention, batch.attention_mask).numpy()
     for e, n in enumerate((6, 4)):
@@ -71,7 +71,7 @@ def test_rollout_by_hand() -> None:
 def test_norm_weighted_attention_by_hand(name: str, projection: str) -> None:
     """The output projection is found: norms of each head's projected values, from the weights
     themselves."""
-    model, batch = HeadModel.open(build(*SERVED[name])), ids_batch((6, 4))
+    model, batch = HeadModel.open(build(*SUPPORTED[name])), ids_batch((6, 4))
     attention = model.trace(batch).attention
     found, projected = norm_weighted(model, batch, attention)
     assert projected
@@ -114,7 +114,7 @@ def test_norm_weighted_attention_by_hand(name: str, projection: str) -> None:
     ["xlnet", "deberta", "gpt1", "bloom", "t5", "fsmt", "gpt-oss", "albert", "deepseek-v3", "xlm"],
 )
 def test_norm_weighted_attention_of_other_architectures(name: str) -> None:
-    model, batch = HeadModel.open(build(*(SERVED | SEQ2SEQ)[name])), ids_batch((6, 4))
+    model, batch = HeadModel.open(build(*(SUPPORTED | SEQ2SEQ)[name])), ids_batch((6, 4))
     attention = model.trace(batch).attention
     found, _ = norm_weighted(model, batch, attention)
     sums = found.sum(-1)

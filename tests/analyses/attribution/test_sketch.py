@@ -17,7 +17,7 @@ from headwise.analyses.attribution.sketch import PILOT, share_intervals, sketch
 from headwise.models import HeadModel
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
-from tiny_models import SERVED, build, ids_batch
+from tiny_models import SUPPORTED, build, ids_batch
 
 
 def total_variation(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -26,7 +26,7 @@ def total_variation(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def test_squares_are_unbiased() -> None:
     """The mean of many sketches of two tangents is the exact squared norm."""
-    model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((4,))
+    model, batch = HeadModel.open(build(*SUPPORTED["bert"])), ids_batch((4,))
     exact = contributions(model, batch).heads
     found = sketch(model, batch, ContributionOptions(tangents=600)).heads
     assert total_variation(found, exact).max() < 0.03
@@ -43,7 +43,7 @@ def test_squares_are_unbiased() -> None:
 def test_what_is_promised_is_held() -> None:
     """Intervals cover the truth, standard errors are the spread over seeds, the wanted error is
     reached."""
-    model, batch = HeadModel.open(build(*SERVED["gpt2"])), ids_batch((9, 6))
+    model, batch = HeadModel.open(build(*SUPPORTED["gpt2"])), ids_batch((9, 6))
     exact = contributions(model, batch).heads
     real = (
         (batch.attention_mask[:, :, None] & batch.attention_mask[:, None, :])[
@@ -79,7 +79,7 @@ def test_what_is_promised_is_held() -> None:
 
 
 def test_a_smaller_error_takes_more_tangents_and_in_the_end_all() -> None:
-    model, batch = HeadModel.open(build(*SERVED["bert"])), ids_batch((6,))
+    model, batch = HeadModel.open(build(*SUPPORTED["bert"])), ids_batch((6,))
     used = [
         int(
             contributions(
@@ -98,7 +98,7 @@ def test_a_smaller_error_takes_more_tangents_and_in_the_end_all() -> None:
 
 
 def test_an_example_does_not_depend_on_its_company() -> None:
-    model = HeadModel.open(build(*SERVED["llama"]))
+    model = HeadModel.open(build(*SUPPORTED["llama"]))
     batch = ids_batch((9, 5, 7))
     together = contributions(model, batch, method="sketch", layer_output=True)
     for e, n in enumerate((9, 5, 7)):

@@ -23,7 +23,7 @@ from headwise.text import Corpus
 from headwise.text.example import Example
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
-from tiny_models import SERVED, build, ids_batch
+from tiny_models import SUPPORTED, build, ids_batch
 
 TEXTS = [
     "word1 word2 word3 word1 word2",
@@ -49,7 +49,7 @@ ADD_UP = [
 
 @pytest.mark.parametrize("name", ADD_UP)
 def test_parts_add_up(name: str) -> None:
-    config, model_class, arguments = SERVED[name]
+    config, model_class, arguments = SUPPORTED[name]
     names = [
         model_class.replace("TextModel", "ForCausalLM").replace("Model", end)
         for end in ("ForCausalLM", "LMHeadModel")
@@ -77,7 +77,7 @@ def test_parts_add_up(name: str) -> None:
 
 
 def test_post_norm_is_refused_with_the_reason() -> None:
-    module = build(SERVED["gpt1"][0], "OpenAIGPTLMHeadModel", SERVED["gpt1"][2])
+    module = build(SUPPORTED["gpt1"][0], "OpenAIGPTLMHeadModel", SUPPORTED["gpt1"][2])
     with (
         HeadModel.open(module, tokenizer=random_model(causal=True)[1]) as model,
         pytest.raises(ModelError, match="normalises the sum"),

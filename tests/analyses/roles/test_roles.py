@@ -320,7 +320,7 @@ def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> N
     moments.add(scores)
     first.add(resting)
     roles_analysis = Roles(sieves="local", tau=2.0)
-    computed = significance.tests_without_sink(moments, first, 2.0, roles_analysis)
+    computed = significance.tests_without_first(moments, first, 2.0, roles_analysis)
     assert computed["has_role_rest"].values.ravel().tolist() == [True, False, False]
     assert np.isnan(computed["bias_rest_p"].values).ravel().tolist() == [False, False, True]
     z = (float(moments.mean[0, 0, 0]) - 2) / np.sqrt(float(scores[:, 0, 0, 0].var()) / 40)
@@ -330,12 +330,12 @@ def test_heads_that_rest_have_the_roles_they_have_without_the_first_token() -> N
         "bias_rest_n": (significance.DIMS, [[[40]] * 3]),
     }
     dataset = xr.Dataset(known | computed, attrs={"tau": 2.0})
-    assert not significance.assign_roles_without_sink(
+    assert not significance.assign_roles_without_first(
         dataset, roles_analysis, np.array([6.0])
     ).values.any()  # random heads reach that too
     few = Moments(1, 3, 1)
     few.add(scores[:20])
-    assert not significance.tests_without_sink(few, first, 2.0, roles_analysis)[
+    assert not significance.tests_without_first(few, first, 2.0, roles_analysis)[
         "has_role_rest"
     ].values.any()
 

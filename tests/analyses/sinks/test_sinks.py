@@ -22,7 +22,7 @@ from headwise.text import Corpus
 from headwise.text.example import Example
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "models"))
-from tiny_models import SERVED, build
+from tiny_models import SUPPORTED, build
 
 
 def words(count: int, length: int, seed: int = 0, names=None) -> Corpus:
@@ -171,7 +171,7 @@ def slowly(module, tokenizer, corpus, threshold: float) -> dict[str, np.ndarray]
 
 
 def test_learned_sinks() -> None:
-    config, _, arguments = SERVED["gpt-oss"]
+    config, _, arguments = SUPPORTED["gpt-oss"]
     tokenizer = random_model(causal=True)[1]
     with HeadModel.open(
         build(config, "GptOssForCausalLM", arguments), tokenizer=tokenizer

@@ -51,7 +51,7 @@ class Attribution(Experiment):
     The contribution of token i to token j at a head is `‖∂O[l,h,j]/∂x_i‖ / Σ_k ‖∂O[l,h,j]/∂x_k‖`
     (Frobenius norms of Jacobian blocks), x being what enters the head's own layer
     (`previous_layer`) or the model (`input`). Other measures of mixing can be computed too
-    (`readings`; `docs/attribution.md`): `rollout` and `flow` (attention trace_for_mixing back to the input,
+    (`readings`; `docs/attribution.md`): `rollout` and `flow` (attention traced back to the input,
     Abnar & Zuidema 2020), `norm` (norms of weighted values, Kobayashi et al. 2020, 2021),
     `value_zeroing` (Mohebbi et al. 2023), `chefer` (gradient-weighted attention, Chefer et al.
     2021). With `source` one of `attention`, `previous_layer`, `input` and these:
@@ -198,7 +198,9 @@ class Attribution(Experiment):
             except ModelError as error:
                 raise ModelError(f"attribution: {error}") from error
             state = AttributionState(model, context.shape, self, rows)
-            groups = batches(rows, BATCH_TOKENS, model.pad_id, model.device, alike=SIMILAR_LENGTH)
+            groups = batches(
+                rows, BATCH_TOKENS, model.pad_id, model.device, min_length_ratio=SIMILAR_LENGTH
+            )
             n_batches_done = state.resume(context.store)
             sample = self._sample(rows)
             n_done = 0

@@ -18,7 +18,7 @@ from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.sites import LayerCount, hidden_input, hidden_output, replaced
-from headwise.models.tap import SESSION, Call, Running, use_session
+from headwise.models.tap import SESSION, Call, TapSession, use_session
 from headwise.text.encode import Batch
 
 TangentCallback = Callable[[int, Tensor], None]  # layer, tangents [tangent, example, ...]
@@ -53,7 +53,7 @@ class _UntilStopPass:
         return True
 
 
-class HookedPass(Running):
+class HookedPass(TapSession):
     """Observes and changes one pass. Subclasses implement the methods `on_...`; layers and heads
     are numbered as by the tap.
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from headwise.analyses.attribution.forward import SquaredNorms
 from headwise.analyses.attribution.hooked_pass import HookedPass, StopPass, token_pair_mask
 from headwise.models import HeadModel
-from headwise.models.interventions import Plan, attend_by_plan
+from headwise.models.interventions import InterventionPlan, attend_by_plan
 from headwise.models.tap import Call
 from headwise.text.encode import Batch
 
@@ -28,7 +28,7 @@ class GradientGraph(HookedPass):
         In float32 or better.
     every_layer : bool
         Whether each layer's input is a leaf, or only the first one's.
-    plan : Plan, optional
+    plan : InterventionPlan, optional
         Interventions on heads. Of a head, the output before its replacement is kept.
     last : int, optional
         The last layer of interest: the pass ends there.
@@ -40,7 +40,11 @@ class GradientGraph(HookedPass):
     """
 
     def __init__(
-        self, model: HeadModel, every_layer: bool, plan: Plan | None = None, last: int | None = None
+        self,
+        model: HeadModel,
+        every_layer: bool,
+        plan: InterventionPlan | None = None,
+        last: int | None = None,
     ) -> None:
         super().__init__(model)
         self.every_layer = every_layer
@@ -80,7 +84,7 @@ def reverse_graph(
     model: HeadModel,
     batch: Batch,
     source: str = "input",
-    plan: Plan | None = None,
+    plan: InterventionPlan | None = None,
     last: int | None = None,
 ) -> GradientGraph:
     """Run the model once with a graph from its input to all head outputs.
@@ -93,7 +97,7 @@ def reverse_graph(
         The inputs; with a plan, only one.
     source : {"input", "previous_layer"}, default "input"
         Whether the graph starts at E[0], or anew at each E[l].
-    plan : Plan, optional
+    plan : InterventionPlan, optional
         Interventions on heads.
     last : int, optional
         The last layer of interest.

@@ -112,8 +112,8 @@ class Offsets(Observer):
         beyond = torch.zeros_like(mass[..., 0])
         if reach < batch.ids.shape[1] - 1:
             total_mass = (result.n_visible > 0).sum(-1)[:, None]
-            if result.sink is not None:
-                total_mass = total_mass - result.sink.sum(-1)
+            if result.learned_sink is not None:
+                total_mass = total_mass - result.learned_sink.sum(-1)
             beyond = (total_mass - mass.double().sum(-1)).clamp(min=0)
         return {
             "mean_offset": result.offset_sum,

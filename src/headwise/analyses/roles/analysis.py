@@ -276,8 +276,8 @@ class Roles(RandomNull, ItemObserver):
 
         n_layers = score.shape[1]
         layer_count = count[:, :, 0].expand(-1, n_layers, -1)
-        layer_most = sums["most"][:, :, 0].expand(-1, n_layers, -1)
-        state.moments("ceiling").add_sums(layer_most, layer_count, where)
+        layer_max_bias = sums["max_bias"][:, :, 0].expand(-1, n_layers, -1)
+        state.moments("ceiling").add_sums(layer_max_bias, layer_count, where)
         state.sums("tokens").add(layer_count.sum(0), where)
         state.sums("empty").add((batch.lengths[:, None, None] - layer_count).sum(0), where)
         state.sums("left_out").add((layer_count == 0).sum(0), where)
@@ -316,7 +316,7 @@ class Roles(RandomNull, ItemObserver):
         tests, attrs = significance.tests_of_scores(bias, scores, roles, self)
         variables |= tests
         if "bias_rest" in state:
-            variables |= self._variables_without_sink(state, attrs["tau"])
+            variables |= self._variables_without_first(state, attrs["tau"])
         inputs_per_role = bias.count.numpy().reshape(-1, len(roles)).max(0)
         not_computed = [name.removeprefix("role=") for name in self.missing_items(shape)]
         attrs |= {
@@ -329,7 +329,7 @@ class Roles(RandomNull, ItemObserver):
         coords["about"] = ("role", np.array([sieve.about for sieve in sieves]))
         return xr.Dataset(variables, coords=coords, attrs=attrs)
 
-    def _variables_without_sink(self, state: State, tau: float) -> dict[str, xr.Variable]:
+    def _variables_without_first(self, state: State, tau: float) -> dict[str, xr.Variable]:
         """Return bias and tests without the first token, for decoders."""
         bias = state.moments("bias_rest")
         sink = state.moments("resting")
@@ -347,7 +347,7 @@ class Roles(RandomNull, ItemObserver):
             units="share of attention",
             long_name="attention of later tokens to the first",
         )
-        return variables | significance.tests_without_sink(bias, sink, tau, self)
+        return variables | significance.tests_without_first(bias, sink, tau, self)
 
     # --- beside random-weights models -------------------------------------------------------------
 
@@ -378,7 +378,7 @@ class Roles(RandomNull, ItemObserver):
             n_tests = max(1, int(dataset["bias_rest_p"].notnull().sum()))
             _, bound = random_bound("bias_rest", random_results, n_tests, self.alpha, tail="ratio")
             bound = np.fmin(bound, largest_bound)
-            variables["has_role_rest"] = significance.assign_roles_without_sink(
+            variables["has_role_rest"] = significance.assign_roles_without_first(
                 dataset, self, bound
             )
             long_name = "bias that no random head passes, excluding the first token"
@@ -413,11 +413,11 @@ class Roles(RandomNull, ItemObserver):
         ]
         if "has_role_rest" in dataset:
             n_sink_heads = int((dataset["resting"] > SINK_SHARE).sum())
-            without_sink = _count_heads(dataset["has_role_rest"])
+            without_first = _count_heads(dataset["has_role_rest"])
             lines.append(
                 f"{n_sink_heads} heads have a sink on the first token (over half of their "
                 "attention); excluding it, after correction: "
-                f"{_format_counts(without_sink.items())}"
+                f"{_format_counts(without_first.items())}"
             )
         few = [
             role

@@ -17,7 +17,7 @@ from torch import Tensor
 from headwise.analyses.roles.sieves import Sieve, TokenAxis, sieve_matrices
 from headwise.analyses.roles.sieves.builtin import segment
 from headwise.analyses.roles.sieves.forms import EqualLabels
-from headwise.models.statistics import MIN_MASS_WITHOUT_SINK
+from headwise.models.statistics import MIN_MASS_WITHOUT_FIRST
 from headwise.models.view import AttentionRows
 from headwise.text.encode import Batch
 
@@ -32,7 +32,7 @@ def bias_sums(
     Returns
     -------
     dict
-        `total`, `count`, `most`: see `ScaledSieves.score`. Of a causal model also `total_rest` and
+        `total`, `count`, `max_bias`: see `ScaledSieves.score`. Of a causal model also `total_rest` and
         `count_rest[example, head, role]`, the same of rows without the first token, scaled to sum
         to one (only rows that leave some mass count), and `first[example, head]`,
         `later[example, 1]`: the mass of later rows on the first token, and the number of these
@@ -56,7 +56,7 @@ def bias_sums(
     sink_mass = weights[..., 0] * is_later
     other_weights = weights[..., 1:]
     other_mass = other_weights.sum(-1)
-    is_used = is_later & (other_mass > MIN_MASS_WITHOUT_SINK)
+    is_used = is_later & (other_mass > MIN_MASS_WITHOUT_FIRST)
     scale = torch.where(is_used, 1 / other_mass.clamp(min=tiny), 0.0)
     sums_without_first = without_first_key.score(
         other_weights * scale.unsqueeze(-1), visible[..., 1:], is_used
@@ -102,7 +102,7 @@ class ScaledSieves:
 
         `total[example, head, role]`: the sum of β(t); `count[example, 1 or head, role]`: the rows
         whose sieve is not empty (and that are used, `is_used[example, head, row]`);
-        `most[example, 1, role]`: the sum of the largest possible β(t).
+        `max_bias[example, 1, role]`: the sum of the largest possible β(t).
         """
         # Some models have a different window for each head; mostly one V(t) holds for all heads.
         heads_share_view = visible.shape[1] == 1
@@ -114,7 +114,7 @@ class ScaledSieves:
         counts = []
         largest = []
         for group in groups:
-            scaled, has_keys, most = self._scale(visible[:, group][:, 0], keep=heads_share_view)
+            scaled, has_keys, max_bias = self._scale(visible[:, group][:, 0], keep=heads_share_view)
             product = torch.bmm(weights[:, group].flatten(2), scaled.to(weights.dtype))
             totals.append(product.double())
             if is_used is None:
@@ -122,11 +122,11 @@ class ScaledSieves:
             else:
                 counted = is_used[:, group]
             counts.append(torch.bmm(counted.float(), has_keys.float()).double())
-            largest.append(most)
+            largest.append(max_bias)
         return {
             "total": torch.cat(totals, 1),
             "count": torch.cat(counts, 1),
-            "most": largest[0][:, None],
+            "max_bias": largest[0][:, None],
         }
 
     def _scale(self, visible: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -145,8 +145,8 @@ class ScaledSieves:
         has_keys = size > 0
         factor = visible.sum(-1)[:, None] / size.clamp(min=1)
         scaled = (inside * factor[..., None].float()).flatten(2).transpose(1, 2)
-        most = (factor * has_keys).double().sum(-1)
-        result = scaled, has_keys.transpose(1, 2), most
+        max_bias = (factor * has_keys).double().sum(-1)
+        result = scaled, has_keys.transpose(1, 2), max_bias
         if keep:
             self._visible = visible
             self._scaled = result
@@ -185,7 +185,7 @@ def released_block(axis: TokenAxis) -> np.ndarray:
     return labels
 
 
-_RELEASED_BLOCK = EqualLabels("block as released", released_block, segment, itself=True)
+_RELEASED_BLOCK = EqualLabels("block as released", released_block, segment, includes_self=True)
 
 
 def released_sieves(sieves: tuple[Sieve, ...]) -> tuple[Sieve, ...]:

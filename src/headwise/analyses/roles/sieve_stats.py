@@ -1,6 +1,6 @@
 """Sieve bias computed from statistics of the attention kernel, without weights or matrices.
 
-The story in three steps:
+Three steps:
 
 1. `request_sieves`: every sieve of a known form (`sieves/forms.py`) is a request for statistics: a
    band requests offsets, a key set a column, equal labels a pair of label arrays, arcs single
@@ -59,21 +59,23 @@ def request_sieves(sieves: Sequence[Sieve], batch: Batch) -> StatsRequest | None
             columns[_stat_name(sieve)] = _clear_first(keys, False)
         elif isinstance(form, EqualLabels):
             if form.name not in equal_labels:
-                query_labels = [form.own(axis)[0] for axis in axes]
+                query_labels = [form.query_labels(axis)[0] for axis in axes]
                 # Labels that no token has would cost as much as any others.
                 if any((labels >= 0).any() for labels in query_labels):
-                    key_labels = _pad(batch, [form.theirs(axis)[0] for axis in axes], padding=-1)
+                    key_labels = _pad(
+                        batch, [form.key_labels(axis)[0] for axis in axes], padding=-1
+                    )
                     equal_labels[form.name] = (
                         _pad(batch, query_labels, padding=-1),
                         _clear_first(key_labels, -1),
                     )
-            if not form.itself:
+            if not form.includes_self:
                 offsets.add(0)  # the attention of a token to itself is subtracted
         else:
             pairs[_stat_name(sieve)] = _arc_pairs(sieve, form, batch)
     columns[FIRST_TOKEN] = batch.token_mask("first")
     return StatsRequest(
-        columns, equal_labels, frozenset(offsets), pairs, without_sink=True, uniform=True
+        columns, equal_labels, frozenset(offsets), pairs, without_first=True, uniform=True
     )
 
 
@@ -132,7 +134,7 @@ class UniformSieve:
         The factor for rows and keys without the first token; None for models that are not causal.
     count : Tensor
         `[example, 1]`: rows whose sieve is not empty.
-    most : Tensor
+    max_bias : Tensor
         `[example, 1]`: sum of the largest possible bias of these rows.
     """
 
@@ -140,7 +142,7 @@ class UniformSieve:
     first_factor: Tensor | None
     factor_without_first: Tensor | None
     count: Tensor
-    most: Tensor
+    max_bias: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,13 +164,13 @@ def uniform_sieves(sieves: Sequence[Sieve], stats: StatsResult, batch: Batch) ->
     """Return what uniform attention gives each sieve."""
     uniform = stats.uniform
     assert uniform is not None
-    assert uniform.without_sink is not None
+    assert uniform.without_first is not None
     n_visible = stats.n_visible[:, None]
     on_cpu = stats.n_visible.device.type == "cpu"
     row_index = torch.arange(n_visible.shape[-1], device=n_visible.device)
     is_later = batch.attention_mask[:, None] & (row_index > 0)
-    # Rows without the first token are used of decoders only. On a GPU the question would have to
-    # wait for it, so the sums are computed there in any case.
+    # Rows without the first token are needed only for decoders; asking on a GPU would force a
+    # synchronisation, so the sums are computed there in any case.
     maybe_causal = stats.n_visible.is_cuda or not bool((stats.n_visible[:, 0] > 1).any())
 
     results: list[UniformSieve | None] = []
@@ -189,7 +191,7 @@ def uniform_sieves(sieves: Sequence[Sieve], stats: StatsResult, batch: Batch) ->
         factor_without_first = None
         if maybe_causal:
             has_other_keys = (other_share * n_visible > 0.5) & is_later
-            ratio = uniform.without_sink.mass / other_share.clamp(min=1e-12)
+            ratio = uniform.without_first.mass / other_share.clamp(min=1e-12)
             factor_without_first = torch.where(has_other_keys, ratio, 0.0)
         results.append(
             UniformSieve(
@@ -197,7 +199,7 @@ def uniform_sieves(sieves: Sequence[Sieve], stats: StatsResult, batch: Batch) ->
                 first_factor,
                 factor_without_first,
                 count=has_keys.double().sum(-1),
-                most=factor.double().sum(-1),
+                max_bias=factor.double().sum(-1),
             )
         )
     return UniformSieves(uniform, results, is_later, maybe_causal)
@@ -215,12 +217,12 @@ def _holds_first(sieve: Sieve, batch: Batch) -> Tensor:
         if isinstance(form, OffsetBand):
             holds = (-position >= form.low) & (-position <= form.high)
         elif isinstance(form, KeySet):
-            holds = form.of(axis)[0, 0] & (position >= int(form.from_later))
+            holds = form.of(axis)[0, 0] & (position >= int(form.not_for_first_query))
         elif isinstance(form, EqualLabels):
-            query_labels = form.own(axis)[0]
-            first_label = form.theirs(axis)[0, 0]
+            query_labels = form.query_labels(axis)[0]
+            first_label = form.key_labels(axis)[0, 0]
             holds = (query_labels == first_label) & (query_labels >= 0)
-            holds = holds & (position >= int(not form.itself))
+            holds = holds & (position >= int(not form.includes_self))
         else:
             query, key = form.pairs(row)
             holds = np.isin(position, query[key == 0])
@@ -240,29 +242,31 @@ def bias_sums_from_stats(
 ) -> Mapping[str, Tensor]:
     """Return the sums of one layer, as `matrix_bias.bias_sums` returns them."""
     assert stats.uniform is not None
-    assert stats.without_sink is not None
+    assert stats.without_first is not None
     tiny = torch.finfo(torch.float32).tiny
-    even = batch.remember(
+    uniform = batch.remember(
         ("roles uniform", tuple(sieve.name for sieve in sieves), id(stats.uniform)),
         lambda: uniform_sieves(sieves, stats, batch),
     )
     first_mass = stats.columns[FIRST_TOKEN]
     # With a learned sink the weights on tokens sum to less than one; β is of tokens only.
-    token_scale = None if stats.sink is None else 1 / (1 - stats.sink).clamp(min=tiny)
+    token_scale = (
+        None if stats.learned_sink is None else 1 / (1 - stats.learned_sink).clamp(min=tiny)
+    )
     is_used = None
     scale_without_first = None
-    if even.maybe_causal:
-        is_used, scale_without_first = stats.rows_without_sink(even.is_later)
+    if uniform.maybe_causal:
+        is_used, scale_without_first = stats.rows_without_first(uniform.is_later)
 
-    names = ["total", "count", "most"]
-    if even.maybe_causal:
+    names = ["total", "count", "max_bias"]
+    if uniform.maybe_causal:
         names += ["total_rest", "count_rest"]
     per_sieve: dict[str, list[Tensor]] = {name: [] for name in names}
     zeros = first_mass.new_zeros(len(first_mass), first_mass.shape[1], dtype=torch.float64)
-    for sieve, uniform_sieve in zip(sieves, even.sieves, strict=True):
+    for sieve, uniform_sieve in zip(sieves, uniform.sieves, strict=True):
         if uniform_sieve is None:
             for name in names:
-                per_sieve[name].append(zeros[:, :1] if name in ("count", "most") else zeros)
+                per_sieve[name].append(zeros[:, :1] if name in ("count", "max_bias") else zeros)
             continue
         assert sieve.form is not None
         other_mass = _mass_without_first(sieve, sieve.form, stats, batch)
@@ -271,7 +275,7 @@ def bias_sums_from_stats(
             total = total + _row_sum(_scaled(first_mass, token_scale), uniform_sieve.first_factor)
         per_sieve["total"].append(total)
         per_sieve["count"].append(uniform_sieve.count)
-        per_sieve["most"].append(uniform_sieve.most)
+        per_sieve["max_bias"].append(uniform_sieve.max_bias)
         if is_used is not None and scale_without_first is not None:
             factor = uniform_sieve.factor_without_first
             assert factor is not None
@@ -280,10 +284,10 @@ def bias_sums_from_stats(
             per_sieve["count_rest"].append(torch.bmm(is_used.float(), has_keys)[..., 0].double())
 
     sums = {name: torch.stack(parts, dim=-1) for name, parts in per_sieve.items()}
-    if even.maybe_causal:
-        sink_mass = _scaled(first_mass, token_scale) * even.is_later
+    if uniform.maybe_causal:
+        sink_mass = _scaled(first_mass, token_scale) * uniform.is_later
         sums["first"] = sink_mass.double().sum(-1)
-        sums["later"] = even.is_later.double().sum(-1)
+        sums["later"] = uniform.is_later.double().sum(-1)
     return sums
 
 
@@ -308,7 +312,7 @@ def _mass_without_first(sieve: Sieve, form: SieveForm, stats: StatsResult, batch
         return torch.stack(at_offsets).sum(0)
     if isinstance(form, KeySet):
         mass = stats.columns[_stat_name(sieve)]
-        if form.from_later:
+        if form.not_for_first_query:
             mass = mass.clone()
             mass[..., 0] = 0
         return mass
@@ -316,7 +320,7 @@ def _mass_without_first(sieve: Sieve, form: SieveForm, stats: StatsResult, batch
         if form.name not in stats.equal_labels:
             return _zero_mass(stats, batch)
         mass = stats.equal_labels[form.name]
-        if form.itself:
+        if form.includes_self:
             return mass
         to_itself = stats.at_offset[0] * _matches_itself(form, batch)
         # A difference of two sums may be a hair below zero.
@@ -341,8 +345,8 @@ def _matches_itself(form: EqualLabels, batch: Batch) -> Tensor:
         matches = []
         for row in batch.rows:
             axis = _key_axis(row)
-            query_labels = form.own(axis)[0]
-            matches.append((query_labels == form.theirs(axis)[0]) & (query_labels >= 0))
+            query_labels = form.query_labels(axis)[0]
+            matches.append((query_labels == form.key_labels(axis)[0]) & (query_labels >= 0))
         return _clear_first(_pad(batch, matches, padding=False), False)[:, None]
 
     return batch.remember(("matches itself", form.name), compare)

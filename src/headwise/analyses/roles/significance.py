@@ -410,7 +410,7 @@ def roles_by_mean(
 # --- heads whose attention sinks on the first token -----------------------------------------------
 
 
-def tests_without_sink(
+def tests_without_first(
     moments: Moments, sink_moments: Moments, tau: float, analysis: Roles
 ) -> Variables:
     """Test the bias without the first token, of heads with most of their attention there.
@@ -443,11 +443,11 @@ def tests_without_sink(
     bias = {"bias_rest": xr.Variable(DIMS, mean), "bias_rest_n": xr.Variable(DIMS, count)}
     dataset = xr.Dataset(variables | bias, attrs={"tau": tau})
     no_bound = np.full(mean.shape[-1], np.nan)
-    variables["has_role_rest"] = assign_roles_without_sink(dataset, analysis, no_bound)
+    variables["has_role_rest"] = assign_roles_without_first(dataset, analysis, no_bound)
     return variables
 
 
-def assign_roles_without_sink(
+def assign_roles_without_first(
     dataset: xr.Dataset, analysis: Roles, random_bound: np.ndarray
 ) -> xr.Variable:
     """Decide which heads have which role without the first token, by the rule for all heads.

@@ -16,7 +16,7 @@ from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked
 from headwise.analyses.surface.analysis import (
     FIRST,
     TOKEN_TYPES,
-    later_masses_without_sink,
+    later_masses_without_first,
     token_type_columns,
 )
 from headwise.core.errors import ParameterError
@@ -124,24 +124,24 @@ class Sinks(Observer):
         return state
 
     def request(self, batch: Batch) -> StatsRequest:
-        return StatsRequest(token_type_columns(batch), without_sink=True, uniform=True)
+        return StatsRequest(token_type_columns(batch), without_first=True, uniform=True)
 
     def reduce(self, result: StatsResult, batch: Batch) -> Mapping[str, Tensor]:
-        without_sink = result.without_sink
-        assert without_sink is not None
+        without_first = result.without_first
+        assert without_first is not None
         sees_first, sums = first_token_sums(result, batch, self.threshold)
-        usable, scale = result.rows_without_sink(sees_first)
+        usable, scale = result.rows_without_first(sees_first)
         sums |= {
             "rest_rows": usable.sum(-1),
-            "rest_entropy": (without_sink.entropy * usable).sum(-1, dtype=torch.float64),
-            "rest_largest": (without_sink.max_weight * usable).sum(-1, dtype=torch.float64),
-            "rest_mass": later_masses_without_sink(result, scale),
+            "rest_entropy": (without_first.entropy * usable).sum(-1, dtype=torch.float64),
+            "rest_largest": (without_first.max_weight * usable).sum(-1, dtype=torch.float64),
+            "rest_mass": later_masses_without_first(result, scale),
         }
-        if result.sink is not None:
+        if result.learned_sink is not None:
             rows = batch.attention_mask[:, None] & _is_long_enough(batch)[:, None, None]
             sums["all_rows"] = rows.sum(-1)
-            sums["learned"] = (result.sink * rows).sum(-1, dtype=torch.float64)
-            sums["learned_rate"] = ((result.sink > self.threshold) & rows).sum(-1)
+            sums["learned"] = (result.learned_sink * rows).sum(-1, dtype=torch.float64)
+            sums["learned_rate"] = ((result.learned_sink > self.threshold) & rows).sum(-1)
         return sums
 
     def read_layer(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
@@ -175,10 +175,10 @@ class Sinks(Observer):
         uniform = sums["uniform"][:, :, 0].expand(-1, n_layers)
         state.moments("uniform").add_sums(uniform, n_rows[:, :, 0].expand(-1, n_layers), here)
 
-        n_without_sink = sums["rest_rows"].double()
+        n_without_first = sums["rest_rows"].double()
         for name in ("rest_entropy", "rest_largest"):
-            state.moments(name).add_sums(sums[name], n_without_sink, here)
-        state.moments("rest_mass").add_sums(sums["rest_mass"], n_without_sink[..., None], here)
+            state.moments(name).add_sums(sums[name], n_without_first, here)
+        state.moments("rest_mass").add_sums(sums["rest_mass"], n_without_first[..., None], here)
 
         for name in ("learned", "learned_rate"):
             if name in sums:

@@ -163,7 +163,7 @@ class Surface(Observer):
             offsets=frozenset() if is_cross else frozenset(OFFSETS),
             entropy=True,
             max_weight=True,
-            without_sink=True,
+            without_first=True,
             uniform=True,
         )
 
@@ -187,8 +187,8 @@ class Surface(Observer):
             "entropy_uniform": result.n_visible.clamp(min=1).log().sum(-1)[:, None],
             "max_weight": result.max_weight.sum(-1),
         }
-        if result.sink is not None:
-            sums["sink"] = (result.sink * batch.attention_mask[:, None]).sum(-1)
+        if result.learned_sink is not None:
+            sums["sink"] = (result.learned_sink * batch.attention_mask[:, None]).sum(-1)
         if result.at_offset:
             sums |= _position_sums(result, uniform)
         role_masses = None
@@ -197,12 +197,12 @@ class Surface(Observer):
             uniform_role_masses = _stack_masses(uniform, ROLES)
             sums["role_mass"] = _sum_over_queries(queries[:, :1], role_masses)[:, :, 0]
             sums["role_mass_uniform"] = uniform_role_masses.sum(-1).transpose(1, 2)
-        return sums | _sums_without_sink(result, batch, role_masses)
+        return sums | _sums_without_first(result, batch, role_masses)
 
     def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         here = (layers,)
         n_rows = batch.lengths[:, None, None].double()
-        n_without_sink = sums["rest_count"].double()
+        n_without_first = sums["rest_count"].double()
         for number, name in enumerate(ORIGINS):
             n_queries = sums["queries"][..., number, None].double()
             state.means(name).add_sums(sums["mass"][..., number, :], n_queries, here)
@@ -212,9 +212,9 @@ class Surface(Observer):
             "max_weight": n_rows,
             "sink": n_rows,
             "entropy_from_cls": batch.cls[:, :1, None].double(),
-            "mass_rest": n_without_sink[..., None],
-            "entropy_rest": n_without_sink,
-            "max_weight_rest": n_without_sink,
+            "mass_rest": n_without_first[..., None],
+            "entropy_rest": n_without_first,
+            "max_weight_rest": n_without_first,
         }
         for name in ("position", "position_rest"):
             if name in sums:
@@ -229,7 +229,7 @@ class Surface(Observer):
         if "role_mass" in state and "role_mass" in sums:
             is_conversation = _conversations(batch.keys, n_rows.device)
             counts["role_mass"] = (n_rows * is_conversation)[..., None]
-            counts["role_mass_rest"] = (n_without_sink * is_conversation)[..., None]
+            counts["role_mass_rest"] = (n_without_first * is_conversation)[..., None]
             uniform_counts["role_mass_uniform"] = n_rows * is_conversation
 
         for name, count in counts.items():
@@ -385,24 +385,24 @@ def _position_sums(result: StatsResult, uniform: StatsResult) -> dict[str, Tenso
     }
 
 
-def _sums_without_sink(
+def _sums_without_first(
     result: StatsResult, batch: Batch, role_masses: Tensor | None
 ) -> dict[str, Tensor]:
     """Return sums over the rows after the first, excluding the first token, each row scaled to sum
     to one."""
     uniform = result.uniform
     assert uniform is not None
-    assert uniform.without_sink is not None
-    assert result.without_sink is not None
+    assert uniform.without_first is not None
+    assert result.without_first is not None
     row_number = torch.arange(batch.attention_mask.shape[1], device=batch.attention_mask.device)
     later = (batch.attention_mask & (row_number > 0))[:, None]
-    usable, scale = result.rows_without_sink(later)
-    n_other_keys = (uniform.without_sink.mass * result.n_visible[:, None]).round()
+    usable, scale = result.rows_without_first(later)
+    n_other_keys = (uniform.without_first.mass * result.n_visible[:, None]).round()
     sums = {
         "rest_count": usable.sum(-1),
-        "mass_rest": later_masses_without_sink(result, scale),
-        "entropy_rest": (result.without_sink.entropy * usable).sum(-1),
-        "max_weight_rest": (result.without_sink.max_weight * usable).sum(-1),
+        "mass_rest": later_masses_without_first(result, scale),
+        "entropy_rest": (result.without_first.entropy * usable).sum(-1),
+        "max_weight_rest": (result.without_first.max_weight * usable).sum(-1),
         "entropy_rest_uniform": (n_other_keys.clamp(min=1).log() * later).sum(-1),
         "entropy_rest_uniform_count": later.sum(-1),
     }
@@ -423,7 +423,7 @@ def _sums_without_sink(
     return sums
 
 
-def later_masses_without_sink(result: StatsResult, scale: Tensor) -> Tensor:
+def later_masses_without_first(result: StatsResult, scale: Tensor) -> Tensor:
     """Return the mass on tokens of TOKEN_TYPES excluding the first token, `[example, head, type]`.
 
     Each row is multiplied by its `scale[example, head, row]`, then rows are added up."""

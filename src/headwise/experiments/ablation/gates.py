@@ -16,7 +16,7 @@ from headwise.experiments.ablation.importance import examples_within, trainable
 from headwise.experiments.ablation.options import Heads
 from headwise.experiments.ablation.run import AblationCondition, evaluate
 from headwise.experiments.ablation.scored_models import ScoredModel
-from headwise.models.interventions import Plan, Scale
+from headwise.models.interventions import InterventionPlan, Scale
 from headwise.run.job import Job, Progress, no_progress
 from headwise.text.encode import Batch
 
@@ -196,7 +196,7 @@ class HardConcreteGates:
         """Make one step of Adam on the loss of a batch and the price of open gates."""
         with torch.enable_grad():
             gates = self.sample()
-            plan: Plan = {}
+            plan: InterventionPlan = {}
             for layer in range(gates.shape[0]):
                 plan[layer] = {head: Scale(gates[layer, head]) for head in range(gates.shape[1])}
             session = scored.session(batch, plan)

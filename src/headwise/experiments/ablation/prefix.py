@@ -22,7 +22,7 @@ class Prefix:
 
     `recording` keeps it during a run; `skipping(l)` makes layers 0 to l−1 give it again without
     computing anything. Layer outputs are all that passes from one layer to the next in most
-    architectures; `serves` says whether the layers are modules that can be replaced, and the first
+    architectures; `supports` says whether the layers are modules that can be replaced, and the first
     batch is compared with whole runs."""
 
     def __init__(self, model: HeadModel) -> None:
@@ -31,7 +31,7 @@ class Prefix:
         self.head_outputs: dict[int, Tensor] = {}
 
     @staticmethod
-    def serves(sites: Sites) -> bool:
+    def supports(sites: Sites) -> bool:
         """Return whether every layer is a module of its own (or one that is called once for each
         layer)."""
         has_entries = all(site.entry is not None for site in sites.by_module.values())

@@ -14,7 +14,13 @@ from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.experiments.ablation.options import ABLATION_METHODS, AUTO
 from headwise.experiments.ablation.scored_models import HeadOutputCollector, ScoredModel
 from headwise.models import HeadModel
-from headwise.models.interventions import Intervention, Mean, Patch, Plan, plan_interventions
+from headwise.models.interventions import (
+    Intervention,
+    InterventionPlan,
+    Mean,
+    Patch,
+    plan_interventions,
+)
 from headwise.text.encode import Batch
 
 
@@ -64,7 +70,7 @@ class AblationPlanner:
         means = self._corpus_means() if self.how == "corpus_mean" else None
         return {**vars(self), "_means": means, "_resampled": None}
 
-    def plan(self, heads: Sequence[tuple[int, int]], batch: Batch) -> Plan:
+    def plan(self, heads: Sequence[tuple[int, int]], batch: Batch) -> InterventionPlan:
         """Return the interventions on these heads for this batch."""
         model = self.scored.model
         interventions = {head: self._intervention(head, batch) for head in heads}

@@ -32,7 +32,7 @@ from headwise.experiments.ablation.scored_models import (
 )
 from headwise.experiments.ablation.sets import checked_heads, pick_heads
 from headwise.models import HeadModel
-from headwise.models.interventions import Plan
+from headwise.models.interventions import InterventionPlan
 from headwise.run.job import Job, Progress, no_progress, software_versions
 from headwise.text import Corpus, Spec
 from headwise.text.encode import Batch
@@ -120,7 +120,7 @@ def evaluate(
     baseline = np.zeros(scored.examples)
     values = np.zeros((len(conditions), scored.examples))
     with scored.evaluating():
-        if share and not Prefix.serves(scored.model.sites):
+        if share and not Prefix.supports(scored.model.sites):
             share = False
             note = f"The layers of {name} cannot be run apart, so every condition was a whole run."
         if share:
@@ -167,12 +167,16 @@ class ConditionRunner:
         self.conditions = conditions
         self.planner = AblationPlanner(scored, how, seed)
 
-    def plan(self, condition: AblationCondition, batch: Batch) -> Plan:
+    def plan(self, condition: AblationCondition, batch: Batch) -> InterventionPlan:
         """Return the interventions of a condition on a batch."""
         return self.planner.plan(condition.heads, batch)
 
     def output(
-        self, batch: Batch, plan: Plan | None = None, prefix: Prefix | None = None, layer: int = 0
+        self,
+        batch: Batch,
+        plan: InterventionPlan | None = None,
+        prefix: Prefix | None = None,
+        layer: int = 0,
     ) -> Tensor:
         """Return the model's output on a batch, with layers below `layer` taken from the prefix."""
         session = self.scored.session(batch, plan)

@@ -26,7 +26,7 @@ from headwise.experiments.finetuning.classifier import (
 )
 from headwise.models import HeadModel, loading
 from headwise.models.forward_call import evaluating
-from headwise.models.interventions import Plan
+from headwise.models.interventions import InterventionPlan
 from headwise.models.options import ModelOptions
 from headwise.models.session import Session
 from headwise.models.view import Layer, Watcher
@@ -104,7 +104,7 @@ class ScoredModel(ABC):
         return part
 
     def session(
-        self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None
+        self, batch: Batch, plan: InterventionPlan | None = None, watcher: Watcher | None = None
     ) -> Session:
         """Return a session over one batch with interventions."""
         return Session(
@@ -187,7 +187,7 @@ class ScoredClassifier(ScoredModel):
         return cls(classifier, tokenizer, task, name=Path(folder).resolve().name, **options)
 
     def session(
-        self, batch: Batch, plan: Plan | None = None, watcher: Watcher | None = None
+        self, batch: Batch, plan: InterventionPlan | None = None, watcher: Watcher | None = None
     ) -> Session:
         if watcher is None and self._reads_heads:
             watcher = HeadOutputCollector()

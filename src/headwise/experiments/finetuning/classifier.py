@@ -27,7 +27,7 @@ from headwise.models.forward_call import has_segments
 from headwise.models.pooling import chosen_heads
 from headwise.models.sites import LayerCount, Sites
 from headwise.models.sizes import padding_id
-from headwise.models.tap import Call, Running, use_session
+from headwise.models.tap import Call, TapSession, use_session
 from headwise.models.vectors import pool_tokens, token_rule
 from headwise.text.tasks import Task
 
@@ -155,7 +155,7 @@ def _inputs(
     return inputs
 
 
-class HeadOutputSession(Running):
+class HeadOutputSession(TapSession):
     """A session that lets the model compute its attention as usual, dropout included, and keeps the
     head outputs of some layers."""
 

@@ -151,7 +151,7 @@ def _patching(
     )
     note = ""
     with model.evaluating():
-        share = options.share and Prefix.serves(model.sites)
+        share = options.share and Prefix.supports(model.sites)
         if share and not PatchRunner(model, groups[0], share).shares():
             share = False
             note = (

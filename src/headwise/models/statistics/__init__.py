@@ -8,25 +8,26 @@ An analysis states what it needs as a `StatsRequest` and gets a `StatsResult` fo
 - `cpu_attention.py`: attention on a CPU, reduced block by block in the cache;
 - `fused.py`, `launch.py`, `kernels.py`: the same statistics inside a GPU's attention kernel.
 
-Where a head's entropy comes from: `StatsReducer._finish_entropy_of_scores` (CPU), the kernel
-`attend` in `kernels.py` (GPU)."""
+Where a head's entropy comes from: on a CPU `StatsReducer._finish_entropy_of_scores` where scores
+are known, else `StatsReducer._add_entropy_of_weights`; on a GPU the kernel `attend` in
+`kernels.py`."""
 
 from headwise.models.statistics.request import (
-    MIN_MASS_WITHOUT_SINK,
+    MIN_MASS_WITHOUT_FIRST,
     StatsRequest,
     StatsResult,
-    WithoutSink,
+    WithoutFirst,
     can_join,
     join_layers,
 )
 from headwise.models.statistics.visibility import Visibility, compute_statistics
 
 __all__ = [
-    "MIN_MASS_WITHOUT_SINK",
+    "MIN_MASS_WITHOUT_FIRST",
     "StatsRequest",
     "StatsResult",
     "Visibility",
-    "WithoutSink",
+    "WithoutFirst",
     "can_join",
     "compute_statistics",
     "join_layers",

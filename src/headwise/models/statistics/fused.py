@@ -175,14 +175,14 @@ def attend_with_statistics(
         received=received,
         entropy=row_stats.entropy if request.entropy else None,
         max_weight=row_stats.max_weight if request.max_weight else None,
-        without_sink=row_stats.without_sink if request.without_sink else None,
-        sink=_sink_mass(scores, logsumexp),
+        without_first=row_stats.without_first if request.without_first else None,
+        learned_sink=_learned_sink_mass(scores, logsumexp),
         n_visible=visibility.n_visible,
         uniform=visibility.uniform,
     )
 
 
-def _sink_mass(scores: Scores, logsumexp: Tensor) -> Tensor | None:
+def _learned_sink_mass(scores: Scores, logsumexp: Tensor) -> Tensor | None:
     """Return the mass on the learned sinks, `[example, head, row]`; None without sinks."""
     if scores.sinks is None:
         return None

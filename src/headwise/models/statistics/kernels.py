@@ -51,6 +51,18 @@ def attend(
     CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr, DISTANCE: tl.constexpr,
     OUTPUT: tl.constexpr, IEEE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
+    # Accumulators, one value per row; p = 2^(score − m), m the largest score so far:
+    #   m, top   largest score (base 2) of all keys, and of all keys but the first
+    #   l        Σ p over all keys but the first; `others` is the same without zeros, a divisor
+    #   es       Σ p · score, at first over all keys but the first, at the end over all keys
+    #   whole    Σ p over all keys; `token` is the same without zeros, a divisor
+    #   total    `token` plus the learned sink, if the model has one: what weights are divided by
+    # Outputs, one value per row:
+    #   ENT      entropy in nats over all tokens (without the learned sink, scaled to sum to one):
+    #            ln 2 · (m + log2(token) − es / token)
+    #   REST     excluding the first token: mass, entropy and largest weight, three arrays in turn;
+    #            the latter two of weights scaled to sum to one
+    #   LSE      natural log of the sum of exp(score), the learned sink included
     # Long rows first: with a causal mask the last blocks have the most to do.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     bh = tl.program_id(1)
@@ -212,7 +224,7 @@ def attend(
     rest_entropy = tl.where(l > 0, (m + tl.log2(others) - es / others) * 0.6931471805599453, 0.0)
     es += p0 * s0
     whole = l + p0
-    token = tl.where(whole > 0, whole, 1.0)  # what the tokens get, without the sink
+    token = tl.where(whole > 0, whole, 1.0)  # what the tokens get, without the learned sink
     total = token
     if SINKS:
         total = token + tl.exp2(tl.load(SINK + h) * 1.4426950408889634 - m)

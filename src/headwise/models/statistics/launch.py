@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 
 from headwise.models.statistics.kernels import at_offsets, attend, band, column_sums
-from headwise.models.statistics.request import WithoutSink
+from headwise.models.statistics.request import WithoutFirst
 
 LOG2E = 1.4426950408889634
 COLUMN_MULTIPLE = 16  # columns are padded to a multiple of what a matrix product takes at least
@@ -62,7 +62,7 @@ class RowStatistics:
     logsumexp: Tensor
     max_weight: Tensor
     entropy: Tensor
-    without_sink: WithoutSink
+    without_first: WithoutFirst
     mass: Tensor | None  # [..., column]
     equal_label_mass: Tensor | None  # [..., label]
     offset: Tensor | None
@@ -118,7 +118,7 @@ def row_statistics(
     logsumexp = new(shape)
     max_weight = new(shape)
     entropy = new(shape)
-    without_sink = new(3, *shape)
+    without_first = new(3, *shape)
     # A kernel takes a tensor for every argument: unused ones get any tensor that is there.
     mass = new(*shape, n_columns) if n_columns else logsumexp
     equal_label_mass = new(*shape, n_labels) if n_labels else logsumexp
@@ -140,7 +140,7 @@ def row_statistics(
         logsumexp,
         max_weight,
         entropy,
-        without_sink,
+        without_first,
         mass,
         equal_label_mass,
         offset,
@@ -169,7 +169,7 @@ def row_statistics(
         logsumexp=logsumexp,
         max_weight=max_weight,
         entropy=entropy,
-        without_sink=WithoutSink(*without_sink.unbind()),
+        without_first=WithoutFirst(*without_first.unbind()),
         mass=mass if n_columns else None,
         equal_label_mass=equal_label_mass if n_labels else None,
         offset=offset if distance else None,

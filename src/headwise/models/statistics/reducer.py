@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.models.statistics.equal_labels import EqualLabels, PairWeights
-from headwise.models.statistics.request import StatsRequest, StatsResult, WithoutSink
+from headwise.models.statistics.request import StatsRequest, StatsResult, WithoutFirst
 
 if TYPE_CHECKING:
     from headwise.models.statistics.visibility import Visibility
@@ -26,14 +26,14 @@ TABLE_MULTIPLE = 16  # matrix products are fastest with a multiple of this many 
 class WeightBlock:
     """Weights of some rows, heads and examples of one layer, `[example, head, row, key]`.
 
-    A block always has all keys. `sink[example, head, row]` is the mass on a learned sink. `scores`
+    A block always has all keys. `learned_sink[example, head, row]` is the mass on a learned sink. `scores`
     are the values whose softmax the weights are, where they are known."""
 
     weights: Tensor
     rows: slice
     examples: slice = field(default_factory=lambda: ALL)
     heads: slice = field(default_factory=lambda: ALL)
-    sink: Tensor | None = None
+    learned_sink: Tensor | None = None
     scores: Tensor | None = None
 
     @property
@@ -69,7 +69,7 @@ class PreparedRequest:
         key_sets = _KeySets()
         self.column_index = {name: key_sets.add(keys) for name, keys in request.columns.items()}
         # The entropy of a row is the sum of that of its first token and that of all others.
-        self.splits_first_key = request.without_sink or request.entropy
+        self.splits_first_key = request.without_first or request.entropy
         self.later_keys_index = -1
         if self.splits_first_key:
             later_keys = torch.arange(n_keys, device=device) > 0
@@ -223,8 +223,8 @@ class StatsReducer:
         if self._diagonals is not None:
             where = prepared.diagonal_slice(rows)
             self._diagonals[examples, heads, where] += prepared.diagonal_sums(weights)
-        if block.sink is not None:
-            self._store("sink", block, block.sink)
+        if block.learned_sink is not None:
+            self._store("learned sink", block, block.learned_sink)
         if block.scores is None:
             self._add_entropy_of_weights(block)
         else:
@@ -248,13 +248,13 @@ class StatsReducer:
             later_entropy = row_entropy(later)
             later_max = later.amax(-1) if later.shape[-1] else torch.zeros_like(mass)
             entropy = later_entropy - torch.xlogy(first, first)
-            if block.sink is not None:
-                token_mass = (1 - block.sink).clamp(min=torch.finfo(weights.dtype).tiny)
+            if block.learned_sink is not None:
+                token_mass = (1 - block.learned_sink).clamp(min=torch.finfo(weights.dtype).tiny)
                 entropy = entropy / token_mass + token_mass.log()
-            without_sink = _rescale(mass, later_entropy, later_max)
-            self._store("mass without sink", block, without_sink.mass)
-            self._store("entropy without sink", block, without_sink.entropy)
-            self._store("max without sink", block, without_sink.max_weight)
+            without_first = _rescale(mass, later_entropy, later_max)
+            self._store("mass without first", block, without_first.mass)
+            self._store("entropy without first", block, without_first.entropy)
+            self._store("max without first", block, without_first.max_weight)
             self._store("entropy", block, entropy)
         if self.prepared.request.max_weight:
             self._store("max", block, weights.amax(-1))
@@ -294,10 +294,10 @@ class StatsReducer:
         mass = self._masses[:, self.prepared.later_keys_index]
         later_entropy = torch.where(is_token, logsumexp * mass - weighted_score, 0).clamp(min=0)
         first_entropy = first_weight * torch.where(is_token, logsumexp - first_score, 0)
-        without_sink = _rescale(mass, later_entropy, later_max)
-        values["mass without sink"] = without_sink.mass
-        values["entropy without sink"] = without_sink.entropy
-        values["max without sink"] = without_sink.max_weight
+        without_first = _rescale(mass, later_entropy, later_max)
+        values["mass without first"] = without_first.mass
+        values["entropy without first"] = without_first.entropy
+        values["max without first"] = without_first.max_weight
         values["entropy"] = (later_entropy + first_entropy).clamp(min=0)
 
     def result(self, layer: int, visibility: Visibility) -> StatsResult:
@@ -314,12 +314,12 @@ class StatsReducer:
         rows = {}
         for name, weights in self._rows.items():
             rows[name] = (weights, visibility.rows[name])
-        without_sink = None
-        if request.without_sink:
-            without_sink = WithoutSink(
-                mass=values["mass without sink"],
-                entropy=values["entropy without sink"],
-                max_weight=values["max without sink"],
+        without_first = None
+        if request.without_first:
+            without_first = WithoutFirst(
+                mass=values["mass without first"],
+                entropy=values["entropy without first"],
+                max_weight=values["max without first"],
             )
         diagonals, offset_sum, distance_sum = self._diagonal_results()
         return StatsResult(
@@ -336,8 +336,8 @@ class StatsReducer:
             received=self._received,
             entropy=values.get("entropy"),
             max_weight=values.get("max"),
-            without_sink=without_sink,
-            sink=values.get("sink"),
+            without_first=without_first,
+            learned_sink=values.get("learned sink"),
             n_visible=visibility.n_visible,
             uniform=visibility.uniform,
         )
@@ -377,14 +377,14 @@ class StatsReducer:
         return masses
 
 
-def _rescale(mass: Tensor, entropy: Tensor, max_weight: Tensor) -> WithoutSink:
+def _rescale(mass: Tensor, entropy: Tensor, max_weight: Tensor) -> WithoutFirst:
     """Return the statistics of weights scaled to sum to one, from their sum, −Σ w ln w and largest
     weight as they are."""
     has_mass = mass > 0
     divisor = mass.clamp(min=torch.finfo(mass.dtype).tiny)
     # −Σ (w/m) ln (w/m) = −Σ w ln w / m + ln m
     rescaled_entropy = torch.where(has_mass, entropy / divisor + divisor.log(), 0).clamp(min=0)
-    return WithoutSink(mass, rescaled_entropy, torch.where(has_mass, max_weight / divisor, 0))
+    return WithoutFirst(mass, rescaled_entropy, torch.where(has_mass, max_weight / divisor, 0))
 
 
 def row_entropy(weights: Tensor) -> Tensor:

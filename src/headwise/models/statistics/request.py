@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 # A row that gives less than this share of its attention to all tokens but the first has too little
-# left for a distribution without the sink.
-MIN_MASS_WITHOUT_SINK = 1e-4
+# left for a distribution without the first token.
+MIN_MASS_WITHOUT_FIRST = 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class StatsRequest:
     entropy, max_weight : bool, default False
         Entropy and largest weight of each row. The entropy is that of the weights scaled to sum to
         one (they already do unless the model has a learned sink).
-    without_sink : bool, default False
+    without_first : bool, default False
         Each row without its first token: the mass that is left, and entropy and largest weight of
         the remaining weights scaled to sum to one.
     uniform : bool, default False
@@ -63,7 +63,7 @@ class StatsRequest:
     received: bool = False
     entropy: bool = False
     max_weight: bool = False
-    without_sink: bool = False
+    without_first: bool = False
     uniform: bool = False
 
     def __or__(self, other: StatsRequest) -> StatsRequest:
@@ -88,7 +88,7 @@ class StatsRequest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WithoutSink:
+class WithoutFirst:
     """Statistics of each row without its first token, all `[example, head, row]`.
 
     `mass` is what is left as it is; `entropy` and `max_weight` are those of the remaining weights
@@ -111,8 +111,8 @@ PER_HEAD_FIELDS = (
     "received",
     "entropy",
     "max_weight",
-    "without_sink",
-    "sink",
+    "without_first",
+    "learned_sink",
 )
 
 
@@ -137,9 +137,9 @@ class StatsResult:
         `Σ A[i, j]·(j − i)` and `Σ A[i, j]·|j − i|` over all rows, `[example, head]`.
     received
         `[example, head, key]`.
-    entropy, max_weight, without_sink
+    entropy, max_weight, without_first
         Of each row.
-    sink
+    learned_sink
         Mass on a learned sink; None where the model has none.
     n_visible
         How many keys each row may attend to, `[example, row]`.
@@ -160,8 +160,8 @@ class StatsResult:
     received: Tensor | None
     entropy: Tensor | None
     max_weight: Tensor | None
-    without_sink: WithoutSink | None
-    sink: Tensor | None
+    without_first: WithoutFirst | None
+    learned_sink: Tensor | None
     n_visible: Tensor
     uniform: StatsResult | None
 
@@ -176,11 +176,11 @@ class StatsResult:
         for tensor in (self.entropy, self.max_weight, self.received):
             if tensor is not None:
                 n_tensors += 1
-        if self.without_sink is not None:
+        if self.without_first is not None:
             n_tensors += 3
         return self.diagonals.nbytes + n_tensors * self.n_visible.numel() * self.heads * 4
 
-    def rows_without_sink(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def rows_without_first(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return which of these rows leave enough to tokens but the first, and their scales.
 
         Every variable that describes rows without the first token uses these rows and scales.
@@ -194,17 +194,17 @@ class StatsResult:
         -------
         usable : Tensor
             Bool `[example, head, row]`: rows whose tokens but the first have more than
-            `MIN_MASS_WITHOUT_SINK` of what all tokens have.
+            `MIN_MASS_WITHOUT_FIRST` of what all tokens have.
         scale : Tensor
             `[example, head, row]`: what makes the remaining weights sum to one; 0 for other rows.
         """
-        assert self.without_sink is not None
-        mass = self.without_sink.mass
+        assert self.without_first is not None
+        mass = self.without_first.mass
         tiny = torch.finfo(mass.dtype).tiny
         share = mass
-        if self.sink is not None:  # a learned sink takes its mass from all tokens
-            share = mass / (1 - self.sink).clamp(min=tiny)
-        usable = rows & (share > MIN_MASS_WITHOUT_SINK)
+        if self.learned_sink is not None:  # a learned sink takes its mass from all tokens
+            share = mass / (1 - self.learned_sink).clamp(min=tiny)
+        usable = rows & (share > MIN_MASS_WITHOUT_FIRST)
         scale = torch.where(usable, 1 / mass.clamp(min=tiny), 0.0)
         return usable, scale
 
@@ -253,14 +253,14 @@ def join_layers(results: Sequence[StatsResult]) -> StatsResult:
 
 def _join_heads(parts: Sequence[Any]) -> Any:
     """Concatenate the heads of several layers: of a tensor, of each tensor in a mapping, or of the
-    fields of a `WithoutSink`."""
+    fields of a `WithoutFirst`."""
     first = parts[0]
     if first is None:
         return None
     if isinstance(first, Mapping):
         return {name: _join_heads([part[name] for part in parts]) for name in first}
-    if isinstance(first, WithoutSink):
-        return WithoutSink(
+    if isinstance(first, WithoutFirst):
+        return WithoutFirst(
             mass=_join_heads([part.mass for part in parts]),
             entropy=_join_heads([part.entropy for part in parts]),
             max_weight=_join_heads([part.max_weight for part in parts]),

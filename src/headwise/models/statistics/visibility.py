@@ -90,7 +90,7 @@ def compute_statistics(request: StatsRequest, rows: AttentionRows) -> StatsResul
     prepared = PreparedRequest(request, (n_examples, n_queries, n_keys), weights.device)
     all_rows = slice(0, n_queries)
     reducer = StatsReducer(prepared, n_heads, weights)
-    reducer.add(WeightBlock(weights, all_rows, sink=rows.sink))
+    reducer.add(WeightBlock(weights, all_rows, learned_sink=rows.sink))
     builder = VisibilityBuilder(prepared, rows.layer, weights.dtype, weights.device)
     builder.add(rows.visible, all_rows)
     return reducer.result(rows.layer, builder.build())

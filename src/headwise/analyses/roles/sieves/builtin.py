@@ -51,7 +51,7 @@ sieve("local", "tokens within two places, itself included")(OffsetBand(-LOCAL_RE
 sieve("local:prev", "the two tokens before")(OffsetBand(-LOCAL_REACH, -1))
 sieve("local:next", "the two tokens after", ahead=True)(OffsetBand(1, LOCAL_REACH))
 sieve("block", "tokens of its own segment, in an input of two", requires=["segments"])(
-    EqualLabels("segment", segment, segment, itself=True)
+    EqualLabels("segment", segment, segment, includes_self=True)
 )
 sieve("first", "the first token of the input (the sink of many models)")(
     KeySet(lambda j: j.position == 0)
@@ -105,8 +105,8 @@ sieve("duplicate", "the same token earlier in the input", behind=True)(
     EqualLabels("token", token, token, behind=True)
 )
 sieve("induction", "the token after an earlier occurrence of this token", behind=True)(
-    EqualLabels("token before", token, token_before, itself=True, behind=True)
+    EqualLabels("token before", token, token_before, includes_self=True, behind=True)
 )
 sieve("sink", "the first token, from any later one", behind=True)(
-    KeySet(lambda j: j.position == 0, from_later=True)
+    KeySet(lambda j: j.position == 0, not_for_first_query=True)
 )

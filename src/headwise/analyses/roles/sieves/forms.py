@@ -1,8 +1,8 @@
 """The forms of sieves that need no matrix: an offset band, a key set, equal labels, arcs.
 
 From its form follows both the boolean matrix of a sieve and the statistics it requests from the
-attention kernel (`sieve_stats.py`). A sieve of any other form is a function, and is computed by its
-matrix (`sieve_matrices.py`).
+attention kernel (`sieve_stats.py`). A sieve of any other form is a function, and is computed from its
+matrix (`sieve_matrices` in `registry.py`, `matrix_bias.py`).
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ class OffsetBand:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """A set of keys, the same for every query; with `from_later` not for the first query."""
+    """A set of keys, the same for every query; with `not_for_first_query` empty for the first
+    query."""
 
     of: TokenLabels
-    from_later: bool = False
+    not_for_first_query: bool = False
 
     def __call__(self, i: TokenAxis, j: TokenAxis) -> np.ndarray:
         keys = self.of(j)
-        return keys & (i.position > 0) if self.from_later else keys
+        return keys & (i.position > 0) if self.not_for_first_query else keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +59,26 @@ class EqualLabels:
     ----------
     name : str
         Name of the labels: two sieves that use the same name share them.
-    own, theirs : callable
+    query_labels, key_labels : callable
         Labels of the queries, and of the keys; −1 for none.
-    itself : bool, default False
-        Whether a token may attend to itself.
+    includes_self : bool, default False
+        Whether the token itself belongs to its set.
     behind : bool, default False
         Leave out later tokens.
     """
 
     name: str
-    own: TokenLabels
-    theirs: TokenLabels
-    itself: bool = False
+    query_labels: TokenLabels
+    key_labels: TokenLabels
+    includes_self: bool = False
     behind: bool = False
 
     def __call__(self, i: TokenAxis, j: TokenAxis) -> np.ndarray:
-        query_label = self.own(i)
-        inside: np.ndarray = (query_label == self.theirs(j)) & (query_label >= 0)
+        query_label = self.query_labels(i)
+        inside: np.ndarray = (query_label == self.key_labels(j)) & (query_label >= 0)
         if self.behind:
             inside = inside & (j.position <= i.position)
-        if not self.itself:
+        if not self.includes_self:
             inside = inside & (i.position != j.position)
         return inside
 

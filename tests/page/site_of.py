@@ -71,8 +71,8 @@ def small_atlas(
 
 
 def compared() -> Atlas:
-    """Two models that differ in one thing: head L1H2 of the second looks at the first token,
-    surely."""
+    """Two models that differ in one head: L1H2 of the second attends to the first token, which is
+    significant."""
     heads, dims = ("layer", "head"), ("model", "layer", "head", "token_type")
     mean = np.random.default_rng(3).uniform(0.1, 0.3, (2, 3, 4, 2))
     mean[1] = mean[0]

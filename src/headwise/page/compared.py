@@ -1,5 +1,4 @@
-"""What the page of a comparison shows beside the measures: each head's word in every model, and
-what changed most."""
+"""The page of a comparison: the label of each head in every model, and the largest changes."""
 
 from __future__ import annotations
 
@@ -14,9 +13,9 @@ from headwise.atlas import Atlas
 from headwise.core.labels import head_name
 from headwise.page.measures import Measure, head_measures
 
-WORDS = "change_words"
-LEVEL = 0.05
-MOST_ROWS = 40
+WORDS = "change_words"  # the group with the labels of all models
+LEVEL = 0.05  # of significance, after correction
+MOST_ROWS = 40  # of the table of changes
 COLUMNS = (
     "head",
     "measure",
@@ -31,8 +30,7 @@ COLUMNS = (
 
 
 def models_of(atlas: Mapping[str, xr.Dataset]) -> list[str]:
-    """The models of a comparison, the one the others are held against first; none in other
-    atlases."""
+    """Return the models of a comparison, the reference first; an empty list for other atlases."""
     if "change" not in atlas:
         return []
     change = atlas["change"]
@@ -40,102 +38,135 @@ def models_of(atlas: Mapping[str, xr.Dataset]) -> list[str]:
 
 
 def changed_most(atlas: Atlas) -> tuple[list[tuple[Any, ...]], str]:
-    """Return the significant changes (corrected p < 0.05) of heads, the largest first, as shares of the spread
-    (standard deviation) that the measure has over the heads of the reference model: rows of
-    `COLUMNS`, and how to read them."""
-    found = head_measures(atlas)
-    by_name = {measure.name: measure for measure in found}
+    """Return the significant changes of heads, the largest first, and a note on how to read them.
+
+    A change is significant if its corrected p-value is below 0.05. Its size is its share of the
+    spread (standard deviation) of the measure over the heads of the reference model.
+
+    Returns
+    -------
+    rows : list of tuple
+        The cells of `COLUMNS`, for at most `MOST_ROWS` changes.
+    note : str
+        What the rows are.
+    """
+    measures = head_measures(atlas)
+    by_name = {measure.name: measure for measure in measures}
     rows: list[tuple[Any, ...]] = []
-    for measure in found:
-        if (
-            measure.variable.endswith("_change")
-            and measure.kind == "value"
-            and measure.p is not None
-        ):
-            rows += _rows(measure, by_name, models_of(atlas)[0])
+    for measure in measures:
+        is_change = measure.variable.endswith("_change") and measure.kind == "value"
+        if is_change and measure.p is not None:
+            rows += _significant_changes(measure, by_name, models_of(atlas)[0])
     rows.sort(key=lambda row: -row[-1])
-    rows = _once(rows)
-    note = f"The significant changes of single heads (corrected p below {LEVEL}), the largest first"
+    rows = _without_duplicates(rows)
     if len(rows) > MOST_ROWS:
-        count = f"{len(rows)} changes of single heads are significant (corrected p below {LEVEL})"
-        note = f"{count}; the largest {MOST_ROWS} are here"
+        note = (
+            f"{len(rows)} changes of single heads are significant (corrected p below {LEVEL}); "
+            f"the largest {MOST_ROWS} are here"
+        )
+    else:
+        note = (
+            f"The significant changes of single heads (corrected p below {LEVEL}), the largest "
+            "first"
+        )
     note += (
         ", as shares of the standard deviation of the measure over the heads of the first model."
     )
-    shown = [(*row[:-1], f"{row[-1]:.2f}") for row in rows[:MOST_ROWS]]
-    return shown, note
+    cells = []
+    for *texts, share_of_spread in rows[:MOST_ROWS]:
+        cells.append((*texts, f"{share_of_spread:.2f}"))
+    return cells, note
 
 
-def _once(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """A change that several measures show with the same numbers is one: a decoder's first token is
-    its `cls` too."""
-    kept: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+def _without_duplicates(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return each change once, also where several measures show it with the same numbers.
+
+    The first token of a decoder is its `cls` too."""
+    unique: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in rows:
-        kept.setdefault((row[0], *row[2:-1]), row)
-    return list(kept.values())
+        head, _, *numbers, _ = row
+        unique.setdefault((head, *numbers), row)
+    return list(unique.values())
 
 
-def _rows(
-    measure: Measure, by_name: Mapping[str, Measure], reference: str
+def _significant_changes(
+    change: Measure, by_name: Mapping[str, Measure], reference: str
 ) -> list[tuple[Any, ...]]:
-    base = measure.variable.removesuffix("_change")
-    before, after = (
-        by_name.get(".".join((measure.group, f"{base}_mean", *measure.item, model)))
-        for model in (reference, measure.model)
-    )
-    if before is None or after is None or measure.p is None:
+    """Return a row of `COLUMNS` for each head with a significant change; its size is a number."""
+    base = change.variable.removesuffix("_change")
+    mean_name = ".".join((change.group, f"{base}_mean", *change.item))
+    before = by_name.get(f"{mean_name}.{reference}")
+    after = by_name.get(f"{mean_name}.{change.model}")
+    if before is None or after is None or change.p is None:
         return []
+    group = change.group.removeprefix("change_")
+    label = f"{group} {base.replace('_', ' ')} {' '.join(change.item)}".strip()
     spread = float(np.nanstd(before.values))
+    significant = (change.p < LEVEL) & np.isfinite(change.values)
     rows: list[tuple[Any, ...]] = []
-    for layer, head in np.argwhere((measure.p < LEVEL) & np.isfinite(measure.values)).tolist():
-        at = layer, head
-        ends = (
-            ""
-            if measure.low is None or measure.high is None
-            else f"{measure.low[at]:.3f} to {measure.high[at]:.3f}"
-        )
-        p = f"{measure.p[at]:.2g}"
-        label = f"{measure.group.removeprefix('change_')} {base.replace('_', ' ')} {' '.join(measure.item)}".strip()
-        far = abs(float(measure.values[at])) / spread if spread else 0.0
-        told = (f"{one.values[at]:.3f}" for one in (before, after, measure))
+    for layer, head in np.argwhere(significant).tolist():
+        place = (layer, head)
+        interval = ""
+        if change.low is not None and change.high is not None:
+            interval = f"{change.low[place]:.3f} to {change.high[place]:.3f}"
+        numbers = [
+            f"{before.values[place]:.3f}",
+            f"{after.values[place]:.3f}",
+            f"{change.values[place]:.3f}",
+            interval,
+            f"{change.p[place]:.2g}",
+        ]
+        share_of_spread = 0.0
+        if spread:
+            share_of_spread = abs(float(change.values[place])) / spread
         rows.append(
             (
-                head_name(*at),
+                head_name(layer, head),
                 label,
-                measure.model,
-                *(text.replace("-", "−") for text in (*told, ends, p)),
-                far,
+                change.model,
+                *(number.replace("-", "−") for number in numbers),
+                share_of_spread,
             )
         )
     return rows
 
 
 def words_of(words: xr.Dataset) -> pd.DataFrame:
-    """The table of `Atlas.describe` for a comparison: the word of the first model, in `below` that
-    of the first other model that has another (none of them: nothing); what each model's head does
-    is in `models`."""
-    names = [str(name) for name in words["model_all"].values]
-    told = {
-        name: words[name].transpose("model_all", "layer", "head").values
-        for name in ("does", "kind", "attention")
-    }
+    """Return the table of `Atlas.describe` for a comparison.
+
+    It has the labels of the first model; `below` is the first different label among the other
+    models (empty if there is none), and `models` says what the head does in each model."""
+    models = [str(name) for name in words["model_all"].values]
+    texts = {}
+    for name in ("does", "kind", "attention"):
+        texts[name] = words[name].transpose("model_all", "layer", "head").values
     rows = []
-    for layer, head in np.ndindex(*told["does"].shape[1:]):
-        own = [str(text) for text in told["does"][:, layer, head]]
-        other = next((text for text in own[1:] if text != own[0]), "")
-        each = {
-            name: ": ".join(filter(None, (own[i], str(told["attention"][i, layer, head]))))
-            for i, name in enumerate(names)
-        }
-        place = {"layer": layer, "head": head, "name": head_name(layer, head)}
-        said = {"does": own[0], "kind": str(told["kind"][0, layer, head]), "best": False}
-        said |= {"looks": other or own[0], "below": other}
+    for layer, head in np.ndindex(*texts["does"].shape[1:]):
+        labels = [str(label) for label in texts["does"][:, layer, head]]
+        different = ""
+        for label in labels[1:]:
+            if label != labels[0]:
+                different = label
+                break
+        descriptions = {}
+        for index, model in enumerate(models):
+            attention = str(texts["attention"][index, layer, head])
+            descriptions[model] = ": ".join(filter(None, (labels[index], attention)))
         rows.append(
             {
-                **place,
-                **said,
-                "models": each,
-                **dict.fromkeys(("attention", "finds", "roles", "maps"), ""),
+                "layer": layer,
+                "head": head,
+                "name": head_name(layer, head),
+                "does": labels[0],
+                "kind": str(texts["kind"][0, layer, head]),
+                "best": False,
+                "looks": different or labels[0],
+                "below": different,
+                "models": descriptions,
+                "attention": "",
+                "finds": "",
+                "roles": "",
+                "maps": "",
             }
         )
     return pd.DataFrame(rows)

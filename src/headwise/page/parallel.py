@@ -1,5 +1,4 @@
-"""Sections drawn beside each other: as many processes as the machine has cores, where a process can
-be doubled."""
+"""Draw the sections of a page in parallel: one forked process per core, where forking is safe."""
 
 from __future__ import annotations
 
@@ -18,82 +17,82 @@ from headwise.core.loaders import FIGURES, load
 from headwise.page.sections import Drawing
 
 Draw = Callable[[str], Drawing]
-FEWEST = 4  # sections; fewer are drawn before others would have begun
-PATIENCE = 300.0  # seconds after which a section that does not come is drawn here
-_PARENT_ENDS = (
-    1  # PR_SET_PDEATHSIG of Linux: the signal that a process gets when the one it stems from ends
-)
-_given: list[Draw] = []  # what a hand draws with: it has it from the process it is a double of
+FEWEST = 4  # sections; fewer are drawn before worker processes would have started
+PATIENCE = 300.0  # seconds; a section that takes longer is drawn in this process
+_PR_SET_PDEATHSIG = 1  # of Linux: send a process this signal when its parent ends
+_draw_functions: list[Draw] = []  # of a worker, which inherits the function and its data by forking
 
 
 @contextmanager
-def drawn_beside(names: Sequence[str], draw: Draw) -> Iterator[Iterator[Drawing]]:
-    """The drawings of all names, in their order, made by `draw`.
+def draw_parallel(names: Sequence[str], draw: Draw) -> Iterator[Iterator[Drawing]]:
+    """Draw all sections and iterate over the drawings, in the order of their names.
 
     Parameters
     ----------
     names : sequence of str
-        What to draw.
+        The sections to draw.
     draw : callable
-        Draws one; what it needs is in memory, and it changes nothing but what it returns.
+        Draws one section. Its data is in memory already, and it has no effect but its result.
 
     Examples
     --------
-    >>> with drawn_beside(["a", "b"], lambda name: Drawing(files={name: b""})) as drawings:
+    >>> with draw_parallel(["a", "b"], lambda name: Drawing(files={name: b""})) as drawings:
     ...     [list(drawing.files) for drawing in drawings]
     [['a'], ['b']]
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    # Elsewhere a double of a process that has threads is not safe, or there is none.
-    if min(cores, len(names) // 2) < 2 or len(names) < FEWEST or sys.platform != "linux":
+    n_cores = 1
+    if hasattr(os, "sched_getaffinity"):
+        n_cores = len(os.sched_getaffinity(0))
+    # Outside Linux, forking a process that has threads is unsafe or impossible.
+    if min(n_cores, len(names) // 2) < 2 or len(names) < FEWEST or sys.platform != "linux":
         yield map(draw, names)
         return
-    load(FIGURES)  # before the process is doubled: modules are read once
-    others = set(multiprocessing.active_children())
+    load(FIGURES)  # before forking, so that each module is imported once
+    children_before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("fork")
-    coming: list[Future[Drawing]] = []
-    with ProcessPoolExecutor(min(cores, len(names)), context, _begin, (os.getpid(), draw)) as pool:
+    futures: list[Future[Drawing]] = []
+    n_workers = min(n_cores, len(names))
+    with ProcessPoolExecutor(n_workers, context, _start_worker, (os.getpid(), draw)) as pool:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", DeprecationWarning
-                )  # that there are threads: none of them is needed
-                coming += [pool.submit(_one, name) for name in names]
-            yield _each(coming, names, draw)
+                # Python warns that this process has threads; workers need none of them.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                for name in names:
+                    futures.append(pool.submit(_draw_one, name))
+            yield _results(futures, names, draw)
         finally:
-            if not all(
-                future.done() for future in coming
-            ):  # stopped: nobody waits for what is under way
-                for hand in set(multiprocessing.active_children()) - others:
-                    hand.kill()
+            # After an interruption nobody waits for the sections under way.
+            if not all(future.done() for future in futures):
+                for worker in set(multiprocessing.active_children()) - children_before:
+                    worker.kill()
 
 
-def _each(coming: Sequence[Future[Drawing]], names: Sequence[str], draw: Draw) -> Iterator[Drawing]:
-    for name, future in zip(names, coming, strict=True):
+def _results(
+    futures: Sequence[Future[Drawing]], names: Sequence[str], draw: Draw
+) -> Iterator[Drawing]:
+    for name, future in zip(names, futures, strict=True):
         try:
             yield future.result(PATIENCE)
-        except (
-            BrokenProcessPool,
-            TimeoutError,
-        ):  # whoever drew it was ended, for lack of memory perhaps, or hangs
+        except (BrokenProcessPool, TimeoutError):
+            # The worker was killed, perhaps for lack of memory, or hangs.
             yield draw(name)
 
 
-def _begin(parent: int, draw: Draw) -> None:
-    """One hand: it ends with the process it stems from, leaves signals to that, and has one
-    thread."""
-    _given.append(draw)
-    ctypes.CDLL(None).prctl(_PARENT_ENDS, signal.SIGKILL)
-    if os.getppid() != parent:
+def _start_worker(parent: int, draw: Draw) -> None:
+    """Prepare a worker: it ends with its parent, leaves signals to it, and uses one thread."""
+    _draw_functions.append(draw)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent ended before the line above took effect
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     from threadpoolctl import threadpool_limits
 
-    threadpool_limits(1)  # the threads of the process it stems from are not here
+    # Forking does not copy threads: a pool that the parent started would wait for ever.
+    threadpool_limits(1)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 
 
-def _one(name: str) -> Drawing:
-    return _given[-1](name)
+def _draw_one(name: str) -> Drawing:
+    return _draw_functions[-1](name)

@@ -21,15 +21,15 @@ from headwise.page.compared import COLUMNS, changed_most, models_of
 from headwise.page.data import page_data
 from headwise.page.files import ReportFiles
 from headwise.page.measures import group_order
-from headwise.page.parallel import drawn_beside
+from headwise.page.parallel import draw_parallel
 from headwise.page.sample import SAMPLE, Sample, sample_bytes
 from headwise.page.sections import Drawing, draw_sample, draw_section, head_grid
 from headwise.page.write import Content, HeadGrid, PageFigure, PageTable, Section, write_page
 from headwise.text.demo import REAL
 
-# The measures a reader asks for first, by analysis, variable and label, and what the head that goes
-# furthest does.
-ASKED = {
+# The measures that readers look for first, by analysis, variable and label, and what the most
+# extreme head does.
+HIGHLIGHTS = {
     ("surface", "position", "-1"): "most on the previous token",
     ("surface", "position", "1"): "most on the next token",
     ("surface", "position", "0"): "most on the token itself",
@@ -41,8 +41,10 @@ ASKED = {
     ("surface", "entropy", ""): "broadest: highest entropy (nats)",
     ("offsets", "mean_distance", "attention"): "looks furthest (tokens)",
 }
-Made = TypeVar("Made")
+Result = TypeVar("Result")
+Progress = Callable[[str, int, int], None]
 _SAMPLE = "sample"  # the section of one input drawn whole
+# What happened to examples, by the count in the provenance.
 COUNTED = {
     "truncated": "were cut to the longest input allowed",
     "skipped": "were left out as too long",
@@ -52,7 +54,7 @@ COUNTED = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The page, and what of it failed unexpectedly and is missing from it."""
+    """The path of the page, and the parts that failed unexpectedly and are missing from it."""
 
     page: Path
     failures: tuple[Failure, ...] = ()
@@ -62,7 +64,7 @@ def write_report(
     atlas: Atlas,
     folder: Path,
     samples: Sequence[Sample] = (),
-    report: Callable[[str, int, int], None] | None = None,
+    report: Progress | None = None,
     *,
     store: CheckpointStore | None = None,
     overwrite: bool = True,
@@ -72,165 +74,198 @@ def write_report(
     Parameters
     ----------
     atlas : Atlas
-        What to show. A group that nobody has heard of gets a section too, with the figures
+        What to show. A group of an unknown analysis gets a section too, with the figures
         registered for it.
     folder : Path
-        Where to write. Files of an earlier report that this one has not go; what else is there
-        stays.
+        Where to write. Files of an earlier report that this one does not have are deleted; all
+        other files stay.
     samples : sequence of Sample, optional
         Inputs with their maps, which the page shows for each head; the first is drawn whole too.
-        They are kept in `sample.safetensors`.
+        They are stored in `sample.safetensors`.
     report : callable, optional
-        Told how far it is: what, done, total.
+        Called with the progress: task, finished parts, total.
     store : CheckpointStore, optional
         The checkpoints of the sections that are drawn: an interrupted call resumes from there.
     overwrite : bool, default True
         Whether files of the same name that headwise did not write may be replaced.
     """
-    return _Writing(atlas, folder, store, overwrite).write(samples, report)
+    return _ReportWriter(atlas, folder, store, overwrite).write(samples, report)
 
 
-class _Writing:
-    """One report under way."""
+class _ReportWriter:
+    """The steps that write one report."""
 
     def __init__(
         self, atlas: Atlas, folder: Path, store: CheckpointStore | None, overwrite: bool
     ) -> None:
-        self.atlas, self.folder = atlas, folder
+        self.atlas = atlas
+        self.folder = folder
+        # No run sweeps the folder where the page of a comparison lies.
         for part in (folder, folder / "figures", folder / "tables"):
-            sweep(
-                part
-            )  # a page may stand elsewhere than what it shows, as that of a comparison does
+            sweep(part)
         self.files = ReportFiles(folder, overwrite)
-        self.store = None if store is None else store.part("page", {"atlas": atlas.digest})
+        self.store = None
+        if store is not None:
+            self.store = store.part("page", {"atlas": atlas.digest})
         self.failures: list[Failure] = []
 
-    def write(
-        self, samples: Sequence[Sample], report: Callable[[str, int, int], None] | None
-    ) -> Report:
-        """Everything; the page last, since it tells that all is there."""
-        atlas = self.atlas
+    def write(self, samples: Sequence[Sample], report: Progress | None) -> Report:
+        """Write everything; the page comes last, so that it exists only if all else does."""
         self.files.check("index.html")
         if samples:
-            self.files.write({SAMPLE: sample_bytes(samples, atlas)})
-        names = [*sorted(atlas, key=group_order), *([_SAMPLE] if samples else [])]
-        kept = {name: facts for name in names if (facts := self._kept(name)) is not None}
-
-        def draw(name: str) -> Drawing:
-            return draw_sample(atlas, samples[0]) if name == _SAMPLE else draw_section(atlas, name)
-
-        sections = []
-        with drawn_beside([name for name in names if name not in kept], draw) as drawings:
-            for name in names:
-                sections.append(
-                    self._section(kept[name] if name in kept else self._keep(name, next(drawings)))
-                )
-                if report:
-                    report("figures", len(sections), len(names))
+            self.files.write({SAMPLE: sample_bytes(samples, self.atlas)})
+        sections = self._write_sections(samples, report)
         notes: list[str] = []
-        grid, files = self._attempt("the table of heads", partial(head_grid, atlas), notes) or (
-            None,
-            {},
-        )
-        self.files.write(files)
+        grid = None
+        grid_and_files = self._attempt("the table of heads", partial(head_grid, self.atlas), notes)
+        if grid_and_files is not None:
+            grid, files = grid_and_files
+            self.files.write(files)
         self.files.note(["index.html"])
-        page = self.folder / "index.html"
         data = None
         if grid is not None:
-            data = self._attempt(
-                "the numbers in the page", partial(page_data, atlas, samples), notes
-            )
-            notes += data["left_out"] if data else []
-        content = _content(atlas, self.folder, sections, grid, notes)
+            make_data = partial(page_data, self.atlas, samples)
+            data = self._attempt("the numbers in the page", make_data, notes)
+            if data:
+                notes += data["left_out"]
+        content = _content(self.atlas, self.folder, sections, grid, notes)
         content["data"] = data
+        page = self.folder / "index.html"
         write_page(page, **content)
         self.files.close()
         return Report(page, tuple(self.failures))
 
-    def _kept(self, name: str) -> dict[str, Any] | None:
-        """What is known of a section that was drawn before, where all its files are whole; it is
-        not drawn again."""
-        piece = None if self.store is None else self.store.load(f"section-{name}")
-        if piece is None or not self.files.intact(piece.facts["files"]):
-            return None
-        self.files.note(piece.facts["files"])
-        return dict(piece.facts)
+    def _write_sections(self, samples: Sequence[Sample], report: Progress | None) -> list[Section]:
+        """Return all sections; those with a checkpoint are not drawn again."""
+        names = sorted(self.atlas, key=group_order)
+        if samples:
+            names.append(_SAMPLE)
+        checkpoints = {}
+        for name in names:
+            facts = self._load_checkpoint(name)
+            if facts is not None:
+                checkpoints[name] = facts
+        missing = [name for name in names if name not in checkpoints]
 
-    def _keep(self, name: str, drawing: Drawing) -> dict[str, Any]:
-        """Write the files of a section; what is known of it."""
+        def draw(name: str) -> Drawing:
+            if name == _SAMPLE:
+                return draw_sample(self.atlas, samples[0])
+            return draw_section(self.atlas, name)
+
+        sections = []
+        with draw_parallel(missing, draw) as drawings:
+            for name in names:
+                if name in checkpoints:
+                    facts = checkpoints[name]
+                else:
+                    facts = self._save_section(name, next(drawings))
+                sections.append(self._section(facts))
+                if report:
+                    report("figures", len(sections), len(names))
+        return sections
+
+    def _load_checkpoint(self, name: str) -> dict[str, Any] | None:
+        """Return the facts of a section that was drawn before; None if any of its files is not as
+        it was written."""
+        if self.store is None:
+            return None
+        checkpoint = self.store.load(f"section-{name}")
+        if checkpoint is None or not self.files.intact(checkpoint.facts["files"]):
+            return None
+        self.files.note(checkpoint.facts["files"])
+        return dict(checkpoint.facts)
+
+    def _save_section(self, name: str, drawing: Drawing) -> dict[str, Any]:
+        """Write the files of a section and its checkpoint, and return its facts."""
         digests = self.files.write(drawing.files)
-        told = {
+        contents = {
             "section": asdict(drawing.section),
-            "failures": [f.facts() for f in drawing.failures],
+            "failures": [failure.facts() for failure in drawing.failures],
+            "files": digests,
         }
-        facts: dict[str, Any] = json.loads(json.dumps(told | {"files": digests}, default=_plain))
+        # Through JSON, so that a resumed report gets exactly the values of an uninterrupted one.
+        facts: dict[str, Any] = json.loads(json.dumps(contents, default=_to_json))
         if self.store is not None:
             self.store.save(f"section-{name}", {}, facts)
         return facts
 
     def _section(self, facts: dict[str, Any]) -> Section:
-        self.failures += [Failure(**failure) for failure in facts["failures"]]
-        told = facts["section"]
-        figures = [
-            PageFigure(**{**figure, "svg": Path(figure["svg"])}) for figure in told["figures"]
-        ]
-        tables = [PageTable(**table) for table in told["tables"]]
-        return Section(**{**told, "figures": figures, "tables": tables})
+        """Return the section that facts describe, and note its failures."""
+        for failure in facts["failures"]:
+            self.failures.append(Failure(**failure))
+        fields = dict(facts["section"])
+        figures = []
+        for figure in fields.pop("figures"):
+            figures.append(PageFigure(**{**figure, "svg": Path(figure["svg"])}))
+        tables = [PageTable(**table) for table in fields.pop("tables")]
+        return Section(**fields, figures=figures, tables=tables)
 
-    def _attempt(self, what: str, make: Callable[[], Made], notes: list[str]) -> Made | None:
-        """What is made; nothing where that fails, which is noted."""
+    def _attempt(self, name: str, make: Callable[[], Result], notes: list[str]) -> Result | None:
+        """Return what `make` returns; None if it fails, which is noted."""
         try:
             return make()
-        except Exception as error:  # an atlas may hold what others have made
-            failure = Failure.of(what, error)
+        # Any exception: an atlas may contain groups of analyses that others wrote.
+        except Exception as error:
+            failure = Failure.of(name, error)
             self.failures.append(failure)
             notes.append(failure.sentence)
             return None
 
 
-def _plain(value: Any) -> Any:
-    """Cells of numpy, and paths, as JSON can hold them."""
-    return value.item() if hasattr(value, "item") else str(value)
+def _to_json(value: Any) -> Any:
+    """Return numpy numbers and paths as JSON can hold them."""
+    if hasattr(value, "item"):
+        return value.item()
+    return str(value)
 
 
 def _content(
     atlas: Atlas, folder: Path, sections: list[Section], grid: HeadGrid | None, notes: list[str]
 ) -> Content:
-    """What stands on the page."""
-    model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
-    watched = str(corpus.get("name", "?"))
+    """Return the content of the page, without its data."""
+    model = atlas.provenance.get("model", {})
+    corpus = atlas.provenance.get("corpus", {})
     models = models_of(atlas)
-    changes, note = changed_most(atlas) if models else ([], "")
+    title = f"What the heads of {model.get('name', '?')} do"
+    tables = []
+    if models:
+        title = f"What changed from {models[0]} to {', '.join(models[1:])}"
+        changes, note = changed_most(atlas)
+        if changes:
+            tables.append(PageTable("What changed most", COLUMNS, changes, note=note))
+
+    corpus_name = str(corpus.get("name", "?"))
+    if corpus_name == REAL:
+        corpus_name = f"the built-in corpus ({corpus_name})"
+    facts = [("Architecture", str(model.get("architecture", "?")))]
+    for name in ("examples", "tokens"):
+        if name in corpus:
+            facts.append((name.capitalize(), f"{corpus[name]:,}"))
+    facts.append(("Analyses", str(len(atlas))))
+
+    files = []
+    if (folder / "atlas.nc").exists():
+        files.append(("everything as labelled arrays (atlas.nc)", "atlas.nc"))
+
+    # A dict keeps the first of equal citations, in order.
+    citations: dict[str, None] = {}
+    for dataset in atlas.values():
+        if dataset.attrs.get("citation"):
+            citations[str(dataset.attrs["citation"])] = None
+
     return Content(
-        title=f"What changed from {models[0]} to {', '.join(models[1:])}"
-        if models
-        else f"What the heads of {model.get('name', '?')} do",
-        tables=[PageTable("What changed most", COLUMNS, changes, note=note)] if changes else [],
-        subtitle=f"{atlas.layers} layers × {atlas.heads} heads, run on "
-        + (f"the built-in corpus ({watched})" if watched == REAL else watched),
-        facts=[
-            ("Architecture", str(model.get("architecture", "?"))),
-            *(
-                (name.capitalize(), f"{corpus[name]:,}")
-                for name in ("examples", "tokens")
-                if name in corpus
-            ),
-            ("Analyses", str(len(atlas))),
-        ],
-        files=[("everything as labelled arrays (atlas.nc)", "atlas.nc")]
-        if (folder / "atlas.nc").exists()
-        else [],
+        title=title,
+        tables=tables,
+        subtitle=f"{atlas.layers} layers × {atlas.heads} heads, run on {corpus_name}",
+        facts=facts,
+        files=files,
         notes=_notes(atlas) + notes,
         absent=_absent(atlas),
         grid=grid,
         highlights=highlights(atlas),
         sections=sections,
         provenance={"digest": atlas.digest, **atlas.provenance},
-        citations=list(
-            dict.fromkeys(
-                str(d.attrs["citation"]) for d in atlas.values() if d.attrs.get("citation")
-            )
-        ),
+        citations=list(citations),
     )
 
 
@@ -245,7 +280,7 @@ def highlights(atlas: Atlas) -> list[tuple[str, str]]:
     if "surface" in atlas and "to cls" in attention_shares(atlas["surface"]):
         redundant_type = "first"
     rows = []
-    for (analysis, variable, item), words in ASKED.items():
+    for (analysis, variable, item), words in HIGHLIGHTS.items():
         if analysis not in frames or item == redundant_type:
             continue
         frame = frames[analysis]

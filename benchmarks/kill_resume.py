@@ -431,7 +431,7 @@ def _check_end(trial: Trial, how: str, where: str) -> None:
     assert trial.code == {"SIGTERM": 143, "SIGINT": 130}[how], (
         f"{where}: exit code {trial.code}: {trial.said}"
     )
-    assert trial.said.count("the same command goes on") == 1, f"{where}: {trial.said}"
+    assert trial.said.count("repeat the command to resume") == 1, f"{where}: {trial.said}"
     assert "Traceback" not in trial.said, f"{where}: {trial.said}"
 
 

@@ -53,7 +53,7 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
 
 def test_never_overwrites_unless_told(tmp_path: Path) -> None:
     path = small_atlas().save(tmp_path / "atlas.nc")
-    with pytest.raises(OutputError, match="exists; give --overwrite"):
+    with pytest.raises(OutputError, match="exists; pass overwrite=True"):
         small_atlas().save(path)
     small_atlas().save(path, overwrite=True)
 

@@ -152,7 +152,7 @@ def test_analyses_and_ablation_of_a_decoder_that_reads_a_source(stack: str) -> N
     assert float(found) == pytest.approx(np.mean(by_hand), abs=1e-5)
     assert np.isnan(atlas["surface"]["position"]).all() == (stack == "cross")
     with (
-        pytest.raises(HeadwiseError, match="cross-attention from a target")
+        pytest.raises(HeadwiseError, match="cross-attention of a decoder")
         if stack == "cross"
         else _nothing()
     ):

@@ -310,7 +310,7 @@ def test_heads_found_on_one_text_are_tested_on_another() -> None:
     assert "found elsewhere" in lines[0]
     assert any(heads[0].split()[1] in line for line in lines)
     for wrong, summary_text in (
-        ("obj L4H0", "something like"),
+        ("obj L4H0", "write it like"),
         ("obj L9H0 dependent_to_head", "2 layers of 3 heads"),
     ):
         with pytest.raises(ParameterError, match=summary_text):

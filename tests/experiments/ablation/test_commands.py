@@ -107,7 +107,7 @@ def test_ablate_writes_the_group_and_its_figures(place: Path) -> None:
     values, chosen = found["difference"].values, Atlas.load(part)["ablation"]["difference"].values
     assert np.isfinite(chosen).sum() == 2
     assert np.nanmin(chosen) >= np.sort(values.ravel())[-2] - 1e-9
-    with pytest.raises(HeadwiseError, match="Two of the files given with --atlas hold 'ablation'"):
+    with pytest.raises(HeadwiseError, match="Two files of --atlas hold 'ablation'"):
         run(*words, "--atlas", place / "ablation.nc", "--atlas", part, "--out", place / "three.nc")
     with pytest.raises(HeadwiseError, match="overwrite=True"):
         run(

@@ -37,12 +37,13 @@ def decoder() -> Iterator[HeadModel]:
 
 @pytest.fixture
 def client(encoder: HeadModel, decoder: HeadModel) -> Iterator[Client]:
-    guard, desk = Guard(PORT), RequestQueue()
+    guard = Guard(PORT)
+    requests = RequestQueue()
     failures: list[Any] = []
     yield Client(
-        make_app(Explorer([encoder, decoder]), guard, desk, failures.append), guard, failures
+        make_app(Explorer([encoder, decoder]), guard, requests, failures.append), guard, failures
     )
-    desk.close()
+    requests.close()
     assert not failures
 
 

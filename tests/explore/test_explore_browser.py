@@ -26,8 +26,10 @@ pytestmark = needs_browser
 @pytest.fixture(scope="module")
 def address(encoder: HeadModel, decoder: HeadModel) -> Iterator[str]:
     """A server of two models, in a thread."""
-    guard, desk, failures = Guard(), RequestQueue(), []
-    app = make_app(Explorer([encoder, decoder]), guard, desk, failures.append)
+    guard = Guard()
+    requests = RequestQueue()
+    failures: list[Any] = []
+    app = make_app(Explorer([encoder, decoder]), guard, requests, failures.append)
     with listening(0) as listener:
         guard.port = listener.getsockname()[1]
         server = uvicorn.Server(
@@ -38,7 +40,7 @@ def address(encoder: HeadModel, decoder: HeadModel) -> Iterator[str]:
         yield guard.address
         server.should_exit = True
         thread.join(20)
-    desk.close()
+    requests.close()
     assert not failures
 
 

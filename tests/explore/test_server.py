@@ -128,7 +128,7 @@ def test_what_fails_unexpectedly_is_told_in_the_terminal_alone(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a secret of this machine")
 
-    monkeypatch.setattr(explorer.Explorer, "_pass", broken)
+    monkeypatch.setattr(explorer.Explorer, "_forward_pass", broken)
     status, got = asyncio.run(client.ask("look", text=TEXT))
     assert status == 500
     assert "secret" not in json.dumps(got)
@@ -142,13 +142,14 @@ def test_a_full_queue_is_polite_and_empties_again(
 ) -> None:
     import headwise.explore.explorer as explorer
 
-    free, real = threading.Event(), explorer.Explorer._pass
+    free = threading.Event()
+    forward_pass = explorer.Explorer._forward_pass
 
-    def slow(*given: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         free.wait(20)
-        return real(*given)
+        return forward_pass(*arguments)
 
-    monkeypatch.setattr(explorer.Explorer, "_pass", slow)
+    monkeypatch.setattr(explorer.Explorer, "_forward_pass", slow)
 
     async def session() -> list[int]:
         asked = [
@@ -170,20 +171,23 @@ def test_a_full_queue_is_polite_and_empties_again(
 
 
 def test_the_desk_tells_errors_and_forgets_who_went_away() -> None:
-    desk, begun, free, done = RequestQueue(1), threading.Event(), threading.Event(), []
+    requests = RequestQueue(1)
+    begun = threading.Event()
+    free = threading.Event()
+    finished: list[int] = []
 
     async def session() -> None:
-        first = asyncio.create_task(desk.do(lambda: begun.set() or free.wait(20)))
+        first = asyncio.create_task(requests.run(lambda: begun.set() or free.wait(20)))
         assert await asyncio.to_thread(begun.wait, 20)
-        second = asyncio.create_task(desk.do(lambda: done.append(2)))
+        second = asyncio.create_task(requests.run(lambda: finished.append(2)))
         await asyncio.sleep(0)
         with pytest.raises(Busy):
-            await desk.do(lambda: done.append(3))
+            await requests.run(lambda: finished.append(3))
         second.cancel()
         await asyncio.sleep(0.05)
         failing = asyncio.create_task(
-            desk.do(lambda: {}["x"])
-        )  # in the place of who went away, at once
+            requests.run(lambda: {}["x"])
+        )  # takes the place of the disconnected client at once
         await asyncio.sleep(0)
         free.set()
         await first
@@ -191,8 +195,8 @@ def test_the_desk_tells_errors_and_forgets_who_went_away() -> None:
             await failing
 
     asyncio.run(session())
-    desk.close()
-    assert not done
+    requests.close()
+    assert not finished
 
 
 VALUES = st.recursive(

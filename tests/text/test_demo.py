@@ -7,7 +7,7 @@ import pytest
 
 from headwise.core.errors import ParameterError
 from headwise.text import open_corpus
-from headwise.text.demo import REAL, SIZE, demo_corpus, demo_examples
+from headwise.text.demo import SIZE, TREEBANK, demo_corpus, demo_examples
 
 FINGERPRINT = "b107cef7686251e911911cfe323c7f64e71e79da1a15a8c0a830652d529bd0ec"  # results name it: it must not change
 REAL_FINGERPRINT = "6f75dd118be46894f1ce2dac7ff8b62e7edfa1ed6b4ce49d650d7d2fefa291b7"
@@ -45,7 +45,7 @@ def test_the_built_in_corpus_is_real_english_with_its_trees() -> None:
     corpus = open_corpus()
     survey = corpus.survey()
     assert (survey.count, survey.fingerprint) == (375, REAL_FINGERPRINT)
-    assert (corpus.name, corpus.licence) == (REAL, "CC BY-SA 4.0")
+    assert (corpus.name, corpus.licence) == (TREEBANK, "CC BY-SA 4.0")
     assert survey.annotations == {"words", "dependencies", "pos", "segments"}
     assert [part.name for part in corpus.parts] == ["demo"]
     examples = list(corpus)

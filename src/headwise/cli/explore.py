@@ -51,7 +51,14 @@ def explore(
     models = [options.open(model.name)]
     if second_model is not None:
         models.append(options.open(second_model))
-    serve(models, labels_from, port=port, open_browser=browser, say=_say, tell=common.tell_failure)
+    serve(
+        models,
+        labels_from,
+        port=port,
+        open_browser=browser,
+        say=_say,
+        on_failure=common.tell_failure,
+    )
 
 
 def _say(line: str) -> None:

@@ -1,5 +1,4 @@
-"""The explorer: a page of this machine where you type a sentence and see what every head does with
-it."""
+"""The explorer: a local web page where you type a sentence and see what every head does with it."""
 
 from headwise.explore.explorer import Explorer, Question
 from headwise.explore.server import serve

@@ -1,4 +1,4 @@
-"""What the explorer's page asks of its models: attention of all heads, one head in full,
+"""Answers to the requests of the explorer's page: attention of all heads, the weights of one head,
 attribution, predictions."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import base64
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,38 +25,39 @@ from headwise.models.trace import TraceWatcher
 from headwise.text.encode import Batch
 from headwise.text.example import Example
 
-LONGEST_TEXT = 4_000  # characters of a text
+LONGEST_TEXT = 4_000  # characters
 MOST_TOKENS = 128
-MOST_CELLS = (
-    8_000_000  # weights of all heads together that are sent: large models read shorter texts
-)
+# Weights of all heads together that are sent to the page: large models read shorter texts.
+MOST_CELLS = 8_000_000
 MOST_TOP = 50
 WAYS = ("zero", "uniform", "mean")
-KEPT, KEPT_BYTES = 6, 64 * 2**20  # inputs whose weights are kept for the next click
+# Forward passes that are kept for the next click, and their size in bytes.
+CACHED_PASSES = 6
+CACHE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked about one input of one model.
+    """A request about one input of one model.
 
     Parameters
     ----------
     text : str
         The sentence.
     pair : str, optional
-        A second one; of a decoder that reads a source, its target.
+        A second sentence; for an encoder-decoder, the target.
     model : int, default 0
-        Which of the explorer's models.
+        Index of the model in the explorer.
     disabled : tuple of str, default ()
-        Heads that are disabled (`L3H5`).
+        Heads to disable (`L3H5`).
     how : {"zero", "uniform", "mean"}, default "zero"
         What disabling does: no output, uniform attention, or the head's mean output over the input.
     mask : int, optional
-        A token that is replaced by the mask token, of a masked language model.
+        Position of a token to replace by the mask token, for a masked language model.
     position : int, optional
-        The token after which the next one is predicted; the last one unless given.
+        The token after which the next one is predicted; default: the last token.
     top : int, default 8
-        So many of the likeliest tokens.
+        How many of the most likely tokens to return.
     """
 
     text: str
@@ -75,7 +76,8 @@ class Question:
         if self.top > MOST_TOP:
             raise ParameterError(f"`top` must be at most {MOST_TOP}; it is {self.top}.")
         for name in ("text", "pair"):
-            if len(getattr(self, name) or "") > LONGEST_TEXT:
+            text = getattr(self, name) or ""
+            if len(text) > LONGEST_TEXT:
                 raise InputError(
                     f"`{name}` is longer than {LONGEST_TEXT:,} characters; give a shorter one."
                 )
@@ -83,45 +85,49 @@ class Question:
             raise InputError("`text` is empty; type a sentence.")
 
     @property
-    def plain(self) -> Question:
-        """The same with every head at work."""
+    def of_intact_model(self) -> Question:
+        """The same request with no head disabled."""
         return replace(self, disabled=(), how="zero")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
-    """One pass over one input: `weights[layer, head, query, key]`, and what the model says where it
-    was asked."""
+class ExploredInput:
+    """One forward pass over one input, with the model's prediction where there is one."""
 
     batch: Batch
-    weights: np.ndarray
-    said: torch.Tensor | None  # log-probabilities, over the vocabulary or the classes
-    position: int | None
-    why: str = ""  # why nothing is said
+    weights: np.ndarray  # [layer, head, query, key]
+    log_probs: torch.Tensor | None  # over the vocabulary or the classes
+    position: int | None  # the token of the prediction; None for a class
+    why: str = ""  # why nothing is predicted
 
     @property
     def bytes(self) -> int:
-        return self.weights.nbytes + (0 if self.said is None else self.said.nbytes)
+        """Size in memory, for the cache."""
+        size = self.weights.nbytes
+        if self.log_probs is not None:
+            size += self.log_probs.nbytes
+        return size
 
 
 class Explorer:
-    """Answers about one model or two, as names and values that JSON holds. Nothing is read from
-    disk or written to it.
+    """Answers requests about one or two models with values that JSON can hold.
+
+    Nothing is read from disk or written to it.
 
     Parameters
     ----------
     models : sequence of HeadModel
-        One, or two to stand side by side.
+        One model, or two to compare side by side.
     atlas : Atlas, optional
-        What is known of the heads; it must have the shape of the first model.
+        The source of the heads' labels; it must have the shape of the first model.
 
     Examples
     --------
     >>> from headwise.testing.models import random_model
     >>> module, tokenizer = random_model()
     >>> with HeadModel.open(module, tokenizer=tokenizer) as model:
-    ...     seen = Explorer([model]).look(Question("the cat saw the dog"))
-    >>> seen["tokens"][1:3], seen["shape"]
+    ...     answer = Explorer([model]).all_heads(Question("the cat saw the dog"))
+    >>> answer["tokens"][1:3], answer["shape"]
     (['the', 'cat'], [2, 3, 7, 7])
     """
 
@@ -132,127 +138,160 @@ class Explorer:
             )
         self.models = []
         for model in models:
-            fitting = math.isqrt(MOST_CELLS // (model.layers * model.heads))
-            self.models.append(
-                model.limited(
-                    max(2, min(MOST_TOKENS, fitting, model.encoder.max_length)), "truncate"
-                )
-            )
+            tokens_that_fit = math.isqrt(MOST_CELLS // (model.layers * model.heads))
+            longest = min(MOST_TOKENS, tokens_that_fit, model.encoder.max_length)
+            self.models.append(model.limited(max(2, longest), "truncate"))
         self.notes: list[str] = []
-        self.words = [
-            self._words(model, atlas, first=place == 0) for place, model in enumerate(self.models)
-        ]
-        self._kept: OrderedDict[Question, Seen] = OrderedDict()
+        self.labels = []
+        for index, model in enumerate(self.models):
+            self.labels.append(self._head_labels(model, atlas, is_first=index == 0))
+        self._cache: OrderedDict[Question, ExploredInput] = OrderedDict()
 
-    def _words(
-        self, model: HeadModel, atlas: Atlas | None, first: bool
+    def _head_labels(
+        self, model: HeadModel, atlas: Atlas | None, is_first: bool
     ) -> list[list[dict[str, str]]] | None:
-        """What each head does in a word, `[layer][head]`, where the atlas is of this model."""
+        """Return the labels of each head, `[layer][head]`, where the atlas is of this model."""
         if atlas is None:
             return None
-        told = atlas.provenance.get("model", {})
-        same = model.same_weights(told)
-        if not same and not first:
+        atlas_model = atlas.provenance.get("model", {})
+        same_weights = model.same_weights(atlas_model)
+        if not same_weights and not is_first:
             return None
         if (atlas.layers, atlas.heads) != (model.layers, model.heads):
             raise ParameterError(
-                f"The atlas is of {told.get('name', 'a model')} with {atlas.layers} layers of {atlas.heads} heads, but "
-                f"{model.name} has {model.layers} of {model.heads}; give the atlas of this model."
+                f"The atlas is of {atlas_model.get('name', 'a model')} with {atlas.layers} layers "
+                f"of {atlas.heads} heads, but {model.name} has {model.layers} of {model.heads}; "
+                "give the atlas of this model."
             )
-        if not same:
-            whose = f"The words come from an atlas of {told.get('name', 'an unnamed model')}"
-            unsure = (
-                "; whether its weights were these is not known."
-                if same is None
-                else ", which had other weights."
+        if not same_weights:
+            source = (
+                f"The labels come from an atlas of {atlas_model.get('name', 'an unnamed model')}"
             )
-            self.notes.append(whose + unsure)
-        words: list[list[dict[str, str]]] = [
-            [{} for _ in range(model.heads)] for _ in range(model.layers)
-        ]
+            if same_weights is None:
+                self.notes.append(f"{source}; it is not known whether the weights are the same.")
+            else:
+                self.notes.append(f"{source}, which had other weights.")
+
+        labels: list[list[dict[str, str]]] = []
+        for _ in range(model.layers):
+            labels.append([{} for _ in range(model.heads)])
         for row in atlas.describe().to_dict("records"):
-            words[row["layer"]][row["head"]] = {
-                "word": SHORT_LABELS.get(row["does"], row["does"]),
-                **{name: str(row[name] or "") for name in CARD_COLUMNS},
-            }
-        return words
+            head_labels = {"word": SHORT_LABELS.get(row["does"], row["does"])}
+            for name in CARD_COLUMNS:
+                head_labels[name] = str(row[name] or "")
+            labels[row["layer"]][row["head"]] = head_labels
+        return labels
 
     def state(self) -> dict[str, Any]:
-        """What the page needs to know before anything is asked."""
-        models = [
-            {
-                "name": model.name,
-                "stack": model.stack,
-                "layers": model.layers,
-                "heads": model.heads,
-                "causal": model.causal,
-                "predicts": self._predicts(model),
-                "mask": model.encoder.tokenizer.mask_token if model.lm_kind == "masked" else None,
-                "needs_pair": model.encoder_part is not None and model.stack != "encoder",
-                "attributes": model.stack != "cross",
-                "tokens": model.encoder.max_length,
-                "words": words,
-            }
-            for model, words in zip(self.models, self.words, strict=True)
-        ]
+        """Return what the page needs to know before its first request."""
+        models = []
+        for model, labels in zip(self.models, self.labels, strict=True):
+            mask_token = None
+            if model.lm_kind == "masked":
+                mask_token = model.encoder.tokenizer.mask_token
+            models.append(
+                {
+                    "name": model.name,
+                    "stack": model.stack,
+                    "layers": model.layers,
+                    "heads": model.heads,
+                    "causal": model.causal,
+                    "predicts": self._prediction_kind(model),
+                    "mask": mask_token,
+                    "needs_pair": model.encoder_part is not None and model.stack != "encoder",
+                    "attributes": model.stack != "cross",
+                    "tokens": model.encoder.max_length,
+                    "words": labels,
+                }
+            )
         return {"models": models, "ways": WAYS, "longest": LONGEST_TEXT, "notes": self.notes}
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def look(self, question: Question) -> dict[str, Any]:
-        """Attention of all heads as bytes (255 times the root of the weight), what the model
-        predicts, and where heads are disabled, what it predicted before and how far each head's
-        attention has moved."""
-        begun = time.perf_counter()
-        now = self._seen(question)
-        before = self._seen(question.plain) if question.disabled else None
+    def all_heads(self, question: Question) -> dict[str, Any]:
+        """Return the attention of all heads and what the model predicts.
+
+        The weights are bytes, 255 times their square root. Where heads are disabled, the answer
+        also has the predictions of the intact model and, under `moved`, the total variation
+        distance of each head's attention from that of the intact model.
+        """
+        started = time.perf_counter()
+        now = self._cached_pass(question)
+        before = self._cached_pass(question.of_intact_model) if question.disabled else None
+        moved = None
+        if before is not None:
+            distance = 0.5 * np.abs(now.weights - before.weights).sum(-1).mean(-1)
+            moved = np.round(distance, 4).tolist()
+
         batch = now.batch
-        moved = (
-            None if before is None else 0.5 * np.abs(now.weights - before.weights).sum(-1).mean(-1)
-        )
-        row = batch.rows[0]
+        # The square root spreads small weights over more of the 256 levels.
+        levels = np.rint(255 * np.sqrt(now.weights.clip(0, 1))).astype(np.uint8)
         return {
-            "tokens": _texts(batch),
+            "tokens": _token_texts(batch),
             "special": batch.special[0].tolist(),
-            "keys": None if batch.keys is batch else _texts(batch.keys),
+            "keys": None if batch.keys is batch else _token_texts(batch.keys),
             "keys_special": batch.keys.special[0].tolist(),
             "shape": list(now.weights.shape),
-            "maps": _base64(np.rint(255 * np.sqrt(now.weights.clip(0, 1))).astype(np.uint8)),
-            "moved": None if moved is None else np.round(moved, 4).tolist(),
+            "maps": _base64(levels),
+            "moved": moved,
             "predictions": self._predictions(question, now, before),
-            "truncated": bool(row.truncated),
-            "seconds": round(time.perf_counter() - begun, 3),
+            "truncated": bool(batch.rows[0].truncated),
+            "seconds": round(time.perf_counter() - started, 3),
         }
 
     def head(self, question: Question, head: str) -> dict[str, Any]:
-        """The weights of one head in full, and as they were before heads were disabled."""
-        layer, number = self._place(question, head)
-        now = self._seen(question).weights[layer, number]
-        before = self._seen(question.plain).weights[layer, number] if question.disabled else None
+        """Return the exact weights of one head, and those of the intact model where heads are
+        disabled."""
+        layer, number = self._layer_and_head(question, head)
+        now = self._cached_pass(question).weights[layer, number]
+        before = None
+        if question.disabled:
+            intact = self._cached_pass(question.of_intact_model)
+            before = _base64(intact.weights[layer, number].astype("<f4"))
         return {
             "shape": list(now.shape),
             "weights": _base64(now.astype("<f4")),
-            "before": None if before is None else _base64(before.astype("<f4")),
+            "before": before,
         }
 
     def attribution(
         self, question: Question, head: str, token: int, source: str = "input"
     ) -> dict[str, Any]:
-        """What each token contributes to the head's output at a token (hidden token attribution,
-        exact), beside the attention that this token pays."""
-        begun = time.perf_counter()
-        place = self._place(question, head)
-        check_types(_Click(token, source))
-        model, seen = self._model(question), self._seen(question)
-        off = dict.fromkeys(question.disabled, question.how)
-        row = head_contributions(model, seen.batch.rows[0], place, token, source, off)
+        """Return what each token contributes to a head's output at one token.
+
+        This is exact hidden token attribution (Pascual et al. 2021); the attention of that token is
+        returned beside it.
+
+        Parameters
+        ----------
+        question : Question
+            The input.
+        head : str
+            The head (`L3H5`).
+        token : int
+            Position of the token at which the output is attributed.
+        source : {"input", "previous_layer"}, default "input"
+            Contributions of the first layer's input, or of the input of the head's own layer.
+        """
+        started = time.perf_counter()
+        layer_and_head = self._layer_and_head(question, head)
+        check_types(_AttributionParameters(token, source))
+        explored = self._cached_pass(question)
+        contribution = head_contributions(
+            self._model(question),
+            explored.batch.rows[0],
+            layer_and_head,
+            token,
+            source,
+            dict.fromkeys(question.disabled, question.how),
+        )
         return {
-            "contribution": [float(share) for share in row],
-            "attention": [float(weight) for weight in seen.weights[(*place, token)]],
-            "seconds": round(time.perf_counter() - begun, 3),
+            "contribution": [float(share) for share in contribution],
+            "attention": [float(weight) for weight in explored.weights[(*layer_and_head, token)]],
+            "seconds": round(time.perf_counter() - started, 3),
         }
 
-    # --- passes -----------------------------------------------------------------------------------
+    # --- forward passes ---------------------------------------------------------------------------
 
     def _model(self, question: Question) -> HeadModel:
         if not 0 <= question.model < len(self.models):
@@ -261,142 +300,158 @@ class Explorer:
             )
         return self.models[question.model]
 
-    def _place(self, question: Question, head: str) -> tuple[int, int]:
+    def _layer_and_head(self, question: Question, head: str) -> tuple[int, int]:
         model = self._model(question)
         if not isinstance(head, str):
             raise ParameterError("`head` must be a name like L3H5.")
-        (place,) = existing_heads([head], model.layers, model.heads)
-        return place
+        (layer_and_head,) = existing_heads([head], model.layers, model.heads)
+        return layer_and_head
 
-    def _seen(self, question: Question) -> Seen:
-        """One pass; the last ones are kept, so that the next click need not run them again."""
-        question, kept = (
-            replace(question, top=1),
-            self._kept,
-        )  # how much is shown of a pass does not change it
-        if question not in kept:
-            kept[question] = self._pass(self._model(question), question)
-        kept.move_to_end(question)
-        while len(kept) > KEPT or (
-            len(kept) > 1 and sum(seen.bytes for seen in kept.values()) > KEPT_BYTES
-        ):
-            kept.popitem(last=False)
-        return kept[question]
+    def _cached_pass(self, question: Question) -> ExploredInput:
+        """Return one forward pass; the latest ones are cached for the next click."""
+        # How many predictions are returned does not change the pass.
+        key = replace(question, top=1)
+        cache = self._cache
+        if key not in cache:
+            cache[key] = self._forward_pass(self._model(key), key)
+        cache.move_to_end(key)
+        while len(cache) > CACHED_PASSES or (len(cache) > 1 and self._cache_size() > CACHE_BYTES):
+            cache.popitem(last=False)
+        return cache[key]
 
-    def _pass(self, model: HeadModel, question: Question) -> Seen:
-        heads = existing_heads(question.disabled, model.layers, model.heads)
+    def _cache_size(self) -> int:
+        return sum(explored.bytes for explored in self._cache.values())
+
+    def _forward_pass(self, model: HeadModel, question: Question) -> ExploredInput:
+        disabled_heads = existing_heads(question.disabled, model.layers, model.heads)
         row = model.encode(Example(text=question.text, pair=question.pair))
         if question.mask is not None:
-            mask = model.encoder.tokenizer.mask_token_id
-            if model.lm_kind != "masked" or mask is None:
+            mask_id = model.encoder.tokenizer.mask_token_id
+            if model.lm_kind != "masked" or mask_id is None:
                 raise ParameterError(f"{model.name} has no mask token; leave `mask` out.")
             ids = row.ids.copy()
-            ids[_inside("mask", question.mask, len(ids))] = mask
+            ids[_checked_position("mask", question.mask, len(ids))] = mask_id
             row = replace(row, ids=ids)
         batch = model.batch(row)
-        position, why = self._asked_position(model, batch, question)
-        off = {head_name(*head): question.how for head in heads}
+        position, why = self._prediction_position(model, batch, question)
+
+        interventions = {head_name(*head): question.how for head in disabled_heads}
         watcher = TraceWatcher(frozenset({"attention"}))
-        output = model.forward(batch, watcher, interventions=off, logits=not why)
+        output = model.forward(batch, watcher, interventions=interventions, logits=not why)
         weights = watcher.trace().attention
         assert weights is not None
-        said = None
+        log_probs = None
         if not why:
             logits = output.logits[0] if position is None else output.logits[0, position]
-            said = logits.float().log_softmax(-1).cpu()
-        return Seen(batch, weights[0].float().cpu().numpy(), said, position, why)
+            log_probs = logits.float().log_softmax(-1).cpu()
+        return ExploredInput(batch, weights[0].float().cpu().numpy(), log_probs, position, why)
+
+    # --- predictions ------------------------------------------------------------------------------
 
     @staticmethod
-    def _predicts(model: HeadModel) -> str | None:
-        """`masked`, `causal`, `class`, or nothing."""
+    def _prediction_kind(model: HeadModel) -> str | None:
+        """Return `masked`, `causal`, `class`, or None for a model that predicts nothing."""
         if model.lm_kind is not None:
             return model.lm_kind
-        sorts = (
-            type(model.module).__name__.endswith("ForSequenceClassification")
-            and model.stack == "encoder"
-        )
-        return "class" if sorts and model.encoder_part is None else None
+        is_classifier = type(model.module).__name__.endswith("ForSequenceClassification")
+        if is_classifier and model.stack == "encoder" and model.encoder_part is None:
+            return "class"
+        return None
 
-    def _asked_position(
+    def _prediction_position(
         self, model: HeadModel, batch: Batch, question: Question
     ) -> tuple[int | None, str]:
-        """Where the model is asked; or why it is not."""
-        kind, length = self._predicts(model), int(batch.lengths[0])
+        """Return the position whose prediction is read, and "" or why nothing is predicted."""
+        kind = self._prediction_kind(model)
         if kind is None:
             return None, f"{model.name} was opened without a head that predicts anything."
         if kind == "class":
             return None, ""
         if kind == "causal":
-            return length - 1 if question.position is None else _inside(
-                "position", question.position, length
-            ), ""
-        masked = (batch.ids[0] == model.encoder.tokenizer.mask_token_id).nonzero()
-        if not len(masked):
-            return (
-                None,
-                f"Nothing is masked: write {model.encoder.tokenizer.mask_token}, or mask a token.",
-            )
-        return (int(masked[0]) if question.mask is None else question.mask), ""
+            length = int(batch.lengths[0])
+            if question.position is None:
+                return length - 1, ""
+            return _checked_position("position", question.position, length), ""
 
-    def _predictions(self, question: Question, now: Seen, before: Seen | None) -> dict[str, Any]:
-        """The likeliest tokens (or classes), those of before first, each with its probability now
-        and before."""
+        tokenizer = model.encoder.tokenizer
+        masked_positions = (batch.ids[0] == tokenizer.mask_token_id).nonzero()
+        if not len(masked_positions):
+            return None, f"Nothing is masked: write {tokenizer.mask_token}, or mask a token."
+        if question.mask is not None:
+            return question.mask, ""
+        return int(masked_positions[0]), ""
+
+    def _predictions(
+        self, question: Question, now: ExploredInput, before: ExploredInput | None
+    ) -> dict[str, Any]:
+        """Return the most likely tokens (or classes), each with its probability now and in the
+        intact model, whose own most likely ones come first."""
         model = self._model(question)
-        found: dict[str, Any] = {
-            "kind": self._predicts(model),
+        kind = self._prediction_kind(model)
+        predictions: dict[str, Any] = {
+            "kind": kind,
             "position": now.position,
             "why": now.why,
             "rows": [],
         }
-        if now.said is None:
-            return found
-        first = now.said if before is None or before.said is None else before.said
-        top = min(question.top, len(first))
-        ids = dict.fromkeys(int(i) for said in (first, now.said) for i in said.topk(top).indices)
-        labels: Any = model.config.id2label or {}
-        spell: Callable[[int], Any] = now.batch.rows[0].token_text
-        spell = (lambda i: labels.get(i, i)) if found["kind"] == "class" else spell
-        found["rows"] = [
-            {
-                "token": str(spell(i)),
-                "before": float(first[i].exp()),
-                "now": float(now.said[i].exp()),
-            }
-            for i in ids
-        ]
+        if now.log_probs is None:
+            return predictions
+
+        intact_log_probs = now.log_probs
+        if before is not None and before.log_probs is not None:
+            intact_log_probs = before.log_probs
+        top = min(question.top, len(intact_log_probs))
+        intact_ids = intact_log_probs.topk(top).indices.tolist()
+        current_ids = now.log_probs.topk(top).indices.tolist()
+        class_names: Any = model.config.id2label or {}
+        for token_id in dict.fromkeys(intact_ids + current_ids):
+            if kind == "class":
+                name = class_names.get(token_id, token_id)
+            else:
+                name = now.batch.rows[0].token_text(token_id)
+            predictions["rows"].append(
+                {
+                    "token": str(name),
+                    "before": float(intact_log_probs[token_id].exp()),
+                    "now": float(now.log_probs[token_id].exp()),
+                }
+            )
         if before is not None:
-            found["kl"] = float((first.exp() * (first - now.said)).sum())
-        return found
+            log_ratio = intact_log_probs - now.log_probs
+            predictions["kl"] = float((intact_log_probs.exp() * log_ratio).sum())
+        return predictions
 
 
 @dataclass(frozen=True, slots=True)
-class _Click:
-    """What a click on a token says, so that its types are checked."""
+class _AttributionParameters:
+    """The parameters of an attribution request beside its question; a dataclass so that
+    `check_types` can check them."""
 
     token: int
     source: str
 
 
 def question_of(content: Mapping[str, Any]) -> Question:
-    """The question in a request; names that no question has are refused."""
-    known = Question.__dataclass_fields__
-    strange = [name for name in content if name not in known]
-    if strange or "text" not in content:
-        raise InputError(
-            f"A question has {', '.join(known)}" + (f", not '{strange[0]}'." if strange else ".")
-        )
+    """Return the question of a request; unknown names are rejected."""
+    known_names = Question.__dataclass_fields__
+    unknown_names = [name for name in content if name not in known_names]
+    expected = f"A question has {', '.join(known_names)}"
+    if unknown_names:
+        raise InputError(f"{expected}, not '{unknown_names[0]}'.")
+    if "text" not in content:
+        raise InputError(f"{expected}.")
     return Question(**content)
 
 
-def _inside(name: str, place: int, length: int) -> int:
-    if not 0 <= place < length:
+def _checked_position(name: str, position: int, length: int) -> int:
+    if not 0 <= position < length:
         raise ParameterError(
-            f"`{name}` must be one of the {length} tokens of the text, from 0; it is {place}."
+            f"`{name}` must be one of the {length} tokens of the text, from 0; it is {position}."
         )
-    return place
+    return position
 
 
-def _texts(batch: Batch) -> list[str]:
+def _token_texts(batch: Batch) -> list[str]:
     return [token or "·" for token in batch.tokens[0]]
 
 

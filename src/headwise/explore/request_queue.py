@@ -1,5 +1,4 @@
-"""One worker for a model, and a short queue before it: who comes when it is full is told to come
-again."""
+"""One worker thread for all requests to the models, with a short queue in front of it."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ class Busy(Exception):
 
 
 class RequestQueue:
-    """Does one thing at a time, in a thread that ends with the process.
+    """Runs one request at a time, in a thread that ends with the process.
 
     Parameters
     ----------
     waiting : int, default 8
-        How many may wait while one is served.
+        How many requests may wait while one is served.
     """
 
     def __init__(self, waiting: int = WAITING) -> None:
@@ -33,44 +32,48 @@ class RequestQueue:
         self._thread = threading.Thread(target=self._work, name="headwise-explore", daemon=True)
         self._thread.start()
 
-    async def do(self, work: Callable[[], Any]) -> Any:
-        """What `work` gives, in its turn; `Busy` where too many wait. Who goes away before his turn
-        is not served."""
+    async def run(self, request: Callable[[], Any]) -> Any:
+        """Queue a request and return its result; raise `Busy` where the queue is full.
+
+        A request whose client disconnects before its turn is not run.
+        """
         future: Future[Any] = Future()
-        self._forget()
+        self._drop_cancelled()
         try:
-            self._queue.put_nowait((future, work))
+            self._queue.put_nowait((future, request))
         except queue.Full:
             raise Busy from None
         return await asyncio.wrap_future(future)
 
-    def close(self, patience: float = 2.0) -> None:
-        """Let the last one finish, for so many seconds, and send the others away."""
+    def close(self, timeout: float = 2.0) -> None:
+        """Cancel the waiting requests and wait for the current one, at most `timeout` seconds."""
         while True:
             try:
                 item = self._queue.get_nowait()
             except queue.Empty:
                 break
             if item is not None:
-                item[0].cancel()
+                future, _ = item
+                future.cancel()
         self._queue.put(None)
-        self._thread.join(patience)
+        self._thread.join(timeout)
 
-    def _forget(self) -> None:
-        """Take those who went away out of the queue: they hold no place."""
+    def _drop_cancelled(self) -> None:
+        """Remove requests whose client has disconnected: they must not fill the queue."""
         with self._queue.mutex:
             waiting = self._queue.queue
-            kept = [item for item in waiting if item is None or not item[0].cancelled()]
+            active = [item for item in waiting if item is None or not item[0].cancelled()]
             waiting.clear()
-            waiting.extend(kept)
+            waiting.extend(active)
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
-            future, work = item
+            future, request = item
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(work())
-            except BaseException as error:  # whoever waits for it is told
+                future.set_result(request())
+            except BaseException as error:  # raised again where the result is awaited
                 future.set_exception(error)
-            del item, future, work  # an answer is large, and the next question may be far away
+            # A result is large, and the next request may be far away: free it now.
+            del item, future, request

@@ -1,7 +1,7 @@
-"""The explorer's server: on this machine alone, for its own page alone."""
+"""The explorer's web server: reachable from this machine only, and by its own page only."""
 
-# No `from __future__ import annotations` here: FastAPI reads the annotations of routes, whose types
-# are imported late.
+# No `from __future__ import annotations` here: FastAPI evaluates the annotations of routes, and
+# their types are imported inside `make_app`.
 
 import asyncio
 import socket
@@ -32,8 +32,8 @@ from headwise.explore.explorer import Explorer, question_of
 from headwise.explore.request_queue import Busy, RequestQueue
 from headwise.models import HeadModel
 
-LONGEST_BODY = 40_000  # bytes: two texts of the longest, escaped, and some heads
-PATIENCE = 20.0  # seconds that a request may take to arrive
+LONGEST_BODY = 40_000  # bytes: two texts of the greatest length, escaped, and some heads
+REQUEST_TIMEOUT = 20.0  # seconds that a request may take to arrive
 MOST_CONNECTIONS = 100
 FILES = {
     "": ("headwise.explore", "static/explore.html", "text/html; charset=utf-8"),
@@ -44,10 +44,8 @@ FILES = {
     "heads.css": ("headwise.plots", "views/heads.css", "text/css; charset=utf-8"),
     "heads.js": ("headwise.plots", "views/heads.js", "text/javascript; charset=utf-8"),
 }
-SCRIPTS = {
-    "Content-Security-Policy": f"{POLICY}script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:"
-}
-BUSY = "others are being served; try again in a moment"
+SCRIPT_POLICY = "script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:"
+BUSY = "other requests are being served; try again in a moment"
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
@@ -55,13 +53,16 @@ Send = Callable[[Any], Awaitable[None]]
 
 @cache
 def _file(name: str) -> tuple[bytes, str]:
-    """One of the page's few files, all known by name: no part of a request becomes a path."""
-    package, path, kind = FILES[name]
-    return resources.files(package).joinpath(path).read_bytes(), kind
+    """Return the content and media type of one of the page's files.
+
+    The names are fixed, so that no part of a request becomes a path.
+    """
+    package, path, media_type = FILES[name]
+    return resources.files(package).joinpath(path).read_bytes(), media_type
 
 
 def check_extra() -> None:
-    """Refuse to go on without the packages of the extra `explore`."""
+    """Raise `MissingExtraError` where the packages of the extra `explore` are not installed."""
     for package in ("fastapi", "uvicorn"):
         if find_spec(package) is None:
             raise MissingExtraError(package, "explore", "`headwise explore`")
@@ -70,21 +71,21 @@ def check_extra() -> None:
 def make_app(
     explorer: Explorer,
     guard: Guard,
-    desk: RequestQueue,
-    tell: Callable[[Failure], None] | None = None,
+    requests: RequestQueue,
+    on_failure: Callable[[Failure], None] | None = None,
 ) -> Any:
-    """The application (ASGI): the page, its state, and three questions.
+    """Return the ASGI application: the page's files, its state, and three kinds of requests.
 
     Parameters
     ----------
     explorer : Explorer
-        Who answers.
+        Computes the answers.
     guard : Guard
-        Who decides whether a request is answered at all.
-    desk : RequestQueue
-        Where questions wait.
-    tell : callable, optional
-        Hears what failed unexpectedly; the page is only told that it did.
+        Decides whether a request is answered at all.
+    requests : RequestQueue
+        Runs the requests one after another.
+    on_failure : callable, optional
+        Called with every unexpected failure. The page only learns that something failed.
     """
     check_extra()
     from fastapi import FastAPI, Request, Response
@@ -98,15 +99,19 @@ def make_app(
         redirect_slashes=False,
     )
 
-    async def answered(
-        request: Request, answer: Callable[..., dict[str, Any]], *beside: str
+    async def respond(
+        request: Request, answer: Callable[..., dict[str, Any]], *parameter_names: str
     ) -> Response:
+        """Queue `answer(question, **parameters)`, read from the body, and return its result."""
         content = content_of(await request.body())
-        more = {name: content.pop(name) for name in beside if name in content}
-        missing = [name for name in beside if name not in more and name != "source"]
-        if missing:
-            raise InputError(f"The question needs `{missing[0]}` too.")
-        return JSONResponse(await desk.do(partial(answer, question_of(content), **more)))
+        parameters = {}
+        for name in parameter_names:
+            if name in content:
+                parameters[name] = content.pop(name)
+            elif name != "source":
+                raise InputError(f"The question needs `{name}` too.")
+        answer_question = partial(answer, question_of(content), **parameters)
+        return JSONResponse(await requests.run(answer_question))
 
     @app.get("/state")
     async def state() -> Response:
@@ -114,76 +119,76 @@ def make_app(
 
     @app.post("/look")
     async def look(request: Request) -> Response:
-        return await answered(request, explorer.look)
+        return await respond(request, explorer.all_heads)
 
     @app.post("/head")
     async def head(request: Request) -> Response:
-        return await answered(request, explorer.head, "head")
+        return await respond(request, explorer.head, "head")
 
     @app.post("/attribution")
     async def attribution(request: Request) -> Response:
-        return await answered(request, explorer.attribution, "head", "token", "source")
+        return await respond(request, explorer.attribution, "head", "token", "source")
 
     @app.get("/{name:path}")
     async def file(name: str) -> Response:
         if name not in FILES:
             raise RequestRejected(HTTPStatus.NOT_FOUND, NO_SUCH_PAGE)
-        content, kind = _file(name)
-        return Response(content, media_type=kind)
+        content, media_type = _file(name)
+        return Response(content, media_type=media_type)
 
-    def refuse(status: int, why: str, **headers: str) -> Response:
+    def error_response(status: int, why: str, **headers: str) -> Response:
         return JSONResponse({"error": why}, status, headers)
 
-    async def refused(_: Request, error: Exception) -> Response:
+    async def handle_error(_: Request, error: Exception) -> Response:
         if isinstance(error, RequestRejected):
-            return refuse(error.status, error.why)
+            return error_response(error.status, error.why)
         if isinstance(error, HeadwiseError):
-            return refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return error_response(HTTPStatus.BAD_REQUEST, str(error))
         if isinstance(error, Busy):
-            return refuse(HTTPStatus.SERVICE_UNAVAILABLE, BUSY, **{"Retry-After": "1"})
-        return refuse(
+            return error_response(HTTPStatus.SERVICE_UNAVAILABLE, BUSY, **{"Retry-After": "1"})
+        return error_response(
             HTTPStatus.INTERNAL_SERVER_ERROR, "this failed unexpectedly; the terminal says more"
         )
 
-    for kind in (RequestRejected, HeadwiseError, Busy, Exception):
-        app.add_exception_handler(kind, refused)
+    for error_type in (RequestRejected, HeadwiseError, Busy, Exception):
+        app.add_exception_handler(error_type, handle_error)
 
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+    async def guarded_app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         try:
             scope, receive = await _admitted(guard, scope, receive)
             await app(scope, receive, _with_headers(send))
         except RequestRejected as error:
-            await refuse(error.status, error.why)(scope, receive, _with_headers(send))
-        except Exception as error:  # the page has been told that, and nothing else
-            if tell is not None:
+            await error_response(error.status, error.why)(scope, receive, _with_headers(send))
+        except Exception as error:  # FastAPI has already sent the response of `handle_error`
+            if on_failure is not None:
+                request_name = scope["path"].rpartition("/")[2]
                 with suppress(HeadwiseError):
-                    tell(
-                        Failure.of(
-                            f"The explorer's answer to {scope['path'].rpartition('/')[2]!r}", error
-                        )
-                    )
+                    on_failure(Failure.of(f"The explorer's answer to {request_name!r}", error))
 
-    return guarded
+    return guarded_app
 
 
 async def _admitted(guard: Guard, scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
-    """The request without its token, its body read and short; `RequestRejected` for what is not for us."""
+    """Check a request and return it without the token in its path and with its body read.
+
+    Raises `RequestRejected` where the request does not come from our page or is too long.
+    """
 
     def headers(name: bytes) -> list[str]:
         return [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
 
-    asked = guard.requested(headers(b"host"), headers(b"origin"), scope["path"])
+    requested_name = guard.requested(headers(b"host"), headers(b"origin"), scope["path"])
     body = b""
     if scope["method"] == "POST":
-        kinds, chunked = headers(b"content-type"), bool(headers(b"transfer-encoding"))
-        length = body_length(
-            kinds[0] if len(kinds) == 1 else "", headers(b"content-length"), chunked, LONGEST_BODY
-        )
-        body = await _body(receive, length)
+        content_types = headers(b"content-type")
+        content_type = content_types[0] if len(content_types) == 1 else ""
+        is_chunked = bool(headers(b"transfer-encoding"))
+        length = body_length(content_type, headers(b"content-length"), is_chunked, LONGEST_BODY)
+        body = await _read_body(receive, length)
     elif scope["method"] != "GET":
-        raise RequestRejected(HTTPStatus.METHOD_NOT_ALLOWED, "GET and POST alone")
+        raise RequestRejected(HTTPStatus.METHOD_NOT_ALLOWED, "use GET or POST")
     sent = False
 
     async def replay() -> Any:
@@ -193,18 +198,19 @@ async def _admitted(guard: Guard, scope: Scope, receive: Receive) -> tuple[Scope
         sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    path = f"/{asked}"
+    path = f"/{requested_name}"
     return {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}, replay
 
 
-async def _body(receive: Receive, length: int) -> bytes:
+async def _read_body(receive: Receive, length: int) -> bytes:
+    """Read a body of at most `length` bytes within the time limit."""
     body = b""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(REQUEST_TIMEOUT):
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
-                    raise RequestRejected(HTTPStatus.BAD_REQUEST, "the request broke off")
+                    raise RequestRejected(HTTPStatus.BAD_REQUEST, "the request was interrupted")
                 body += bytes(message.get("body", b""))
                 if len(body) > length:
                     raise RequestRejected(
@@ -219,27 +225,29 @@ async def _body(receive: Receive, length: int) -> bytes:
 
 
 def _with_headers(send: Send) -> Send:
-    """Every answer says that it is for this page alone."""
-    extra = [
-        (name.lower().encode(), value.encode()) for name, value in {**HEADERS, **SCRIPTS}.items()
-    ]
+    """Add the security headers to every response, so that only our own page can use it."""
+    security_headers = {**HEADERS, "Content-Security-Policy": POLICY + SCRIPT_POLICY}
+    encoded_headers = []
+    for name, value in security_headers.items():
+        encoded_headers.append((name.lower().encode(), value.encode()))
 
-    async def sending(message: Any) -> None:
+    async def send_with_headers(message: Any) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            message = {**message, "headers": [*message.get("headers", ()), *encoded_headers]}
         await send(message)
 
-    return sending
+    return send_with_headers
 
 
 @contextmanager
 def listening(port: int) -> Iterator[socket.socket]:
-    """A socket on this machine alone."""
+    """Open a listening socket that only this machine can reach."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((HOST, port))
-            listener.listen(MOST_CONNECTIONS)  # who comes before the first answer waits
+            # Connections that arrive before the server is ready wait in the backlog.
+            listener.listen(MOST_CONNECTIONS)
         except (OSError, OverflowError) as error:
             raise ParameterError(
                 f"Port {port} cannot be used ({error}); choose another or 0 for any."
@@ -254,37 +262,38 @@ def serve(
     port: int = 0,
     open_browser: bool = True,
     say: Callable[[str], None] = print,
-    tell: Callable[[Failure], None] | None = None,
+    on_failure: Callable[[Failure], None] | None = None,
 ) -> None:
     """Serve the explorer until it is interrupted.
 
     Parameters
     ----------
     models : sequence of HeadModel
-        One model, or two to stand side by side.
+        One model, or two to compare side by side.
     atlas : Atlas, optional
-        What is known of the heads of the first.
+        The source of the labels of the first model's heads.
     port : int, default 0
         Port on 127.0.0.1; 0 takes any free one.
     open_browser : bool, default True
         Whether to open the page at once.
     say : callable, default print
-        Where the address is printed.
-    tell : callable, optional
-        Hears what failed unexpectedly.
+        Prints the notes and the address.
+    on_failure : callable, optional
+        Called with every unexpected failure.
     """
     check_extra()
     import uvicorn
 
-    explorer, guard = Explorer(models, atlas), Guard()
-    desk = RequestQueue()
-    app = make_app(explorer, guard, desk, tell)
+    explorer = Explorer(models, atlas)
+    guard = Guard()
+    requests = RequestQueue()
+    app = make_app(explorer, guard, requests, on_failure)
     with listening(port) as listener:
         guard.port = listener.getsockname()[1]
         for note in explorer.notes:
             say(note)
         names = " and ".join(model.name for model in models)
-        say(f"Exploring {names} at {guard.address} (this machine alone); stop with Ctrl-C.")
+        say(f"Exploring {names} at {guard.address} (this machine only); stop with Ctrl-C.")
         config = uvicorn.Config(
             app,
             loop="asyncio",
@@ -304,4 +313,4 @@ def serve(
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
-            desk.close()
+            requests.close()

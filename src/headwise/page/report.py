@@ -25,7 +25,7 @@ from headwise.page.parallel import draw_parallel
 from headwise.page.sample import SAMPLE, Sample, sample_bytes
 from headwise.page.sections import Drawing, draw_sample, draw_section, head_grid
 from headwise.page.write import Content, HeadGrid, PageFigure, PageTable, Section, write_page
-from headwise.text.demo import REAL
+from headwise.text.demo import TREEBANK
 
 # The measures that readers look for first, by analysis, variable and label, and what the most
 # extreme head does.
@@ -235,7 +235,7 @@ def _content(
             tables.append(PageTable("What changed most", COLUMNS, changes, note=note))
 
     corpus_name = str(corpus.get("name", "?"))
-    if corpus_name == REAL:
+    if corpus_name == TREEBANK:
         corpus_name = f"the built-in corpus ({corpus_name})"
     facts = [("Architecture", str(model.get("architecture", "?")))]
     for name in ("examples", "tokens"):

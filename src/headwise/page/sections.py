@@ -21,7 +21,7 @@ from headwise.page.data import described, model_structure
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
-from headwise.plots.registry import Drawn, FigureSpec, TableSpec, tables_for
+from headwise.plots.registry import DrawnFigure, FigureSpec, TableSpec, tables_for
 from headwise.plots.save import FORMATS
 
 Made = TypeVar("Made")
@@ -52,7 +52,7 @@ class Drawing:
             self.failures.append(Failure.of(what, error))
             return []
 
-    def figure(self, group: str, drawn: Drawn, numbers: str = "") -> PageFigure:
+    def figure(self, group: str, drawn: DrawnFigure, numbers: str = "") -> PageFigure:
         """A figure in every format, and how the page shows it; `numbers` is the table it shows."""
         names = {format: f"figures/{group}-{drawn.name}.{format}" for format in FORMATS}
         self.files |= {path: figure_bytes(drawn.figure, format) for format, path in names.items()}
@@ -116,13 +116,15 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
         title, paper = "Telling heads on one input", "Clark et al. 2019, Fig 1"
         caption = "Tokens look (left) at tokens (right); a line is as dark as its weight."
         figure = draw_heads(sample, telling_heads(atlas))
-        return [drawing.figure("sample", Drawn("heads", title, caption, paper, figure))]
+        return [drawing.figure("sample", DrawnFigure("heads", title, caption, paper, figure))]
 
     def maps() -> list[PageFigure]:
         title, paper = "All maps of one input", "Kovaleva et al. 2019, App. A"
         caption = "Row: the token that looks; column: the token looked at; darker is more."
         return [
-            drawing.figure("sample", Drawn("maps", title, caption, paper, draw_all_maps(sample)))
+            drawing.figure(
+                "sample", DrawnFigure("maps", title, caption, paper, draw_all_maps(sample))
+            )
         ]
 
     figures = drawing.attempt("figure sample-heads", heads) + drawing.attempt(

@@ -24,7 +24,7 @@ from headwise.page.measures import Measure, head_measures
 from headwise.page.sample import draw_all_maps, draw_heads, said_of, sample_of
 from headwise.page.view import View
 from headwise.plots import all_maps, figures_for, heatmap
-from headwise.plots.words import word_grid
+from headwise.plots.labels import label_grid
 from headwise.text.example import Example
 
 MOST_BYTES = 3_000_000  # of maps in a view; beyond it, the picture alone
@@ -230,7 +230,7 @@ def atlas_view(atlas: Atlas, measure: str = "") -> View:
         left = f"{len(first) - room} of {len(first)} measures are left out of this view"
         note = f"{left}; `atlas.to_dataframe()` has all."
     if colour is None:
-        return View(title, data, lambda: word_grid(words, kinds, title), note=note)
+        return View(title, data, lambda: label_grid(words, kinds, title), note=note)
     return View(f"{colour.label} of {title}", data, lambda: _heatmap(colour), note=note)
 
 

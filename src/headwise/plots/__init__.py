@@ -1,14 +1,13 @@
-"""What figures share: style, primitives, and the list of figures; the figures of a question lie
-beside its analysis."""
+"""Shared style, plot types and the registry of figures; each analysis keeps its own figures."""
 
 from headwise.plots.drawing import draw_head
 from headwise.plots.heatmap import heatmap, heatmap_panels
 from headwise.plots.maps import all_maps
-from headwise.plots.registry import Drawn, FigureSpec, figure, figures_for
+from headwise.plots.registry import DrawnFigure, FigureSpec, figure, figures_for
 from headwise.plots.save import figure_bytes, save_figure
 
 __all__ = [
-    "Drawn",
+    "DrawnFigure",
     "FigureSpec",
     "all_maps",
     "draw_head",

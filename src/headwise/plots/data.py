@@ -1,5 +1,5 @@
-"""Read what a figure needs out of a dataset: values in a fixed order of dims, labels, counts and
-intervals in words."""
+"""Read what a figure needs from a dataset: values in a fixed order of dims, labels, counts and
+intervals as text."""
 
 from __future__ import annotations
 
@@ -15,89 +15,103 @@ labels = labels_of
 
 
 def values(dataset: xr.Dataset, name: str, dims: Sequence[str]) -> np.ndarray:
-    """A variable as float64 with its dimensions in the given order."""
+    """Return a variable as float64 with its dimensions in the requested order."""
     if name not in dataset.variables:
         raise ParameterError(unknown("variable", name, sorted(map(str, dataset.variables))))
     variable = dataset.variables[name]
     if set(variable.dims) != set(dims):
+        actual_dims = ", ".join(map(str, variable.dims))
         raise ParameterError(
-            f"`{name}` must have the dimensions {', '.join(dims)}; it has {', '.join(map(str, variable.dims))}."
+            f"`{name}` must have the dimensions {', '.join(dims)}; it has {actual_dims}."
         )
     return np.asarray(variable.transpose(*dims).values, dtype=float)
 
 
 def has(dataset: xr.Dataset, name: str) -> bool:
-    """Whether a variable is there and holds at least one number."""
-    return name in dataset.variables and bool(
-        np.isfinite(np.asarray(dataset.variables[name].values, dtype=float)).any()
-    )
+    """Return whether a variable exists and holds at least one finite number."""
+    if name not in dataset.variables:
+        return False
+    numbers = np.asarray(dataset.variables[name].values, dtype=float)
+    return bool(np.isfinite(numbers).any())
 
 
 def interval(
     dataset: xr.Dataset, name: str, dims: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Lower and upper end of a mean's interval, or nothing where the dataset has none."""
+    """Return the lower and upper end of a mean's interval, or None without intervals."""
     if has(dataset, f"{name}_low") and has(dataset, f"{name}_high"):
         return values(dataset, f"{name}_low", dims), values(dataset, f"{name}_high", dims)
     return None
 
 
 def panels(dataset: xr.Dataset, name: str, dim: str) -> dict[str, xr.DataArray]:
-    """A variable at each label of a dim that has a number, as heat maps take it."""
-    found = {
-        label: dataset[name].isel({dim: place}) for place, label in enumerate(labels(dataset, dim))
-    }
-    return {label: panel for label, panel in found.items() if np.isfinite(panel.values).any()}
+    """Return a variable at each label of a dim, as `heatmap_panels` takes it.
+
+    Labels at which no value is finite are left out.
+    """
+    panel_of_label = {}
+    for index, label in enumerate(labels(dataset, dim)):
+        panel = dataset[name].isel({dim: index})
+        if np.isfinite(panel.values).any():
+            panel_of_label[label] = panel
+    return panel_of_label
 
 
 def numbers(dataset: xr.Dataset | xr.DataArray, dim: str) -> list[int]:
-    """The labels of a dimension of whole numbers (layers, heads, offsets); 0, 1, 2 … where it has
+    """Return the labels of an integer dimension (layers, heads, offsets); 0, 1, 2 … where it has
     none."""
     return [int(label) for label in dataset.get_index(dim)]
 
 
 def texts(dataset: xr.Dataset, name: str) -> list[str]:
-    """A variable of texts, in order: the tokens of an input, which may repeat, and so cannot be
-    labels."""
+    """Return a variable of texts in order, for instance the tokens of an input.
+
+    Tokens may repeat, so they are a variable and not the labels of a dimension.
+    """
     return [str(text) for text in dataset[name].values]
 
 
 def count_text(dataset: xr.Dataset, *names: str, each: str = "examples") -> str:
-    """How many examples are behind the means: `n = 200 examples`, or a range where heads or items
-    differ; and that they are few, where they are."""
-    counts = [
-        np.asarray(dataset.variables[f"{name}_n"].values, dtype=float).ravel()
-        for name in names
-        if f"{name}_n" in dataset.variables
-    ]
-    found = np.concatenate(counts) if counts else np.array([])
-    found = found[np.isfinite(found) & (found > 0)]
-    if not found.size:
+    """Return how many examples the means rest on, as text.
+
+    `n = 200 examples`, or a range where heads or items differ; with a remark where they are few.
+    The dataset's total is used where none of the variables has counts.
+    """
+    count_arrays = []
+    for name in names:
+        if f"{name}_n" in dataset.variables:
+            variable = dataset.variables[f"{name}_n"]
+            count_arrays.append(np.asarray(variable.values, dtype=float).ravel())
+    counts = np.concatenate(count_arrays) if count_arrays else np.array([])
+    counts = counts[np.isfinite(counts) & (counts > 0)]
+    if not counts.size:
         total = dataset.attrs.get("examples", dataset.attrs.get("n_examples"))
         return f"n = {int(total):,} {each}" if isinstance(total, int | float | np.number) else ""
-    low, high = int(found.min()), int(found.max())
-    rough = f" (fewer than {FEW}: rough)" if high < FEW else ""
-    return (f"n = {low:,} {each}" if low == high else f"n = {low:,} to {high:,} {each}") + rough
+
+    low = int(counts.min())
+    high = int(counts.max())
+    text = f"n = {low:,} {each}" if low == high else f"n = {low:,} to {high:,} {each}"
+    if high < FEW:
+        text += f" (fewer than {FEW}: rough)"
+    return text
 
 
 def source_text(dataset: xr.Dataset) -> str:
-    """Which model on which corpus, as far as the dataset says."""
-    model, corpus = dataset.attrs.get("model"), dataset.attrs.get("corpus")
+    """Return "model on corpus", as far as the dataset names them."""
+    model = dataset.attrs.get("model")
+    corpus = dataset.attrs.get("corpus")
     if model and corpus:
         return f"{model} on {corpus}"
     return str(model or corpus or "")
 
 
-def ground(dataset: xr.Dataset, *names: str, each: str = "examples") -> list[str]:
-    """The notes that every figure begins with: which model on which corpus, and how many examples
-    are behind it."""
+def source_notes(dataset: xr.Dataset, *names: str, each: str = "examples") -> list[str]:
+    """Return the notes that every figure begins with: model, corpus and number of examples."""
     return [source_text(dataset), count_text(dataset, *names, each=each)]
 
 
 def interval_text(present: bool) -> str:
-    """What the interval on a figure is."""
-    return (
-        "Bars: 95 % interval of the mean over examples, for each head"
-        if present
-        else "No interval over examples"
-    )
+    """Return the note that says what the interval on a figure is."""
+    if present:
+        return "Bars: 95 % interval of the mean over examples, for each head"
+    return "No interval over examples"

@@ -1,10 +1,10 @@
-"""The line drawing of a head on a sentence: tokens left and right, a line per weight, as dark as
-the weight is large (Clark et al. 2019, Fig 1, 5)."""
+"""The line drawing of a head on a sentence: tokens left and right, one line per weight, opaque in
+proportion to the weight (Clark et al. 2019, Fig. 1 and 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,7 +19,9 @@ from headwise.plots import style
 
 Highlight = Sequence[int] | Mapping[int, str]
 _LINE = 0.125  # inches from token to token
-_PLAIN = "#2f5d8a"
+_LINE_COLOUR = "#2f5d8a"
+_MUTED_COLOUR = "#808080"  # of the lines that are not highlighted, where others are
+_LONGEST_TOKEN = 24  # characters
 
 
 def draw_head(
@@ -41,15 +43,14 @@ def draw_head(
     weights : array of [query, key], or mapping of str to such
         The weights of one head, or of several by name (`L7H9`).
     tokens : sequence of str
-        The tokens as written, left (looking) and right (looked at).
+        The tokens as written: the queries on the left and, without `keys`, the keys on the right.
     keys : sequence of str, optional
-        The tokens looked at, where those are others (the source, in cross-attention).
+        The key tokens, where they differ from the queries (the source, in cross-attention).
     highlight : sequence of int, or mapping of int to str, default ()
         Positions to colour, or a mapping of position to colour; their lines are coloured and all
         others turn grey.
-    side : str, default "from"
-        Whether `highlight` names tokens that look (`from`, left) or that are looked at (`to`,
-        right).
+    side : {"from", "to"}, default "from"
+        Whether `highlight` names queries (`from`, left) or keys (`to`, right).
     threshold : float, default 0.01
         Weights below it are not drawn.
     title : str, default ""
@@ -57,54 +58,69 @@ def draw_head(
     what : str, default "attention weight"
         What the weights are.
     notes : iterable of str, default ()
-        Small print below it.
+        Small print below the figure.
 
-    A line's opacity is its weight; NaN weights (keys that a row may not see) are not drawn.
+    A line's opacity is its weight; NaN weights (keys that a query may not attend to) are not drawn.
     """
-    named = weights if isinstance(weights, Mapping) else {"": weights}
-    heads = {str(name): np.asarray(matrix, dtype=float) for name, matrix in named.items()}
-    sides = tokens, tokens if keys is None else keys
-    count = len(tokens)
+    matrices = weights if isinstance(weights, Mapping) else {"": weights}
+    heads = {}
+    for name, matrix in matrices.items():
+        heads[str(name)] = np.asarray(matrix, dtype=float)
     if not heads:
         raise ParameterError("`weights` must name at least one head; it is empty.")
+
+    queries = tokens
+    keys = tokens if keys is None else keys
     for name, matrix in heads.items():
-        if matrix.shape != (count, len(sides[1])):
+        if matrix.shape != (len(queries), len(keys)):
             raise ParameterError(
-                f"The weights of {name or 'the head'} must be {count} queries by {len(sides[1])} keys, one per token; "
-                f"they are {matrix.shape}."
+                f"The weights of {name or 'the head'} must be {len(queries)} queries by "
+                f"{len(keys)} keys, one per token; they are {matrix.shape}."
             )
     one_of("side", side, ("from", "to"))
-    colours = _colours(highlight, len(sides[side == "to"]))
+    colours = _colours(highlight, len(keys if side == "to" else queries))
+
     with style.context():
-        longest = max(
-            style.text_width(_shown(token), style.NORMAL) for token in (*sides[0], *sides[1], "")
-        )
-        panel = 2 * longest + 1.15
-        columns = max(1, min(len(heads), int(style.PAGE // panel)))
+        longest_token = 0.0
+        for token in (*queries, *keys):
+            width_of_token = style.text_width(_printable(token), style.NORMAL)
+            longest_token = max(longest_token, width_of_token)
+        panel_width = 2 * longest_token + 1.15
+        panel_height = max(len(queries), len(keys), 2) * _LINE
+        columns = max(1, min(len(heads), int(style.PAGE // panel_width)))
         rows = -(-len(heads) // columns)
-        tall = max(*map(len, sides), 2) * _LINE
-        width = max(style.COLUMN, columns * panel + 0.2)
-        fig = style.new_figure(width, rows * (tall + 0.42) + 0.75)
+        figure_width = max(style.COLUMN, columns * panel_width + 0.2)
+        fig = style.new_figure(figure_width, rows * (panel_height + 0.42) + 0.75)
+
         axes = fig.subplots(rows, columns, squeeze=False).ravel()
         for ax, (name, matrix) in zip(axes, heads.items(), strict=False):
-            _draw(ax, matrix, sides, colours, side, threshold)
+            _draw_lines(ax, matrix, colours, side, threshold)
+            _write_tokens(ax, queries, "left", colours if side == "from" else {})
+            _write_tokens(ax, keys, "right", colours if side == "to" else {})
+            ax.set_xlim(0, 1)
+            ax.set_ylim(max(len(queries), len(keys)) - 0.4, -0.6)
+            ax.axis("off")
             ax.set_title(name, loc="center", fontweight="bold")
-        for ax in axes[len(heads) :]:
-            ax.remove()
-        how = (
-            f"Left: the token that looks; right: the token looked at; opacity of a line: {what}, 0 to 1 "
-            f"(under {threshold:g} not drawn)"
+        for unused_ax in axes[len(heads) :]:
+            unused_ax.remove()
+
+        how_to_read = (
+            "Left: the token that looks; right: the token looked at; "
+            f"opacity of a line: {what}, 0 to 1 (under {threshold:g} not drawn)"
         )
-        return style.complete(fig, title, [*notes, "One input", how])
+        return style.complete(fig, title, [*notes, "One input", how_to_read])
 
 
 def _colours(highlight: Highlight, count: int) -> dict[int, str]:
-    """Position to colour; positions without a given colour get one of the palette."""
+    """Return the colour of each highlighted position, from the palette where none is named."""
+    colours = {}
     if isinstance(highlight, Mapping):
-        colours = {int(position): colour for position, colour in highlight.items()}
+        for position, colour in highlight.items():
+            colours[int(position)] = colour
     else:
         palette = (style.VERMILION, style.BLUE, style.GREEN, style.PINK)
-        colours = {int(position): style.cycle(palette, i) for i, position in enumerate(highlight)}
+        for index, position in enumerate(highlight):
+            colours[int(position)] = style.cycle(palette, index)
     for position in colours:
         if not 0 <= position < count:
             raise ParameterError(
@@ -113,44 +129,52 @@ def _colours(highlight: Highlight, count: int) -> dict[int, str]:
     return colours
 
 
-def _draw(
-    ax: Axes,
-    weights: np.ndarray,
-    sides: tuple[Sequence[str], Sequence[str]],
-    colours: dict[int, str],
-    side: str,
-    threshold: float,
+def _draw_lines(
+    ax: Axes, weights: np.ndarray, colours: dict[int, str], side: str, threshold: float
 ) -> None:
+    """Draw a line from query to key for each weight from the threshold on."""
     queries, keys = np.nonzero(np.nan_to_num(weights) >= max(threshold, 1e-9))
-    chosen = queries if side == "from" else keys
-    order = np.argsort(np.isin(chosen, list(colours)), kind="stable")  # coloured lines on top
-    plain, faint = ("#808080", 0.45) if colours else (_PLAIN, 1.0)
-    lines, rgba = [], []
-    for query, key, mark in zip(
-        queries[order].tolist(), keys[order].tolist(), chosen[order].tolist(), strict=True
-    ):
-        opacity = float(np.clip(weights[query, key], 0, 1)) * (1.0 if mark in colours else faint)
+    highlightable = queries if side == "from" else keys
+    # Highlighted lines come last, so that they lie on top.
+    order = np.argsort(np.isin(highlightable, list(colours)), kind="stable")
+
+    lines = []
+    rgba = []
+    for index in order.tolist():
+        query = int(queries[index])
+        key = int(keys[index])
+        position = int(highlightable[index])
+        opacity = float(np.clip(weights[query, key], 0, 1))
+        if position in colours:
+            colour = colours[position]
+        elif colours:
+            colour = _MUTED_COLOUR
+            opacity *= 0.45
+        else:
+            colour = _LINE_COLOUR
         lines.append(((0.0, query), (1.0, key)))
-        rgba.append((*to_rgb(colours.get(mark, plain)), opacity))
+        rgba.append((*to_rgb(colour), opacity))
     ax.add_collection(LineCollection(lines, colors=rgba, linewidths=1.4, capstyle="round"))
-    for x, align, own, tokens in (
-        (-0.04, "right", "from", sides[0]),
-        (1.04, "left", "to", sides[1]),
-    ):
-        marked = colours if side == own else {}
-        for position, token in enumerate(tokens):
-            font: dict[str, Any] = {
-                "fontsize": style.NORMAL,
-                "fontweight": "bold" if position in marked else "normal",
-                "color": marked.get(position, style.INK),
-            }
-            ax.text(x, position, _shown(token), ha=align, va="center_baseline", **font)
-    ax.set_xlim(0, 1)
-    ax.set_ylim(max(map(len, sides)) - 0.4, -0.6)
-    ax.axis("off")
 
 
-def _shown(token: str) -> str:
-    """A token as it can stand on one line: line ends and tabs made visible, very long ones cut."""
+def _write_tokens(
+    ax: Axes, tokens: Sequence[str], side: Literal["left", "right"], colours: dict[int, str]
+) -> None:
+    """Write one token per row beside the lines, the highlighted ones bold and coloured."""
+    for position, token in enumerate(tokens):
+        ax.text(
+            -0.04 if side == "left" else 1.04,
+            position,
+            _printable(token),
+            ha="right" if side == "left" else "left",
+            va="center_baseline",
+            fontsize=style.NORMAL,
+            fontweight="bold" if position in colours else "normal",
+            color=colours.get(position, style.INK),
+        )
+
+
+def _printable(token: str) -> str:
+    """Return a token for one line: line ends and tabs made visible, long tokens shortened."""
     text = token.replace("\n", "⏎").replace("\t", "⇥").replace("\r", "")
-    return text if len(text) <= 24 else text[:23] + "…"
+    return text if len(text) <= _LONGEST_TOKEN else text[: _LONGEST_TOKEN - 1] + "…"

@@ -1,5 +1,4 @@
-"""The list of figures and tables: a decorated function is its own registration, found by the group
-it reads."""
+"""The registry of figures and tables: decorated functions, found by the atlas group they read."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ from headwise.core.errors import ParameterError
 from headwise.core.loaders import FIGURES, load
 from headwise.plots import style
 
-Drawing = TypeVar("Drawing", bound=Callable[..., Figure])
-Maker = TypeVar("Maker", bound=Callable[..., pd.DataFrame])
+FigureFunction = TypeVar("FigureFunction", bound=Callable[..., Figure])
+TableFunction = TypeVar("TableFunction", bound=Callable[..., pd.DataFrame])
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """One drawn figure with the words that belong to it."""
+class DrawnFigure:
+    """A drawn figure with its title, caption and paper."""
 
     name: str  # file name without ending
     title: str
@@ -35,7 +34,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """A registered figure: which group it draws, what it is called, and the function that draws
+    """A registered figure: the group it draws, its name and texts, and the function that draws
     it."""
 
     group: str
@@ -44,43 +43,47 @@ class FigureSpec:
     caption: str
     paper: str
     function: Callable[..., Figure]
-    needs: tuple[str, ...] = ()  # variables of which at least one must hold a number
+    needs: tuple[str, ...] = ()  # at least one of these variables must hold a number
     each: str = ""  # a dimension: one figure per label of it
 
     def applies(self, dataset: xr.Dataset) -> bool:
-        """Whether there is anything to draw: one of the needed variables is there and not all
-        NaN."""
-        found = [dataset.variables[name].values for name in self.needs if name in dataset.variables]
-        return not self.needs or any(
-            v.dtype.kind not in "fc" or bool(np.isfinite(v).any()) for v in found
-        )
+        """Return whether one of the needed variables is in the dataset and not all NaN."""
+        if not self.needs:
+            return True
+        for name in self.needs:
+            if name not in dataset.variables:
+                continue
+            values = dataset.variables[name].values
+            is_float = values.dtype.kind in "fc"
+            if not is_float or bool(np.isfinite(values).any()):
+                return True
+        return False
 
-    def draw(self, dataset: xr.Dataset) -> list[Drawn]:
-        """All figures this one gives for a dataset: none where it does not apply, one for each
-        label with `each`."""
+    def draw(self, dataset: xr.Dataset) -> list[DrawnFigure]:
+        """Draw the figures of a dataset: none where it does not apply, one per label with
+        `each`."""
         if not self.applies(dataset):
             return []
         if not self.each or self.each not in dataset.dims:
-            return [Drawn(self.name, self.title, self.caption, self.paper, self.function(dataset))]
-        drawn = []
+            return [self._drawn(dataset, self.name, self.title)]
+        figures = []
         for index, label in enumerate(map(str, dataset.get_index(self.each))):
-            part = dataset.isel({self.each: [index]})
-            if self.applies(part):
-                name = re.sub(
-                    r"[\\/\s]+", "-", label.replace("_", "-")
-                )  # a hub name's slash would name a folder
-                title = f"{self.title}: {label.replace('_', ' ')}"
-                drawn.append(
-                    Drawn(
-                        f"{self.name}-{name}", title, self.caption, self.paper, self.function(part)
-                    )
-                )
-        return drawn
+            dataset_of_label = dataset.isel({self.each: [index]})
+            if not self.applies(dataset_of_label):
+                continue
+            # The slash in a model's name on the hub would otherwise name a folder.
+            file_label = re.sub(r"[\\/\s]+", "-", label.replace("_", "-"))
+            title = f"{self.title}: {label.replace('_', ' ')}"
+            figures.append(self._drawn(dataset_of_label, f"{self.name}-{file_label}", title))
+        return figures
+
+    def _drawn(self, dataset: xr.Dataset, name: str, title: str) -> DrawnFigure:
+        return DrawnFigure(name, title, self.caption, self.paper, self.function(dataset))
 
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A registered table: which group it reads, what it is called, and the function that makes
+    """A registered table: the group it reads, its name and texts, and the function that builds
     it."""
 
     group: str
@@ -95,19 +98,22 @@ _FIGURES: dict[tuple[str, str], FigureSpec] = {}
 _TABLES: dict[tuple[str, str], TableSpec] = {}
 
 
-def _enter(entries: dict[tuple[str, str], Spec], spec: Spec) -> None:
-    """Take a figure or table into its list. Its name must be free; the same function made again
-    replaces itself."""
-    before = entries.setdefault((spec.group, spec.name), spec).function
-    if (before.__module__, before.__qualname__) != (
-        spec.function.__module__,
-        spec.function.__qualname__,
-    ):
+def _register(registry: dict[tuple[str, str], Spec], spec: Spec) -> None:
+    """Add a figure or table to its registry. Its name must be free within the group."""
+    key = (spec.group, spec.name)
+    if key in registry and not _same_function(registry[key].function, spec.function):
         kind = "figures" if isinstance(spec, FigureSpec) else "tables"
         raise ParameterError(
-            f"Two {kind} of group '{spec.group}' are called '{spec.name}': give one of them another name."
+            f"Two {kind} of group '{spec.group}' are called '{spec.name}': "
+            "give one of them another name."
         )
-    entries[spec.group, spec.name] = spec
+    registry[key] = spec
+
+
+def _same_function(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
+    """Return whether two functions have the same definition: a reloaded module, or a notebook cell
+    that is run again, replaces its own figure."""
+    return (first.__module__, first.__qualname__) == (second.__module__, second.__qualname__)
 
 
 def figure(
@@ -119,7 +125,7 @@ def figure(
     paper: str = "",
     needs: tuple[str, ...] = (),
     each: str = "",
-) -> Callable[[Drawing], Drawing]:
+) -> Callable[[FigureFunction], FigureFunction]:
     """Register a function `Dataset -> Figure` as a figure of a group of the atlas.
 
     Parameters
@@ -127,49 +133,52 @@ def figure(
     group : str
         The group of the atlas (the analysis's name).
     name : str
-        What the figure's files are called, unique within the group.
+        The name of the figure's files, unique within the group.
     title, caption : str
-        Shown beside the figure on the page; the caption says how to read it.
+        Printed beside the figure on the page; the caption says how to read it.
     paper : str, default ""
-        Where the figure comes from, for instance ``"Clark et al. 2019, Fig 2"``.
+        The source of the figure, for instance ``"Clark et al. 2019, Fig 2"``.
     needs : tuple of str, default ()
         Variables to draw; the figure is left out when none of them holds a number.
     each : str, default ""
-        A dimension: one figure is drawn for each of its labels, the function seeing a dataset of
-        one label.
+        A dimension: one figure is drawn for each of its labels; the function gets a dataset with
+        that label alone.
     """
 
-    def register(function: Drawing) -> Drawing:
+    def register(function: FigureFunction) -> FigureFunction:
         @functools.wraps(function)
         def styled(*args: Any, **kwargs: Any) -> Figure:
             with style.context():
                 return function(*args, **kwargs)
 
-        _enter(_FIGURES, FigureSpec(group, name, title, caption, paper, styled, needs, each))
+        _register(_FIGURES, FigureSpec(group, name, title, caption, paper, styled, needs, each))
         return styled  # type: ignore[return-value]
 
     return register
 
 
-def table_of(group: str, *, name: str, title: str, note: str = "") -> Callable[[Maker], Maker]:
-    """Register a function `Dataset -> DataFrame` as a table of a group of the atlas; an empty table
-    is left out."""
+def table_of(
+    group: str, *, name: str, title: str, note: str = ""
+) -> Callable[[TableFunction], TableFunction]:
+    """Register a function `Dataset -> DataFrame` as a table of a group of the atlas.
 
-    def register(function: Maker) -> Maker:
-        _enter(_TABLES, TableSpec(group, name, title, note, function))
+    An empty table is left out of the page.
+    """
+
+    def register(function: TableFunction) -> TableFunction:
+        _register(_TABLES, TableSpec(group, name, title, note, function))
         return function
 
     return register
 
 
 def figures_for(group: str) -> list[FigureSpec]:
-    """The figures of a group, in the order in which they were registered; an empty list for a group
-    without any."""
+    """Return the figures of a group, in the order of registration; [] for a group without any."""
     load(FIGURES)
     return [spec for spec in _FIGURES.values() if spec.group == group]
 
 
 def tables_for(group: str) -> list[TableSpec]:
-    """The tables of a group, in the order in which they were registered."""
+    """Return the tables of a group, in the order of registration."""
     load(FIGURES)
     return [spec for spec in _TABLES.values() if spec.group == group]

@@ -1,4 +1,4 @@
-"""Write a figure to disk so that the same figure gives the same bytes."""
+"""Save figures; the same figure always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.core.errors import ParameterError
 from headwise.core.files import write_atomically
 from headwise.plots import style
 
-# Dates and program versions are left out: they are all that would differ between two runs.
+# Without dates and program versions, which are all that would differ between two runs.
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": "headwise"},
     "pdf": {"CreationDate": None, "ModDate": None, "Creator": "headwise", "Producer": None},
@@ -23,7 +23,7 @@ FORMATS = tuple(_METADATA)
 
 
 def figure_bytes(figure: Figure, format: str) -> bytes:
-    """The figure as the bytes of an SVG, PDF or PNG file (PNG at 300 dots per inch)."""
+    """Return a figure as the bytes of an SVG, PDF or PNG file (PNG at 300 dots per inch)."""
     if format not in _METADATA:
         raise ParameterError(f"`format` must be one of {', '.join(FORMATS)}; it is {format!r}.")
     buffer = io.BytesIO()
@@ -35,8 +35,7 @@ def figure_bytes(figure: Figure, format: str) -> bytes:
 def save_figure(
     figure: Figure, folder: Path | str, name: str, formats: Sequence[str] = FORMATS
 ) -> list[Path]:
-    """Write `folder/name.svg`, `.pdf` and `.png`, each whole or not at all, the same figure as the
-    same bytes; returns the paths written."""
+    """Write `folder/name.svg`, `.pdf` and `.png` atomically, and return the paths written."""
     folder = Path(folder)
     written = []
     for format in formats:

@@ -1,5 +1,5 @@
-"""What all figures share: sizes, colours that colour-blind readers can tell apart, the small print
-on each figure."""
+"""The shared style of all figures: sizes, colours that colour-blind readers can tell apart, titles
+and small print."""
 
 from __future__ import annotations
 
@@ -42,23 +42,26 @@ DIVERGING = "PuOr_r"
 
 TYPE_COLOURS = {"cls": BLUE, "sep": VERMILION, "punct": GREEN, "other": BLACK}
 
-# Tried in this order for letters that the first one lacks; only those installed are used.
+# Tried in this order for characters that the first font lacks; only installed ones are used.
 _NOTO = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari")
 _FONTS = ("DejaVu Sans", *_NOTO, "Arial Unicode MS")
-
-
 _TICKS = {"labelsize": SMALL, "major.size": 2.5, "major.width": 0.6, "major.pad": 2.0}
 
 
 @functools.cache
 def fonts() -> tuple[str, ...]:
-    """The installed fonts among those we ask for; the first one comes with matplotlib."""
-    installed = {font.name for font in fontManager.ttflist}
-    return tuple(name for name in _FONTS if name in installed) or ("sans-serif",)
+    """Return the installed fonts among those we use; the first one comes with matplotlib."""
+    installed_names = {font.name for font in fontManager.ttflist}
+    available = [name for name in _FONTS if name in installed_names]
+    return tuple(available) or ("sans-serif",)
 
 
 def rc() -> dict[str, Any]:
-    """The settings under which every figure is made and saved."""
+    """Return the matplotlib settings under which every figure is drawn and saved."""
+    tick_settings = {}
+    for axis in "xy":
+        for name, value in _TICKS.items():
+            tick_settings[f"{axis}tick.{name}"] = value
     return {
         "font.family": list(fonts()),
         "font.size": NORMAL,
@@ -73,7 +76,7 @@ def rc() -> dict[str, Any]:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.axisbelow": True,
-        **{f"{axis}tick.{name}": value for axis in "xy" for name, value in _TICKS.items()},
+        **tick_settings,
         "grid.color": "#e6e6e6",
         "grid.linewidth": 0.5,
         "legend.fontsize": SMALL,
@@ -85,7 +88,7 @@ def rc() -> dict[str, Any]:
         "lines.linewidth": 1.3,
         "lines.markersize": 3.0,
         "text.color": INK,
-        "text.parse_math": False,  # tokens and model names may hold dollar signs
+        "text.parse_math": False,  # tokens and model names may contain dollar signs
         "hatch.linewidth": 0.5,
         "figure.dpi": 150,
         "figure.constrained_layout.w_pad": 0.03,
@@ -97,77 +100,80 @@ def rc() -> dict[str, Any]:
 
 @contextmanager
 def context() -> Iterator[None]:
-    """The shared settings, for a `with` block; nothing outside it changes."""
+    """Apply the shared settings within a `with` block; nothing outside it changes."""
     settings: Any = {**_defaults(), **rc()}
     with mpl.rc_context(settings), warnings.catch_warnings():
-        # A letter that no installed font has is drawn as a box, which says so itself.
+        # A character that no installed font has is drawn as a box: no warning is needed.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 
+# Settings of windows, dates and help texts have no effect on a saved figure.
+_NOT_RESET = (
+    "backend",
+    "interactive",
+    "toolbar",
+    "webagg",
+    "tk.",
+    "macosx",
+    "keymap",
+    "savefig.directory",
+    "date.",
+    "timezone",
+    "docstring",
+)
+
+
 @functools.cache
 def _defaults() -> dict[str, Any]:
-    """matplotlib's own defaults, so that a user's settings do not change our bytes; those of
-    windows stay."""
-    windows = (
-        "backend",
-        "interactive",
-        "toolbar",
-        "webagg",
-        "tk.",
-        "macosx",
-        "keymap",
-        "savefig.directory",
-    )
-    others = (*windows, "date.", "timezone", "docstring")
-    return {
-        str(name): value
-        for name, value in mpl.rcParamsDefault.items()
-        if not str(name).startswith(others)
-    }
+    """Return matplotlib's own defaults, so that a user's settings do not change our bytes."""
+    defaults = {}
+    for name, value in mpl.rcParamsDefault.items():
+        if not str(name).startswith(_NOT_RESET):
+            defaults[str(name)] = value
+    return defaults
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure that belongs to no window, laid out by itself."""
+    """Return an empty figure that belongs to no window and is laid out automatically."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def one_panel(width: float, height: float) -> tuple[Figure, Axes]:
-    """A new figure with one pair of axes in it."""
+    """Return a new figure and its single pair of axes."""
     figure = new_figure(width, height)
     return figure, figure.subplots()
 
 
 def layer_colours(layers: int) -> np.ndarray:
-    """One colour per layer, dark to light, `[layer, rgba]`; the palest end is left out."""
+    """Return one colour per layer, dark to light, `[layer, rgba]`, without the palest ones."""
     return mpl.colormaps[SEQUENTIAL](np.linspace(0.0, 0.9, max(layers, 1)))
 
 
 def layer_scale(layers: int) -> ScalarMappable:
-    """The scale of layers, a colour for each, as a bar shows it."""
-    return ScalarMappable(
-        BoundaryNorm(np.arange(layers + 1) - 0.5, layers), ListedColormap(layer_colours(layers))
-    )
+    """Return the colour scale of layers, one colour each, for a colour bar."""
+    boundaries = np.arange(layers + 1) - 0.5
+    return ScalarMappable(BoundaryNorm(boundaries, layers), ListedColormap(layer_colours(layers)))
 
 
 def colour_bar(
-    figure: Figure, scale: ScalarMappable, axes: Axes | Sequence[Axes], label: str, **place: Any
+    figure: Figure, scale: ScalarMappable, axes: Axes | Sequence[Axes], label: str, **layout: Any
 ) -> Colorbar:
-    """A bar beside the axes that says which colour is which."""
-    bar = figure.colorbar(scale, ax=axes, **place)
+    """Add a colour bar beside the axes; `layout` goes to `Figure.colorbar`."""
+    bar = figure.colorbar(scale, ax=axes, **layout)
     bar.set_label(label)
     bar.outline.set_linewidth(0.4)
     return bar
 
 
 def bare(ax: Axes) -> None:
-    """Axes of a grid: names without tick marks, and no frame."""
+    """Remove tick marks and frame, as suits a grid; tick labels stay."""
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
 
 
 def heads_on_top(ax: Axes) -> None:
-    """A bare grid of layers down and heads across, heads named above it."""
+    """Label a grid of layers (down) and heads (across), with the heads named above it."""
     bare(ax)
     ax.xaxis.set_ticks_position("top")
     ax.xaxis.set_label_position("top")
@@ -175,33 +181,39 @@ def heads_on_top(ax: Axes) -> None:
 
 
 def cycle(values: Sequence[str], index: int) -> str:
+    """Return the value at an index, starting over after the last one."""
     return values[index % len(values)]
 
 
 @functools.lru_cache(maxsize=4096)
 def text_width(text: str, size: float) -> float:
-    """Width of a line of text in inches."""
+    """Return the width of a line of text in inches, at a size in points."""
     if not text:
         return 0.0
-    width, _, _ = text_to_path.get_text_width_height_descent(
-        text, FontProperties(family=list(fonts()), size=size), ismath=False
-    )
-    return width / 72
+    font = FontProperties(family=list(fonts()), size=size)
+    width_in_points, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return width_in_points / 72
 
 
 def wrap(text: str, width: float, size: float) -> str:
     """Break a text into lines no wider than `width` inches, measured word by word."""
-    space = text_width("a b", size) - text_width("ab", size)
+    space_width = text_width("a b", size) - text_width("ab", size)
     lines: list[str] = []
     for paragraph in text.split("\n"):
-        line, used = "", 0.0
+        line = ""
+        line_width = 0.0
         for word in paragraph.split(" "):
-            needed = text_width(word, size)
-            if line and used + space + needed > width:
+            word_width = text_width(word, size)
+            if not line:
+                line = word
+                line_width = word_width
+            elif line_width + space_width + word_width > width:
                 lines.append(line)
-                line, used = word, needed
+                line = word
+                line_width = word_width
             else:
-                line, used = (f"{line} {word}", used + space + needed) if line else (word, needed)
+                line = f"{line} {word}"
+                line_width = line_width + space_width + word_width
         lines.append(line)
     return "\n".join(lines)
 
@@ -214,27 +226,31 @@ def annotate_figure(
     columns: int = 1,
     below: str = "",
 ) -> None:
-    """Put title and legend above, the small print (count, interval, how to read) below a figure, as
-    wide as it is."""
-    width = (
-        0.965 * figure.get_figwidth() - 0.08
-    )  # hinted letters in bitmaps run up to 3.5 % wider than their outlines
+    """Add title and legend above a figure and the small print below it, wrapped to its width.
+
+    Parameters
+    ----------
+    figure : Figure
+        The figure to annotate.
+    title : str
+        Printed in bold at the top left; "" for none.
+    notes : iterable of str
+        Sentences of the small print (number of examples, interval, how to read); empty ones are
+        left out and a missing full stop is added.
+    legend : sequence of Artist, default ()
+        The handles of the legend.
+    columns : int, default 1
+        The most columns of the legend; fewer where the figure is too narrow.
+    below : str, default ""
+        Lines printed below the small print as they are.
+    """
+    # Hinted letters in bitmaps run up to 3.5 % wider than their outlines.
+    width = 0.965 * figure.get_figwidth() - 0.08
     margin = 0.04 / figure.get_figwidth()
-    if legend:  # the layout does not keep a title and a legend outside the axes apart, so the legend carries the title
-        font = {"size": LARGE, "weight": "bold"}
-        heading = wrap(title, width, LARGE)
-        place: dict[str, Any] = {"loc": "outside upper left", "alignment": "left", "borderpad": 0.1}
-        for number in range(columns, 0, -1):  # as many columns as the figure's width holds
-            drawn = figure.legend(
-                handles=list(legend),
-                ncols=number,
-                title=heading,
-                title_fontproperties=font,
-                **place,
-            )
-            if number == 1 or drawn.get_window_extent().width <= figure.bbox.width:
-                break
-            drawn.remove()
+    if legend:
+        # The layout engine lets a title and a legend outside the axes overlap, so the legend
+        # carries the title.
+        _add_legend(figure, wrap(title, width, LARGE), legend, columns)
     elif title:
         figure.suptitle(
             wrap(title, width, LARGE),
@@ -244,26 +260,48 @@ def annotate_figure(
             fontweight="bold",
             linespacing=1.15,
         )
-    note = " ".join(part if part.endswith((".", "?")) else part + "." for part in notes if part)
-    small_print = "\n".join(
-        part for part in (wrap(note, width, SMALL) if note else "", below) if part
-    )
-    if small_print:
+
+    sentences = []
+    for note in notes:
+        if note:
+            sentences.append(note if note.endswith((".", "?")) else note + ".")
+    blocks = []
+    if sentences:
+        blocks.append(wrap(" ".join(sentences), width, SMALL))
+    if below:
+        blocks.append(below)
+    if blocks:
         figure.supxlabel(
-            small_print, x=margin, ha="left", fontsize=SMALL, color=GREY, linespacing=1.25
+            "\n".join(blocks), x=margin, ha="left", fontsize=SMALL, color=GREY, linespacing=1.25
         )
 
 
+def _add_legend(figure: Figure, title: str, handles: Sequence[Artist], columns: int) -> None:
+    """Add a legend above the axes, in as many columns as the figure's width holds."""
+    for n_columns in range(columns, 0, -1):
+        legend = figure.legend(
+            handles=list(handles),
+            ncols=n_columns,
+            title=title,
+            title_fontproperties={"size": LARGE, "weight": "bold"},
+            loc="outside upper left",
+            alignment="left",
+            borderpad=0.1,
+        )
+        if n_columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
+
+
 def finish(figure: Figure) -> Figure:
-    """Lay the figure out now, under the shared settings: it then looks the same wherever it is
-    shown or saved later."""
+    """Lay the figure out now, under the shared settings, so that it looks the same wherever it is
+    displayed or saved later."""
     engine = figure.get_layout_engine()
     if engine is not None:
-        engine.execute(
-            figure
-        )  # the layout alone: drawing the figure to no place costs as much as saving it
-    # Each further layout would move things by a hair, and with it the bytes; and with an engine,
-    # were it one that does nothing, every saving draws the figure twice.
+        # The layout alone: a full drawing without output costs as much as saving the figure.
+        engine.execute(figure)
+    # A second layout would move things slightly and change the bytes. With any engine, even one
+    # that does nothing, each save would also draw the figure twice.
     figure.set_layout_engine(None)
     return figure
 
@@ -276,7 +314,7 @@ def complete(
     columns: int = 1,
     below: str = "",
 ) -> Figure:
-    """The figure with its title, legend and small print (see `annotate_figure`), laid out."""
+    """Add title, legend and small print (see `annotate_figure`), then lay the figure out."""
     annotate_figure(figure, title, notes, legend, columns, below)
     return finish(figure)
 
@@ -285,12 +323,13 @@ def panel_labels(axes: Sequence[Axes], titles: Sequence[str] = ()) -> None:
     """Letter the panels a, b, c … before their titles; a single panel gets no letter."""
     for index, ax in enumerate(axes):
         letter = f"({string.ascii_lowercase[index % 26]}) " if len(axes) > 1 else ""
-        ax.set_title(letter + (titles[index] if index < len(titles) else ""))
+        title = titles[index] if index < len(titles) else ""
+        ax.set_title(letter + title)
 
 
 def log_axis(axis: XAxis | YAxis) -> None:
-    """A logarithmic axis with plain numbers: the default writes formulas, which our settings print
-    as they are."""
+    """Make an axis logarithmic, with plain numbers as tick labels."""
+    # The default labels are formulas, which our settings (no `text.parse_math`) print literally.
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
@@ -299,9 +338,10 @@ def log_axis(axis: XAxis | YAxis) -> None:
 def layer_axis(
     ax: Axes, layers: Sequence[int] | np.ndarray, label: str = "layer (0 = first)"
 ) -> None:
-    """An x axis of layers with as many ticks as fit."""
+    """Label the x axis with layers, with as many ticks as fit."""
     count = len(layers)
-    step = next(step for step in (1, 2, 3, 4, 5, 10, 20, 50, 100, count) if count / step <= 13)
+    steps = (1, 2, 3, 4, 5, 10, 20, 50, 100, count)
+    step = next(step for step in steps if count / step <= 13)
     ax.set_xticks(np.arange(0, count, step), [str(layer) for layer in layers[::step]])
     ax.set_xlim(-0.6, count - 0.4)
     ax.set_xlabel(label)

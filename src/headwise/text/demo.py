@@ -1,6 +1,6 @@
-"""The built-in corpus, shipped as data: English that people wrote, with gold trees, and the
-examples of a small grammar for what those have no annotations for. `tools/demo_corpus` of the
-source tree writes both."""
+"""The built-in corpus, shipped as data: English from the web with gold trees, and examples of a
+small grammar for the annotations that it lacks. `tools/demo_corpus` of the source tree writes
+both."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from headwise.text.readers.files import TextFile
 from headwise.text.readers.rows import example_of_row, json_rows
 
 SIZE = 400
-REAL = "UD English EWT"  # its name in provenance and figures
+TREEBANK = "UD English EWT"  # the corpus's name in provenance and figures
 
 
 def builtin_corpus(prose: bool = False) -> Corpus:
-    """The built-in corpus: 500 sentences of UD English EWT, four consecutive ones of each of 125
-    documents, with gold trees, parts of speech, lemmas and features; its one part, the demo corpus,
-    has what it lacks (coreference, frames, labels).
+    """Open the built-in corpus: 500 sentences of UD English EWT with gold annotations.
 
-    Of the 375 examples, every third is two consecutive sentences, the others are one each. The text
-    has the spacing of the original; words are places in it. Licence: CC BY-SA 4.0, see
-    `data/LICENSE.md`.
+    Four consecutive sentences of each of 125 documents, with trees, parts of speech, lemmas and
+    features. Every third of the 375 examples is two consecutive sentences, the others are one each.
+    The text has the spacing of the original; words are character spans in it. The corpus has one
+    part, the demo corpus, with the annotations it lacks (coreference, frames, labels). Licence: CC
+    BY-SA 4.0, see `data/LICENSE.md`.
 
     Parameters
     ----------
     prose : bool, default False
-        Two sentences are two segments, as BERT was trained on; with True they are running text, as
-        suits a causal model. The same goes for the demo corpus, whose words are then joined as one
-        writes.
+        Whether two sentences are one running text, as suits a causal model, instead of two
+        segments, as BERT was trained on. The words of the demo corpus are then joined with ordinary
+        spacing.
 
     Examples
     --------
@@ -49,70 +49,84 @@ def builtin_corpus(prose: bool = False) -> Corpus:
     description = (
         "English that people wrote on the web, with gold trees, parts of speech and lemmas."
     )
-    grammar = demo_corpus()
-    real = Corpus(
-        REAL,
+    grammar_examples = demo_corpus()
+    if prose:
+        grammar_examples = _in_prose(grammar_examples)
+    corpus = Corpus(
+        TREEBANK,
         partial(_read, "ewt"),
         licence="CC BY-SA 4.0",
         description=description,
-        parts=[_prose(grammar, prose)],
+        parts=[grammar_examples],
     )
-    return _prose(real, prose)
+    return _in_prose(corpus) if prose else corpus
 
 
-def _prose(corpus: Corpus, wanted: bool) -> Corpus:
-    return corpus.derive(lambda notes: map(as_prose, corpus.walk(notes))) if wanted else corpus
+def _in_prose(corpus: Corpus) -> Corpus:
+    return corpus.derive(lambda notes: map(as_prose, corpus.walk(notes)))
 
 
 def as_prose(example: Example) -> Example:
-    """The example as running text of one segment, with its words as places in it.
+    """Return an example as running text of one segment, with its words as character spans.
 
-    >>> made = as_prose(Example(words=("Dogs", "do", "n't", "bark", "."), words_pair=("Why", "?")))
-    >>> made.text, [made.text[a:b] for a, b in made.spans]
+    >>> prose = as_prose(Example(words=("Dogs", "do", "n't", "bark", "."), words_pair=("Why", "?")))
+    >>> prose.text, [prose.text[start:end] for start, end in prose.spans]
     ("Dogs don't bark. Why?", ['Dogs', 'do', "n't", 'bark', '.', 'Why', '?'])
     """
     if example.words is None:
         return example
+    segments = []
     if example.text is None or example.spans is None:
-        segments = [_joined(words) for words in (example.words, example.words_pair) if words]
+        for words in (example.words, example.words_pair):
+            if words:
+                segments.append(_joined_with_spaces(words))
     else:
-        first = len(example.words)
-        segments = [(example.text, example.spans[:first])]
-        segments += [(example.pair, example.spans[first:])] if example.pair is not None else []
-    text, spans = "", list[tuple[int, int]]()
-    for written, places in segments:
-        start = len(text) + (1 if text else 0)
-        text = f"{text} {written}" if text else written
-        spans += [(a + start, b + start) for a, b in places]
+        n_first = len(example.words)
+        segments.append((example.text, example.spans[:n_first]))
+        if example.pair is not None:
+            segments.append((example.pair, example.spans[n_first:]))
+
+    text = ""
+    spans: list[tuple[int, int]] = []
+    for segment_text, segment_spans in segments:
+        if text:
+            text += " "
+        offset = len(text)
+        text += segment_text
+        spans += [(start + offset, end + offset) for start, end in segment_spans]
     return replace(
         example, text=text, pair=None, words=example.all_words, words_pair=None, spans=tuple(spans)
     )
 
 
-def _joined(words: tuple[str, ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Words as one writes them: no space before a mark or an ending (`'s`, `n't`)."""
-    text, spans = "", list[tuple[int, int]]()
+def _joined_with_spaces(words: tuple[str, ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Join words with ordinary spacing: no space before punctuation and endings (`'s`, `n't`)."""
+    text = ""
+    spans = []
     for word in words:
-        close = word in {".", ",", ";", ":", "?", "!"} or "'" in word
-        text += word if close or not text else f" {word}"
-        spans.append((len(text) - len(word), len(text)))
+        attaches_to_previous = word in {".", ",", ";", ":", "?", "!"} or "'" in word
+        if text and not attaches_to_previous:
+            text += " "
+        start = len(text)
+        text += word
+        spans.append((start, len(text)))
     return text, tuple(spans)
 
 
 def demo_corpus(size: int = SIZE) -> Corpus:
-    """The demo corpus: English examples whose annotations are true by construction.
+    """Open the demo corpus: English examples whose annotations are correct by construction.
 
-    Of ten examples, five are pairs of consecutive sentences (two segments, always joined by
-    coreference), four are single sentences and one is a passage of three to five sentences: any
-    beginning is a fair mixture. Every word has its head, UD relation, UPOS, lemma and features;
-    mentions of entities that occur at least twice are given with their head words (as OntoNotes
-    does: no singletons); frame links name the frames and elements of FrameNet. The label is the
-    tense of all main clauses, `past` or `present`.
+    Of ten examples, five are pairs of consecutive sentences (two segments, always linked by
+    coreference), four are single sentences and one is a passage of three to five sentences, in a
+    constant mixture from the beginning. Every word has its head, UD relation, UPOS, lemma and
+    features; entities that occur at least twice have their mentions with head words (as in
+    OntoNotes: no singletons); frame links name the frames and elements of FrameNet. The label is
+    the tense of all main clauses, `past` or `present`.
 
     Parameters
     ----------
     size : int, default 400
-        Only so many examples, from the first on.
+        The number of examples, from the beginning.
 
     Examples
     --------
@@ -122,7 +136,8 @@ def demo_corpus(size: int = SIZE) -> Corpus:
     at_least("size", size, 1)
     if size > SIZE:
         raise ParameterError(
-            f"`size` must be at most {SIZE}; it is {size}. `tools/demo_corpus` makes larger corpora."
+            f"`size` must be at most {SIZE}; it is {size}. "
+            "`tools/demo_corpus` writes larger corpora."
         )
     description = (
         "English sentences, pairs and short passages made by the headwise demo grammar, "
@@ -133,7 +148,7 @@ def demo_corpus(size: int = SIZE) -> Corpus:
 
 
 def demo_examples(size: int = SIZE) -> list[Example]:
-    """The first examples of the demo corpus as a list, see `demo_corpus`."""
+    """Return the first examples of the demo corpus as a list; see `demo_corpus`."""
     return list(demo_corpus(size))
 
 
@@ -143,13 +158,11 @@ def _read(name: str, notes: Notes) -> Iterator[Example]:
 
 @cache
 def _examples(name: str) -> tuple[Example, ...]:
-    """All of them, read once: they never change, and a run walks through its corpus several
-    times."""
+    """Return all examples of a data file. They are cached: a run reads its corpus several times."""
     file = TextFile(name, partial(_open, name))
     return tuple(example_of_row(row, where) for where, row in json_rows(file))
 
 
 def _open(name: str) -> IO[bytes]:
-    return bz2.open(
-        resources.files("headwise.text").joinpath("data", f"{name}.jsonl.bz2").open("rb")
-    )
+    path = resources.files("headwise.text").joinpath("data", f"{name}.jsonl.bz2")
+    return bz2.open(path.open("rb"))

@@ -76,7 +76,7 @@ def correlation(dataset: xr.Dataset, *, sources: Sequence[str] | None = None) ->
         [], [], color=style.BLACK, linewidth=1.6, label="median of the heads of a layer"
     )
     notes = [
-        *data.ground(dataset, "pearson"),
+        *data.source_notes(dataset, "pearson"),
         _length_note(dataset),
         _error_note(dataset),
         data.interval_text(data.has(dataset, "pearson_low")),
@@ -146,7 +146,7 @@ def special_tokens(dataset: xr.Dataset) -> Figure:
         ax.set_ylim(0, 1)
         style.layer_axis(ax, data.numbers(dataset, "layer"))
     notes = [
-        *data.ground(dataset, "share"),
+        *data.source_notes(dataset, "share"),
         _error_note(dataset),
         "One point per head; lines: mean over the heads of a layer. No interval drawn; intervals "
         "are in the tables",
@@ -172,7 +172,7 @@ def persisting_patterns(dataset: xr.Dataset) -> Figure:
         stack_patterns(ax, source_shares, layers)
         ax.set_xlabel("layer (0 = first)")
     notes = [
-        *data.ground(dataset, "pattern_share"),
+        *data.source_notes(dataset, "pattern_share"),
         "Patterns as classified by the network of `patterns`, not corrected for its errors; "
         "intervals are in the tables",
     ]

@@ -86,7 +86,7 @@ def agreement_of_readings(dataset: xr.Dataset) -> Figure:
         pad=0.01,
         label="Spearman's ρ",
     )
-    notes = [*data.ground(dataset, "between"), "Means over layers; no interval drawn"]
+    notes = [*data.source_notes(dataset, "between"), "Means over layers; no interval drawn"]
     return style.complete(fig, "How well measures of mixing agree", notes)
 
 

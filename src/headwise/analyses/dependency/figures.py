@@ -275,7 +275,7 @@ def no_op(dataset: xr.Dataset) -> Figure:
     ax.set_xlabel(f"attention to {dataset.attrs.get('noop_target', 'sep')} tokens (share of 1)")
     ax.grid(axis="x")
     notes = [
-        *data.ground(dataset, "best_noop_without"),
+        *data.source_notes(dataset, "best_noop_without"),
         "Bars: 95 % interval of the mean over examples",
     ]
     title = "Do heads use a sink when their relation does not apply?"

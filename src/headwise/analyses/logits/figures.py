@@ -29,7 +29,7 @@ def heads(dataset: xr.Dataset) -> Figure:
         f"less the {dataset.attrs['against']}": dataset["direct"],
         "less another text's": dataset["specific"],
     }
-    notes = data.ground(dataset, "direct")
+    notes = data.source_notes(dataset, "direct")
     return heatmap_panels(
         panels, title="Direct contributions of heads", label="logit", centre=0.0, notes=notes
     )

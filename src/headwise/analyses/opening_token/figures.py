@@ -26,7 +26,7 @@ PAPER = "Xiao et al. 2023, Gu et al. 2024"
 def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of `first_with` and `first_without` on one scale."""
     panels = {"with the opening token": dataset["first_with"], "without": dataset["first_without"]}
-    notes = data.ground(dataset, "first_with")
+    notes = data.source_notes(dataset, "first_with")
     return heatmap_panels(
         panels, title="Attention to the first token", label="share", limits=(0.0, 1.0), notes=notes
     )
@@ -50,4 +50,6 @@ def change(dataset: xr.Dataset) -> Figure:
         xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="with the opening token", ylabel="without"
     )
     style.panel_labels([ax], ["weight on the first token (colour: layer)"])
-    return style.complete(fig, "With and without the opening token", data.ground(dataset, "change"))
+    return style.complete(
+        fig, "With and without the opening token", data.source_notes(dataset, "change")
+    )

@@ -195,7 +195,7 @@ def heads(dataset: xr.Dataset) -> Figure:
         "Numbers: per cent of the examples, as counted; paler: a smaller share; intervals are in "
         "the tables"
     )
-    notes = [*data.ground(dataset, "proportion"), how_to_read]
+    notes = [*data.source_notes(dataset, "proportion"), how_to_read]
     legend = [Patch(facecolor=SOLID_COLOURS[name], label=name) for name in PATTERNS]
     return style.complete(fig, "The commonest pattern of each head", notes, legend, columns=3)
 

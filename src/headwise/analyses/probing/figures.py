@@ -53,7 +53,7 @@ def _planes(dataset: xr.Dataset, name: str = "accuracy") -> dict[str, xr.DataArr
 
 
 def _notes(dataset: xr.Dataset) -> list[str]:
-    return data.ground(dataset, "accuracy", each="test examples")
+    return data.source_notes(dataset, "accuracy", each="test examples")
 
 
 def score_label(dataset: xr.Dataset) -> str:

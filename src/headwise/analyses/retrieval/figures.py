@@ -24,7 +24,7 @@ PAPER = "Wu et al. 2024"
 )
 def heads(dataset: xr.Dataset) -> Figure:
     """Draw a heat map `[layer, head]` of `score`."""
-    notes = data.ground(dataset, "score", each="trials")
+    notes = data.source_notes(dataset, "score", each="trials")
     return heatmap(
         dataset["score"], title="Retrieval score", label="share", limits=(0.0, 1.0), notes=notes
     )

@@ -32,7 +32,7 @@ def heads(dataset: xr.Dataset) -> Figure:
         panels[str(dataset.attrs["other"])] = dataset["first_other"]
     if "learned" in dataset:
         panels["on the learned sink"] = dataset["learned"]
-    notes = data.ground(dataset, "first")
+    notes = data.source_notes(dataset, "first")
     title = "Attention to the first token"
     return heatmap_panels(panels, title=title, label="share", limits=(0.0, 1.0), notes=notes)
 
@@ -62,5 +62,5 @@ def values(dataset: xr.Dataset) -> Figure:
     style.layer_axis(right, data.numbers(dataset, "layer"))
     style.panel_labels([left, right], ["values (colour: layer)", "hidden states"])
     return style.complete(
-        fig, "What the first token carries", data.ground(dataset, "value_norm_ratio")
+        fig, "What the first token carries", data.source_notes(dataset, "value_norm_ratio")
     )

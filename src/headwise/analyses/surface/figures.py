@@ -207,7 +207,7 @@ def heads(dataset: xr.Dataset) -> Figure:
                 {dim: data.labels(dataset, str(dim)).index(item)} if dim else {}
             )
     cells = "Each cell: mean over examples of one head; intervals are in the tables"
-    notes = [*data.ground(dataset, "position", "mass", "max_weight"), cells]
+    notes = [*data.source_notes(dataset, "position", "mass", "max_weight"), cells]
     shown = {title: panel for title, panel in panels.items() if np.isfinite(panel.values).any()}
     return heatmap_panels(
         shown,
@@ -256,7 +256,7 @@ def _by_layer(
 def _notes(dataset: xr.Dataset, panels: Mapping[str, Sequence[Series]]) -> list[str]:
     bars = any(one.bounds is not None for series in panels.values() for one in series)
     lines = "One point per head; lines: mean over the heads of a layer"
-    return [*data.ground(dataset, *panels), lines, data.interval_text(bars)]
+    return [*data.source_notes(dataset, *panels), lines, data.interval_text(bars)]
 
 
 def _draw_uniform(ax: Axes, reference: np.ndarray) -> None:

@@ -30,7 +30,7 @@ def pair_maps(dataset: xr.Dataset) -> Figure:
         label="attention weight",
         limits=(0.0, None),
         annotate="none",
-        notes=[*data.ground(dataset, "attention"), CELLS],
+        notes=[*data.source_notes(dataset, "attention"), CELLS],
     )
 
 
@@ -60,7 +60,7 @@ def pair_excess(dataset: xr.Dataset) -> Figure:
             text += " (stands out)"
         best_heads.append(text)
     notes = [
-        *data.ground(dataset, "excess"),
+        *data.source_notes(dataset, "excess"),
         "Best: " + "; ".join(best_heads),
         significant_text(dataset, list(panels), "pair"),
         "Mean over inputs; intervals are in the tables",

@@ -1,5 +1,5 @@
-"""Penn Treebank tags and phrases: tags as UPOS, and the head word of a phrase, for files that have
-no dependency tree."""
+"""Penn Treebank tags and phrases: tags as UPOS, and the head word of a phrase, for files without
+dependency trees."""
 
 from __future__ import annotations
 
@@ -30,81 +30,101 @@ _TAGS = {
     "VERB": "VB VBD VBG VBN VBP VBZ",
     "PUNCT": "HYPH NFP , . : `` '' -LRB- -RRB-",
 }
-_UPOS = {tag: upos for upos, tags in _TAGS.items() for tag in tags.split()}
+_UPOS = {}
+for _upos, _penn_tags in _TAGS.items():
+    _UPOS.update(dict.fromkeys(_penn_tags.split(), _upos))
 _NUMBER = {"NN": "Sing", "NNP": "Sing", "NNS": "Plur", "NNPS": "Plur"}
 
 
 def upos_of(tag: str) -> str:
-    """The universal part of speech of a Penn tag (auxiliaries, which the tag does not tell, are
-    verbs)."""
+    """Return the universal part of speech of a Penn tag.
+
+    Penn tags do not tell auxiliaries from verbs: all but modals are verbs.
+    """
     return _UPOS.get(tag, "X")
 
 
 def number_of(tag: str) -> dict[str, str]:
-    """The number that a noun's tag tells, as a UD feature."""
+    """Return the grammatical number of a noun's tag as a UD feature; {} for other tags."""
     return {"Number": _NUMBER[tag]} if tag in _NUMBER else {}
 
 
 @dataclass
 class Phrase:
-    """A constituent: its label, its words `start..end` (end exclusive) and the constituents and
-    words in it, in order."""
+    """A constituent: its label, its words `start..end` (end exclusive), and the constituents and
+    words it consists of, in order."""
 
     label: str
     start: int
     end: int = 0
     parts: list[Phrase | int] = field(default_factory=list)
-    head: int = -1  # its head word, once known
+    head: int = -1  # its head word, set by `PhraseHeads`
 
 
 DEFAULT = Limits()
-_BIT = re.compile(r"\([^()*\s]*|\*|\)")
+_BRACKET_OR_WORD = re.compile(r"\([^()*\s]*|\*|\)")
 
 
 def phrases(
-    bits: Sequence[str], places: Sequence[str], sentences: Sequence[int], limits: Limits = DEFAULT
+    parse_column: Sequence[str],
+    places: Sequence[str],
+    sentences: Sequence[int],
+    limits: Limits = DEFAULT,
 ) -> list[Phrase]:
-    """All constituents, from the parse column of CoNLL-2012 (`(NP*`, `*)`, ...), the outer ones
-    first. No parse (`-`) gives none; a tree ends with its sentence."""
-    found: list[Phrase] = []
-    standing: list[Phrase] = []
-    for word, bit in enumerate(bits):
-        if standing and sentences[word] != sentences[word - 1]:
+    """Return all constituents of a sentence, the outer ones before those in them.
+
+    Parameters
+    ----------
+    parse_column : sequence of str
+        The parse of each word, as CoNLL-2012 writes it (`(NP*`, `*)`, ...). A word without a parse
+        (`-`) is skipped.
+    places : sequence of str
+        Where each word stands in its file, for messages.
+    sentences : sequence of int
+        The sentence of each word; a tree must end with its sentence.
+    limits : Limits, optional
+        The greatest depth.
+    """
+    all_phrases: list[Phrase] = []
+    open_phrases: list[Phrase] = []
+    for word, cell in enumerate(parse_column):
+        if open_phrases and sentences[word] != sentences[word - 1]:
             break
-        if bit in ("-", "_"):
+        if cell in ("-", "_"):
             continue
-        pieces = _BIT.findall(bit)
-        if "".join(pieces) != bit or bit.count("*") != 1:
-            problem = (
-                f"the parse column holds '{shown(bit)}', which is no piece of a bracketed tree"
+        symbols = _BRACKET_OR_WORD.findall(cell)
+        if "".join(symbols) != cell or cell.count("*") != 1:
+            raise InputError(
+                f"{places[word]}: the parse column holds '{shown(cell)}', "
+                "which is no piece of a bracketed tree."
             )
-            raise InputError(f"{places[word]}: {problem}.")
-        for piece in pieces:
-            if piece == "*":
-                if standing:
-                    standing[-1].parts.append(word)
-            elif piece == ")":
-                if not standing:
+        for symbol in symbols:
+            if symbol == "*":
+                if open_phrases:
+                    open_phrases[-1].parts.append(word)
+            elif symbol == ")":
+                if not open_phrases:
                     raise InputError(
                         f"{places[word]}: the parse column closes a bracket that nothing opened."
                     )
-                standing.pop().end = word + 1
+                open_phrases.pop().end = word + 1
             else:
-                phrase = Phrase(re.split(r"[-=]", piece[1:], maxsplit=1)[0], word)
-                if standing:
-                    standing[-1].parts.append(phrase)
-                standing.append(phrase)
-                found.append(phrase)
-                limits.hold("max_depth", len(standing), places[word])
-    if standing:
-        raise InputError(
-            f"{places[standing[-1].start]}: the parse column opens a bracket here that nothing closes."
-        )
-    return found
+                # `NP-SBJ=1` is an NP with a function and an index.
+                label = re.split(r"[-=]", symbol[1:], maxsplit=1)[0]
+                phrase = Phrase(label, word)
+                if open_phrases:
+                    open_phrases[-1].parts.append(phrase)
+                open_phrases.append(phrase)
+                all_phrases.append(phrase)
+                limits.hold("max_depth", len(open_phrases), places[word])
+    if open_phrases:
+        where = places[open_phrases[-1].start]
+        raise InputError(f"{where}: the parse column opens a bracket here that nothing closes.")
+    return all_phrases
 
 
-# Which part gives a phrase its head: one group of labels after another, each searched from the left
-# or (-1) the right.
+# Which part of a phrase is its head: one group of labels after another, each searched from the left
+# (1) or from the right (-1).
 _NOUN_RULES = (
     ({"NN", "NNP", "NNPS", "NNS", "NX", "NML", "POS", "JJR"}, -1),
     ({"NP", "PRP", "WP", "WHNP"}, 1),
@@ -125,65 +145,82 @@ _RULES = {
 
 
 def _head(phrase: Phrase, tags: Sequence[str]) -> int:
-    """The head of a phrase, those of its parts being known."""
+    """Return the head word of a phrase; the heads of its parts must be set."""
 
     def label(part: Phrase | int) -> str:
         return tags[part] if isinstance(part, int) else part.label
 
-    def word(part: Phrase | int) -> int:
+    def head_word(part: Phrase | int) -> int:
         return part if isinstance(part, int) else part.head
 
-    parts = _before_conjunction(phrase.parts or [phrase.start], label)
+    parts = _first_conjunct(phrase.parts or [phrase.start], label)
     rules = _RULES.get(phrase.label, ())
-    if rules is _NOUN_RULES and label(parts[-1]) == "POS":
-        parts = parts[:-1] or parts
-    for wanted, step in rules:
-        for part in parts[::step]:
-            if label(part) in wanted:
-                return word(part)
-    return word(parts[0] if phrase.label in ("PP", "WHPP") else parts[-1])
+    ends_with_possessive = label(parts[-1]) == "POS"
+    if rules is _NOUN_RULES and ends_with_possessive and len(parts) > 1:
+        parts = parts[:-1]
+    for head_labels, direction in rules:
+        for part in parts[::direction]:
+            if label(part) in head_labels:
+                return head_word(part)
+    is_prepositional = phrase.label in ("PP", "WHPP")
+    return head_word(parts[0] if is_prepositional else parts[-1])
 
 
-def _before_conjunction(
+def _first_conjunct(
     parts: list[Phrase | int], label: Callable[[Phrase | int], str]
 ) -> list[Phrase | int]:
-    """What stands before the first conjunction, where it joins whole phrases or two words: the
-    first conjunct is the head, as in UD."""
-    for place, part in enumerate(parts):
-        joins = label(part) in ("CC", "CONJP") and place > 0
-        if joins and (len(parts) == 3 or not all(isinstance(p, int) for p in parts)):
-            return parts[:place]
+    """Return the parts before the first conjunction, where it joins whole phrases or two words.
+
+    The first conjunct is the head, as in UD. In a flat phrase of more words (`black and white
+    cats`) the conjunction may join modifiers, so that all parts are kept.
+    """
+    is_flat = all(isinstance(part, int) for part in parts)
+    if is_flat and len(parts) != 3:
+        return parts
+    for index, part in enumerate(parts):
+        if index > 0 and label(part) in ("CC", "CONJP"):
+            return parts[:index]
     return parts
 
 
 class PhraseHeads:
-    """The head words of stretches of words by Collins' rules for noun phrases (1999, app. A).
+    """The head words of stretches of words by Collins' rules for noun phrases (1999, appendix A).
 
-    The constituent that is just this stretch gives its head; a stretch that is no constituent is
-    treated as a flat noun phrase of its words. The heads of all constituents are found once, the
-    inner ones first; a flat stretch is looked up in the places of each tag: the cost does not grow
-    with its length."""
+    A stretch that is a constituent has the head of that constituent; any other stretch is treated
+    as a flat noun phrase of its words. The heads of all constituents are computed once. A flat
+    stretch is looked up in the sorted positions of each tag, so that its length does not matter.
+
+    Parameters
+    ----------
+    nested : sequence of Phrase
+        The constituents, outer ones before those in them.
+    tags : sequence of str
+        The Penn tag of each word.
+    """
 
     def __init__(self, nested: Sequence[Phrase], tags: Sequence[str]) -> None:
         self.tags = tags
+        self.head_of_constituent: dict[tuple[int, int], int] = {}
+        # Inner ones first, since a head comes from the parts; of constituents over the same words
+        # the outermost comes last and stays.
         for phrase in reversed(nested):
             phrase.head = _head(phrase, tags)
-        self.exact = {
-            (phrase.start, phrase.end): phrase.head for phrase in reversed(nested)
-        }  # the outermost stays
-        self.places = [
-            [word for word, tag in enumerate(tags) if tag in wanted] for wanted, _ in _NOUN_RULES
-        ]
+            self.head_of_constituent[phrase.start, phrase.end] = phrase.head
+        self.words_of_rule: list[list[int]] = []
+        for head_labels, _ in _NOUN_RULES:
+            self.words_of_rule.append([w for w, tag in enumerate(tags) if tag in head_labels])
 
     def __call__(self, start: int, end: int) -> int:
-        """The head word of `start..end` (end exclusive)."""
-        if (start, end) in self.exact:
-            return self.exact[start, end]
-        if end - start <= 3:  # two words and a conjunction are a rule of their own
+        """Return the head word of `start..end` (end exclusive)."""
+        if (start, end) in self.head_of_constituent:
+            return self.head_of_constituent[start, end]
+        if end - start <= 3:  # `_head` has a rule for two words and a conjunction
             return _head(Phrase("NP", start, end, list(range(start, end))), self.tags)
-        end -= self.tags[end - 1] == "POS"
-        for places, (_, step) in zip(self.places, _NOUN_RULES, strict=True):
-            low, high = bisect_left(places, start), bisect_left(places, end)
-            if low < high:
-                return places[low] if step == 1 else places[high - 1]
+        if self.tags[end - 1] == "POS":
+            end -= 1
+        for words, (_, direction) in zip(self.words_of_rule, _NOUN_RULES, strict=True):
+            first = bisect_left(words, start)
+            behind_last = bisect_left(words, end)
+            if first < behind_last:
+                return words[first] if direction == 1 else words[behind_last - 1]
         return end - 1

@@ -209,7 +209,8 @@ class _PanelGrid:
     def cell_spacing(self, planes: list[np.ndarray]) -> float:
         """Return the inches between the centres of neighbouring cells of the widest panel."""
         n_heads = max(plane.shape[1] for plane in planes)
-        return (self.width - 0.75) / self.columns / n_heads - 0.3 / self.columns / 12
+        gap = 0.3 / self.columns / 12
+        return (self.width - 0.75) / self.columns / int(n_heads) - gap
 
 
 @dataclass(frozen=True, slots=True)

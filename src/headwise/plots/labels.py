@@ -51,11 +51,12 @@ def label_grid(labels: np.ndarray, groups: np.ndarray, title: str = "") -> Figur
 
         used_groups = [group for group in COLOURS if (groups == group).any()]
         picture = np.ones((layers, heads, 3))
-        tints = {}
+        legend = []
         for group in used_groups:
             tint = 1 - TINT * (1 - np.array(to_rgb(COLOURS[group])))
             picture[groups == group] = tint
-            tints[group] = to_hex(tuple(tint.tolist()))
+            colour = to_hex(tuple(tint.tolist()))
+            legend.append(Patch(facecolor=colour, edgecolor="#999999", linewidth=0.4, label=group))
         ax.imshow(
             picture,
             aspect="auto",
@@ -75,8 +76,4 @@ def label_grid(labels: np.ndarray, groups: np.ndarray, title: str = "") -> Figur
         ax.set_xticks(np.arange(0, heads, max(1, heads // 16)))
         ax.set_yticks(np.arange(0, layers, max(1, layers // 16)))
         style.heads_on_top(ax)
-
-        legend = []
-        for group, tint in tints.items():
-            legend.append(Patch(facecolor=tint, edgecolor="#999999", linewidth=0.4, label=group))
         return style.complete(fig, title or "What each head does", [], legend, columns=6)

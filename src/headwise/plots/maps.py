@@ -82,7 +82,7 @@ def all_maps(
 def _evenly_spread(count: int) -> list[int]:
     """Return the indices to draw: all of them, or `MOST` that are evenly spread."""
     positions = np.linspace(0, count - 1, min(count, MOST))
-    return np.unique(positions.round().astype(int)).tolist()
+    return [int(position) for position in np.unique(positions.round())]
 
 
 def mosaic(

@@ -1,4 +1,4 @@
-"""The atlas: saved and loaded the same, refuses what it cannot understand, shows one head whole."""
+"""The atlas: saved and loaded the same, other files rejected, everything on one head."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
     assert atlas.save(tmp_path / "again.nc").read_bytes() == path.read_bytes()
 
 
-def test_never_overwrites_unless_told(tmp_path: Path) -> None:
+def test_overwrites_only_with_overwrite(tmp_path: Path) -> None:
     path = small_atlas().save(tmp_path / "atlas.nc")
     with pytest.raises(OutputError, match="exists; pass overwrite=True"):
         small_atlas().save(path)
     small_atlas().save(path, overwrite=True)
 
 
-def test_refuses_with_a_reason(tmp_path: Path) -> None:
+def test_rejects_other_files_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(AtlasError, match="There is no file"):
         Atlas.load(tmp_path / "none.nc")
     (tmp_path / "text.nc").write_text("hello")

@@ -99,8 +99,9 @@ def random_edits(rng: random.Random) -> list[Edit]:
 
 
 def attack(path: Path) -> str:
-    """Load a file and look at what it holds. "read" or the sentence of the refusal; anything else
-    that is raised is a fault, and so is an atlas that differs from the one that was damaged."""
+    """Load a file and return "read", or the message of the `AtlasError` that rejects it.
+
+    Anything else that is raised is a fault, and so is an atlas that differs from the original."""
     try:
         atlas = Atlas.load(path)
     except AtlasError as error:
@@ -172,20 +173,23 @@ def _bare_dim(file: h5py.File) -> None:
 HUGE = {"shape": (10**6, 10**6), "dtype": "f8"}
 HOSTILE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
     "no format": (_attribute("headwise_format", None), "not a headwise atlas"),
-    "a format in words": (_attribute("headwise_format", "two"), "no number of a format"),
-    "a format of many": (_attribute("headwise_format", np.arange(5)), "no number of a format"),
-    "a format below one": (_attribute("headwise_format", -3), "no number of a format"),
-    "a format between": (_attribute("headwise_format", 2.5), "no number of a format"),
-    "an empty format": (_attribute("headwise_format", h5py.Empty("i8")), "no number of a format"),
+    "a format in words": (_attribute("headwise_format", "two"), "not the number of a format"),
+    "a format of many": (_attribute("headwise_format", np.arange(5)), "not the number of a format"),
+    "a format below one": (_attribute("headwise_format", -3), "not the number of a format"),
+    "a format between": (_attribute("headwise_format", 2.5), "not the number of a format"),
+    "an empty format": (
+        _attribute("headwise_format", h5py.Empty("i8")),
+        "not the number of a format",
+    ),
     "a later format": (_attribute("headwise_format", 99), "format 99"),
     "no digest": (_attribute("digest", None), "its digest is None"),
     "a digest of numbers": (_attribute("digest", 12), "its digest is 12"),
     "a short digest": (_attribute("digest", "abc"), "its digest is 'abc'"),
-    "no provenance": (_attribute("provenance", None), "provenance is no text"),
-    "provenance of numbers": (_attribute("provenance", np.arange(3.0)), "provenance is no text"),
-    "provenance that is no JSON": (_attribute("provenance", "{"), "provenance is no JSON"),
+    "no provenance": (_attribute("provenance", None), "provenance is not text"),
+    "provenance of numbers": (_attribute("provenance", np.arange(3.0)), "provenance is not text"),
+    "provenance that is no JSON": (_attribute("provenance", "{"), "provenance is not JSON"),
     "provenance of 5,000 digits": (_attribute("provenance", "9" * 5000), "provenance is"),
-    "provenance as a list": (_provenance([1]), "not names with what they stand for"),
+    "provenance as a list": (_provenance([1]), "not a mapping"),
     "a model in a word": (_provenance({"model": "bert"}), "'model' in its provenance"),
     "deep provenance": (_provenance(json.loads("[" * 900 + "]" * 900)), "more than 50 deep"),
     "very deep provenance": (
@@ -246,7 +250,7 @@ HOSTILE: dict[str, tuple[Callable[[h5py.File], None], str]] = {
         _instead("surface/mass", shape=(3,), dtype=h5py.ref_dtype),
         "not of numbers or texts",
     ),
-    "nothing": (_instead("surface/mass", data=h5py.Empty("f8")), "holds nothing"),
+    "nothing": (_instead("surface/mass", data=h5py.Empty("f8")), "is empty"),
     "a named type": (
         lambda f: f["surface"].__setitem__("kind", np.dtype("f8")),
         "a datatype where an array belongs",

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 
 from headwise import Corpus, HeadModel, make_atlas
 from headwise.core.errors import InputError, ParameterError
-from headwise.page.relations import Shown, best_head, draw_relation, find_sentences
+from headwise.page.relations import ScoredSentence, best_head, draw_relation, find_sentences
 from headwise.testing import planted_annotations, random_model
 from headwise.testing.corpora import battery_examples
 from headwise.text.demo import demo_corpus
@@ -30,16 +30,16 @@ def planted() -> tuple[HeadModel, Corpus]:
     return HeadModel.open(made.model, tokenizer=made.tokenizer), Corpus.from_examples(renamed)
 
 
-def pairs(one: Shown) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+def pairs(one: ScoredSentence) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The tokens of each word that was asked about and found, and of the words to find."""
     return {(one.tokens(answer.word), one.tokens(*answer.wanted)) for answer in one.found}
 
 
-def all_right(shown: list[Shown]) -> bool:
+def all_right(shown: list[ScoredSentence]) -> bool:
     return all(one.found == list(one.answers) for one in shown)
 
 
-def rights(shown: list[Shown]) -> int:
+def rights(shown: list[ScoredSentence]) -> int:
     return sum(len(one.found) for one in shown)
 
 
@@ -171,7 +171,7 @@ def test_a_drawing_is_right_just_as_often_as_the_number_says(causal: bool) -> No
     assert compared >= 4
 
 
-def test_what_cannot_be_drawn_is_refused(planted: tuple[HeadModel, Corpus]) -> None:
+def test_what_cannot_be_drawn_is_rejected(planted: tuple[HeadModel, Corpus]) -> None:
     model, corpus = planted
     with pytest.raises(ParameterError, match=r"no relation in these examples 'dett'.*det"):
         draw_relation(model, corpus, "dett", (0, 0))

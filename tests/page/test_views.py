@@ -186,7 +186,7 @@ def test_a_widget_and_python_know_the_same_head(
         model.trace(TEXT).widget(),
     ):  # anywidget gives each a class of its own
         assert type(other).__name__ == type(widget).__name__ == "HeadsWidget"
-    with pytest.raises(ParameterError, match="nothing to point at"):
+    with pytest.raises(ParameterError, match="it has no widget"):
         atlas.head(0, 0).widget()
     monkeypatch.setattr(viewing, "find_spec", lambda name: None)
     viewing._widget_class.cache_clear()

@@ -1,4 +1,4 @@
-"""The result of a run as one labelled file, cards of heads, and what each head does in a word."""
+"""The result of a run: one file of labelled arrays, cards of heads, and the label of each head."""
 
 from headwise.atlas.atlas import Atlas
 from headwise.atlas.card import HeadCard

@@ -1,5 +1,6 @@
-"""The arrays of a file, read and written with h5py alone as h5netcdf lays them out: that library
-looks every array up some fifty times, which takes ten times as long."""
+"""Read and write the arrays of a NetCDF file with h5py alone, in the layout of h5netcdf.
+
+h5netcdf looks up every array some fifty times, which takes ten times as long."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from xarray.conventions import cf_encoder, encode_dataset_coordinates
 
 from headwise.atlas.check import BARE_DIM, is_bare_dim
 
-# What HDF5 and NetCDF note beside an array for themselves.
+# Attributes that HDF5 and NetCDF use internally.
 HIDDEN = {
     "REFERENCE_LIST",
     "CLASS",
@@ -29,161 +30,181 @@ HIDDEN = {
 
 
 def netcdf_bytes(tree: xr.DataTree) -> bytes:
-    """The groups of a tree as a NetCDF 4 file, made in memory.
+    """Return the groups of a tree as a NetCDF 4 file, made in memory.
 
-    Numbers and texts in named arrays, which is all that headwise makes, are written here; a tree
-    with anything else in it (an analysis may come from elsewhere) is left to xarray, which writes
-    or refuses it."""
+    Numbers and texts in named arrays, which is all that headwise makes, are written here. A tree
+    with anything else (an analysis may come from another package) is left to xarray, which writes
+    or rejects it."""
     groups = {str(name): node.to_dataset(inherit=False) for name, node in tree.children.items()}
-    if not (_plain_attributes(tree.attrs) and all(map(_plain, groups.values()))):
+    is_plain = _has_plain_attributes(tree.attrs) and all(map(_is_plain, groups.values()))
+    if not is_plain:
         content = tree.to_netcdf(engine="h5netcdf")
         assert isinstance(content, memoryview)
         return bytes(content)
-    # The C library of NetCDF wants to know the order in which things were made.
+    # The C library of NetCDF needs the order in which objects were created.
     with h5py.File("atlas.nc", "w", driver="core", backing_store=False, track_order=True) as file:
         _set_attributes(file, tree.attrs)
-        numbers = itertools.count()
+        dim_ids = itertools.count()
         for name, dataset in groups.items():
-            _write_group(file.create_group(name, track_order=True), dataset, numbers)
-        made = f"version=2,h5netcdf={h5netcdf.__version__},hdf5={h5py.version.hdf5_version},h5py={h5py.__version__}"
-        file.attrs.create("_NCProperties", np.bytes_(made))
+            _write_group(file.create_group(name, track_order=True), dataset, dim_ids)
+        versions = (
+            f"version=2,h5netcdf={h5netcdf.__version__},hdf5={h5py.version.hdf5_version},"
+            f"h5py={h5py.__version__}"
+        )
+        file.attrs.create("_NCProperties", np.bytes_(versions))
         file.flush()
         return bytes(file.id.get_file_image())
 
 
-# --- what is written here -------------------------------------------------------------------------
+# --- what can be written here ---------------------------------------------------------------------
 
 
-def _plain(dataset: xr.Dataset) -> bool:
-    named = all(
-        isinstance(name, str) and "/" not in name for name in (*dataset.variables, *dataset.dims)
-    )
-    return (
-        named
-        and all(dataset.sizes.values())  # an empty dim is one that may grow, for NetCDF
-        and _plain_attributes(dataset.attrs)
-        and all(
-            _plain_array(array) and _plain_attributes(array.attrs)
-            for array in dataset.variables.values()
-        )
-    )
+def _is_plain(dataset: xr.Dataset) -> bool:
+    for name in (*dataset.variables, *dataset.dims):
+        if not isinstance(name, str) or "/" in name:
+            return False
+    if not all(dataset.sizes.values()):  # for NetCDF an empty dim is an unlimited one
+        return False
+    for array in dataset.variables.values():
+        if not _is_plain_array(array) or not _has_plain_attributes(array.attrs):
+            return False
+    return _has_plain_attributes(dataset.attrs)
 
 
-def _plain_array(array: xr.Variable) -> bool:
-    kind = array.dtype.kind
-    return kind in "fiubU" or (
-        kind == "O" and all(isinstance(text, str) for text in array.values.ravel())
-    )
+def _is_plain_array(array: xr.Variable) -> bool:
+    if array.dtype.kind == "O":
+        return all(isinstance(text, str) for text in array.values.ravel())
+    return array.dtype.kind in "fiubU"
 
 
-def _plain_attributes(attrs: Mapping[Any, Any]) -> bool:
-    return all(
-        isinstance(name, str)
-        and name not in HIDDEN
-        and (isinstance(value, str) or np.asarray(value).dtype.kind in "fiuU")
-        for name, value in attrs.items()
-    )
+def _has_plain_attributes(attrs: Mapping[Any, Any]) -> bool:
+    for name, value in attrs.items():
+        if not isinstance(name, str) or name in HIDDEN:
+            return False
+        if not isinstance(value, str) and np.asarray(value).dtype.kind not in "fiuU":
+            return False
+    return True
 
 
-# --- how ------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
-def _write_group(group: h5py.Group, dataset: xr.Dataset, numbers: Iterator[int]) -> None:
-    """One group. Its dims are arrays for HDF5 too (scales, numbered through the file): their
-    labels, or bare ones."""
+def _write_group(group: h5py.Group, dataset: xr.Dataset, dim_ids: Iterator[int]) -> None:
+    """Write one group.
+
+    Every dim is an array for HDF5 too (a scale, numbered through the file): its labels, or an
+    array without content."""
     variables, attrs = cf_encoder(*encode_dataset_coordinates(dataset))
     _set_attributes(group, attrs)
-    number = {str(dim): next(numbers) for dim in dataset.sizes}
-    bare = {
-        dim: _bare_dim(group, dim, dataset.sizes[dim]) for dim in number if dim not in variables
-    }
-    arrays = {str(name): _write_array(group, str(name), array) for name, array in variables.items()}
-    scales = {dim: bare[dim] if dim in bare else arrays[dim] for dim in number}
-    for dim, scale in scales.items():
-        h5py.h5ds.set_scale(
-            scale.id, BARE_DIM + b".%10d" % len(scale) if dim in bare else dim.encode()
-        )
-        scale.attrs.create("_Netcdf4Dimid", number[dim], dtype="i4")
-    for name, array in variables.items():
-        held, dims = arrays[str(name)], [str(dim) for dim in array.dims]
+    id_of_dim = {str(dim): next(dim_ids) for dim in dataset.sizes}
+    scales = {}
+    for dim in id_of_dim:
+        if dim not in variables:
+            scales[dim] = _write_bare_dim(group, dim, dataset.sizes[dim])
+    bare_dims = set(scales)
+    arrays = {}
+    for name, variable in variables.items():
+        arrays[str(name)] = _write_array(group, str(name), variable)
+    for dim, dim_id in id_of_dim.items():
+        if dim in bare_dims:
+            scale_name = BARE_DIM + b".%10d" % len(scales[dim])
+        else:
+            scales[dim] = arrays[dim]
+            scale_name = dim.encode()
+        h5py.h5ds.set_scale(scales[dim].id, scale_name)
+        scales[dim].attrs.create("_Netcdf4Dimid", dim_id, dtype="i4")
+    for name, variable in variables.items():
+        array = arrays[str(name)]
+        dims = [str(dim) for dim in variable.dims]
+        if not dims:
+            continue
         if str(name) not in scales:
             for axis, dim in enumerate(dims):
-                h5py.h5ds.attach_scale(held.id, scales[dim].id, axis)
-            if dims:
-                held.attrs.create("_Netcdf4Dimid", number[dims[0]], dtype="i4")
-        if dims:
-            held.attrs.create("_Netcdf4Coordinates", [number[dim] for dim in dims], dtype="i4")
+                h5py.h5ds.attach_scale(array.id, scales[dim].id, axis)
+            array.attrs.create("_Netcdf4Dimid", id_of_dim[dims[0]], dtype="i4")
+        dim_ids_of_array = [id_of_dim[dim] for dim in dims]
+        array.attrs.create("_Netcdf4Coordinates", dim_ids_of_array, dtype="i4")
 
 
-def _write_array(group: h5py.Group, name: str, array: xr.Variable) -> h5py.Dataset:
-    values, attrs = np.asarray(array.values), dict(array.attrs)
-    fill = None
+def _write_array(group: h5py.Group, name: str, variable: xr.Variable) -> h5py.Dataset:
+    values = np.asarray(variable.values)
+    attrs = dict(variable.attrs)
+    fill_value = None
     if "_FillValue" in attrs:
-        fill = attrs["_FillValue"] = np.asarray(attrs["_FillValue"], dtype=values.dtype)[()]
-    if values.dtype.kind in "UO":
-        kind, values = h5py.string_dtype(), values.astype(object)
-    else:
-        kind = values.dtype
-    made = group.create_dataset(name, dtype=kind, data=values, fillvalue=fill, track_order=True)
-    _set_attributes(made, attrs)
-    return made
+        fill_value = np.asarray(attrs["_FillValue"], dtype=values.dtype)[()]
+        attrs["_FillValue"] = fill_value
+    dtype = values.dtype
+    if dtype.kind in "UO":
+        dtype = h5py.string_dtype()
+        values = values.astype(object)
+    array = group.create_dataset(
+        name, dtype=dtype, data=values, fillvalue=fill_value, track_order=True
+    )
+    _set_attributes(array, attrs)
+    return array
 
 
-def _bare_dim(group: h5py.Group, name: str, length: int) -> h5py.Dataset:
+def _write_bare_dim(group: h5py.Group, name: str, length: int) -> h5py.Dataset:
     return group.create_dataset(name, shape=(length,), dtype=">f4", track_order=True)
 
 
-def _set_attributes(holder: h5py.Group | h5py.Dataset, attrs: Mapping[Any, Any]) -> None:
+def _set_attributes(target: h5py.Group | h5py.Dataset, attrs: Mapping[Any, Any]) -> None:
     for name, value in attrs.items():
-        # A number is a list of one, as NetCDF has it.
-        holder.attrs.create(
-            name,
-            np.atleast_1d(value) if np.isscalar(value) and not isinstance(value, str) else value,
-        )
+        if np.isscalar(value) and not isinstance(value, str):
+            value = np.atleast_1d(value)  # NetCDF stores a number as a list of one
+        target.attrs.create(name, value)
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
 def read_groups(path: Path) -> dict[str, xr.Dataset]:
-    """The groups of a file that headwise wrote, as `xarray.open_datatree` gives them (but for how
-    they lie on disk)."""
+    """Return the groups of a file that headwise wrote, equal to those of `xarray.open_datatree`."""
     with h5py.File(path, "r") as file:
-        return {str(name): _dataset(group) for name, group in file.items()}
+        return {str(name): _read_dataset(group) for name, group in file.items()}
 
 
-def _dataset(group: h5py.Group) -> xr.Dataset:
+def _read_dataset(group: h5py.Group) -> xr.Dataset:
     arrays = dict(group.items())
-    names = {
-        h5py.h5o.get_info(array.id).addr: name for name, array in arrays.items()
-    }  # by where HDF5 has them
+    # References to dims lead to addresses in the file.
+    name_at_address = {}
+    for name, array in arrays.items():
+        name_at_address[h5py.h5o.get_info(array.id).addr] = name
     variables = {}
     for name, array in arrays.items():
-        if not is_bare_dim(array):
-            text = h5py.check_string_dtype(array.dtype)
-            values = array[()] if text is None else np.asarray(array.asstr()[()], dtype=str)
-            variables[name] = xr.Variable(_dims(array, name, names), values, _attributes(array))
+        if is_bare_dim(array):
+            continue
+        if h5py.check_string_dtype(array.dtype) is None:
+            values = array[()]
+        else:
+            values = np.asarray(array.asstr()[()], dtype=str)
+        dims = _dims(array, name, name_at_address)
+        variables[name] = xr.Variable(dims, values, _attributes(array))
+    dataset = xr.Dataset(variables, attrs=_attributes(group))
     # Nothing here is a time, whatever its `units` say.
-    found = xr.Dataset(variables, attrs=_attributes(group))
-    return xr.decode_cf(found, decode_times=False, decode_timedelta=False)
+    return xr.decode_cf(dataset, decode_times=False, decode_timedelta=False)
 
 
-def _dims(array: h5py.Dataset, name: str, names: Mapping[int, str]) -> tuple[str, ...]:
+def _dims(array: h5py.Dataset, name: str, name_at_address: Mapping[int, str]) -> tuple[str, ...]:
     if "DIMENSION_LIST" not in array.attrs:
-        return (name,)[: array.ndim]  # labels of a dim, or one value
-    dims = (
-        h5py.h5r.dereference(reference, array.id) for (reference,) in array.attrs["DIMENSION_LIST"]
-    )
-    return tuple(names[h5py.h5o.get_info(dim).addr] for dim in dims)
+        return (name,)[: array.ndim]  # the labels of a dim, or a single value
+    dims = []
+    for (reference,) in array.attrs["DIMENSION_LIST"]:
+        scale = h5py.h5r.dereference(reference, array.id)
+        dims.append(name_at_address[h5py.h5o.get_info(scale).addr])
+    return tuple(dims)
 
 
-def _attributes(holder: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    found = {}
-    for name in holder.attrs:
-        if name not in HIDDEN:
-            value = holder.attrs[name]
-            if isinstance(value, np.ndarray):
-                value = value.tolist() if value.dtype.kind == "O" else value
-                value = value[0] if len(value) == 1 else value
-            found[name] = value
-    return found
+def _attributes(source: h5py.Group | h5py.Dataset) -> dict[str, Any]:
+    attributes = {}
+    for name in source.attrs:
+        if name in HIDDEN:
+            continue
+        value = source.attrs[name]
+        if isinstance(value, np.ndarray):
+            if value.dtype.kind == "O":
+                value = value.tolist()
+            if len(value) == 1:
+                value = value[0]
+        attributes[name] = value
+    return attributes

@@ -24,14 +24,13 @@ from headwise.core.labels import labelled, parse_head
 
 
 class Atlas(NotebookDisplay, Mapping[str, xr.Dataset]):
-    """What is known of every head of a model: one `xarray.Dataset` for each analysis, by name, with
-    labels on every dim.
+    """The results on every head of a model: one labelled `xarray.Dataset` for each analysis, by name.
 
     Parameters
     ----------
     datasets : mapping of str to xarray.Dataset
-        The result of each analysis. A dim without labels gets 0, 1, 2 …; a variable named like a
-        dim is refused.
+        The result of each analysis. A dim without labels gets 0, 1, 2 …; a variable with the name
+        of a dim is rejected.
     provenance : mapping, optional
         What was run on what: model, corpus, parameters, versions. Strings, numbers, lists and
         mappings of these.
@@ -49,9 +48,9 @@ class Atlas(NotebookDisplay, Mapping[str, xr.Dataset]):
     def __init__(
         self, datasets: Mapping[str, xr.Dataset], provenance: Mapping[str, Any] | None = None
     ) -> None:
-        self._datasets = {
-            name: labelled(name, dataset) for name, dataset in sorted(datasets.items())
-        }
+        self._datasets: dict[str, xr.Dataset] = {}
+        for name, dataset in sorted(datasets.items()):
+            self._datasets[name] = labelled(name, dataset)
         self.provenance = dict(provenance or {})
 
     def __getitem__(self, analysis: str) -> xr.Dataset:
@@ -70,40 +69,42 @@ class Atlas(NotebookDisplay, Mapping[str, xr.Dataset]):
 
     @property
     def digest(self) -> str:
-        """A digest over everything: variables, attributes, provenance. The file carries it too."""
+        """The digest of variables, attributes and provenance, which the file contains too."""
         return atlas_digest(self._datasets, self.provenance)
 
     @property
     def layers(self) -> int:
-        """How many layers the model has."""
-        return max((d.sizes.get("layer", 0) for d in self._datasets.values()), default=0)
+        """The number of layers of the model."""
+        return self._largest_size("layer")
 
     @property
     def heads(self) -> int:
-        """How many heads a layer has."""
-        return max((d.sizes.get("head", 0) for d in self._datasets.values()), default=0)
+        """The number of heads of a layer."""
+        return self._largest_size("head")
+
+    def _largest_size(self, dim: str) -> int:
+        return max((dataset.sizes.get(dim, 0) for dataset in self._datasets.values()), default=0)
 
     # --- the file ---------------------------------------------------------------------------------
 
     def to_datatree(self) -> xr.DataTree:
-        """The whole atlas as an `xarray.DataTree`, as it lies in the file."""
+        """Return the whole atlas as an `xarray.DataTree`, like the one in the file."""
         return to_tree(self._datasets, self.provenance)
 
     def to_bytes(self) -> bytes:
-        """The whole atlas as the bytes of its NetCDF file: the same atlas gives the same bytes."""
-        return sealed(
-            netcdf_bytes(self.to_datatree())
-        )  # in memory: HDF5 never writes to a disk that may be full
+        """Return the bytes of the atlas's NetCDF file; the same atlas gives the same bytes."""
+        # In memory: HDF5 never writes to a disk that may be full.
+        return sealed(netcdf_bytes(self.to_datatree()))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the atlas as NetCDF, whole or not at all.
+        """Write the atlas as NetCDF, atomically, and return the path.
 
         Parameters
         ----------
         path : str or Path
-            Where to; folders are made.
+            Where to write; folders are created.
         overwrite : bool, default False
-            Whether a file that is there may be replaced.
+            Whether an existing file may be replaced.
         """
         path = Path(path)
         if path.exists() and not overwrite:
@@ -116,95 +117,108 @@ class Atlas(NotebookDisplay, Mapping[str, xr.Dataset]):
 
     @classmethod
     def load(cls, path: str | Path, *, max_bytes: int | None = MAX_BYTES) -> Atlas:
-        """Read an atlas; a file that is none, is damaged, or is of a later format is refused with
-        the reason, before any of its arrays is read.
+        """Read an atlas from a file.
 
-        The digest of a file of format 3 covers all of it, so that edited provenance is refused too;
-        that of the formats 1 and 2 covers the variables alone.
+        A file that is no atlas, is damaged, or has a later format is rejected with the reason before
+        any of its arrays is read. The digest of format 3 covers everything, so that edited
+        provenance is rejected too; that of formats 1 and 2 covers the variables alone.
 
         Parameters
         ----------
         path : str or Path
-            The file, or the folder with its `atlas.nc`. Files of formats 1 and 2 are read too, with
-            the names of today.
+            The file, or the folder with its `atlas.nc`. Files of formats 1 and 2 are read too; their
+            variables get the current names.
         max_bytes : int or None, default 4 GiB
             The most its arrays may take in memory; None for no limit.
         """
         return cls(*read_tree(Path(path), max_bytes))
 
-    # --- looking at it ----------------------------------------------------------------------------
+    # --- tables and views -------------------------------------------------------------------------
 
     def head(self, layer: int | str, head: int | None = None) -> HeadCard:
-        """Everything known of one head: `atlas.head(7, 9)` or `atlas.head("L7H9")`."""
+        """Return all results on one head: `atlas.head(7, 9)` or `atlas.head("L7H9")`."""
         if isinstance(layer, str):
             layer, head = parse_head(layer)
         if head is None or not (0 <= layer < self.layers and 0 <= head < self.heads):
             raise ParameterError(
-                f"There is no head L{layer}H{head}: this model has {self.layers} layers of {self.heads} heads, "
-                "counted from 0."
+                f"There is no head L{layer}H{head}: this model has {self.layers} layers of "
+                f"{self.heads} heads, counted from 0."
             )
         return HeadCard(self._datasets, (self.layers, self.heads), layer, head)
 
     def describe(self) -> pd.DataFrame:
-        """What each head does, one row for each: a word for it, and what the analyses found with
-        their numbers (see `headwise.atlas.describe`)."""
+        """Return a row for each head: its label, and the results behind it with their numbers.
+
+        See `headwise.atlas.describe`."""
         return describe_heads(self._datasets, self.layers, self.heads)
 
     def to_dataframe(self, analysis: str | None = None) -> pd.DataFrame:
-        """A long table: one row for each value, with columns `analysis`, `variable`, `layer`,
-        `head`, the other labels as `item`, `value`, `n`, `low`, `high`.
+        """Return a long table with one row for each value.
+
+        Its columns are `analysis`, `variable`, `layer`, `head`, the other labels as `item`, `value`,
+        `n`, `low`, `high`.
 
         Parameters
         ----------
         analysis : str, optional
-            Only this one; all unless given.
+            Only this one; by default all.
         """
-        return long_table(self._datasets if analysis is None else {analysis: self[analysis]})
+        return long_table(self._selected(analysis))
 
     def summary(self, analysis: str | None = None) -> pd.DataFrame:
-        """For each per-head measure and label: mean over heads, lowest and highest head with their
-        values. Curves (over 40 labels) are left out.
+        """Return for each measure and label its mean over heads, and its lowest and highest head.
+
+        Curves (over 40 labels) are left out.
 
         Parameters
         ----------
         analysis : str, optional
-            Only this one; all unless given.
+            Only this one; by default all.
         """
-        return extremes(self._datasets if analysis is None else {analysis: self[analysis]})
+        return extremes(self._selected(analysis))
+
+    def _selected(self, analysis: str | None) -> Mapping[str, xr.Dataset]:
+        if analysis is None:
+            return self._datasets
+        return {analysis: self[analysis]}
 
     def plot(self, measure: str = "") -> Any:
-        """Draw all heads: what each does, or coloured by a measure; or one of the figures. Shows
-        itself in a notebook.
+        """Draw all heads with their labels, coloured by a measure, or draw one of the figures.
+
+        A notebook displays the view.
 
         Parameters
         ----------
         measure : str, default ""
-            A measure (`surface.entropy`, `dependency.accuracy.obj`, or its short name where that is
-            clear: `entropy`), or a figure by the name of its file (`distance-map`); what each head
-            does unless given.
+            A measure (`surface.entropy`, `dependency.accuracy.obj`, or its short name if only one
+            measure has it: `entropy`), or a figure by the name of its file (`distance-map`). By
+            default heads are coloured by their labels.
 
         Returns
         -------
         View
-            With `figure` (of matplotlib), `save("entropy.svg")`, and `widget()` for a view Python
-            can listen to.
+            With `figure` (of matplotlib), `save("entropy.svg")`, and `widget()`, whose selection
+            Python can read and set.
         """
         return plot_of(self, measure)
 
     def __repr__(self) -> str:
-        return "\n".join(
-            [f"<{self._title()}>", *(f"  {name}: {text}" for name, text in self._contents())]
-        )
+        lines = [f"<{self._title()}>"]
+        for name, text in self._contents():
+            lines.append(f"  {name}: {text}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return html_card(self._title(), self._contents())
 
     def _title(self) -> str:
-        model, corpus = self.provenance.get("model", {}), self.provenance.get("corpus", {})
+        model = self.provenance.get("model", {})
+        corpus = self.provenance.get("corpus", {})
         return (
             f"headwise.Atlas of {model.get('name', '?')}: {self.layers} layers x {self.heads} heads, "
             f"{corpus.get('examples', '?')} examples of {corpus.get('name', '?')}"
         )
 
     def _contents(self) -> list[tuple[str, str]]:
+        """Return the analyses and their measures."""
         return [(name, ", ".join(measures(dataset))) for name, dataset in self.items()]

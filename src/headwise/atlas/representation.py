@@ -1,4 +1,4 @@
-"""A small card of HTML for notebooks, with its style inlined and no script."""
+"""A small HTML card for notebooks, with its style inlined and without script."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
-# Colours follow the notebook's own theme where it has one (JupyterLab, VS Code), else plain ink on
-# nothing.
+# Colours follow the theme of the notebook where there is one (JupyterLab, VS Code).
 _STYLE = """
 .headwise-card{font:13px/1.5 var(--jp-ui-font-family,system-ui,-apple-system,"Segoe UI",sans-serif);max-width:760px}
 .headwise-card{color:var(--jp-ui-font-color1,var(--vscode-editor-foreground,inherit))}
@@ -19,8 +18,12 @@ _STYLE = """
 
 
 def html_card(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """A card with a title and rows of name and value, in the way of xarray. Everything given is
-    escaped; the result holds no script and asks nothing of the network."""
-    lines = Markup("").join(Markup("<dt>{}</dt><dd>{}</dd>").format(*row) for row in rows)
-    card = "<div class='headwise-card'><style>{}</style><div class='hw-title'>{}</div><dl>{}</dl></div>"
-    return str(Markup(card).format(Markup(_STYLE), title, lines))
+    """Return a card with a title and rows of name and value, like that of xarray.
+
+    All texts are escaped; the result has no script and needs no network."""
+    lines = [Markup("<dt>{}</dt><dd>{}</dd>").format(name, value) for name, value in rows]
+    card = (
+        "<div class='headwise-card'><style>{}</style>"
+        "<div class='hw-title'>{}</div><dl>{}</dl></div>"
+    )
+    return str(Markup(card).format(Markup(_STYLE), title, Markup("").join(lines)))

@@ -1,4 +1,4 @@
-"""Tables of an atlas: every value as a row, and for each measure the heads at its ends."""
+"""Tables of an atlas: one row for every value, or the extreme heads of each measure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import xarray as xr
 
 from headwise.core.labels import head_name
 
-CURVE = 40  # a measure with more labels than this is a curve, which a table of measures cannot show
+CURVE = 40  # labels; a measure with more is a curve, which does not fit into a table of measures
 COLUMNS = ("analysis", "variable", "layer", "head", "item", "value", "n", "low", "high")
-BESIDE = {"_n": "n", "_low": "low", "_high": "high"}
+# Variables that belong to another one, by suffix, and their columns.
+COMPANIONS = {"_n": "n", "_low": "low", "_high": "high"}
 ITEM = ["analysis", "variable", "item"]
 # The measures that readers look for first, by group.
 LEADING_MEASURES: dict[str, tuple[str, ...]] = {
@@ -42,96 +43,104 @@ LEADING_MEASURES: dict[str, tuple[str, ...]] = {
 
 
 def measures(dataset: xr.Dataset) -> list[str]:
-    """The variables that are measures of their own, without the `_n`, `_low`, `_high` that stand
-    beside them."""
+    """Return the variables that are measures of their own, without `_n`, `_low`, `_high` of others."""
     names = [str(name) for name in dataset.data_vars]
-    beside = {f"{name}{suffix}" for name in names for suffix in BESIDE}
-    return [name for name in names if name not in beside]
+    companions = set()
+    for name in names:
+        for suffix in COMPANIONS:
+            companions.add(f"{name}{suffix}")
+    return [name for name in names if name not in companions]
 
 
 def long_table(datasets: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """One row for each value: `analysis`, `variable`, `layer`, `head`, the other labels as `item`,
-    `value`, `n`, `low`, `high`."""
+    """Return one row for each value.
+
+    The columns are `analysis`, `variable`, `layer`, `head`, the other labels as `item`, `value`,
+    `n`, `low`, `high`."""
     parts = []
     for analysis, dataset in datasets.items():
         labels = cache(partial(_labels, dataset))  # many arrays have the same dims
         for name in measures(dataset):
             array = dataset.variables[name]
-            if (
-                array.dtype.kind in "fiub" and "token" not in array.dims
-            ):  # the maps of one input are for drawing
+            is_map = "token" in array.dims  # of one input, for drawing
+            if array.dtype.kind in "fiub" and not is_map:
                 parts.append(labels(array.dims) | _values(analysis, dataset, name))
     if not parts:
         return pd.DataFrame(columns=list(COLUMNS))
     # One frame of whole columns: a frame for each measure would take thirty times as long.
     columns = {column: np.concatenate([part[column] for part in parts]) for column in COLUMNS}
-    for place in ("layer", "head"):
-        columns[place] = pd.arrays.IntegerArray(
-            np.maximum(columns[place], 0).astype(np.int64), columns[place] < 0
-        )
-    return pd.DataFrame(columns | {"n": pd.array(columns["n"], dtype="Float64")})
+    for column in ("layer", "head"):
+        is_missing = columns[column] < 0
+        numbers = np.maximum(columns[column], 0).astype(np.int64)
+        columns[column] = pd.arrays.IntegerArray(numbers, is_missing)
+    columns["n"] = pd.array(columns["n"], dtype="Float64")
+    return pd.DataFrame(columns)
 
 
 def _values(analysis: str, dataset: xr.Dataset, name: str) -> dict[str, np.ndarray]:
+    """Return the columns of one measure that hold its name, values, counts and intervals."""
     array = dataset.variables[name]
-    columns = {"value": array.values.ravel().astype(float)}
-    size = len(columns["value"])
-    for suffix, column in BESIDE.items():
-        beside = dataset.variables.get(f"{name}{suffix}")
-        held = beside is not None and beside.dims == array.dims
-        columns[column] = (
-            beside.values.ravel() if beside is not None and held else np.full(size, np.nan)
-        )
-    return columns | {
+    size = array.size
+    columns = {
+        "value": array.values.ravel().astype(float),
         "analysis": np.full(size, analysis, object),
         "variable": np.full(size, name, object),
     }
+    for suffix, column in COMPANIONS.items():
+        companion = dataset.variables.get(f"{name}{suffix}")
+        if companion is not None and companion.dims == array.dims:
+            columns[column] = companion.values.ravel()
+        else:
+            columns[column] = np.full(size, np.nan)
+    return columns
 
 
 def _labels(dataset: xr.Dataset, dims: tuple[Hashable, ...]) -> dict[str, np.ndarray]:
-    """Beside every value of an array of these dims: layer and head (-1 where there is none), and
-    the other labels as one text."""
+    """Return the columns `layer`, `head` (-1 where there is none) and `item` for these dims."""
     shape = tuple(dataset.sizes[dim] for dim in dims)
+    size = int(np.prod(shape))
 
     def spread(labels: np.ndarray, dim: Hashable) -> np.ndarray:
-        return np.broadcast_to(
-            labels.reshape([-1 if own == dim else 1 for own in dims]), shape
-        ).ravel()
+        """Repeat the labels of one dim for every value of the array."""
+        along_dim = [1] * len(dims)
+        along_dim[dims.index(dim)] = -1
+        return np.broadcast_to(labels.reshape(along_dim), shape).ravel()
 
-    columns = {
-        place: spread(dataset[place].values, place)
-        if place in dims
-        else np.full(int(np.prod(shape)), -1)
-        for place in ("layer", "head")
-    }
-    item = np.full(int(np.prod(shape)), "", object)
-    for number, dim in enumerate(dim for dim in dims if dim not in columns):
-        text = spread(pd.Series(dataset[dim].values).astype(str).to_numpy(object), dim)
-        item = text if number == 0 else item + " " + text
-    return columns | {"item": item}
+    columns: dict[str, np.ndarray] = {}
+    for place in ("layer", "head"):
+        if place in dims:
+            columns[place] = spread(dataset[place].values, place)
+        else:
+            columns[place] = np.full(size, -1)
+    item_dims = [dim for dim in dims if dim not in columns]
+    item = np.full(size, "", object)
+    for number, dim in enumerate(item_dims):
+        texts = spread(pd.Series(dataset[dim].values).astype(str).to_numpy(object), dim)
+        item = texts if number == 0 else item + " " + texts
+    return {**columns, "item": item}
 
 
 def per_head(datasets: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """The rows of the long table that speak of one head, without curves."""
+    """Return the rows of the long table that belong to one head, without curves."""
     frame = long_table(datasets)
     frame = frame[frame["layer"].notna() & frame["head"].notna()]
-    labels = frame.groupby(["analysis", "variable"], sort=False)["item"].transform("nunique")
-    return frame[labels <= CURVE]
+    n_labels = frame.groupby(["analysis", "variable"], sort=False)["item"].transform("nunique")
+    return frame[n_labels <= CURVE]
 
 
 def extremes(datasets: Mapping[str, xr.Dataset]) -> pd.DataFrame:
-    """For each measure and label: mean over heads, lowest and highest head with their values."""
+    """Return for each measure and label its mean over heads, and its lowest and highest head."""
     frame = per_head(datasets)
     frame = frame[frame["value"].notna()].reset_index(drop=True)
-    layers, heads = frame["layer"].to_numpy(int), frame["head"].to_numpy(int)
+    layers = frame["layer"].to_numpy(int)
+    heads = frame["head"].to_numpy(int)
     rows = []
-    for key, part in frame.groupby(ITEM, sort=False)["value"]:
-        values, places = part.to_numpy(), part.index
+    for key, column in frame.groupby(ITEM, sort=False)["value"]:
+        values = column.to_numpy()
         row = dict(zip(ITEM, key, strict=True)) | {"mean": values.mean()}
-        for end, at in (("lowest", values.argmin()), ("highest", values.argmax())):
-            row |= {
-                end: values[at],
-                f"{end}_head": head_name(layers[places[at]], heads[places[at]]),
-            }
+        for name, position in (("lowest", values.argmin()), ("highest", values.argmax())):
+            row_number = column.index[position]
+            row[name] = values[position]
+            row[f"{name}_head"] = head_name(layers[row_number], heads[row_number])
         rows.append(row)
     return pd.DataFrame(rows)

@@ -1,5 +1,5 @@
-"""Drawings of a head at its work: sentences in which it finds a relation's words, antecedents or
-frame elements, with those words coloured (Clark et al. 2019, Fig 5)."""
+"""Draw a head on sentences in which it finds a relation, antecedents or frame elements, with these
+words coloured (Clark et al. 2019, Fig 5)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from headwise.plots.drawing import draw_head
 from headwise.text import Example
 from headwise.text.encode import Encoded
 
-LOOKED_AT = 400  # examples among which sentences are sought
-LONGEST = 24
+LOOKED_AT = 400  # examples that are searched for sentences
+LONGEST = 24  # tokens of a sentence that is drawn
 COLOURS = (style.VERMILION, style.BLUE, style.GREEN, style.PINK)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shown:
-    """A sentence with its maps and what a head said to each question on it."""
+class ScoredSentence:
+    """A sentence with its maps, and what a head finds for each of its words with the relation."""
 
     sample: Sample
     row: Encoded
@@ -40,16 +40,18 @@ class Shown:
 
     @property
     def found(self) -> list[Answer]:
+        """The answers that are right."""
         return [answer for answer in self.answers if answer.found]
 
     @property
     def rank(self) -> tuple[float, int, float]:
-        """Right on the larger share of its words, on more words, and surer."""
-        right, sureness = len(self.found), float(np.mean([answer.weight for answer in self.found]))
-        return right / len(self.answers), right, sureness
+        """The key to sort by: share of right answers, their number, their mean weight."""
+        n_right = len(self.found)
+        mean_weight = float(np.mean([answer.weight for answer in self.found]))
+        return n_right / len(self.answers), n_right, mean_weight
 
     def tokens(self, *words: int) -> tuple[int, ...]:
-        """The positions of the pieces of these words."""
+        """Return the positions of the subwords of these words."""
         return tuple(np.flatnonzero(np.isin(self.row.word, words)).tolist())
 
 
@@ -87,32 +89,32 @@ def draw_relation(
     Returns
     -------
     list of Figure
-        Of the sentences where the head is right on every word with the relation, those with most
-        such words first, the surest first among equals; where there are too few, sentences where it
-        is right on some. The dependent (or mention) is coloured, and its lines with it: on the left
-        where it looks, on the right where it is looked at.
+        Sentences where the head is right on every word with the relation come first: those with
+        most such words, then those with the largest weights. If there are too few, sentences where
+        it is right on some words follow. The dependent (or mention) and its lines are coloured: on
+        the left where it attends, on the right where it is attended to.
     """
-    kind, name, figures = sentence_task(relation), head_name(*head), []
-    for one in find_sentences(model, corpus, relation, head, count, direction, longest):
-        coloured = {
-            token: style.cycle(COLOURS, place)
-            for place, answer in enumerate(one.found)
-            for token in one.tokens(answer.word)
-        }
-        what = (
-            f"{kind.what}, {one.direction.replace('_', ' ')}"
-            if len(kind.directions) > 1
-            else kind.what
-        )
-        asked = len(one.answers)
+    task = sentence_task(relation)
+    name = head_name(*head)
+    figures = []
+    for sentence in find_sentences(model, corpus, relation, head, count, direction, longest):
+        colours = {}
+        for index, answer in enumerate(sentence.found):
+            for token in sentence.tokens(answer.word):
+                colours[token] = style.cycle(COLOURS, index)
+        title = task.what
+        if len(task.directions) > 1:
+            title += f", {sentence.direction.replace('_', ' ')}"
+        n_answers = len(sentence.answers)
+        unit = task.unit if n_answers == 1 else f"{task.unit}s"
         figures.append(
             draw_head(
-                {name: one.sample.head(*head)},
-                one.sample.tokens,
-                highlight=coloured,
-                side="to" if one.direction == "head_to_dependent" else "from",
-                title=f"{what}: {name}",
-                notes=[f"{len(one.found)} of {asked} {kind.unit}{'s' if asked > 1 else ''} right"],
+                {name: sentence.sample.head(*head)},
+                sentence.sample.tokens,
+                highlight=colours,
+                side="to" if sentence.direction == "head_to_dependent" else "from",
+                title=f"{title}: {name}",
+                notes=[f"{len(sentence.found)} of {n_answers} {unit} right"],
             )
         )
     return figures
@@ -126,48 +128,62 @@ def find_sentences(
     count: int,
     direction: str | None = None,
     longest: int = LONGEST,
-) -> list[Shown]:
-    """The sentences `draw_relation` draws; refuses a relation that does not occur, and where no
-    sentence fits."""
-    kind = sentence_task(relation)
-    found: dict[str, list[Shown]] = {
-        one: [] for one in kind.directions if direction in (None, one) or len(kind.directions) == 1
-    }
-    seen: set[str] = set()
+) -> list[ScoredSentence]:
+    """Return the sentences that `draw_relation` draws.
+
+    Raises
+    ------
+    ParameterError
+        The relation does not occur.
+    InputError
+        No sentence is short enough, or the head is right on none.
+    """
+    task = sentence_task(relation)
+    by_direction: dict[str, list[ScoredSentence]] = {}
+    for task_direction in task.directions:
+        # A task with one direction ignores the one that was passed.
+        if direction in (None, task_direction) or len(task.directions) == 1:
+            by_direction[task_direction] = []
+    relations: set[str] = set()
     for index, example in enumerate(islice(corpus, LOOKED_AT)):
         row = model.encoder.encode(example, index)
-        seen.update(example.relations or ())
+        relations.update(example.relations or ())
         if row is None or not row.aligned or row.truncated or len(row) > longest:
             continue
         batch = model.batch(example)
-        if not kind.asked(batch):
+        if not task.asked(batch):
             continue
         sample = sample_of(model, example)
         weights = torch.from_numpy(sample.head(*head))[None, None].to(batch.device)
         rows = AttentionRows(head[0], 0, len(row), weights.nan_to_num(), ~weights.isnan())
-        for one, shown in found.items():
-            told = Shown(sample, row, one, tuple(kind.answers(rows, batch, one)))
-            if told.found:
-                shown.append(told)
-    best = max(found.values(), key=lambda shown: sum(len(one.found) for one in shown))
+        for task_direction, sentences in by_direction.items():
+            answers = tuple(task.answers(rows, batch, task_direction))
+            sentence = ScoredSentence(sample, row, task_direction, answers)
+            if sentence.found:
+                sentences.append(sentence)
+    best = max(by_direction.values(), key=_count_right)
     if not best:
-        known = sorted({*relation_labels(seen, "fold"), *seen})
-        if isinstance(kind, RelationTask) and relation not in known:
+        known = sorted({*relation_labels(relations, "fold"), *relations})
+        if isinstance(task, RelationTask) and relation not in known:
             raise ParameterError(unknown("relation in these examples", relation, known))
         raise InputError(
-            f"No sentence of at most {longest} tokens was found where {head_name(*head)} is right on {relation}; "
-            "allow longer ones or name another head."
+            f"No sentence of at most {longest} tokens was found where {head_name(*head)} is right "
+            f"on {relation}; allow longer ones or name another head."
         )
-    return sorted(best, key=lambda one: one.rank, reverse=True)[:count]
+    best.sort(key=lambda sentence: sentence.rank, reverse=True)
+    return best[:count]
+
+
+def _count_right(sentences: list[ScoredSentence]) -> int:
+    return sum(len(sentence.found) for sentence in sentences)
 
 
 def best_head(atlas: Mapping[str, xr.Dataset], relation: str) -> BestHead:
-    """The best head for a relation by an atlas (or datasets by group), and the direction it is best
-    in."""
-    kind = sentence_task(relation)
-    if kind.group not in atlas:
+    """Return the best head for a relation in an atlas (or datasets by group), and its direction."""
+    task = sentence_task(relation)
+    if task.group not in atlas:
         raise ParameterError(
-            f"Name the head to draw, or give an atlas with the group {kind.group}, where the best one for {relation} "
-            "can be looked up."
+            f"Name the head to draw, or give an atlas with the group {task.group}, which says "
+            f"which head is best for {relation}."
         )
-    return kind.best(atlas[kind.group])
+    return task.best(atlas[task.group])

@@ -1,10 +1,9 @@
-"""What one analysis has to show on the page: figures and tables as files, and the words around
-them."""
+"""The section of one analysis on the page: figures and tables as files, and the text around them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,15 +17,16 @@ from headwise.atlas.describe import LABEL_GROUPS, SHORT_LABELS
 from headwise.core.failures import Failure
 from headwise.core.spreadsheet import csv_text
 from headwise.page.data import described, model_structure
+from headwise.page.measures import paper_of
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
 from headwise.plots.registry import DrawnFigure, FigureSpec, TableSpec, tables_for
 from headwise.plots.save import FORMATS
 
-Made = TypeVar("Made")
-# The columns of `describe_heads` that the page shows, and how it names them.
-TOLD = {
+Item = TypeVar("Item")
+# The columns of `describe_heads` in the table of heads, and their names on the page.
+HEAD_COLUMNS = {
     "attention": "attention goes to",
     "finds": "finds (baseline)",
     "roles": "roles",
@@ -37,99 +37,120 @@ TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
 
 @dataclass(slots=True)
 class Drawing:
-    """A section, the bytes of its files by their path from the page, and what of it failed
-    unexpectedly."""
+    """A section, the content of its files by their path from the page, and unexpected failures."""
 
     section: Section = field(default_factory=lambda: Section("", ""))
     files: dict[str, bytes] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
-    def attempt(self, what: str, make: Callable[[], list[Made]]) -> list[Made]:
-        """What is made; nothing where that fails, which is noted."""
+    def attempt(self, name: str, make: Callable[[], list[Item]]) -> list[Item]:
+        """Return what `make` returns; an empty list if it fails, which is noted."""
         try:
             return make()
-        except Exception as error:  # a figure, of whoever wrote it, may fail in any way
-            self.failures.append(Failure.of(what, error))
+        # Any exception: figures may come from other packages.
+        except Exception as error:
+            self.failures.append(Failure.of(name, error))
             return []
 
     def figure(self, group: str, drawn: DrawnFigure, numbers: str = "") -> PageFigure:
-        """A figure in every format, and how the page shows it; `numbers` is the table it shows."""
-        names = {format: f"figures/{group}-{drawn.name}.{format}" for format in FORMATS}
-        self.files |= {path: figure_bytes(drawn.figure, format) for format, path in names.items()}
-        files = [*names.values(), *filter(None, [numbers])]
-        return PageFigure(drawn.title, drawn.caption, Path(names["svg"]), files, drawn.paper)
+        """Add a figure in every format and return how the page shows it.
+
+        Parameters
+        ----------
+        group : str
+            The analysis.
+        drawn : DrawnFigure
+            The figure.
+        numbers : str, default ""
+            The path of the table with the numbers that it shows.
+        """
+        paths = []
+        for extension in FORMATS:
+            path = f"figures/{group}-{drawn.name}.{extension}"
+            self.files[path] = figure_bytes(drawn.figure, extension)
+            paths.append(path)
+        if numbers:
+            paths.append(numbers)
+        svg = Path(f"figures/{group}-{drawn.name}.svg")
+        return PageFigure(drawn.title, drawn.caption, svg, paths, drawn.paper)
 
     def table(self, table: pd.DataFrame, name: str) -> str:
-        """A table as CSV; returns its path as the page links it."""
+        """Add a table as CSV and return its path, relative to the page."""
         path = f"tables/{name}.csv"
         self.files[path] = csv_text(table).encode()
         return path
 
 
 def draw_section(atlas: Atlas, name: str) -> Drawing:
-    """The figures and tables of one analysis."""
-    model, corpus = atlas.provenance.get("model", {}), atlas.provenance.get("corpus", {})
+    """Draw the figures and tables of one analysis."""
+    model = atlas.provenance.get("model", {})
+    corpus = atlas.provenance.get("corpus", {})
     dataset = atlas[name].assign_attrs(
         {"corpus": corpus.get("name", ""), **atlas[name].attrs, "model": model.get("name", "")}
     )
     drawing = Drawing()
-    everything = drawing.table(atlas.to_dataframe(name), name)
+    all_values = drawing.table(atlas.to_dataframe(name), name)
 
-    def drawn_of(spec: FigureSpec) -> list[PageFigure]:
-        return [drawing.figure(name, one, everything) for one in spec.draw(dataset)]
+    def draw_figures(spec: FigureSpec) -> list[PageFigure]:
+        return [drawing.figure(name, drawn, all_values) for drawn in spec.draw(dataset)]
 
     figures: list[PageFigure] = []
     for spec in figures_for(name):
-        figures += drawing.attempt(f"figure {name}-{spec.name}", partial(drawn_of, spec))
+        figures += drawing.attempt(f"figure {name}-{spec.name}", partial(draw_figures, spec))
+
     tables: list[PageTable] = []
     for table in tables_for(name):
-        for frame in drawing.attempt(f"table {name}-{table.name}", partial(_table, table, dataset)):
+        make_table = partial(_table, table, dataset)
+        for frame in drawing.attempt(f"table {name}-{table.name}", make_table):
             if len(frame):
                 csv = drawing.table(frame, f"{name}-{table.name}")
-                tables.append(
-                    PageTable(table.title, list(frame.columns), _shown(frame), csv, table.note)
-                )
-    best = atlas.summary(name)
-    if 0 < len(best) <= TABLE_ROWS:
-        best = best.drop(columns="analysis").dropna(subset="mean")
-        tables.append(
-            PageTable("Extremes over heads", list(best.columns), _shown(best), everything)
-        )
-    attrs = dataset.attrs
+                columns = list(frame.columns)
+                tables.append(PageTable(table.title, columns, _cells(frame), csv, table.note))
+    extremes = atlas.summary(name)
+    if 0 < len(extremes) <= TABLE_ROWS:
+        extremes = extremes.drop(columns="analysis").dropna(subset="mean")
+        columns = list(extremes.columns)
+        tables.append(PageTable("Extremes over heads", columns, _cells(extremes), all_values))
+
+    failure_notes = [failure.sentence for failure in drawing.failures]
     drawing.section = Section(
         name,
-        str(attrs.get("title", name)),
-        ", ".join(str(attrs[key]) for key in ("paper", "section") if attrs.get(key)),
+        str(dataset.attrs.get("title", name)),
+        paper_of(dataset),
         figures=figures,
         tables=tables,
-        definition=_what(attrs, measures(dataset)),
-        notes=_section_notes(atlas, name) + [failure.sentence for failure in drawing.failures],
+        definition=_definition(dataset),
+        notes=_section_notes(atlas, name) + failure_notes,
     )
     return drawing
 
 
 def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
-    """One input, drawn whole."""
+    """Draw one input with the attention of every head."""
     drawing = Drawing()
 
     def heads() -> list[PageFigure]:
-        title, paper = "Telling heads on one input", "Clark et al. 2019, Fig 1"
-        caption = "Tokens look (left) at tokens (right); a line is as dark as its weight."
-        figure = draw_heads(sample, telling_heads(atlas))
-        return [drawing.figure("sample", DrawnFigure("heads", title, caption, paper, figure))]
+        drawn = DrawnFigure(
+            name="heads",
+            title="Telling heads on one input",
+            caption="Tokens look (left) at tokens (right); a line is as dark as its weight.",
+            paper="Clark et al. 2019, Fig 1",
+            figure=draw_heads(sample, telling_heads(atlas)),
+        )
+        return [drawing.figure("sample", drawn)]
 
     def maps() -> list[PageFigure]:
-        title, paper = "All maps of one input", "Kovaleva et al. 2019, App. A"
-        caption = "Row: the token that looks; column: the token looked at; darker is more."
-        return [
-            drawing.figure(
-                "sample", DrawnFigure("maps", title, caption, paper, draw_all_maps(sample))
-            )
-        ]
+        drawn = DrawnFigure(
+            name="maps",
+            title="All maps of one input",
+            caption="Row: the token that looks; column: the token looked at; darker is more.",
+            paper="Kovaleva et al. 2019, App. A",
+            figure=draw_all_maps(sample),
+        )
+        return [drawing.figure("sample", drawn)]
 
-    figures = drawing.attempt("figure sample-heads", heads) + drawing.attempt(
-        "figure sample-maps", maps
-    )
+    figures = drawing.attempt("figure sample-heads", heads)
+    figures += drawing.attempt("figure sample-maps", maps)
     drawing.section = Section(
         "sample",
         "One input, drawn whole",
@@ -141,75 +162,90 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
 
 
 def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
-    """A word for each head with the findings behind it, and its table as a file; None where the
-    atlas knows no heads."""
+    """Return the grid of heads with their labels, and its table as a file.
+
+    The grid is None if the atlas has no measures over heads."""
     heads = described(atlas)
     if not len(heads):
         return None, {}
-    told = {name: words for name, words in TOLD.items() if (heads[name] != "").any()}
+    columns = {}
+    for name, title in HEAD_COLUMNS.items():
+        if (heads[name] != "").any():
+            columns[name] = title
     heads = heads.drop(columns="models", errors="ignore")
-    cells = [
-        PageHead(
-            row["name"],
-            row["layer"],
-            SHORT_LABELS.get(row["does"], row["does"]),
-            row["kind"],
-            SHORT_LABELS.get(row["below"], row["below"]),
-            row["best"],
-            [row[name] for name in told],
+    page_heads = []
+    for row in heads.to_dict("records"):
+        page_heads.append(
+            PageHead(
+                name=row["name"],
+                layer=row["layer"],
+                word=SHORT_LABELS.get(row["does"], row["does"]),
+                kind=row["kind"],
+                below=SHORT_LABELS.get(row["below"], row["below"]),
+                strong=row["best"],
+                cells=[row[name] for name in columns],
+            )
         )
-        for row in heads.to_dict("records")
-    ]
     drawing = Drawing()
-    found = model_structure(atlas)
-    groups = [(name, size) for name, size in found.get("kv_groups", ())]
-    layers = dict(enumerate(found.get("layer_kinds", ())))
-    table = drawing.table(heads.drop(columns="below"), "heads")
-    grid = HeadGrid(cells, list(told.values()), LABEL_GROUPS, table, groups, layers)
+    csv = drawing.table(heads.drop(columns="below"), "heads")
+    structure = model_structure(atlas)
+    grid = HeadGrid(
+        heads=page_heads,
+        columns=list(columns.values()),
+        kinds=LABEL_GROUPS,
+        csv=csv,
+        groups=[(name, size) for name, size in structure.get("kv_groups", ())],
+        layers=dict(enumerate(structure.get("layer_kinds", ()))),
+    )
     return grid, drawing.files
 
 
 def _section_notes(atlas: Atlas, analysis: str) -> list[str]:
-    """What one analysis did not see or could not compute."""
-    sampled = atlas.provenance.get("sampled", {}).get(analysis)
+    """Return what an analysis read, and whether that is less than the corpus."""
     corpus = atlas.provenance.get("corpus", {})
-    seen = {
-        name: part for name, part in corpus.get("parts", {}).items() if analysis in part["analyses"]
-    }
-    notes = [
-        f"Read {name}, {part['licence']}: {part['examples']:,} examples."
-        for name, part in seen.items()
-    ]
-    if not seen and corpus.get("parts"):
-        notes = [f"Read {corpus['name']}, {corpus['licence']}: {corpus['examples']:,} examples."]
-    notes += (
-        [f"Read the first {sampled:,} examples only: its budget, which the option `full` lifts."]
-        if sampled
-        else []
-    )
+    parts = corpus.get("parts", {})
+    notes = []
+    for name, part in parts.items():
+        if analysis in part["analyses"]:
+            notes.append(f"Read {name}, {part['licence']}: {part['examples']:,} examples.")
+    if parts and not notes:
+        notes.append(
+            f"Read {corpus['name']}, {corpus['licence']}: {corpus['examples']:,} examples."
+        )
+    n_sampled = atlas.provenance.get("sampled", {}).get(analysis)
+    if n_sampled:
+        notes.append(
+            f"Read the first {n_sampled:,} examples only: its budget, which the option `full` lifts."
+        )
     return notes
 
 
-def _what(attrs: Mapping[str, object], names: list[str]) -> str:
-    text = f"Measures: {', '.join(names)}. Means are over examples, with their 95 % interval in the table."
-    parameters = json.loads(str(attrs.get("parameters", "{}")))
+def _definition(dataset: xr.Dataset) -> str:
+    """Return the measures and parameters of an analysis in two sentences."""
+    text = (
+        f"Measures: {', '.join(measures(dataset))}. Means are over examples, with their 95 % "
+        "interval in the table."
+    )
+    parameters = json.loads(str(dataset.attrs.get("parameters", "{}")))
     if parameters:
-        text += (
-            " Parameters: "
-            + ", ".join(f"{key} = {value}" for key, value in parameters.items())
-            + "."
-        )
+        values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+        text += f" Parameters: {values}."
     return text
 
 
 def _table(spec: TableSpec, dataset: xr.Dataset) -> list[pd.DataFrame]:
-    """The table; what this model has not is no column."""
+    """Return a table without the columns that are empty for this model."""
     return [spec.function(dataset).dropna(axis="columns", how="all")]
 
 
-def _shown(frame: pd.DataFrame) -> list[list[Any]]:
-    """The cells of a table as people read them: three figures behind the point."""
-    return [
-        [f"{cell:.3f}" if isinstance(cell, float) and not pd.isna(cell) else cell for cell in row]
-        for row in frame.values.tolist()
-    ]
+def _cells(frame: pd.DataFrame) -> list[list[Any]]:
+    """Return the cells of a table for readers, with three decimals."""
+    rows = []
+    for row in frame.values.tolist():
+        cells = []
+        for cell in row:
+            if isinstance(cell, float) and not pd.isna(cell):
+                cell = f"{cell:.3f}"
+            cells.append(cell)
+        rows.append(cells)
+    return rows

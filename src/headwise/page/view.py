@@ -1,5 +1,5 @@
-"""A view for notebooks: one HTML that draws itself where scripts run and is a picture elsewhere; or
-a widget."""
+"""A view for notebooks: HTML that is interactive where scripts run and a picture elsewhere, or a
+widget."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from headwise.plots import style
 from headwise.plots.save import FORMATS, save_figure
 from headwise.plots.scripts import NOTEBOOK, joined_script, view_file
 
-DOTS = 110  # per inch, of pictures in notebooks
+DPI = 110  # of pictures in notebooks
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Something a notebook shows: interactive where scripts run, else a picture or a table.
+    """Something a notebook displays: interactive where scripts run, else a picture or a table.
 
-    The HTML is complete in itself and asks nothing of the network, so a saved notebook keeps it:
-    whoever opens it later sees the picture, and where scripts may run, the view.
+    The HTML is self-contained and needs no network, so it stays in a saved notebook: whoever opens
+    that later sees the picture and, where scripts may run, the interactive view.
 
     Parameters
     ----------
     title : str
-        What it is, in a line.
+        What it shows, in one line.
     data : mapping, optional
-        What the script draws; nothing where there is only a picture.
+        What the script draws; None if there is only a picture.
     picture : callable, optional
-        Makes the picture (a matplotlib figure).
+        Draws the picture (a matplotlib figure).
     table : str, default ""
-        HTML to show where there is no picture.
+        HTML to show if there is no picture.
     note : str, default ""
-        What a reader must know, below it.
+        What a reader must know, shown below.
     """
 
     title: str
@@ -63,51 +63,54 @@ class View:
         return self.picture()
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture as .svg, .pdf or .png, whole or not at all; gives the path."""
+        """Write the picture as .svg, .pdf or .png, atomically, and return the path."""
         target = Path(path)
-        ending = target.suffix.removeprefix(".")
-        if ending not in FORMATS:
-            raise ParameterError(
-                f"A picture ends in {', '.join('.' + known for known in FORMATS)}; this is '{target.name}'."
-            )
-        (written,) = save_figure(self.figure, target.parent, target.stem, [ending])
+        extension = target.suffix.removeprefix(".")
+        if extension not in FORMATS:
+            known = ", ".join(f".{known}" for known in FORMATS)
+            raise ParameterError(f"A picture ends in {known}; this is '{target.name}'.")
+        (written,) = save_figure(self.figure, target.parent, target.stem, [extension])
         return written
 
     @cached_property
     def png(self) -> bytes:
-        """The picture, small enough for a notebook."""
+        """The picture as PNG, small enough for a notebook."""
         buffer = io.BytesIO()
         with style.context():
-            self.figure.savefig(buffer, format="png", dpi=DOTS, metadata={"Software": None})
+            self.figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
         return buffer.getvalue()
 
     @cached_property
     def html(self) -> str:
-        """Picture (or table) and script in one piece."""
-        still = Markup(self.table)
+        """The picture (or table) and the script as one piece of HTML."""
+        style_sheet = Markup(view_file("heads.css"))
+        static = Markup(self.table)
         if self.picture is not None:
             source = base64.b64encode(self.png).decode("ascii")
-            still = Markup(
-                '<img alt="{}" src="data:image/png;base64,{}" style="max-width:100%">'
-            ).format(self.title, source)
-        note = (
-            Markup('<div class="hw-quiet">{}</div>').format(self.note) if self.note else Markup("")
-        )
+            image = '<img alt="{}" src="data:image/png;base64,{}" style="max-width:100%">'
+            static = Markup(image).format(self.title, source)
+        note = Markup("")
+        if self.note:
+            note = Markup('<div class="hw-quiet">{}</div>').format(self.note)
         if self.data is None:
-            whole = '<div class="hw"><style>{}</style>{}{}</div>'
-            return str(Markup(whole).format(Markup(view_file("heads.css")), still, note))
+            parts = '<div class="hw"><style>{}</style>{}{}</div>'
+            return str(Markup(parts).format(style_sheet, static, note))
+        # Without `<` in the data, nothing in it can end the script element.
         content = json.dumps(self.data, allow_nan=False).replace("<", "\\u003c")
         name = hashlib.sha256(content.encode()).hexdigest()[:16]
-        # Without `<` nothing ends the script. The same view may stand twice in a notebook.
+        # The same view may be twice in a notebook: each script draws those not drawn yet.
+        not_drawn = f'[data-headwise="{name}"]:not([data-drawn])'
         script = (
             f"(()=>{{{joined_script(NOTEBOOK)}\nconst data={content};"
-            f"for(const el of document.querySelectorAll('[data-headwise=\"{name}\"]:not([data-drawn])'))"
-            "{el.setAttribute('data-drawn','');try{show(el,data);}catch(error){console.error(error);}}})();"
+            f"for(const el of document.querySelectorAll('{not_drawn}'))"
+            "{el.setAttribute('data-drawn','');"
+            "try{show(el,data);}catch(error){console.error(error);}}})();"
         )
-        parts = '<div class="hw"><style>{}</style><div data-headwise="{}">{}</div>{}</div><script>{}</script>'
-        return str(
-            Markup(parts).format(Markup(view_file("heads.css")), name, still, note, Markup(script))
+        parts = (
+            '<div class="hw"><style>{}</style><div data-headwise="{}">{}</div>{}</div>'
+            "<script>{}</script>"
         )
+        return str(Markup(parts).format(style_sheet, name, static, note, Markup(script)))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         bundle: dict[str, Any] = {"text/plain": repr(self), "text/html": self.html}
@@ -116,23 +119,23 @@ class View:
         return bundle
 
     def _display_(self) -> Any:
-        """What marimo shows: the widget where it can be had, for marimo runs no script of an
-        HTML."""
-        return (
-            self.widget() if self.data is not None and find_spec("anywidget") else _Html(self.html)
-        )
+        """Return what marimo displays: a widget if possible, since marimo runs no script in HTML."""
+        if self.data is not None and find_spec("anywidget"):
+            return self.widget()
+        return _Html(self.html)
 
     def widget(self) -> Any:
-        """The view as an anywidget, whose `selected` head Python can read and set; needs the extra
-        `notebook`."""
+        """Return an anywidget whose `selected` head Python can read and set.
+
+        It needs the extra `notebook`."""
         if self.data is None:
-            raise ParameterError(f"{self.title} is shown as it is; there is nothing to point at.")
+            raise ParameterError(f"{self.title} is not interactive: it has no widget.")
         return _widget_class()(data=dict(self.data), selected=str(self.data.get("selected") or ""))
 
 
 @dataclass(frozen=True, slots=True)
 class _Html:
-    """HTML alone."""
+    """An object that notebooks display as HTML."""
 
     html: str
 
@@ -142,7 +145,7 @@ class _Html:
 
 @cache
 def _module_script() -> str:
-    """All scripts as one module, as anywidget wants it."""
+    """Return all scripts as one module, as anywidget needs it."""
     return f"{joined_script(NOTEBOOK)}\nexport default {{ render }};\n"
 
 
@@ -154,7 +157,7 @@ def _widget_class() -> Any:
     import traitlets
 
     class HeadsWidget(anywidget.AnyWidget):
-        """A view of heads; `selected` is the picked head (`L3H5`)."""
+        """A view of heads; `selected` is the selected head (`L3H5`)."""
 
         _esm = _module_script()
         _css = view_file("heads.css")

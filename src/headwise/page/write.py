@@ -1,5 +1,4 @@
-"""Write the page of an atlas: plain data in, one HTML file out that needs nothing else to be
-read."""
+"""Write the page of an atlas: plain data in, one self-contained HTML file out."""
 
 from __future__ import annotations
 
@@ -25,7 +24,10 @@ from headwise.core.version import __version__
 from headwise.page.data import data_text, packed
 from headwise.plots.scripts import DRAWING, joined_script, view_file
 
-_MANY_HEADS = 600  # of a grid whose cells have room for a word
+_MANY_HEADS = 600  # a grid of more heads has no room for labels in its cells
+_LARGE_FIGURE = 100_000  # characters of a packed SVG; a larger one is replaced by a bitmap
+_MANY_ROWS = 400  # of a table on the page; the CSV has all
+# Files in assets/, in the order in which the script needs them.
 SCRIPTS = (
     "base",
     "ask",
@@ -37,15 +39,14 @@ SCRIPTS = (
     "compare",
     "distance",
     "start",
-)  # in assets/
-_LARGE_FIGURE = 100_000  # letters of a packed SVG, above which a smaller bitmap is taken
-_MANY_ROWS = 400  # a page shows no more rows of a table; the CSV has them all
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PageFigure:
-    """One figure: its SVG (text or a file to read) and the files to download, relative to the
-    page."""
+    """One figure: its SVG (text, or the path of a file) and the files to download.
+
+    Paths are relative to the page."""
 
     title: str
     caption: str
@@ -56,8 +57,9 @@ class PageFigure:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """One table: column names, rows of strings and numbers (None and NaN show as a dash), and its
-    CSV file relative to the page."""
+    """One table: column names, rows of strings and numbers, and its CSV file relative to the page.
+
+    None and NaN are shown as a dash."""
 
     title: str
     columns: Sequence[str]
@@ -68,8 +70,9 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What one analysis has to show: blank lines in `text` and `definition` part paragraphs, `code`
-    in backticks is set as such."""
+    """The figures, tables and texts of one analysis.
+
+    In `text` and `definition`, blank lines separate paragraphs and backticks mark code."""
 
     name: str
     title: str
@@ -78,13 +81,12 @@ class Section:
     figures: Sequence[PageFigure] = ()
     tables: Sequence[PageTable] = ()
     definition: str = ""
-    notes: Sequence[str] = field(default_factory=tuple)  # what was sampled or dropped here
+    notes: Sequence[str] = field(default_factory=tuple)  # what was sampled or left out here
 
 
 @dataclass(frozen=True, slots=True)
 class PageHead:
-    """One head in the grid: what it does and where it looks, each in a short word, and the cells of
-    its row in the table below."""
+    """One head in the grid: its label, what is shown below it, and its row in the table of heads."""
 
     name: str
     layer: int
@@ -97,10 +99,12 @@ class PageHead:
 
 @dataclass(frozen=True, slots=True)
 class HeadGrid:
-    """Every head at its place, layers down and heads across: `kinds` says what each colour means,
-    `columns` names the cells of the table, `groups` the key/value groups of heads with their sizes,
-    `layers` what layers may see where they differ. Of more than `_MANY_HEADS` heads a cell shows
-    its colour alone, and the table has only those with a word."""
+    """The grid of heads, layers down and heads across, and the table below it.
+
+    `kinds` says what each colour means, `columns` names the cells of the table, `groups` are the
+    key/value groups of heads with their sizes, `layers` says what layers may attend to where they
+    differ. With more than `_MANY_HEADS` heads, cells show only their colour, and the table has
+    only labelled heads."""
 
     heads: Sequence[PageHead]
     columns: Sequence[str]
@@ -111,6 +115,7 @@ class HeadGrid:
 
     @property
     def many(self) -> bool:
+        """Whether there are too many heads for labels in the cells."""
         return len(self.heads) > _MANY_HEADS
 
     @property
@@ -122,172 +127,188 @@ class HeadGrid:
 
 
 class Content(TypedDict, total=False):
-    """What is on a page."""
+    """The content of a page."""
 
-    title: Required[str]  # what was looked at
+    title: Required[str]
     subtitle: str
     facts: Sequence[tuple[str, str]]  # name and value, shown at the top: counts, sizes
-    notes: Sequence[str]  # what was sampled, truncated or dropped
+    notes: Sequence[str]  # what was sampled, truncated or left out
     grid: HeadGrid | None  # what each head does
-    highlights: Sequence[tuple[str, str]]  # a head's name (`L7H9`) and in what it goes furthest
+    highlights: Sequence[tuple[str, str]]  # a head's name (`L7H9`) and in what it is most extreme
     sections: Sequence[Section]  # one per analysis
-    provenance: Mapping[
-        str, Any
-    ]  # versions, fingerprints, parameters: shown at the end, mappings as nested lists
-    absent: Sequence[
-        str
-    ]  # what does not apply to this model or corpus, with the reason: named once, at the end
+    # Versions, fingerprints, parameters: shown at the end, mappings as nested lists.
+    provenance: Mapping[str, Any]
+    # What was not computed for this model or corpus, with the reason: listed once, at the end.
+    absent: Sequence[str]
     citations: Sequence[str]  # web addresses in them are the only links that leave the page
-    tables: Sequence[
-        PageTable
-    ]  # what concerns all heads, each a section of its own before the figures
-    data: (
-        Mapping[str, Any] | None
-    )  # what the page's script reads (`headwise.page.data.page_data`); no script without
-    files: Sequence[
-        tuple[str, str]
-    ]  # label and file, relative to the page, to link at the top (the atlas itself)
+    # Tables on all heads, each a section of its own before the figures.
+    tables: Sequence[PageTable]
+    # What the page's script reads (`headwise.page.data.page_data`); without it, no script.
+    data: Mapping[str, Any] | None
+    # Label and path, relative to the page, of files to link at the top (the atlas itself).
+    files: Sequence[tuple[str, str]]
 
 
 def write_page(path: Path | str, **content: Unpack[Content]) -> None:
-    """Write one self-contained HTML page (see `Content`), usually `index.html`, whole or not at
-    all."""
+    """Write one self-contained HTML page, usually `index.html`, atomically (see `Content`)."""
     path = Path(path)
     write_atomically(path, render_page(path.parent, **content).encode())
 
 
 def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
-    """The page as a string; SVG files given by a relative path are read from `folder`."""
-    given: dict[str, Any] = {
+    """Return the page as a string; relative paths of SVG files are read from `folder`."""
+    sections = content.get("sections", ())
+    names = [section.name for section in sections]
+    if len(set(names)) != len(names):
+        raise ParameterError(f"`sections` must have different names; they are {', '.join(names)}.")
+    data = content.get("data")
+    has_script = data is not None
+    variables: dict[str, Any] = {
         "subtitle": "",
         "grid": None,
         "data": None,
-        **dict.fromkeys(
-            ("facts", "notes", "highlights", "sections", "tables", "absent", "citations", "files"),
-            (),
-        ),
+        "facts": (),
+        "notes": (),
+        "highlights": (),
+        "sections": (),
+        "tables": (),
+        "absent": (),
+        "citations": (),
+        "files": (),
         **content,
+        "brand": "atlas of attention heads",
+        "many_rows": _MANY_ROWS,
+        "papers": _by_paper(sections),
+        "provenance": _tree(content.get("provenance", {})),
+        "embed": lambda figure: _embed(figure, folder, has_script),
     }
-    names = [section.name for section in given["sections"]]
-    if len(set(names)) != len(names):
-        raise ParameterError(f"`sections` must have different names; they are {', '.join(names)}.")
-    scripted = given["data"] is not None
-    given |= {"embed": lambda figure: _embed(figure, folder, scripted), "many_rows": _MANY_ROWS}
-    if scripted:
+    grid = content.get("grid")
+    variables["head_names"] = {head.name for head in grid.heads} if grid else set()
+    if data is not None:
         script = page_script()
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-        given |= {"script": Markup(script), "script_hash": Markup(f"sha256-{digest}")}
-        given["data_text"] = Markup(data_text(given["data"]))
-    given["head_names"] = {head.name for head in given["grid"].heads} if given["grid"] else set()
-    given["papers"] = _by_paper(given["sections"])
-    given["provenance"] = _tree(given.get("provenance", {}))
-    return (
-        page_environment()
-        .get_template("template.html")
-        .render({**given, "brand": "atlas of attention heads"})
-    )
+        # The page's content security policy allows only the script with this digest.
+        digest = hashlib.sha256(script.encode()).digest()
+        variables["script"] = Markup(script)
+        variables["script_hash"] = Markup(f"sha256-{_base64(digest)}")
+        variables["data_text"] = Markup(data_text(data))
+    return page_environment().get_template("template.html").render(variables)
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
 
 
 @cache
 def page_environment() -> jinja2.Environment:
-    """What all pages are written with: templates, filters, the style; made once, since templates
-    are compiled."""
-    loader = jinja2.PackageLoader("headwise.page", ".")
+    """Return the templates, filters and style of all pages.
+
+    It is made once, since compiling templates takes time."""
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("headwise.page", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.trim_blocks = environment.lstrip_blocks = True
-    filters = (_anchor, _brief, _cell, _ending, _linked, _numeric, _prose, _relative)
-    environment.filters.update({function.__name__.strip("_"): function for function in filters})
-    style = view_file("heads.css") + (Path(__file__).parent / "style.css").read_text(
-        encoding="utf-8"
-    )
-    environment.globals.update(style=Markup(style), version=__version__, script="", data=None)
+    for function in (_anchor, _brief, _cell, _ending, _linked, _numeric, _prose, _relative):
+        environment.filters[function.__name__.strip("_")] = function
+    page_style = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
+    style = Markup(view_file("heads.css") + page_style)
+    environment.globals.update(style=style, version=__version__, script="", data=None)
     return environment
 
 
 def page_script() -> str:
-    """The script of the page: its files one after the other, in a scope of their own."""
+    """Return the script of the page: its files joined, in a scope of their own."""
     folder = Path(__file__).parent / "assets"
-    files = [
-        joined_script(DRAWING),
-        *((folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
-    ]
+    files = [joined_script(DRAWING)]
+    for name in SCRIPTS:
+        files.append((folder / f"{name}.js").read_text(encoding="utf-8"))
     return '(() => {\n"use strict";\n' + "\n".join(files) + "\n})();"
 
 
 def _by_paper(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
-    """Sections by the paper they follow, in the order in which papers first come; last what follows
-    none."""
-    found: dict[str, list[Section]] = {}
+    """Return sections by paper, in order of appearance; those that follow none come last."""
+    by_paper: dict[str, list[Section]] = {}
     for section in sections:
-        found.setdefault(section.paper.partition(", ")[0], []).append(section)
-    ours = found.pop("", [])
-    return [*found.items(), *([("More", ours)] if ours else [])]
+        paper = section.paper.partition(", ")[0]
+        by_paper.setdefault(paper, []).append(section)
+    without_paper = by_paper.pop("", [])
+    if without_paper:
+        return [*by_paper.items(), ("More", without_paper)]
+    return list(by_paper.items())
 
 
 @dataclass(frozen=True, slots=True)
 class _Image:
+    """How the page shows a figure."""
+
     address: str
-    packed: bool  # whether the address is a packed SVG, for the script, or one that a browser shows
+    packed: bool  # whether the address is a packed SVG for the script, not one for browsers
     width: int | None  # pixels on screen
 
 
-def _embed(figure: PageFigure, folder: Path | None, packs: bool) -> _Image:
-    """The figure as a data address, or packed for the page's script: always an image of its own, so
-    that the ids of several SVGs never meet and no script in one can run."""
-    if isinstance(figure.svg, Path):
-        path = figure.svg if figure.svg.is_absolute() or folder is None else folder / figure.svg
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise OutputError(
-                f"The figure {path} cannot be read ({error.strerror}): write it before the page."
-            ) from None
-    else:
-        content = figure.svg.encode("utf-8")
+def _embed(figure: PageFigure, folder: Path | None, has_script: bool) -> _Image:
+    """Return a figure as a data address, or packed for the page's script.
+
+    Figures are images of their own: the ids of several SVGs cannot clash, and no script inside
+    one can run."""
+    content = _svg_content(figure, folder)
+    width = None
     size = re.search(rb'<svg[^>]*\swidth="([0-9.]+)pt"', content[:4000])
-    # Made for print, figures are shown 1.3 times as large on screen, so that their smallest letters
-    # stay readable.
-    width = round(float(size.group(1)) * 4 / 3 * 1.3) if size else None
-    if packs:
-        text = packed(content)
-        bitmap = _bitmap(figure, folder, width) if len(text) > _LARGE_FIGURE else b""
-        if not bitmap or len(bitmap) * 4 / 3 >= len(text):
-            return _Image(text, True, width)
-        return _Image(
-            "data:image/png;base64," + base64.b64encode(bitmap).decode("ascii"), False, width
-        )
-    return _Image(
-        "data:image/svg+xml;base64," + base64.b64encode(content).decode("ascii"), False, width
-    )
+    if size:
+        # Figures are made for print: 1.3 times as large, their smallest letters are readable.
+        width = round(float(size.group(1)) * 4 / 3 * 1.3)
+    if not has_script:
+        return _Image(f"data:image/svg+xml;base64,{_base64(content)}", False, width)
+    packed_svg = packed(content)
+    bitmap = b""
+    if len(packed_svg) > _LARGE_FIGURE:
+        bitmap = _bitmap(figure, folder, width)
+    if not bitmap or len(bitmap) * 4 / 3 >= len(packed_svg):  # 4 / 3: the cost of base64
+        return _Image(packed_svg, True, width)
+    return _Image(f"data:image/png;base64,{_base64(bitmap)}", False, width)
+
+
+def _svg_content(figure: PageFigure, folder: Path | None) -> bytes:
+    if not isinstance(figure.svg, Path):
+        return figure.svg.encode("utf-8")
+    path = figure.svg
+    if folder is not None and not path.is_absolute():
+        path = folder / path
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise OutputError(
+            f"The figure {path} cannot be read ({error.strerror}): write it before the page."
+        ) from None
 
 
 def _bitmap(figure: PageFigure, folder: Path | None, width: int | None) -> bytes:
-    """The PNG beside the page of a figure with thousands of points, as large as a screen shows it;
-    nothing where there is none. The SVG lies beside the page too."""
+    """Return a figure's PNG at screen size, for figures with thousands of points.
+
+    Returns no bytes where there is no PNG beside the page."""
     from PIL import Image
 
     name = next((name for name in figure.files if name.endswith(".png")), None)
     if name is None or folder is None or width is None or not (folder / name).is_file():
         return b""
     with Image.open(folder / name) as image:
-        wide = min(round(width * 1.25), image.width)  # more than its place, for dense screens
-        small = image.convert("RGB").resize(
-            (wide, max(1, round(image.height * wide / image.width)))
-        )
-    written = io.BytesIO()
-    small.quantize(128, dither=Image.Dither.NONE).save(written, "png", optimize=True)
-    return written.getvalue()
+        new_width = min(round(width * 1.25), image.width)  # some more, for dense screens
+        new_height = max(1, round(image.height * new_width / image.width))
+        small = image.convert("RGB").resize((new_width, new_height))
+    buffer = io.BytesIO()
+    small.quantize(128, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+    return buffer.getvalue()
 
 
 def _anchor(text: str) -> str:
-    """A text as an id within the page."""
+    """Return a text as an id within the page."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "section"
 
 
 def _brief(title: str) -> str:
-    """A title for the list of contents: what stands before its colon."""
+    """Return a title for the table of contents: the part before its colon."""
     return title.partition(":")[0]
 
 
@@ -296,7 +317,7 @@ def _numeric(value: Any) -> bool:
 
 
 def _cell(value: Any) -> str:
-    """A table cell: numbers to four digits, a dash where there is none."""
+    """Return the text of a table cell: numbers with four digits, a dash if there is none."""
     if value is None:
         return "–"
     if not _numeric(value):
@@ -314,29 +335,33 @@ def _cell(value: Any) -> str:
 
 
 def _prose(text: str) -> Markup:
-    """Paragraphs parted by blank lines, code in backticks."""
-    paragraphs = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
-    marked = (_marked(part, r"`([^`]+)`", "<code>{}</code>") for part in paragraphs)
-    return Markup("\n").join(Markup("<p>{}</p>").format(part) for part in marked)
+    """Return a text as paragraphs (separated by blank lines), with code in backticks marked."""
+    paragraphs = []
+    for part in re.split(r"\n\s*\n", text):
+        if part.strip():
+            marked = _marked(part.strip(), r"`([^`]+)`", "<code>{}</code>")
+            paragraphs.append(Markup("<p>{}</p>").format(marked))
+    return Markup("\n").join(paragraphs)
 
 
 def _linked(text: str) -> Markup:
-    """A citation with its web addresses as links."""
-    return _marked(
-        text, r"(https?://[^\s<>\"']*[^\s<>\"'.,;)])", '<a href="{0}" rel="noopener">{0}</a>'
-    )
+    """Return a citation with its web addresses as links."""
+    address = r"(https?://[^\s<>\"']*[^\s<>\"'.,;)])"
+    return _marked(text, address, '<a href="{0}" rel="noopener">{0}</a>')
 
 
 def _marked(text: str, pattern: str, markup: str) -> Markup:
-    """A text with what the pattern finds in markup; all of it is escaped."""
-    parts = re.split(pattern, text)
-    return Markup("").join(
-        Markup(markup).format(part) if i % 2 else escape(part) for i, part in enumerate(parts)
-    )
+    """Return a text with the matches of a pattern in markup; all of the text is escaped."""
+    parts = []
+    for index, part in enumerate(re.split(pattern, text)):
+        # Splitting by a group puts the matches at odd places.
+        is_match = index % 2 == 1
+        parts.append(Markup(markup).format(part) if is_match else escape(part))
+    return Markup("").join(parts)
 
 
 def _relative(path: str) -> str:
-    """A file beside the page as a link; anything that is not a plain relative path is refused."""
+    """Return a file beside the page as a link; reject all but plain relative paths."""
     plain = str(path).replace("\\", "/")
     parts = PurePosixPath(plain).parts
     if not parts or plain.startswith("/") or ".." in parts or urlsplit(plain).scheme:
@@ -351,16 +376,15 @@ def _ending(path: str) -> str:
 
 
 def _tree(value: Any) -> Any:
-    """Provenance as the template walks it: mappings to lists of pairs, everything else to text."""
+    """Return provenance for the template: mappings as lists of pairs, everything else as text."""
+    if value is None:
+        return "–"
     if isinstance(value, Mapping):
         return [(str(key), _tree(item)) for key, item in value.items()]
     if isinstance(value, set | frozenset):
         value = sorted(value, key=str)
     if isinstance(value, list | tuple):
-        nested = any(isinstance(item, Mapping | list | tuple) for item in value)
-        return (
-            json.dumps(value, ensure_ascii=False, default=str)
-            if nested
-            else ", ".join(map(str, value)) or "–"
-        )
-    return "–" if value is None else str(value)
+        if any(isinstance(item, Mapping | list | tuple) for item in value):
+            return json.dumps(value, ensure_ascii=False, default=str)
+        return ", ".join(map(str, value)) or "–"
+    return str(value)

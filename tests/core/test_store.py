@@ -41,7 +41,9 @@ def said() -> list[str]:
 
 @pytest.fixture
 def store(tmp_path: Path, said: list[str]) -> CheckpointStore:
-    made = CheckpointStore(tmp_path / "run", {"model": "a"}, adopt={"threads": 1}, note=said.append)
+    made = CheckpointStore(
+        tmp_path / "run", {"model": "a"}, inherited={"threads": 1}, note=said.append
+    )
     made.save("first", ARRAYS, FACTS)
     return made
 
@@ -49,7 +51,7 @@ def store(tmp_path: Path, said: list[str]) -> CheckpointStore:
 def again(store: CheckpointStore, **changes: object) -> CheckpointStore:
     """The same folder in the hands of a later run."""
     store.close()
-    given = {"identity": store.identity, "adopt": {"threads": 8}, "note": store.note} | changes
+    given = {"identity": store.identity, "inherited": {"threads": 8}, "note": store.note} | changes
     return CheckpointStore(store.folder, **given)  # type: ignore[arg-type]
 
 
@@ -173,7 +175,7 @@ def test_a_lost_or_nonsense_note_is_no_loss(store: CheckpointStore, note: bytes 
         path.write_bytes(note)
     later = again(store)
     assert later.has("first")
-    assert later.adopted == {"threads": 1}  # every checkpoint has it too
+    assert later.inherited == {"threads": 1}  # every checkpoint has it too
     assert json.loads(path.read_text())["identity"] == {"model": "a"}
 
 
@@ -191,7 +193,7 @@ def test_another_identity_is_rejected_or_starts_again_and_the_same_resumes(
     store.part("inner").part("deeper").save("x", ARRAYS)
     other = again(store, identity={"model": "b"}, fresh=True)
     assert other.names() == []
-    assert other.adopted == {"threads": 8}
+    assert other.inherited == {"threads": 8}
     assert sorted(path.name for path in store.folder.iterdir()) == ["lock", "mine.txt", "run.json"]
     other.remove()
     assert [path.name for path in store.folder.iterdir()] == ["mine.txt"]
@@ -304,5 +306,5 @@ def test_a_damaged_note_makes_no_other_run_of_this_one(
         note.write_bytes(content.replace(before, after))
         store = again(store)
         assert store.has("first")
-        assert store.adopted == {"threads": 1}
+        assert store.inherited == {"threads": 1}
     assert said == []

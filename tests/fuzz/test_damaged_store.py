@@ -30,7 +30,7 @@ HEADERS = (
 
 def test_damage_is_computed_again_or_has_no_effect(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz") / "run"
-    with CheckpointStore(folder, IDENTITY, adopt={"threads": 1}) as store:
+    with CheckpointStore(folder, IDENTITY, inherited={"threads": 1}) as store:
         store.save("checkpoint", ARRAYS, FACTS)
     files = {name: (folder / name).read_bytes() for name in ("checkpoint.checkpoint", "run.json")}
 
@@ -57,7 +57,7 @@ def look(folder):
     """Open the store as a later run does: what it gives is what was made, or nothing."""
     said = []
     with CheckpointStore(
-        folder, IDENTITY, fresh=True, adopt={"threads": 1}, note=said.append
+        folder, IDENTITY, fresh=True, inherited={"threads": 1}, note=said.append
     ) as store:
         found = store.load("checkpoint")
     assert found is not None or said or not (folder / "checkpoint.checkpoint").exists()

@@ -150,7 +150,7 @@ def made(workers: RayWorkers, world: World) -> dict[str, bool]:
     cluster.time.monotonic = lambda: 0.5 * world.now  # type: ignore[assignment]
     units = [(name, name) for name in world.lengths]
     kept: dict[str, Checkpoint] = {}
-    store: Any = SimpleNamespace(has=kept.__contains__, load=kept.get, adopted={})
+    store: Any = SimpleNamespace(has=kept.__contains__, load=kept.get, inherited={})
     store.save = lambda name, arrays, facts: kept.update({name: Checkpoint(arrays, facts)})
     found = list(workers.run_units(store, lambda _: ({}, {}), iter(units)))
     assert [p.what if isinstance(p, Failure) else p.facts["unit"] for p in found] == list(

@@ -51,7 +51,7 @@ def test_an_interrupted_job_resumes_with_its_threads(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     first = Squares()
     with Job.in_folder(tmp_path / "work") as job:
-        threads = job.begin(IDENTITY).adopted["threads"]
+        threads = job.begin(IDENTITY).inherited["threads"]
         squares_of(job, first, [2, 3])
     again = Squares()
     torch.set_num_threads(before + 1)

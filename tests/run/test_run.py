@@ -268,7 +268,7 @@ def test_an_analysis_whose_annotation_is_missing_is_left_out_with_the_way_to_get
     wanting = Wanting()
     plan = planned(model, corpus, [wanting, make_analysis("offsets")])
     assert [a.name for a in plan.analyses] == ["offsets"]
-    assert "`parser`" in plan.dropped["surface"][""]
+    assert "`parser`" in plan.left_out["surface"][""]
     message = "surface: the corpus has no dependencies"
     with pytest.raises(MissingAnnotationError, match=message) as caught:
         planned(model, corpus, [wanting])
@@ -410,7 +410,7 @@ def test_a_plan_cannot_be_changed(model: HeadModel, corpus: Corpus) -> None:
         plan.shard_size = 3  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
         plan.scan.examples = 3  # type: ignore[misc]
-    for mapping in (plan.dropped, plan.dropped["dependency"], plan.limits, plan.scan.notes):
+    for mapping in (plan.left_out, plan.left_out["dependency"], plan.limits, plan.scan.notes):
         with pytest.raises(TypeError):
             mapping["surface"] = {}  # type: ignore[index]
 

@@ -103,9 +103,9 @@ def test_units_beyond_the_limit_are_put_together() -> None:
     values = torch.arange(30.0)[:, None]
     parts = []
     for cut in (30, 11, 3):
-        whole = UnitSums(1, most=7)
+        whole = UnitSums(1, max_units=7)
         for start in range(0, 30, cut):
-            own, loaded = UnitSums(1, most=7), UnitSums(1, most=7)
+            own, loaded = UnitSums(1, max_units=7), UnitSums(1, max_units=7)
             own.add(range(start, min(start + cut, 30)), values[start : start + cut])
             loaded.load(own.arrays())
             whole.merge(loaded)

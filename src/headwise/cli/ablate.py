@@ -57,14 +57,14 @@ def ablate_command(
         job.write(result.to_bytes())
         # What is drawn and printed is what is in the file.
         dataset = Atlas.load(out_file)["ablation"]
-        failures = common.draw_figures({"ablation": dataset}, figures, job.begun)
+        failures = common.draw_figures({"ablation": dataset}, figures, job.started_store)
         job.finish()
     if dataset.attrs["note"]:
         common.err.print(dataset.attrs["note"], style="dim")
     common.out.print(summary_table(dataset, str(out_file)))
     for line in summary_lines(dataset):
         common.out.print(line)
-    common.end(failures)
+    common.exit_if_failed(failures)
 
 
 def summary_table(dataset: xr.Dataset, title: str) -> Table:

@@ -82,7 +82,10 @@ def atlas(
         out_folder, "atlas.nc", overwrite=options.overwrite, sources=sources
     ) as job:
         with (
-            common.running(job, chosen_analyses, source, options.run_options()) as (atlas, run),
+            common.run_and_write_atlas(job, chosen_analyses, source, options.run_options()) as (
+                atlas,
+                run,
+            ),
             common.Watch() as watch,
         ):
             samples, failures = _samples(atlas, run, out_folder)
@@ -91,7 +94,7 @@ def atlas(
             )
         job.finish()
     common.out.print(f"Atlas: {out_folder / 'atlas.nc'}\nPage:  {report.page}")
-    common.end([*run.failures.values(), *failures, *report.failures])
+    common.exit_if_failed([*run.failures.values(), *failures, *report.failures])
 
 
 def _samples(atlas: Atlas, run: Run, folder: Path) -> tuple[list[Sample], list[Failure]]:
@@ -156,7 +159,10 @@ def run(
     source = Source(model.name, text.spec(), options.source_options())
     sources = common.sources_of(source.model, source.corpus, heads_from)
     with Job.for_file(result_file, overwrite=options.overwrite, sources=sources) as job:
-        with common.running(job, chosen_analyses, source, options.run_options()) as (atlas, run):
+        with common.run_and_write_atlas(job, chosen_analyses, source, options.run_options()) as (
+            atlas,
+            run,
+        ):
             pass
         job.finish()
     result = atlas[analysis]
@@ -168,7 +174,7 @@ def run(
         if line:
             common.out.print(line, markup=False, highlight=False, soft_wrap=True)
     _show_summary(atlas, analysis, result_file)
-    common.end(run.failures.values())
+    common.exit_if_failed(run.failures.values())
 
 
 def _heads_from(path: Path, analysis: str) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def sources_of(*inputs: object) -> list[Path]:
 
 
 @contextmanager
-def running(
+def run_and_write_atlas(
     job: Job, analyses: Sequence[Analysis], source: Source, options: RunOptions
 ) -> Iterator[tuple[Atlas, Run]]:
     """Yield the atlas of a run, written to the job's file, and the run itself.
@@ -65,7 +65,7 @@ def running(
 
     watch = Watch()
     callbacks = RunCallbacks(
-        watch, _announce, lambda note: err.print(note, style="dim"), watch.doing
+        watch, _print_plan, lambda note: err.print(note, style="dim"), watch.doing
     )
     with Run(source, analyses, job, options, callbacks) as run:
         written = job.written()
@@ -75,17 +75,17 @@ def running(
         else:
             with watch:
                 result = run.atlas()
-            _name_left_out(result.provenance["left_out"], run.plan.dropped)
+            _print_left_out(result.provenance["left_out"], run.plan.left_out)
             failures = [failure.facts() for failure in run.failures.values()]
             job.write(result.to_bytes(), facts={"failures": failures})
         yield Atlas.load(job.output.target), run
 
 
-def end(failures: Iterable[Failure]) -> None:
+def exit_if_failed(failures: Iterable[Failure]) -> None:
     """Print what failed unexpectedly, after everything else is saved, and exit with code 3."""
     failures = list(failures)
     for failure in failures:
-        tell_failure(failure)
+        print_failure(failure)
     if failures:
         raise typer.Exit(3)
 
@@ -103,13 +103,13 @@ def debugging(show_tracebacks: bool) -> Iterator[None]:
         _debug[0] = False
 
 
-def tell_error(error: Exception) -> int:
+def print_error(error: Exception) -> int:
     """Print one sentence on an error and return the exit code."""
     from headwise.core.failures import Failure, UnexpectedError
 
     if isinstance(error, UnexpectedError):
         for failure in error.failures:
-            tell_failure(failure)
+            print_failure(failure)
         return 3
     if not isinstance(error, HeadwiseError):
         try:
@@ -118,7 +118,7 @@ def tell_error(error: Exception) -> int:
             # A full or broken disk is not a failure of headwise.
             error = disk_error
         else:
-            tell_failure(failure)
+            print_failure(failure)
             return 3
     if _debug[0]:
         err.print(Text("".join(traceback.format_exception(error))), soft_wrap=True)
@@ -137,7 +137,7 @@ def option_hint(error: Exception) -> str:
     return f" On the command line: {flag}."
 
 
-def tell_failure(failure: Failure) -> None:
+def print_failure(failure: Failure) -> None:
     """Print one sentence on an unexpected failure, after its traceback in debug mode."""
     hint = ""
     if _debug[0]:
@@ -147,7 +147,8 @@ def tell_failure(failure: Failure) -> None:
     err.print(Text("headwise:", style="bold red"), Text(failure.sentence + hint), soft_wrap=True)
 
 
-def _announce(plan: Plan) -> None:
+def _print_plan(plan: Plan) -> None:
+    """Print what a run reads, which analyses it runs and what it leaves out."""
     scan = plan.scan
     names = ", ".join(analysis.name for analysis in plan.analyses)
     err.print(f"{scan.examples:,} examples, {scan.tokens:,} tokens; analyses: {names}")
@@ -163,17 +164,20 @@ def _announce(plan: Plan) -> None:
         )
     for note, count in scan.notes.items():
         err.print(f"{note}: {count:,}", style="dim")
-    _name_left_out(plan.dropped, {})
+    _print_left_out(plan.left_out, {})
 
 
-def _name_left_out(
-    dropped: Mapping[str, Mapping[str, str]], named: Mapping[str, Mapping[str, str]]
+def _print_left_out(
+    left_out: Mapping[str, Mapping[str, str]], already_printed: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """Say what was left out and why, but for what has been named before."""
-    for name, items in dropped.items():
+    """Print what was left out and why, except what has been printed before."""
+    for analysis, items in left_out.items():
         for item, reason in items.items():
-            if item not in named.get(name, {}):
-                err.print(f"left out: {name}{f' ({item})' if item else ''}: {reason}", style="dim")
+            if item in already_printed.get(analysis, {}):
+                continue
+            # The item of a whole analysis has an empty name.
+            of_item = f" ({item})" if item else ""
+            err.print(f"left out: {analysis}{of_item}: {reason}", style="dim")
 
 
 def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:
@@ -196,9 +200,9 @@ def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:
 def draw_figures(
     datasets: Mapping[str, xr.Dataset], folder: Path | None, store: CheckpointStore
 ) -> list[Failure]:
-    """Write every figure of every group, where a folder for them was named; gives those that
-    failed. The store knows which are drawn: those that are there, and whole, are not drawn
-    again."""
+    """Draw every figure of every group into a folder; without a folder, draw none.
+
+    Return the failures; a figure whose files are intact is skipped."""
     from headwise.core.failures import Failure
     from headwise.core.files import sweep
     from headwise.plots import figures_for, save_figure
@@ -207,28 +211,26 @@ def draw_figures(
     if folder is None:
         return failures
     sweep(folder)
-    kept = store.part("figures", {"folder": str(folder.resolve())})
+    checkpoints = store.part("figures", {"folder": str(folder.resolve())})
     for group, dataset in datasets.items():
         for spec in figures_for(group):
             name = f"{group}-{spec.name}"
-            piece = kept.load(name)
-            if piece is not None and piece.facts["files"] == _digests(
-                folder / own for own in piece.facts["files"]
-            ):
-                continue
+            checkpoint = checkpoints.load(name)
+            if checkpoint is not None:
+                digests = checkpoint.facts["files"]
+                if digests == _digests(folder / file_name for file_name in digests):
+                    continue
+            paths: list[Path] = []
             try:
-                paths = [
-                    path
-                    for drawn in spec.draw(dataset)
-                    for path in save_figure(drawn.figure, folder, f"{group}-{drawn.name}")
-                ]
+                for drawn in spec.draw(dataset):
+                    paths += save_figure(drawn.figure, folder, f"{group}-{drawn.name}")
             except Exception as error:
                 failures.append(Failure.of(f"figure {name}", error))
             else:
-                kept.save(name, {}, {"files": _digests(paths)})
+                checkpoints.save(name, {}, {"files": _digests(paths)})
     return failures
 
 
 def _digests(paths: Iterable[Path]) -> dict[str, str]:
-    """The digests of files by name; of one that is not there nothing."""
+    """Return the digests of the files that exist, by name."""
     return {path.name: file_digest(path) for path in paths if path.is_file()}

@@ -81,14 +81,14 @@ def compare_command(
         job.write(result.to_bytes())
         # What is drawn and printed is what is in the file.
         atlas = Atlas.load(out_file)
-        failures = common.draw_figures(atlas, figures, job.begun)
+        failures = common.draw_figures(atlas, figures, job.started_store)
         if folder is not None:
             from headwise.page.report import write_report
             from headwise.page.sample import read_samples
 
             samples = read_samples(folder, atlas) or _choose_samples(comparison, atlas)
             report = write_report(
-                atlas, folder, samples, watch, store=job.begun, overwrite=job.may_replace
+                atlas, folder, samples, watch, store=job.started_store, overwrite=job.may_replace
             )
             failures += report.failures
         job.finish()
@@ -99,7 +99,7 @@ def compare_command(
                 common.out.print(line)
     if folder is not None:
         common.out.print(f"Page: {folder / 'index.html'}", soft_wrap=True)
-    common.end(failures)
+    common.exit_if_failed(failures)
 
 
 def _page_folder(page: str | None, out_file: Path) -> Path | None:

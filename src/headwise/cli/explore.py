@@ -57,7 +57,7 @@ def explore(
         port=port,
         open_browser=browser,
         say=_say,
-        on_failure=common.tell_failure,
+        on_failure=common.print_failure,
     )
 
 

@@ -80,4 +80,4 @@ def main() -> None:
             say(str(stopped))
             sys.exit(stopped.code)
         except Exception as error:  # what no command foresaw is one sentence too
-            sys.exit(common.tell_error(error))
+            sys.exit(common.print_error(error))

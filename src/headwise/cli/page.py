@@ -58,4 +58,4 @@ def page(
             )
         job.finish()
     common.out.print(f"Page: {report.page}")
-    common.end(report.failures)
+    common.exit_if_failed(report.failures)

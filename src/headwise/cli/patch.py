@@ -57,10 +57,10 @@ def patch_command(
         job.write(result.to_bytes())
         # What is drawn and printed is what is in the file.
         dataset = Atlas.load(out_file)["patching"]
-        failures = common.draw_figures({"patching": dataset}, figures, job.begun)
+        failures = common.draw_figures({"patching": dataset}, figures, job.started_store)
         job.finish()
     _print_summary(dataset, out_file, max(5, options.ablate))
-    common.end(failures)
+    common.exit_if_failed(failures)
 
 
 def _print_summary(dataset: xr.Dataset, path: Path, n_heads: int) -> None:

@@ -93,4 +93,4 @@ def probe(
         table.add_row(*row)
     common.out.print(table)
     common.out.print(f"Atlas: {out_folder / 'atlas.nc'}\nPage:  {report.page}")
-    common.end(report.failures)
+    common.exit_if_failed(report.failures)

@@ -25,7 +25,7 @@ def prune_command(
     heads: str = option(
         "",
         help="A list (L7H9,L8H1), a layer (L3), a rule on --atlas (ablation.harm:bottom10, "
-        "ablation.importance:bottom2/layer …), or gates:N: the N that learned gates give up.",
+        "ablation.importance:bottom2/layer …), or gates:N: the N heads that learned gates remove.",
     ),
     atlas: AtlasFile = None,
     out_folder: Path = option(Path("pruned"), flag="out", help="The folder of the model."),

@@ -86,7 +86,7 @@ def reproduce_command(
     if options.data is None and report.facts["counts"]["entries"]["not run"]:
         common.out.print("Give the folder of the data sets with --data to run more.")
     common.out.print(f"Report: {folder / PAGE}", soft_wrap=True)
-    common.end(report.failures)
+    common.exit_if_failed(report.failures)
 
 
 def _write_report(job: Job, files: ReportFiles, report: ReproductionReport) -> None:

@@ -30,18 +30,21 @@ From this declaration come
 
 - the command line: a command function with a parameter annotated with the dataclass gets one
   option for each field (`headwise.cli.command`);
-- documentation and provenance: `list_options` (name, flag, default, help) and
-  `dataclasses.asdict`.
+- the identity of a job and the provenance of its result: `recorded_options`. Every field is part of
+  them, unless it is declared with `in_identity=False`; so a new option cannot be forgotten, and a
+  command repeated with another value does not resume the checkpoints of the first;
+- a table of options: `list_options` (name, flag, default, help).
 
 A dataclass that a command uses lives in a module that imports neither torch nor transformers
-(usually `options.py` of its package, see `headwise.core.lazy`), so that `headwise --help` is quick. Such dataclasses have no slots: classes with slots cannot be combined by inheritance
+(usually `options.py` of its package, see `headwise.core.lazy`), so that `headwise --help` is
+quick. Such dataclasses have no slots: classes with slots cannot be combined by inheritance
 (`class AtlasOptions(SourceOptions, RunOptions)`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from inspect import Parameter, signature
 from typing import Any, TypeVar
@@ -69,6 +72,7 @@ class OptionInfo:
     command_line: bool = True
     parse: Callable[[Any], Any] | None = None
     cli_type: Any = None
+    in_identity: bool = True
 
     def flags(self, name: str) -> list[str]:
         """Return the flags of the option called `name`, its usual one first."""
@@ -107,6 +111,7 @@ def option(
     command_line: bool = True,
     parse: Callable[[Any], Any] | None = None,
     cli_type: Any = None,
+    in_identity: bool = True,
 ) -> Any:
     """Declare one option: a field of a frozen dataclass, or a parameter of a command function.
 
@@ -141,6 +146,10 @@ def option(
         into the value of the field.
     cli_type : type, optional
         The type on the command line, where the field's own type is wider.
+    in_identity : bool, default True
+        False for an option that `recorded_options` leaves out: it does not change the numbers (a
+        choice of what is saved), or the job records what it stands for (the identity of the model
+        and of the examples instead of their names).
     """
     info = OptionInfo(
         help=help,
@@ -154,6 +163,7 @@ def option(
         command_line=command_line,
         parse=parse,
         cli_type=cli_type,
+        in_identity=in_identity,
     )
     metadata = {_METADATA_KEY: info}
     if default_factory is not MISSING:
@@ -207,6 +217,31 @@ def part_of(options: Any, part: type[Part]) -> Part:
     return part(**{name: getattr(options, name) for name in names})
 
 
+def recorded_options(options: Any) -> dict[str, Any]:
+    """Return the options that belong to the identity of a job and the provenance of its result.
+
+    These are all fields of the dataclass except those declared with `in_identity=False`.
+
+    >>> @dataclass(frozen=True)
+    ... class CountOptions:
+    ...     unit: str = option("word", help="What is counted.")
+    ...     report: bool = option(True, in_identity=False, help="Print a report.")
+    >>> recorded_options(CountOptions())
+    {'unit': 'word'}
+    """
+    recorded = {}
+    for declared in fields(options):
+        info = option_info(declared)
+        if info is not None and not info.in_identity:
+            continue
+        value = getattr(options, declared.name)
+        if isinstance(value, Mapping):
+            # JSON has no other mappings.
+            value = dict(value)
+        recorded[declared.name] = value
+    return recorded
+
+
 @dataclass(frozen=True, slots=True)
 class OptionSummary:
     """One line of a table of options; `flag` is None for an option that only Python has."""
@@ -218,7 +253,9 @@ class OptionSummary:
 
 
 def list_options(options: type) -> list[OptionSummary]:
-    """Return name, flag, default and help of every option of a dataclass, for docs."""
+    """Return name, flag, default and help of every option of a dataclass.
+
+    For tables of options in notebooks and documents; within headwise only tests call it."""
     summaries = []
     for declared in fields(options):
         info = option_info(declared)

@@ -24,6 +24,7 @@ from headwise.core.lock import Lock
 Facts = Mapping[str, Any]
 Note = Callable[[str], None]
 CONSENT = "replace"  # a file that says that the run in a folder may replace a result
+INHERITED_KEY = "adopted"  # the name of the inherited settings in files
 RUN_FILE = "run.json"  # the identity of the run in a folder, and what later runs take over
 
 
@@ -56,9 +57,9 @@ class CheckpointStore:
         one of another identity is rejected if any checkpoint is there.
     fresh : bool, default False
         Delete the checkpoints of another run, instead of rejecting this one.
-    adopt : Mapping, optional
-        What this run takes over from the run it resumes (the number of threads, say); see
-        `adopted`.
+    inherited : Mapping, optional
+        Settings that a run takes over from the run it resumes (the number of threads, say), with
+        the values for a new run. The attribute `inherited` has the values in use.
     note : callable, optional
         Called with a sentence for every checkpoint that cannot be used.
     lock : Lock, optional
@@ -82,14 +83,14 @@ class CheckpointStore:
         identity: Facts,
         *,
         fresh: bool = False,
-        adopt: Facts | None = None,
+        inherited: Facts | None = None,
         note: Note | None = None,
         lock: Lock | None = None,
     ) -> None:
         self.folder = folder
         self.identity = _as_json(identity)
         self.run = digest_of(self.identity)
-        self.adopted: dict[str, Any] = dict(adopt or {})
+        self.inherited: dict[str, Any] = dict(inherited or {})
         self.note: Note = note or (lambda _: None)
         self._lock = lock or Lock(folder / "lock")
         self._owner = lock is None
@@ -108,18 +109,21 @@ class CheckpointStore:
         stored = _read_run_file(self.folder / RUN_FILE)
         if stored is not None and stored["identity"] != self.identity:
             if not fresh and self._in_the_way():
-                raise OutputError(self._another(stored["identity"]), option="overwrite")
+                raise OutputError(self._other_run_message(stored["identity"]), option="overwrite")
             _remove_checkpoints(self.folder)
             stored = None
         self._sweep()
 
-        # Every checkpoint repeats what was adopted: a lost run.json is no loss.
-        adopted = self._adopted_by_checkpoints() if stored is None else stored.get("adopted")
-        if isinstance(adopted, dict):
-            for key in self.adopted.keys() & adopted.keys():
-                self.adopted[key] = adopted[key]
+        # Every checkpoint repeats the inherited settings: a lost run.json is no loss.
+        if stored is None:
+            earlier = self._inherited_by_checkpoints()
+        else:
+            earlier = stored.get(INHERITED_KEY)
+        if isinstance(earlier, dict):
+            for key in self.inherited.keys() & earlier.keys():
+                self.inherited[key] = earlier[key]
 
-        about: dict[str, Any] = {"identity": self.identity, "adopted": self.adopted}
+        about: dict[str, Any] = {"identity": self.identity, INHERITED_KEY: self.inherited}
         about["digest"] = digest_of(about)
         content = json.dumps(about, indent=1, sort_keys=True).encode()
         write_atomically(self.folder / RUN_FILE, content)
@@ -129,7 +133,8 @@ class CheckpointStore:
         a result."""
         return any(self.folder.rglob("*.checkpoint")) or (self.folder / CONSENT).exists()
 
-    def _another(self, stored: Mapping[str, Any]) -> str:
+    def _other_run_message(self, stored: Mapping[str, Any]) -> str:
+        """Return the error message for a folder with the checkpoints of another run."""
         changed = []
         for key in sorted(stored.keys() | self.identity.keys()):
             if stored.get(key) != self.identity.get(key):
@@ -171,7 +176,7 @@ class CheckpointStore:
         inner.folder = self.folder / f"{name}.part"
         inner.identity = {"run": self.run, "part": name, **_as_json(identity or {})}
         inner.run = digest_of(inner.identity)
-        inner.adopted = self.adopted
+        inner.inherited = self.inherited
         inner.note = self.note
         inner._lock = self._lock
         inner._owner = False
@@ -213,7 +218,7 @@ class CheckpointStore:
             "checkpoint": name,
             "run": self.run,
             "facts": facts_json,
-            "adopted": json.dumps(self.adopted, sort_keys=True),
+            INHERITED_KEY: json.dumps(self.inherited, sort_keys=True),
         }
         about["digest"] = _content_digest(stored_arrays, about)
         raise_if_interrupted()
@@ -261,15 +266,15 @@ class CheckpointStore:
         """Return the names of the checkpoints that are there, intact or not, sorted."""
         return sorted(path.stem for path in self.folder.glob("*.checkpoint"))
 
-    def _adopted_by_checkpoints(self) -> object:
-        """Return what a checkpoint of this run says was adopted; None if there is none."""
+    def _inherited_by_checkpoints(self) -> object:
+        """Return the inherited settings that a checkpoint of this run has; None without one."""
         for name in self.names():
             content = _read(self._path(name))
             if content is None:
                 continue
             _, about = content
             if about.get("run") == self.run:
-                return json.loads(about["adopted"])
+                return json.loads(about[INHERITED_KEY])
         return None
 
 
@@ -280,7 +285,7 @@ def _as_json(facts: Facts) -> dict[str, Any]:
 
 
 def _read_run_file(path: Path) -> dict[str, Any] | None:
-    """Return the identity of a run and what it adopted; None where the file is lost or damaged."""
+    """Return the identity of a run and what it inherited; None where the file is lost or damaged."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

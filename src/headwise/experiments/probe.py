@@ -4,14 +4,13 @@ command."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import xarray as xr
 
 from headwise.analyses.probing.analysis import probe_tasks
 from headwise.analyses.probing.options import ProbingOptions
-from headwise.core.options import takes_options
+from headwise.core.options import recorded_options, takes_options
 from headwise.models import HeadModel
 from headwise.run.job import Job
 from headwise.text.tasks import read_tasks
@@ -74,7 +73,7 @@ def probe(
                     "experiment": "probing",
                     "model": opened.identity(),
                     "tasks": [[task.name, task.fingerprint()] for task in task_list],
-                    "options": asdict(options),
+                    "options": recorded_options(options),
                 }
             )
         return probe_tasks(opened, task_list, options, store=store, progress=progress)

@@ -16,17 +16,24 @@ if TYPE_CHECKING:
 class ModelOptions:
     """Where a model runs and in which precision; the meaning is that of `HeadModel.open`."""
 
+    # Jobs record the identity of the open model, which includes its precision, and the type of its
+    # device: not these options, whose defaults depend on the machine.
     device: Any = option(
-        None, cli_type=str | None, help="cpu, cuda, cuda:1, mps ...; default: the best available."
+        None,
+        cli_type=str | None,
+        in_identity=False,
+        help="cpu, cuda, cuda:1, mps ...; default: the best available.",
     )
     dtype: Any = option(
         None,
+        in_identity=False,
         cli_type=str | None,
         help="Precision of the weights: float32, bfloat16, float16; auto (default): the "
         "checkpoint's own on a GPU, at least float32 on a CPU.",
     )
     device_map: Any = option(
         None,
+        in_identity=False,
         cli_type=str | None,
         help="For a model too large for one device: auto, balanced, sequential, or devices by "
         "module as JSON or a .json file; the rest stays in memory or on the disk. Needs the extra "

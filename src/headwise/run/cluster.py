@@ -306,8 +306,8 @@ class _RayJob:
         """Give units to the workers that have room for them."""
         if self.waiting and self.give_job is None:
             threads = self.workers.threads
-            if self.store is not None and self.store.adopted.get("threads"):
-                threads = self.store.adopted["threads"]
+            if self.store is not None and self.store.inherited.get("threads"):
+                threads = self.store.inherited["threads"]
             self.give_job = self.workers.start_job(self.packer, self.function, int(threads or 1))
         # Nobody gets a second unit while another worker has none.
         for depth in range(1, UNITS_PER_WORKER + 1):

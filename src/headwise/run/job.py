@@ -13,7 +13,7 @@ A command reads like this::
 
     with Job.for_file(Path("ablation.nc"), overwrite=False, sources=[model_folder]) as job:
         model = HeadModel.open(model_folder)          # after the target is known to be writable
-        job.begin({"model": model.identity(), "options": asdict(options)})
+        job.begin({"model": model.identity(), "options": recorded_options(options)})
         losses = [arrays["loss"] for arrays in job.each("batch", compute_batch, batches)]
         job.write(as_bytes(losses))                   # atomically; the same bytes again: no change
         job.finish()                                  # the result is safe: checkpoints go
@@ -128,18 +128,18 @@ class Job:
     @contextmanager
     def opened(
         cls,
-        folder: Job | str | Path | None,
+        job_or_folder: Job | str | Path | None,
         *,
         overwrite: bool = False,
         progress: Progress = no_progress,
     ) -> Iterator[Job]:
-        """Yield a job that a caller has opened already, or one in a folder, closed afterwards.
+        """Yield the job that a caller has opened, or a new job in a folder, closed afterwards.
 
-        What the functions of the Python interface use, so that a command can pass its own job."""
-        if isinstance(folder, Job):
-            yield folder
+        Functions of the Python interface use this, so that a command can pass its own job."""
+        if isinstance(job_or_folder, Job):
+            yield job_or_folder
             return
-        with cls.in_folder(folder, overwrite=overwrite, progress=progress) as job:
+        with cls.in_folder(job_or_folder, overwrite=overwrite, progress=progress) as job:
             yield job
 
     @classmethod
@@ -241,7 +241,7 @@ class Job:
             folder,
             {**software_versions(), **identity},
             fresh=self.overwrite if fresh is None else fresh,
-            adopt={"threads": current().threads or torch.get_num_threads()},
+            inherited={"threads": current().threads or torch.get_num_threads()},
             note=lambda sentence: self.note(sentence),
             lock=None if self.target is None else self.target.lock,
         )
@@ -250,14 +250,14 @@ class Job:
             self.target.run = store.run
         # The same number of threads gives the same bytes: a resumed job takes over the number
         # that its checkpoints were made with.
-        self._stack.enter_context(threads(store.adopted["threads"]))
+        self._stack.enter_context(threads(store.inherited["threads"]))
         return store
 
     # --- work -------------------------------------------------------------------------------------
 
     @property
-    def begun(self) -> CheckpointStore:
-        """The checkpoints of a job that has begun."""
+    def started_store(self) -> CheckpointStore:
+        """The checkpoints of a job that has started; raises before `begin`."""
         if self.checkpoints is None:
             raise RuntimeError("job.begin(identity) comes first")
         return self.checkpoints
@@ -265,7 +265,7 @@ class Job:
     @property
     def provenance(self) -> dict[str, Any]:
         """Where the numbers come from: the identity, and what was taken over on resuming."""
-        return {**self.begun.identity, **self.begun.adopted}
+        return {**self.started_store.identity, **self.started_store.inherited}
 
     def units(
         self, function: UnitFunction, units: Iterable[tuple[str, Any]]
@@ -304,11 +304,11 @@ class Job:
 
     def checkpoint(self, name: str, compute: Callable[[], UnitResult]) -> Checkpoint:
         """Return one checkpoint, computed now unless it is there."""
-        return self.begun.checkpoint(name, compute)
+        return self.started_store.checkpoint(name, compute)
 
     def dataset(self, name: str, compute: Callable[[], xr.Dataset]) -> xr.Dataset:
         """Return labelled arrays that have a checkpoint, computed now unless they are there."""
-        return self.begun.dataset(name, compute)
+        return self.started_store.dataset(name, compute)
 
     # --- the result -------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class Job:
 
     def written(self) -> dict[str, Any] | None:
         """Return the facts of the result if an interrupted job has already written it, else None."""
-        saved = self.begun.load(WRITTEN)
+        saved = self.started_store.load(WRITTEN)
         if saved is None or not self.output.holds(saved.facts["digest"]):
             return None
         facts: dict[str, Any] = saved.facts["facts"]

@@ -54,12 +54,25 @@ class RunOptions:
         run of the same work resumes.
     """
 
+    # A run records what the next three options come to: the fingerprint of the examples, the limit
+    # of each analysis, and the plan's shard size.
     limit: int | None = option(
-        None, min=1, help="Use at most this many examples, drawn at random by the seed."
+        None,
+        min=1,
+        in_identity=False,
+        help="Use at most this many examples, drawn at random by the seed.",
     )
-    full: bool = option(False, help="Lift the budgets: every analysis reads every example.")
+    full: bool = option(
+        False,
+        in_identity=False,
+        help="Lift the budgets: every analysis reads every example.",
+    )
     shard_size: int | None = option(
-        None, min=1, command_line=False, help="Examples of one checkpoint; default: 64, or 32."
+        None,
+        min=1,
+        command_line=False,
+        in_identity=False,
+        help="Examples of one checkpoint; default: 64, or 32.",
     )
     batch_tokens: int = option(
         BATCH_TOKENS,
@@ -68,7 +81,7 @@ class RunOptions:
         help="Tokens that go through the model at once, padding included.",
     )
     seed: int = option(0, min=0, help="Seed of everything random.")
-    overwrite: bool = option(False, help="Replace existing results.")
+    overwrite: bool = option(False, in_identity=False, help="Replace existing results.")
 
     def __post_init__(self) -> None:
         check_options(self)

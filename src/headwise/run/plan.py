@@ -17,6 +17,7 @@ from headwise.run.encoded import CorpusScan, EncodedCorpus
 from headwise.text import Corpus
 
 SHARD_SIZE = 64
+WHOLE_ANALYSIS = ""  # the item that is left out where all of an analysis is
 COSTLY = 4.0  # times the cost of an example in BERT from which on shards are half as large
 
 
@@ -44,8 +45,9 @@ class Plan:
         What analyses may know of the model on the corpus.
     scan : CorpusScan
         What the corpus holds.
-    dropped : mapping
-        Analysis to item to reason; the item "" is the whole analysis.
+    left_out : mapping
+        What is not computed: analysis to item to reason; the item `WHOLE_ANALYSIS` stands for all
+        of the analysis.
     limits : mapping of str to int or None
         The budget of each analysis: how many examples it reads at most.
     shard_size : int
@@ -59,7 +61,7 @@ class Plan:
     analyses: tuple[Analysis, ...]
     shape: Shape
     scan: CorpusScan
-    dropped: Mapping[str, Mapping[str, str]]
+    left_out: Mapping[str, Mapping[str, str]]
     limits: Mapping[str, int | None]
     shard_size: int
     parts: Mapping[str, CorpusPart]
@@ -198,9 +200,9 @@ def make_plan(
         Every analysis reads every example; otherwise each keeps to its budget.
     """
     parts = _Parts(model, rows)
-    kept: list[Analysis] = []
+    applicable: list[Analysis] = []
     part_of: dict[str, CorpusPart] = {}
-    dropped: dict[str, Mapping[str, str]] = {}
+    left_out: dict[str, Mapping[str, str]] = {}
     failures: dict[str, Failure] = {}
     parser_helps = False
     for analysis in analyses:
@@ -210,29 +212,31 @@ def make_plan(
             )
         part = parts.with_annotations(analysis.requires)
         try:
-            reasons = _reasons_against(analysis, part.shape, model.stack == "cross")
+            reasons = _left_out(analysis, part.shape, model.stack == "cross")
         except Exception as error:
             failures[analysis.name] = Failure.of(analysis.name, error)
             continue
         if reasons:
-            dropped[analysis.name] = MappingProxyType(reasons)
+            left_out[analysis.name] = MappingProxyType(reasons)
             missing = analysis.requires - part.shape.annotations
             if missing and missing <= PARSED_ANNOTATIONS:
                 parser_helps = True
-        if "" not in reasons:
-            kept.append(analysis.planned(part.shape))
+        if WHOLE_ANALYSIS not in reasons:
+            applicable.append(analysis.planned(part.shape))
             part_of[analysis.name] = part
-    if failures and not kept:
+    if failures and not applicable:
         raise UnexpectedError(*failures.values())
-    if not kept:
-        summary = "; ".join(f"{name}: {reasons['']}" for name, reasons in dropped.items())
+    if not applicable:
+        causes = []
+        for name, reasons in left_out.items():
+            causes.append(f"{name}: {reasons[WHOLE_ANALYSIS]}")
         raise MissingAnnotationError(
-            f"None of the analyses can run on '{rows.corpus.name}' ({summary}).",
+            f"None of the analyses can run on '{rows.corpus.name}' ({'; '.join(causes)}).",
             option="parser" if parser_helps else None,
         )
 
     limits: dict[str, int | None] = {}
-    for analysis in kept:
+    for analysis in applicable:
         limits[analysis.name] = None
         if not full:
             limits[analysis.name] = analysis.max_examples(part_of[analysis.name].shape)
@@ -243,10 +247,10 @@ def make_plan(
         if relative_cost(shape) >= COSTLY:
             shard_size = SHARD_SIZE // 2
     return Plan(
-        analyses=tuple(kept),
+        analyses=tuple(applicable),
         shape=shape,
         scan=rows.scan,
-        dropped=MappingProxyType(dropped),
+        left_out=MappingProxyType(left_out),
         limits=MappingProxyType(limits),
         shard_size=shard_size,
         parts=MappingProxyType(part_of),
@@ -254,13 +258,13 @@ def make_plan(
     )
 
 
-def _reasons_against(analysis: Analysis, shape: Shape, cross: bool) -> dict[str, str]:
-    """Return what of an analysis cannot be computed, with the reason; the name "" is all of it."""
+def _left_out(analysis: Analysis, shape: Shape, cross: bool) -> dict[str, str]:
+    """Return the items of an analysis that cannot be computed, each with the reason."""
     reason = missing_annotation_reason(analysis.requires, shape)
     if not reason:
         reason = analysis.unsupported_reason(shape)
     if cross and not analysis.cross:
         reason = "it is defined for self-attention, and this is the cross-attention of a decoder"
     if reason:
-        return {"": reason}
+        return {WHOLE_ANALYSIS: reason}
     return dict(analysis.missing_items(shape))

@@ -13,6 +13,7 @@ import xarray as xr
 from headwise.analyses.contract import Analysis
 from headwise.analyses.papers import reference
 from headwise.core.files import file_digest
+from headwise.core.options import recorded_options
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
 from headwise.run.encoded import CorpusScan
@@ -64,9 +65,8 @@ def identity(
         "analyses": {a.name: describe(a.parameters) for a in plan.analyses},
         "files": _digests_of_named_files(plan.analyses),
         "limits": dict(plan.limits),
-        "seed": options.seed,
         "shard_size": plan.shard_size,
-        "batch_tokens": options.batch_tokens,
+        **recorded_options(options),
         "device": model.device.type,
         "dtype": str(model.dtype).removeprefix("torch."),
     }
@@ -131,7 +131,7 @@ def provenance(
         )
     return {
         **store.identity,
-        "threads": store.adopted["threads"],
+        "threads": store.inherited["threads"],
         "left_out": left_out,
         "sampled": plan.sampled(),
         "notes": notes,

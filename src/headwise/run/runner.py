@@ -29,7 +29,7 @@ from headwise.run.engine import Failures
 from headwise.run.job import Job
 from headwise.run.nulls import RandomModels
 from headwise.run.options import AtlasOptions, RunOptions
-from headwise.run.plan import CorpusPart, Plan, make_plan
+from headwise.run.plan import WHOLE_ANALYSIS, CorpusPart, Plan, make_plan
 from headwise.run.progress import Progress, ProgressBars, ShardProgress, no_progress
 from headwise.run.provenance import describe, identity, label, provenance
 from headwise.run.shard import ShardFunction, ShardUnit, fixed_threads, merge_checkpoint
@@ -181,7 +181,7 @@ class Run:
     def same_threads(self) -> AbstractContextManager[None]:
         """Use as many threads as the checkpoints were made with: the same number gives the same
         bytes."""
-        return fixed_threads(int(self.store.adopted["threads"]), self.model.device)
+        return fixed_threads(int(self.store.inherited["threads"]), self.model.device)
 
     # --- the work ---------------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@ class Run:
         An analysis that only now turns out not to apply is left out, unless it is the only one. One
         that fails unexpectedly is among the failures, and is not tried again when the run resumes."""
         datasets: dict[str, xr.Dataset] = {}
-        left_out = {name: dict(items) for name, items in self.plan.dropped.items()}
+        left_out = {name: dict(items) for name, items in self.plan.left_out.items()}
         for number, (name, compute) in enumerate(computations.items()):
             self.callbacks.progress(RESULTS, number, len(computations))
             known_failure = self.store.load(f"failed-{name}")
@@ -405,7 +405,7 @@ class Run:
             except HeadwiseError as error:
                 if len(computations) == 1:
                     raise
-                left_out.setdefault(name, {})[""] = str(error).rstrip(".")
+                left_out.setdefault(name, {})[WHOLE_ANALYSIS] = str(error).rstrip(".")
             except Exception as error:
                 failure = Failure.of(name, error)
                 self.store.save(f"failed-{name}", {}, failure.facts())
@@ -414,7 +414,10 @@ class Run:
         if not datasets and self.failures:
             raise UnexpectedError(*self.failures.values())
         if not datasets:
-            reasons = [f"{name}: {items['']}" for name, items in left_out.items() if "" in items]
+            reasons = []
+            for name, items in left_out.items():
+                if WHOLE_ANALYSIS in items:
+                    reasons.append(f"{name}: {items[WHOLE_ANALYSIS]}")
             raise MissingAnnotationError("; ".join(reasons) + ".")
         return datasets, left_out
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from headwise.stats.intervals import mean_interval, share
 from headwise.stats.records import Records
 from headwise.stats.tests import z_test
-from headwise.stats.units import Accumulator, Ratio, UnitSums, most_units, unit_ratio
+from headwise.stats.units import Accumulator, Ratio, UnitSums, default_max_units, unit_ratio
 
 
 class Parts(Accumulator):
@@ -204,7 +204,7 @@ class Moments(Parts):
         count = self.count.numpy()
         mean = np.where(count > 0, self.mean.numpy(), np.nan)
         clustered = self.over_units()
-        units = count if clustered is None else clustered.units
+        units = count if clustered is None else clustered.n_units
         with np.errstate(divide="ignore", invalid="ignore"):
             return mean, self.variance() / count * units, units
 
@@ -223,9 +223,10 @@ class Ratios(Parts):
 
     def _unit_sums(self) -> dict[str, UnitSums]:
         """As many units for the weights as for the totals, which have more numbers."""
-        most = most_units(*self.shape)
+        max_units = default_max_units(*self.shape)
         return {
-            f"unit_{name}": UnitSums(*self._parts[name].shape, most=most) for name in ("y", "w")
+            f"unit_{name}": UnitSums(*self._parts[name].shape, max_units=max_units)
+            for name in ("y", "w")
         }
 
     @property
@@ -276,7 +277,7 @@ class Ratios(Parts):
         count = np.broadcast_to(n_examples, ratio.shape)
         clustered = self.over_units()
         if clustered is not None:
-            return _summary(ratio, count, clustered.units, *clustered.interval())
+            return _summary(ratio, count, clustered.n_units, *clustered.interval())
         low, high = mean_interval(ratio, np.where(count > 1, variance, np.nan), count)
         return _summary(ratio, count, count, low, high)
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from headwise.stats.intervals import LEVEL, mean_interval, wilson_interval
 
-# Bounds on the number of units that are kept apart; in between, the numbers kept in all decide.
+# Bounds on the number of units that are stored separately; between them, the total number of
+# stored values decides.
 MAX_UNITS = 2000
 MIN_UNITS = 100
 MAX_NUMBERS = 1 << 24
@@ -47,37 +48,37 @@ class Accumulator:
         return units
 
 
-def most_units(*shape: int) -> int:
-    """Return how many units are kept apart where each has numbers of this shape."""
+def default_max_units(*shape: int) -> int:
+    """Return how many units are stored separately where each has an array of this shape."""
     numbers_per_unit = max(int(np.prod(shape)), 1)
     return int(np.clip(MAX_NUMBERS // numbers_per_unit, MIN_UNITS, MAX_UNITS))
 
 
 class UnitSums(Accumulator):
-    """Sums for each unit of sampling, elementwise; they merge, whatever the cuts.
+    """Sums for each unit of sampling, elementwise; merging gives the same sums for any split.
 
-    Where there are more units than can be kept apart, units are put together by chance (by the
-    remainder of their number): sums of independent units are independent too, so tests and
-    intervals stay right.
+    Where there are more units than can be stored separately, they are pooled into random groups (by
+    the remainder of their number). Sums of independent units are independent too, so tests and
+    intervals remain valid.
 
     Parameters
     ----------
     *shape : int
-        Of what is summed for a unit.
+        The shape of the array that is summed for each unit.
     dtype : torch.dtype, default torch.float32
-        Of the sums; whole numbers are saved as small as they are.
-    most : int, optional
-        Units kept apart; by default as many as memory allows.
+        The dtype of the sums; integers are saved in the smallest dtype that holds them.
+    max_units : int, optional
+        The most units that are stored separately; default: `default_max_units(*shape)`.
     """
 
     def __init__(
-        self, *shape: int, dtype: torch.dtype = torch.float32, most: int | None = None
+        self, *shape: int, dtype: torch.dtype = torch.float32, max_units: int | None = None
     ) -> None:
         self.shape = shape
-        self.most = most or most_units(*shape)
+        self.max_units = max_units or default_max_units(*shape)
         self._rows: dict[int, int] = {}  # the row of each unit in `_sums`
         self._sums = torch.zeros(0, *shape, dtype=dtype)
-        self._folded = False  # whether units are put together
+        self._pooled = False  # whether units are pooled into groups
 
     def add(
         self, units: Sequence[int], values: Tensor, where: tuple[int | slice, ...] = ()
@@ -102,37 +103,37 @@ class UnitSums(Accumulator):
         target.index_add_(0, rows, addends)
 
     def merge(self, other: UnitSums) -> None:
-        if other._folded:
-            self._fold()
+        if other._pooled:
+            self._pool()
         rows = self._rows_of(list(other._rows))
         self._sums.index_add_(0, rows, other._sums[: len(rows)])
 
     def _rows_of(self, units: Sequence[int]) -> Tensor:
         """Return the rows of these units; new ones get a row."""
-        keys = [unit % self.most if self._folded else unit for unit in units]
+        keys = [unit % self.max_units if self._pooled else unit for unit in units]
         n_new = len(set(keys) - self._rows.keys())
-        if not self._folded and len(self._rows) + n_new > self.most:
-            self._fold()
+        if not self._pooled and len(self._rows) + n_new > self.max_units:
+            self._pool()
             return self._rows_of(units)
         for key in keys:
             self._rows.setdefault(key, len(self._rows))
         n_missing = len(self._rows) - len(self._sums)
         if n_missing > 0:
             # Doubled each time, so that units added one by one are not copied once each.
-            n_spare = min(len(self._sums), self.most - len(self._sums))
+            n_spare = min(len(self._sums), self.max_units - len(self._sums))
             new_rows = self._sums.new_zeros(max(n_missing, n_spare), *self.shape)
             self._sums = torch.cat([self._sums, new_rows])
         return torch.tensor([self._rows[key] for key in keys], dtype=torch.int64)
 
-    def _fold(self) -> None:
-        """Put units together by the remainder of their number."""
-        if self._folded:
+    def _pool(self) -> None:
+        """Pool units into groups by the remainder of their number."""
+        if self._pooled:
             return
         keys = list(self._rows)
         sums = self._sums[: len(keys)]
         self._rows = {}
         self._sums = sums.new_zeros(0, *self.shape)
-        self._folded = True
+        self._pooled = True
         rows = self._rows_of(keys)
         self._sums.index_add_(0, rows, sums)
 
@@ -140,11 +141,11 @@ class UnitSums(Accumulator):
         totals = self.totals
         if not self._sums.is_floating_point():
             totals = totals.astype(np.min_scalar_type(int(totals.max(initial=0))))
-        return {"units": self.units, "folded": np.array([self._folded]), "totals": totals}
+        return {"units": self.units, "folded": np.array([self._pooled]), "totals": totals}
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._rows = {int(key): row for row, key in enumerate(arrays["units"])}
-        self._folded = bool(arrays["folded"][0])
+        self._pooled = bool(arrays["folded"][0])
         dtype = self._sums.numpy().dtype
         self._sums = torch.from_numpy(np.array(arrays["totals"]).astype(dtype))
 
@@ -162,8 +163,8 @@ class UnitSums(Accumulator):
     @property
     def unit_name(self) -> str:
         """What the units are: `documents`, `examples`, or `groups` of either where there were too
-        many to keep apart."""
-        if self._folded:
+        many to store separately."""
+        if self._pooled:
             return "groups"
         if any(key < 0 for key in self._rows):
             return "documents"
@@ -172,23 +173,25 @@ class UnitSums(Accumulator):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
-    """`Σy / Σw` with the variance of that ratio and the number of units behind it, elementwise."""
+    """The estimate `Σy / Σw`, its variance and the number of units it is based on, elementwise."""
 
     value: np.ndarray
     variance: np.ndarray
-    units: np.ndarray
+    n_units: np.ndarray
 
     def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-        """By Student's t with one degree of freedom less than there are units; NaN below two."""
-        return mean_interval(self.value, self.variance * self.units, self.units, level)
+        """Return the confidence interval by Student's t with `n_units − 1` degrees of freedom.
+
+        It is NaN for fewer than two units."""
+        return mean_interval(self.value, self.variance * self.n_units, self.n_units, level)
 
 
 def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     """Return a ratio of sums over units, `Σy / Σw`, with the units as the sample.
 
-    The variance is the delta method's `G/(G−1) · Σ(y − R·w)² / (Σw)²` over the G units of weight
-    above zero: the cluster-robust one. Of means over examples y is the sum and w the number of a
-    unit's values.
+    The variance is the cluster-robust one of the delta method, `G/(G−1) · Σ(y − R·w)² / (Σw)²`,
+    where R is the ratio and G the number of units with a weight above zero. For the mean over
+    examples, y is the sum of a unit's values and w their number.
 
     Parameters
     ----------
@@ -203,24 +206,33 @@ def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     """
     y, w = np.broadcast_arrays(np.asarray(y, dtype=float), np.asarray(w, dtype=float))
     total_weight = w.sum(0)
-    units = (w > 0).sum(0)
+    n_units = (w > 0).sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = y.sum(0) / total_weight
         residual = ((y - np.nan_to_num(ratio) * w) ** 2).sum(0)
-        variance = np.where(units > 1, units / (units - 1) * residual / total_weight**2, np.nan)
-    return Ratio(ratio, variance, units)
+        small_sample_factor = n_units / (n_units - 1)
+        variance = small_sample_factor * residual / total_weight**2
+        variance = np.where(n_units > 1, variance, np.nan)
+    return Ratio(ratio, variance, n_units)
 
 
 def share_interval(
     hits: np.ndarray, tries: np.ndarray, level: float = LEVEL
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the interval of a share of `tries[unit, ...]`, of which `hits` are right, with the
-    units as the sample.
+    """Return the confidence interval of a proportion, `hits / tries`, with the units as the sample.
 
-    Wilson's with the effective number of tries, `n / design effect`, where the design effect is the
-    variance over units against that of independent tries (at least 1; the number of units where all
-    or none are right), and with the quantile of Student's t for the number of units (Korn and
-    Graubard 1998). NaN where nothing was tried.
+    Wilson's interval with the effective sample size `tries / design effect` (Korn and Graubard
+    1998). The design effect is the variance of the proportion over units divided by its variance if
+    all tries were independent, and at least 1. Where all or none of the tries are hits, both
+    variances are 0, and the effective sample size is the number of units. The quantile of Student's
+    t for the number of units replaces that of the normal distribution. NaN where nothing was tried.
+
+    Parameters
+    ----------
+    hits, tries : ndarray
+        `[unit, ...]`: successes and trials of each unit.
+    level : float, default 0.95
+        The confidence level.
 
     >>> [float(end.round(2)) for end in share_interval(np.array([1, 0, 1, 1]), np.ones(4))]
     [0.13, 0.98]
@@ -233,12 +245,13 @@ def share_interval(
     with np.errstate(divide="ignore", invalid="ignore"):
         independent_variance = ratio.value * (1 - ratio.value) / count
         design_effect = np.where(
-            independent_variance > 0, ratio.variance / independent_variance, count / ratio.units
+            independent_variance > 0, ratio.variance / independent_variance, count / ratio.n_units
         )
-        design_effect = np.maximum(np.where(ratio.units > 1, design_effect, count), 1.0)
-        # t in place of the normal quantile: as many fewer tries as its square is larger.
-        freedom = np.maximum(ratio.units - 1, 1)
-        t_quantile = scipy_stats.t.ppf(upper_tail, freedom)
+        design_effect = np.maximum(np.where(ratio.n_units > 1, design_effect, count), 1.0)
+        # Wilson's formula uses the normal quantile z. Dividing the sample size by (t / z)² gives
+        # the interval with t instead.
+        degrees_of_freedom = np.maximum(ratio.n_units - 1, 1)
+        t_quantile = scipy_stats.t.ppf(upper_tail, degrees_of_freedom)
         widening = (t_quantile / scipy_stats.norm.ppf(upper_tail)) ** 2
         effective_count = count / design_effect / widening
     effective_hits = np.nan_to_num(ratio.value) * effective_count

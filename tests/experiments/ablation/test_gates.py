@@ -64,12 +64,12 @@ def test_heads_that_do_nothing_are_given_up(tmp_path: Path) -> None:
     assert result.p_value <= 0.15
     dead = np.zeros((2, 4), bool)
     dead[tuple(np.array(DEAD).T)] = True
-    assert result.open[dead].max() < result.open[~dead].min()
+    assert result.openness[dead].max() < result.openness[~dead].min()
     assert [p.requires_grad for p in model.module.parameters()] == before
     few_steps = GateOptions(remove=4, steps=12, random_sets=2)
     first = learn_gates(subject, few_steps)
     second = learn_gates(subject, few_steps)
-    assert np.array_equal(first.open, second.open)
+    assert np.array_equal(first.openness, second.openness)
     assert np.array_equal(first.random, second.random)
 
 
@@ -107,7 +107,7 @@ def test_the_cost_of_gates_is_estimated_beforehand(tmp_path: Path) -> None:
     subject = ScoredLanguageModel(model, Corpus.from_examples(toy_examples(40)))
     cost = estimate_gate_cost(subject, GateOptions(remove=4, steps=50, random_sets=6))
     assert (cost.steps, cost.passes) == (50, 8)
-    assert cost.tokens_per_step <= subject.gate_tokens
+    assert cost.tokens_per_step <= subject.max_tokens_per_step
     n_tokens = sum(batch.ids.numel() for batch in subject.batches)
     assert cost.tokens_per_pass == pytest.approx(n_tokens / 2, rel=0.1)
     assert cost.seconds > 0

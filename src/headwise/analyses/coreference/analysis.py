@@ -45,7 +45,7 @@ from headwise.stats.bootstrap import FEW
 from headwise.stats.corrections import CORRECTIONS, correct, correct_families
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import share
-from headwise.stats.units import UnitSums, most_units, share_interval
+from headwise.stats.units import UnitSums, default_max_units, share_interval
 from headwise.text.corpus import Corpus
 from headwise.text.encode import Batch, Encoded, Encoder, units_of
 
@@ -182,10 +182,10 @@ class Coreference(Observer):
             "count": (n_types,),
         }
         # All counts are kept for the same number of units, as many as the largest one allows.
-        max_units = most_units(*shapes["correct"])
+        max_units = default_max_units(*shapes["correct"])
         state = State()
         for name, sizes in shapes.items():
-            state[name] = UnitSums(*sizes, dtype=torch.int32, most=max_units)
+            state[name] = UnitSums(*sizes, dtype=torch.int32, max_units=max_units)
         state["counted"] = Sums(len(COUNTED))
         return state
 

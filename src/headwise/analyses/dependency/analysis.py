@@ -39,7 +39,7 @@ from headwise.models.view import AttentionRows, Layer
 from headwise.models.words import simple_maps, word_index, word_maps, word_visibility
 from headwise.stats.accumulators import State, Sums
 from headwise.stats.corrections import CORRECTIONS
-from headwise.stats.units import UnitSums, most_units
+from headwise.stats.units import UnitSums, default_max_units
 from headwise.text.encode import Batch, units_of
 from headwise.text.example import ROOT, UPOS
 
@@ -243,11 +243,15 @@ class Dependency(Observer):
         n_labels = len(rules.labels)
         # Pairs that could be found, by their true offset, and pairs that each other baseline finds.
         n_simple = rules.bins + len(BASELINES) - 1
-        most = most_units(n_directions, shape.layers, shape.heads, n_labels)
+        max_units = default_max_units(n_directions, shape.layers, shape.heads, n_labels)
         state = State(
             correct=PairCounts(rules, n_directions, shape.layers, shape.heads, n_labels),
-            possible=UnitSums(n_directions, shape.layers, n_labels, dtype=torch.int32, most=most),
-            simple=UnitSums(n_directions, n_labels, n_simple, dtype=torch.int32, most=most),
+            possible=UnitSums(
+                n_directions, shape.layers, n_labels, dtype=torch.int32, max_units=max_units
+            ),
+            simple=UnitSums(
+                n_directions, n_labels, n_simple, dtype=torch.int32, max_units=max_units
+            ),
             pairs=Sums(n_labels, rules.bins),
             examples=Sums(len(EXAMPLE_COUNTS)),
         )

@@ -3,11 +3,11 @@ line."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import ParameterError
-from headwise.core.options import check_options, option
+from headwise.core.options import check_options, option, recorded_options
 
 if TYPE_CHECKING:
     from headwise.probes import ProbeSettings
@@ -163,7 +163,7 @@ class ProbingOptions:
     def identity(self) -> dict[str, Any]:
         """Return the options that change the fits of a task; others change only what is made of
         them, or which examples there are."""
-        values = asdict(self)
+        values = recorded_options(self)
         for name in ("random_baseline", "correction", "train", "validation", "test"):
             del values[name]
         return values

@@ -34,7 +34,7 @@ class GateOptions:
     Parameters
     ----------
     remove : int
-        How many heads to give up.
+        How many heads to remove.
     steps : int, default 200
         Steps of Adam, each on a few examples.
     learning_rate : float, default 0.1
@@ -65,8 +65,8 @@ class GateResult:
     Attributes
     ----------
     heads : list of (layer, head)
-        The heads to give up.
-    open : ndarray
+        The heads to remove.
+    openness : ndarray
         How open each gate ended, 0 to 1, `[layer, head]`.
     metric : str
         The metric of the scores.
@@ -81,7 +81,7 @@ class GateResult:
     """
 
     heads: Heads
-    open: np.ndarray
+    openness: np.ndarray
     metric: str
     intact: float
     without: float
@@ -106,25 +106,25 @@ class GateCost:
 def learn_gates(
     scored: ScoredModel, options: GateOptions, *, report: Progress = no_progress
 ) -> GateResult:
-    """Choose heads to give up under a budget (Louizos et al. 2018; Voita et al. 2019, §5).
+    """Choose heads to remove under a budget (Louizos et al. 2018; Voita et al. 2019, §5).
 
     Every head's output is multiplied by a gate drawn from a hard concrete distribution, zero or one
-    for the most part. The gates' parameters minimise the loss of the model plus a price for each
-    gate above the budget, raised as long as too many are open. The gates are learned on half of the
-    examples; the other half scores the choice."""
+    for the most part. The gates' parameters minimise the loss of the model plus a penalty for each
+    gate above the budget, which grows as long as too many are open. The gates are learned on half
+    of the examples; the other half scores the choice."""
     model = scored.model
     n_heads = model.layers * model.heads
     if not options.remove < n_heads:
         raise ParameterError(
-            f"The model has {n_heads} heads; give up at least 1 and at most {n_heads - 1} of them."
+            f"The model has {n_heads} heads; remove at least 1 and at most {n_heads - 1} of them."
         )
-    learned, held_out = _split_in_halves(scored)
+    training, held_out = _split_in_halves(scored)
     gates = HardConcreteGates(model.layers, model.heads, options, model.device)
     random = np.random.default_rng(options.seed)
     with scored.evaluating(), trainable(model.module, False):
         for step in range(options.steps):
-            batch = learned[int(random.integers(len(learned)))]
-            gates.step(scored, _draw_examples(batch, scored.gate_tokens, random))
+            batch = training[int(random.integers(len(training)))]
+            gates.step(scored, _draw_examples(batch, scored.max_tokens_per_step, random))
             report("gates", step + 1, options.steps)
 
     openness = gates.openness()
@@ -139,9 +139,9 @@ def learn_gates(
 
 def estimate_gate_cost(scored: ScoredModel, options: GateOptions) -> GateCost:
     """Time one step and one pass, and say what `learn_gates` will take with these options."""
-    learned, held_out = _split_in_halves(scored)
-    largest = max(learned, key=lambda batch: batch.ids.shape[1])
-    sample = _draw_examples(largest, scored.gate_tokens, np.random.default_rng(0))
+    training, held_out = _split_in_halves(scored)
+    largest = max(training, key=lambda batch: batch.ids.shape[1])
+    sample = _draw_examples(largest, scored.max_tokens_per_step, np.random.default_rng(0))
     tokens_per_step = sample.ids.numel()
     gates = HardConcreteGates(scored.model.layers, scored.model.heads, options, sample.device)
     with scored.evaluating(), trainable(scored.model.module, False):
@@ -161,7 +161,7 @@ def estimate_gate_cost(scored: ScoredModel, options: GateOptions) -> GateCost:
 
 
 class HardConcreteGates:
-    """Hard concrete gates of all heads, and the price of an open one."""
+    """Hard concrete gates of all heads, and the penalty for an open one."""
 
     def __init__(self, layers: int, heads: int, options: GateOptions, device: torch.device) -> None:
         self.n_kept = layers * heads - options.remove
@@ -169,8 +169,8 @@ class HardConcreteGates:
         # A logit of 2: nearly all gates are open at first.
         self.logits = torch.full((layers, heads), 2.0, device=device, requires_grad=True)
         self.optimizer = torch.optim.Adam([self.logits], lr=options.learning_rate)
-        self.price = 0.0
-        self.price_step = 4.0 / options.steps
+        self.penalty = 0.0
+        self.penalty_step = 4.0 / options.steps
 
     def sample(self) -> Tensor:
         """Draw all gates, `[layer, head]`, differentiably."""
@@ -181,7 +181,7 @@ class HardConcreteGates:
         return (soft * (STRETCH_HIGH - STRETCH_LOW) + STRETCH_LOW).clamp(0, 1)
 
     def open_probability(self) -> Tensor:
-        """Return the probability of each gate to be open at all, `[layer, head]`."""
+        """Return P(gate > 0) of each gate, `[layer, head]`."""
         shift = TEMPERATURE * float(np.log(-STRETCH_LOW / STRETCH_HIGH))
         return torch.sigmoid(self.logits - shift)
 
@@ -189,11 +189,11 @@ class HardConcreteGates:
         """Return how open each gate is without noise, `[layer, head]`."""
         logits = self.logits.detach()
         values = torch.sigmoid(logits) * (STRETCH_HIGH - STRETCH_LOW) + STRETCH_LOW
-        # Gates that are quite shut or quite open are told apart by their parameters.
+        # Ties at 0 and 1 are broken by the logits.
         return (values.clamp(0, 1) + 1e-6 * logits).cpu().numpy()
 
     def step(self, scored: ScoredModel, batch: Batch) -> None:
-        """Make one step of Adam on the loss of a batch and the price of open gates."""
+        """Make one step of Adam on the loss of a batch and the penalty for open gates."""
         with torch.enable_grad():
             gates = self.sample()
             plan: InterventionPlan = {}
@@ -204,22 +204,22 @@ class HardConcreteGates:
                 loss = scored.losses(scored.run(batch, session), batch).mean()
             n_above = self.open_probability().sum() - self.n_kept
             self.optimizer.zero_grad()
-            penalised = loss + self.price * n_above.clamp(min=0)
-            penalised.backward()  # type: ignore[no-untyped-call]
+            penalised_loss = loss + self.penalty * n_above.clamp(min=0)
+            penalised_loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
-        # Dual ascent: one open gate too many costs more from step to step, one too few less.
+        # Dual ascent: the penalty grows while too many gates are open and shrinks otherwise.
         if float(n_above.detach()) > 0:
-            self.price += self.price_step
+            self.penalty += self.penalty_step
         else:
-            self.price = max(0.0, self.price - 0.5 * self.price_step)
+            self.penalty = max(0.0, self.penalty - 0.5 * self.penalty_step)
 
 
 def _split_in_halves(scored: ScoredModel) -> tuple[list[Batch], list[Batch]]:
     """Return every other example of each batch, and the others."""
-    learned = []
+    training = []
     held_out = []
     for batch in scored.batches:
-        learned.append(batch.select(range(0, len(batch), 2)))
+        training.append(batch.select(range(0, len(batch), 2)))
         if len(batch) > 1:
             held_out.append(batch.select(range(1, len(batch), 2)))
     if not held_out:
@@ -227,7 +227,7 @@ def _split_in_halves(scored: ScoredModel) -> tuple[list[Batch], list[Batch]]:
             "Gates are learned on one half of the examples and tested on the other; give at least "
             "two examples."
         )
-    return learned, held_out
+    return training, held_out
 
 
 def _draw_examples(batch: Batch, tokens: int, random: np.random.Generator) -> Batch:
@@ -272,7 +272,7 @@ def _score_on_held_out(
     p_value = (1 + int((random_harm <= harm).sum())) / (1 + len(random_sets))
     return GateResult(
         heads=chosen,
-        open=openness,
+        openness=openness,
         metric=scored.metric,
         intact=float(intact),
         without=float(without),

@@ -46,24 +46,37 @@ def parse_sets(items: Sequence[str]) -> dict[str, str]:
 class EvaluationOptions(ModelOptions):
     """What a model is scored on: the dev set of a task where one is named, else a text."""
 
+    # The identity of a job holds a fingerprint of the examples that these five options select, and
+    # the length they are cut to.
     task: Any = option(
         None,
         cli_type=str | None,
+        in_identity=False,
         help="MRPC, STS-B, SST-2, RTE, CoLA, QNLI, QQP, MNLI, or a name for your own files.",
     )
     data: Path | str | None = option(
         None,
         cli_type=Path | None,
+        in_identity=False,
         help="The task's folder, or GLUE's folder with the task's in it.",
     )
     dev: str | Path | None = option(
-        None, cli_type=str | None, help="The file that is scored, instead of the folder's."
+        None,
+        cli_type=str | None,
+        in_identity=False,
+        help="The file that is scored, instead of the folder's.",
     )
     limit: int | None = option(
-        None, min=1, help="Use at most this many examples, drawn at random by the seed."
+        None,
+        min=1,
+        in_identity=False,
+        help="Use at most this many examples, drawn at random by the seed.",
     )
     max_length: int = option(
-        MAX_LENGTH, min=2, help="Cut inputs to this many tokens (special ones included)."
+        MAX_LENGTH,
+        min=2,
+        in_identity=False,
+        help="Cut inputs to this many tokens (special ones included).",
     )
     seed: int = option(0, min=0, help="For everything random.")
 
@@ -116,30 +129,13 @@ class AblationOptions(EvaluationOptions):
         choices=CORRECTION_NAMES,
         help="holm, benjamini_hochberg or none, over heads (and layers, and sets, apart).",
     )
+    # Part of the identity although it is for speed: reused activations may round differently.
     share: bool = option(
         True,
         command_line=False,
-        help="Run the layers below a change only once, where the model allows it.",
+        help="Reuse the activations of the layers below a disabled head instead of running these "
+        "layers again, where the model allows it.",
     )
-
-    def measured(self) -> dict[str, Any]:
-        """Return the options that decide the numbers, by name, for provenance."""
-        names = (
-            "how",
-            "heads",
-            "layers",
-            "sets",
-            "importance",
-            "sinks",
-            "correction",
-            "share",
-            "seed",
-        )
-        values = {}
-        for name in names:
-            values[name] = getattr(self, name)
-        values["sets"] = dict(self.sets)
-        return values
 
 
 @dataclass(frozen=True)
@@ -150,9 +146,17 @@ class PruneOptions(EvaluationOptions):
     the model has a language-modelling head."""
 
     # The weights that are written are float32, on one device.
-    dtype: Any = option(None, command_line=False, help="Precision in which a text is scored.")
+    dtype: Any = option(
+        None,
+        command_line=False,
+        in_identity=False,
+        help="Precision in which a text is scored.",
+    )
     device_map: Any = option(
-        None, command_line=False, help="For scoring a text: the devices of a large model."
+        None,
+        command_line=False,
+        in_identity=False,
+        help="For scoring a text: the devices of a large model.",
     )
     mode: str = option(
         "auto",
@@ -166,20 +170,24 @@ class PruneOptions(EvaluationOptions):
         "projection zero; for every class. auto: remove where that is possible, else zero, and "
         "the note says why.",
     )
+    # Rules are recorded as the heads they select; scores and speed are measured anew in every call.
     atlas: Any = option(
         None,
         command_line=False,
+        in_identity=False,
         help="Results of the same model by group (an atlas), where rules are looked up.",
     )
     score: Any = option(
         None,
         command_line=False,
+        in_identity=False,
         help="A function that takes a model's folder and returns scores by name, called before "
         "and after; instead of a task or a text.",
     )
     batches: Sequence[Any] = option(
         (),
         command_line=False,
+        in_identity=False,
         help="The inputs on which outputs are compared and speed is measured; default: some of "
         "those that are scored, or a few synthetic ones.",
     )

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name, parse_head
-from headwise.core.options import takes_options
+from headwise.core.options import recorded_options, takes_options
 from headwise.experiments.ablation.gates import (
     GateCost,
     GateOptions,
@@ -44,7 +44,7 @@ from headwise.text import Corpus, Spec
 from headwise.text.encode import Batch
 
 TOLERANCE = 1e-5
-GATES = "gates:"  # a rule: the heads that learned gates give up
+GATES = "gates:"  # a rule: the heads that learned gates remove
 # What configs call the number of heads and of key/value groups.
 HEAD_COUNT_NAMES = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 GROUP_COUNT_NAMES = ("num_key_value_heads", "num_kv_heads")
@@ -113,7 +113,7 @@ def prune(
         A model's folder or hub name; None for the built-in model.
     heads : str or list of (layer, head)
         A list (`L7H9,L8H1`), a layer (`L3`), a rule on the option `atlas` (`ablation.harm:bottom10`), or
-        `gates:20`: the heads that learned gates give up.
+        `gates:20`: the heads that learned gates remove.
     out : str or Path
         The folder of the smaller model.
     corpus : Corpus, Spec, str or Path, optional
@@ -156,7 +156,7 @@ def prune_in_job(
             option="heads",
         )
     evaluation = pruning_evaluation(opened, source, corpus, options)
-    job.begin({"model": opened.identity(), "removed": chosen, "mode": options.mode})
+    job.begin({"model": opened.identity(), "removed": chosen, **recorded_options(options)})
     samples = list(evaluation.batches) or [_synthetic_batch(opened)]
     expected = [_output(opened, batch, dict.fromkeys(chosen, "zero")) for batch in samples]
     before = {"parameters": float(opened.module.num_parameters())}
@@ -212,11 +212,11 @@ def _learn_gates(
     corpus: Corpus | Spec | str | Path | None,
     options: PruneOptions,
 ) -> GateResult:
-    """Return the heads that learned gates give up, after saying what it will cost."""
+    """Return the heads that learned gates remove, after saying what it will cost."""
     count = rule.removeprefix(GATES)
     if not count.isdecimal():
         raise ParameterError(
-            f"'{rule}': how many heads the gates give up must be a number, as in gates:20.",
+            f"'{rule}': how many heads the gates remove must be a number, as in gates:20.",
             option="heads",
         )
     if corpus is None and not options.names_task:

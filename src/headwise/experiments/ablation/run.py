@@ -19,7 +19,7 @@ from torch import Tensor
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
-from headwise.core.options import takes_options
+from headwise.core.options import recorded_options, takes_options
 from headwise.experiments.ablation.importance import head_importance, sink_share
 from headwise.experiments.ablation.options import AUTO, AblationOptions, Heads
 from headwise.experiments.ablation.prefix import Prefix
@@ -407,7 +407,7 @@ def provenance(scored: ScoredModel, options: AblationOptions) -> dict[str, Any]:
         **software_versions(),
         "model": model.identity(),
         "corpus": {"examples": scored.examples, **scored.identity()},
-        "ablation": options.measured(),
+        "ablation": recorded_options(options),
         "seed": options.seed,
         "device": model.device.type,
     }

@@ -89,7 +89,7 @@ class ScoredModel(ABC):
         """Return what identifies the examples and how they are read."""
 
     @property
-    def gate_tokens(self) -> int:
+    def max_tokens_per_step(self) -> int:
         """Tokens that one step of learning gates runs at most."""
         return GRADIENT_TOKENS
 
@@ -309,9 +309,9 @@ class ScoredLanguageModel(ScoredModel):
         }
 
     @property
-    def gate_tokens(self) -> int:
+    def max_tokens_per_step(self) -> int:
         # Every token of a causal model is a prediction; of a masked one only 15 % are.
-        return 256 if self.model.lm_kind == "causal" else super().gate_tokens
+        return 256 if self.model.lm_kind == "causal" else super().max_tokens_per_step
 
     def places(self, batch: Batch) -> list[int]:
         return [self._place[index] for index in batch.index]

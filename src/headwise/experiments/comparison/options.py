@@ -35,8 +35,11 @@ def _same_for_all_parts(count: int) -> tuple[int, int, int]:
 class ComparisonOptions(ModelOptions):
     """The options of `compare`: what is compared, and how."""
 
+    # The first four options are recorded as what they select: the analyses with their parameters,
+    # the models by name, the fingerprints of the probing tasks.
     analyses: Sequence[Any] = option(
         ANALYSES,
+        in_identity=False,
         cli_type=str | None,
         parse=parse_names,
         help="Analyses whose means by example are compared beside the maps, with commas between "
@@ -45,30 +48,38 @@ class ComparisonOptions(ModelOptions):
     )
     names: Sequence[str] | None = option(
         None,
+        in_identity=False,
         cli_type=str | None,
         parse=parse_names,
         help="Names of the models, with commas between; default: their own.",
     )
     probing: Any = option(
         None,
+        in_identity=False,
         cli_type=str | None,
         help="Tasks to probe all models for: SentEval files, GLUE folders, labelled corpora.",
     )
     probing_limits: tuple[int | None, int | None, int | None] = option(
         (None, None, None),
+        in_identity=False,
         flag="probing-limit",
         cli_type=int | None,
         parse=_same_for_all_parts,
         help="Use at most this many training, validation and test examples of a probing task.",
     )
-    limit: int | None = option(PAPER_EXAMPLES, min=1, help="Use at most this many examples.")
+    # The fingerprint of the corpus covers `limit` and `parser`.
+    limit: int | None = option(
+        PAPER_EXAMPLES, min=1, in_identity=False, help="Use at most this many examples."
+    )
     correction: str = option(
         "holm",
         choices=CORRECTION_NAMES,
         help="holm, benjamini_hochberg or none, over all heads (and labels) of a variable.",
     )
     parser: str | None = option(
-        None, help="A spaCy pipeline (name or folder) that annotates plain text."
+        None,
+        in_identity=False,
+        help="A spaCy pipeline (name or folder) that annotates plain text.",
     )
     variant: str = option(
         "paper",

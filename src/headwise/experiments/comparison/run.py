@@ -21,7 +21,7 @@ from headwise.analyses.released import RELEASED
 from headwise.analyses.roles.analysis import Roles
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError, ParameterError
-from headwise.core.options import part_of, takes_options
+from headwise.core.options import part_of, recorded_options, takes_options
 from headwise.core.workers import raise_failures
 from headwise.experiments.comparison.maps import PADDED, map_cosines
 from headwise.experiments.comparison.measures import (
@@ -168,7 +168,7 @@ class Comparison:
         plans = [make_plan(model, self.corpus, self.analyses) for model in self.models]
         usable = list(plans[0].streaming)
         for plan in plans:
-            for name, items in plan.dropped.items():
+            for name, items in plan.left_out.items():
                 self.left_out[name] = dict(items)
             applicable = {analysis.name for analysis in plan.streaming}
             usable = [analysis for analysis in usable if analysis.name in applicable]
@@ -182,6 +182,9 @@ class Comparison:
         identities = []
         for name, model in zip(self.names, self.models, strict=True):
             identities.append({"called": name, **model.identity()})
+        recorded = recorded_options(self.options)
+        # Files call the variant "reading".
+        recorded["reading"] = recorded.pop("variant")
         return {
             **software_versions(),
             "model": first.identity(),
@@ -199,9 +202,7 @@ class Comparison:
                 analysis.name: describe(analysis.parameters) for analysis in self.analyses
             },
             "left_out": self.left_out,
-            "correction": self.options.correction,
-            "reading": self.options.variant,
-            "seed": self.options.seed,
+            **recorded,
             "device": first.device.type,
         }
 
@@ -224,7 +225,7 @@ class Comparison:
             datasets["change_words"] = words_dataset(results, self.names, first.layers, first.heads)
         if options.probing is not None:
             datasets["change_probing"] = probing_change(
-                self.models, self.names, options, store=job.begun, report=job.progress
+                self.models, self.names, options, store=job.started_store, report=job.progress
             )
         return Atlas(datasets, {**self.provenance(), "threads": job.provenance["threads"]})
 

@@ -21,7 +21,7 @@ from headwise.core.files import file_digest, sweep, write_atomically
 from headwise.core.folders import check_writable, new_folder, reject_sources, reject_unsafe
 from headwise.core.labels import head_name
 from headwise.core.lock import hold_lock
-from headwise.core.options import takes_options
+from headwise.core.options import recorded_options, takes_options
 from headwise.core.store import CheckpointStore, delete_checkpoints
 from headwise.experiments.finetuning.classifier import ClassifierOptions, TaskModel, make_classifier
 from headwise.experiments.finetuning.data import TaskRows, encode_rows
@@ -223,9 +223,7 @@ class TaskFinetuning:
         self.identity = {
             **self.key,
             "task": task.name,
-            "pooling": options.pooling,
-            "start": options.start,
-            "half": options.half,
+            **recorded_options(options),
             "recipe": asdict(self.recipe),
             "detail": self.detail,
         }

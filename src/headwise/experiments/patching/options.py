@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from headwise.core.options import option
 from headwise.models.options import ModelOptions
@@ -13,7 +12,8 @@ from headwise.models.options import ModelOptions
 class PatchOptions(ModelOptions):
     """The options of `patch`: which pairs are used, and what is patched."""
 
-    limit: int = option(32, min=2, help="Use at most this many pairs.")
+    # `limit` and `seed` select the pairs, which the identity of a job lists.
+    limit: int = option(32, min=2, in_identity=False, help="Use at most this many pairs.")
     exact: bool = option(
         True,
         flag="exact/first-order",
@@ -28,22 +28,14 @@ class PatchOptions(ModelOptions):
     ablate: int = option(
         10, min=0, help="Also zero this many of the best heads, one at a time, in the clean run."
     )
-    seed: int = option(0, min=0, help="Seed of the built-in pairs.")
+    seed: int = option(0, min=0, in_identity=False, help="Seed of the built-in pairs.")
     batch: int = option(
         16, min=1, command_line=False, help="Pairs that go through the model at once."
     )
+    # Part of the identity although it is for speed: reused activations may round differently.
     share: bool = option(
         True,
         command_line=False,
-        help="Run the layers below a patch only once, where the model allows it.",
+        help="Reuse the activations of the layers below a patch instead of running these layers "
+        "again, where the model allows it.",
     )
-
-    def measured(self) -> dict[str, Any]:
-        """Return the options that decide the numbers, by name, for provenance."""
-        return {
-            "exact": self.exact,
-            "positions": self.positions,
-            "ablate": self.ablate,
-            "batch": self.batch,
-            "share": self.share,
-        }

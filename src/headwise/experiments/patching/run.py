@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError
-from headwise.core.options import part_of, takes_options
+from headwise.core.options import part_of, recorded_options, takes_options
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.scored_models import HeadOutputCollector
 from headwise.experiments.patching.options import PatchOptions
@@ -127,7 +127,7 @@ def patch_in_job(
         **software_versions(),
         "model": model.identity(),
         "corpus": {"examples": len(chosen)},
-        "patching": options.measured(),
+        "patching": recorded_options(options),
     }
     return Atlas({"patching": dataset}, provenance)
 
@@ -145,8 +145,9 @@ def _patching(
     job.begin(
         {
             "model": model.identity(),
+            "device": model.device.type,
             "pairs": [asdict(pair) for pair in distinct],
-            "options": options.measured(),
+            "options": recorded_options(options),
         }
     )
     note = ""

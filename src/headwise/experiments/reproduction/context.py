@@ -22,6 +22,7 @@ from headwise.experiments.reproduction.options import ReproductionOptions
 from headwise.experiments.reproduction.schema import NotRunError
 from headwise.models import HeadModel
 from headwise.run import Job, Run, RunCallbacks, RunOptions, Source
+from headwise.run.plan import WHOLE_ANALYSIS
 from headwise.run.provenance import describe
 from headwise.text import Corpus, open_corpus
 from headwise.text.known_tasks import known_task
@@ -161,7 +162,7 @@ class ReproductionContext:
             "analysis": seeded.name,
             "parameters": describe(seeded.parameters),
         }
-        folder = self.job.begun.folder / f"under-way-{digest_of(identity)[:16]}.part"
+        folder = self.job.started_store.folder / f"under-way-{digest_of(identity)[:16]}.part"
         run = partial(self._run, model, corpus, seeded, folder)
         return self.stored_dataset(f"run-{seeded.name}", identity, run)
 
@@ -173,7 +174,10 @@ class ReproductionContext:
         callbacks = RunCallbacks(self.job.progress, note=self.job.note)
         with Run(Source(model, corpus), [analysis], folder, options, callbacks) as run:
             # The reason under the empty name is that of the whole analysis.
-            reasons = [items[""] for items in run.plan.dropped.values() if "" in items]
+            reasons = []
+            for items in run.plan.left_out.values():
+                if WHOLE_ANALYSIS in items:
+                    reasons.append(items[WHOLE_ANALYSIS])
             if reasons:
                 run.job.finish()
                 raise NotRunError("; ".join(reasons))

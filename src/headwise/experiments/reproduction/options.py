@@ -82,6 +82,7 @@ class ReproductionOptions:
         (),
         cli_type=list[str] | None,
         parse=parse_entry_names,
+        in_identity=False,  # a later call may compute other entries in the same folder
         help="Only these entries, with commas between: table1,fig2.",
     )
     quick: bool = option(False, help="Small samples: minutes on two cores.")
@@ -105,7 +106,9 @@ class ReproductionOptions:
         None, help="A spaCy pipeline (name or folder) that parses the texts of tasks."
     )
     device: str | None = option(
-        None, help="cpu, cuda, cuda:1, mps ...; default: the best available."
+        None,
+        in_identity=False,  # the type of the open model's device is recorded
+        help="cpu, cuda, cuda:1, mps ...; default: the best available.",
     )
     seed: int = option(0, min=0, help="Seed of everything random.")
 

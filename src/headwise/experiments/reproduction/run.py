@@ -19,7 +19,7 @@ import torch
 from headwise.analyses.papers import REFERENCES, reference
 from headwise.core.errors import HeadwiseError, OutputError, ParameterError, unknown
 from headwise.core.failures import Failure, UnexpectedError
-from headwise.core.options import takes_options
+from headwise.core.options import recorded_options, takes_options
 from headwise.core.version import __version__
 from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.markdown import ROW_COLUMNS, as_markdown, row_cells, summary
@@ -167,15 +167,13 @@ def _selected_entries(reproduction: Reproduction, only: Sequence[str]) -> list[E
 
 
 def _identity(paper: str, model: HeadModel, options: ReproductionOptions) -> dict[str, Any]:
-    """Return what distinguishes this work from other work in the same folder.
-
-    The selected entries do not: a later call may compute more.
-    """
-    identity = {"paper": paper, "model": model.identity(), "device": model.device.type}
-    for name, value in asdict(options).items():
-        if name not in ("only", "device"):
-            identity[name] = value
-    return identity
+    """Return what distinguishes this work from other work in the same folder."""
+    return {
+        "paper": paper,
+        "model": model.identity(),
+        "device": model.device.type,
+        **recorded_options(options),
+    }
 
 
 class ReportBuilder:
@@ -249,7 +247,7 @@ class ReportBuilder:
         if missing:
             return facts | self._empty_facts(entry, NOT_RUN, "; ".join(missing))
         checkpoint_name = f"entry-{entry.key}"
-        checkpoint = self.job.begun.load(checkpoint_name)
+        checkpoint = self.job.started_store.load(checkpoint_name)
         if checkpoint is None:
             try:
                 packed = self._pack(entry, entry.compute(self.context))

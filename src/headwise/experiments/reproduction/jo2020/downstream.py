@@ -152,7 +152,9 @@ def _probe_heads(context: ReproductionContext, model: HeadModel, name: str) -> x
     n_train = context.sample_size(len(task.split.train), QUICK_ROWS)
     n_other = QUICK_ROWS if context.options.quick else 0
     options = replace(options, train=n_train, validation=n_other, test=n_other)
-    return probe_tasks(model, task, options, store=context.job.begun, progress=context.job.progress)
+    return probe_tasks(
+        model, task, options, store=context.job.started_store, progress=context.job.progress
+    )
 
 
 def _state_figures(name: str, probed: Mapping[str, xr.Dataset]) -> list[ReportFigure]:

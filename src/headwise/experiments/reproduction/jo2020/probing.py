@@ -120,7 +120,7 @@ def probed_tasks(context: ReproductionContext) -> tuple[xr.Dataset, dict[str, st
         context.model,
         list(files.values()),
         options,
-        store=context.job.begun,
+        store=context.job.started_store,
         progress=context.job.progress,
     )
     result = context.stored_dataset("probing", identity, run)

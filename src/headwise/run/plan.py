@@ -228,8 +228,8 @@ def make_plan(
         raise UnexpectedError(*failures.values())
     if not applicable:
         causes = []
-        for name, reasons in left_out.items():
-            causes.append(f"{name}: {reasons[WHOLE_ANALYSIS]}")
+        for name, items in left_out.items():
+            causes.append(f"{name}: {items[WHOLE_ANALYSIS]}")
         raise MissingAnnotationError(
             f"None of the analyses can run on '{rows.corpus.name}' ({'; '.join(causes)}).",
             option="parser" if parser_helps else None,

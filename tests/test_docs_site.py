@@ -109,7 +109,7 @@ def test_the_pages_have_what_they_are_made_from(site: Path) -> None:
     surface = (site / "analyses" / "surface.html").read_text(encoding="utf-8")
     for part in (
         "Assumptions",
-        "Traps",
+        "Pitfalls",
         "Cost",
         "mass_from_sep",
         "token_type",
@@ -126,7 +126,7 @@ def test_every_analysis_says_what_its_page_needs(name: str) -> None:
     cls: type[Analysis] = OWN[name]
     parts = sections(cls)
     said = notes(parts.get("Notes", ""))
-    for word in ("Question", "Assumes", "Traps", "Cost"):
+    for word in ("Question", "Assumes", "Pitfalls", "Cost"):
         assert len(said.get(word, "")) > 20, (
             f"the docstring of {cls.__name__} has no `{word}: ...` among its Notes"
         )

@@ -25,7 +25,7 @@ from headwise.testing import planted_decoder
 from headwise.testing.battery import SMALL, BatteryCase
 from headwise.testing.names import EXTRA_DIMS
 
-NOTES = ("Question", "Assumes", "Traps", "Cost")
+NOTES = ("Question", "Assumes", "Pitfalls", "Cost")
 # What analyses need to have anything to look at in a corpus of a few words; no search of a rate.
 TINY: dict[str, dict[str, Any]] = SMALL | {
     "roles": {"bootstrap": 50, "random_models": 1},
@@ -80,8 +80,8 @@ def page(cls: type[Analysis], schema: dict[str, Any] | None) -> str:
     lines += [
         "## Assumptions",
         said["Assumes"],
-        "## Traps",
-        said["Traps"],
+        "## Pitfalls",
+        said["Pitfalls"],
         "## Cost",
         said["Cost"],
         _budget(cls),

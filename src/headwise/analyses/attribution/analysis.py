@@ -114,10 +114,10 @@ class Attribution(Experiment):
     Assumes: First order: how much a token's vector would change the head's output if it changed a
     little. Inputs longer than `d_head` are left out, since there attention is not identifiable.
 
-    Traps: A contribution has no sign and no meaning: it says how much, not what. `previous_layer`
-    and `input` answer different questions, and so do the other measures (`docs/attribution.md` has
-    the traps of each). A sketch has an error, which is reported; ignore differences below it. Few
-    examples make wide intervals.
+    Pitfalls: A contribution has no sign and no meaning: it says how much, not what.
+    `previous_layer` and `input` answer different questions, and so do the other measures
+    (`docs/attribution.md` has the pitfalls of each). A sketch has an error, which is reported;
+    ignore differences below it. Few examples make wide intervals.
 
     Cost: `exact` takes tokens × width tangents through the model for each input, `sketch` some tens
     for each token (`benchmarks/bench_attribution.py`, `benchmarks/gpu_attribution.py`)."""

@@ -83,7 +83,7 @@ class Circuits(Experiment):
     Assumes: Norms are folded in by their gain alone; positions, biases and the scale of norms are
     left out (`left_out_of_weights`).
 
-    Traps: A head that copies by its weights may never do so on text, and positions, which decide
+    Pitfalls: A head that copies by its weights may never do so on text, and positions, which decide
     much of attention, are not in it. A composition is a match of subspaces, not a use. Eigenvalues
     weigh all tokens of the vocabulary alike.
 

@@ -122,8 +122,8 @@ class Coreference(Observer):
     Assumes: Mentions are given; the head word stands for the mention; only candidates compete, not
     all words.
 
-    Traps: Cut at `max_tokens`, documents keep their beginnings alone, where antecedents are few and
-    near. The best head is picked on the same text (`heads` tests it on another).
+    Pitfalls: Cut at `max_tokens`, documents keep their beginnings alone, where antecedents are few
+    and near. The best head is picked on the same text (`heads` tests it on another).
 
     Cost: The pass of the model over documents.
     """

@@ -146,11 +146,11 @@ class Dependency(Observer):
     Assumes: The trees are right, and words can be laid on tokens. A head follows a relation if its
     largest weight says the answer: how much weight lies there does not count.
 
-    Traps: The best of all heads is picked on the text it is scored on: its accuracy is flattered,
-    its corrected p-value is not; `heads` tests it on other text. An accuracy says nothing
-    without the bar: most determiners stand right before their noun. A parser's trees bring the
-    parser's habits with them. Of decoders only pairs they can see are scored, so their accuracies
-    are not those of an encoder.
+    Pitfalls: The best of all heads is picked on the text it is scored on: its accuracy is
+    flattered, its corrected p-value is not; `heads` tests it on other text. An accuracy says
+    nothing without the bar: most determiners stand right before their noun. A parser's trees bring
+    the parser's habits with them. Of decoders only pairs they can see are scored, so their
+    accuracies are not those of an encoder.
 
     Cost: The pass of the model, and reductions to words (`benchmarks/bench_dependency.py`).
     """

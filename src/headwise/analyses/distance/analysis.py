@@ -96,8 +96,8 @@ class Distance(OwnPassObserver):
     Assumes: Heads are compared on the same inputs, row by row; only where they look counts, not
     what they move.
 
-    Traps: Two heads with the same attention sink are near, whatever they do elsewhere. A map of two
-    dimensions shows a part of the distances (`mds_share`, `stress`): read distances off `js`.
+    Pitfalls: Two heads with the same attention sink are near, whatever they do elsewhere. A map of
+    two dimensions shows a part of the distances (`mds_share`, `stress`): read distances off `js`.
     Families are a cut of a tree, not a finding.
 
     Cost: For every row all pairs of heads: it grows with the square of their number

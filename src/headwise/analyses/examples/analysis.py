@@ -69,8 +69,8 @@ class Examples(Experiment):
 
     Assumes: None: these are rows to read.
 
-    Traps: The sharpest rows of a head are not typical of it, and reading five rows invites stories.
-    They show what to test.
+    Pitfalls: The sharpest rows of a head are not typical of it, and reading five rows invites
+    stories. They show what to test.
 
     Cost: A pass that keeps the largest weights.
     """

@@ -83,10 +83,10 @@ class Features(RandomNull, ItemObserver):
 
     Assumes: Parts of speech and relations are right, or come from a parser that is good enough.
 
-    Traps: `attention` is the largest over the tokens of a feature, as in the paper: it is high for
-    frequent features by chance, so compare it with `uniform`; whether a head attends to the feature
-    is what `excess` and `stands_out` say. A head may prefer a place in the sentence where such words
-    stand.
+    Pitfalls: `attention` is the largest over the tokens of a feature, as in the paper: it is high
+    for frequent features by chance, so compare it with `uniform`; whether a head attends to the
+    feature is what `excess` and `stands_out` say. A head may prefer a place in the sentence where
+    such words stand.
 
     Cost: The pass of the model, and a pass of one to four random-weights models on the same inputs.
     """

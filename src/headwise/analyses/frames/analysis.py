@@ -124,9 +124,9 @@ class Frames(RandomNull):
     Assumes: Frames and elements are annotated rightly; a link shows as one large weight between any
     of their pieces.
 
-    Traps: The largest of several weights grows with their number, so a score says nothing without
-    `expected`. The 99th percentile (`above`) always marks one head in a hundred, even for random
-    weights; `stands_out` marks none of those. Few sentences pass the filters.
+    Pitfalls: The largest of several weights grows with their number, so a score says nothing
+    without `expected`. The 99th percentile (`above`) always marks one head in a hundred, even for
+    random weights; `stands_out` marks none of those. Few sentences pass the filters.
 
     Cost: The pass of the model, permutations on what it kept, and a pass of one to four
     random-weights models."""

@@ -82,9 +82,9 @@ class Gradient(OwnPassObserver):
     Assumes: First order: one weight changes a little, all others stay fixed, and the row need no
     longer sum to one.
 
-    Traps: It has no sign: it does not say whether more attention would help. A small gradient may
-    mean that the value at that token is short, not that attending there is useless; attention and
-    importance often disagree on `[SEP]`, which is the point of the figure. With `loss="masked"`
+    Pitfalls: It has no sign: it does not say whether more attention would help. A small gradient
+    may mean that the value at that token is short, not that attending there is useless; attention
+    and importance often disagree on `[SEP]`, which is the point of the figure. With `loss="masked"`
     which tokens are masked depends on the seed.
 
     Cost: A forward and a backward pass for each example, with the maps of one micro-batch held in

@@ -101,7 +101,7 @@ class Induction(Experiment):
     Assumes: Random tokens have no meaning, so only repetition can be used; what happens there
     happens on text too.
 
-    Traps: It does not follow: scores on random sequences and in natural text can differ
+    Pitfalls: It does not follow: scores on random sequences and in natural text can differ
     (`docs/decoders.md`). A head that attends to the right token need not move it (`copying`), and a
     model that does not get better in the second half (`induces`) has no induction to speak of.
     Disabling several heads is confirmed on few sequences.

@@ -74,7 +74,7 @@ class Logits(Experiment):
     Assumes: The final norm is held at its actual scale, so that the logit is a sum of parts;
     pre-norm decoders only.
 
-    Traps: Direct only: what a head does through later layers is not in it (`headwise patch` has
+    Pitfalls: Direct only: what a head does through later layers is not in it (`headwise patch` has
     that). A head that raises common tokens everywhere has a large `direct` and no `specific`.
 
     Cost: A pass over the examples that keeps each head's output in the direction of the next token.

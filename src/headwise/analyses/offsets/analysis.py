@@ -65,8 +65,8 @@ class Offsets(Observer):
 
     Assumes: Positions are counted in tokens, not in words.
 
-    Traps: In `histogram` all offsets have the same weight, though far ones occur in few pairs, so
-    that attention to a sink at the first token moves `centre` far out; `mean_offset` and
+    Pitfalls: In `histogram` all offsets have the same weight, though far ones occur in few pairs,
+    so that attention to a sink at the first token moves `centre` far out; `mean_offset` and
     `mean_distance` are weighted by where the mass lies. Corpora of other lengths have other
     histograms.
 

@@ -74,9 +74,9 @@ class OpeningToken(Experiment):
     Assumes: All tokens see the first token: a decoder-only analysis. The tokenizer has an opening
     token, whether it adds it or not (attribute `opening`: 1 if it does).
 
-    Traps: The model was trained in only one of the two conditions: a change says what the opening
-    token does, not what a model trained without it would do. The conditions differ in their number
-    of rows: with the opening token, the text's first token is one more.
+    Pitfalls: The model was trained in only one of the two conditions: a change says what the
+    opening token does, not what a model trained without it would do. The conditions differ in their
+    number of rows: with the opening token, the text's first token is one more.
 
     Cost: Two passes over the examples.
     """

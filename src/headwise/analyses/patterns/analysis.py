@@ -96,7 +96,7 @@ class Patterns(Observer):
     Assumes: What labellers call these kinds on small pictures of maps; the classifier was trained
     on maps of three models and on planted ones.
 
-    Traps: The classifier errs, more on models it never saw (`data/patterns/RESULTS.md` has its
+    Pitfalls: The classifier errs, more on models it never saw (`data/patterns/RESULTS.md` has its
     measured error: macro F1 0.62 to 0.77 there, where two labellers have 0.83 to 0.84 with each
     other): shares that differ by a few points cannot be distinguished. A dark first column over
     unordered content is where labellers part too. A map brought to one size loses thin lines of

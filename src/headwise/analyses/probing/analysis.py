@@ -226,8 +226,8 @@ class Probing(ProbingOptions, Experiment):
 
     Assumes: What a linear probe finds is there; what it does not find may be there in another form.
 
-    Traps: A probe learns words as well as structure: selectivity (`control`) and random weights say
-    how much. The best of many heads is selected on validation, never on test; do not select on
+    Pitfalls: A probe learns words as well as structure: selectivity (`control`) and random weights
+    say how much. The best of many heads is selected on validation, never on test; do not select on
     `accuracy` yourself. Few rows favour few dimensions: a head has fewer numbers than a layer.
 
     Cost: A pass that keeps one vector a head for each example, then fits for all heads and

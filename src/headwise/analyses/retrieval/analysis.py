@@ -73,9 +73,9 @@ class Retrieval(Experiment):
     Assumes: Greedy decoding, and that a head whose largest weight lies on the token that is said
     took part in saying it.
 
-    Traps: A model that cannot do the task gets no scores, which says nothing about its heads. Few
-    trials at few depths make wide intervals. It is attention, not cause: disable the heads to see
-    whether the answer goes.
+    Pitfalls: A model that cannot do the task gets no scores, which says nothing about its heads.
+    Few trials at few depths make wide intervals. It is attention, not cause: disable the heads to
+    see whether the answer goes.
 
     Cost: A prompt of each length, depth and needle, read once and answered token by token.
     """

@@ -147,11 +147,11 @@ class Roles(RandomNull, ItemObserver):
 
     Assumes: Inputs are independent; a bias is a ratio of means, 1 for uniform attention.
 
-    Traps: A bias can be no larger than `ceiling`, which grows with the length of inputs, and with
-    it τ: shares of heads at different τ or lengths do not compare (`sweep` does). By the printed
-    formula no head can be `block` at τ = 3 once n > 9. A role is no exclusive label: local and
-    syntactic overlap beyond chance. Random heads may prefer one token that is in every input, which
-    is why `cls`, `sep` and `delimiter` are compared with random weights.
+    Pitfalls: A bias can be no larger than `ceiling`, which grows with the length of inputs, and
+    with it τ: shares of heads at different τ or lengths do not compare (`sweep` does). By the
+    printed formula no head can be `block` at τ = 3 once n > 9. A role is no exclusive label: local
+    and syntactic overlap beyond chance. Random heads may prefer one token that is in every input,
+    which is why `cls`, `sep` and `delimiter` are compared with random weights.
 
     Cost: The pass of the model, on a GPU inside its attention kernel for sieves of a known form,
     and a pass of one to four random-weights models (`benchmarks/bench_roles.py`,

@@ -81,9 +81,9 @@ class Sinks(Observer):
 
     Assumes: All tokens see the first token: a decoder-only analysis.
 
-    Traps: Weights without the first token are scaled to sum to one even if they are a thousandth of
-    the row: read `rest_*` beside `first`. Whether the tokenizer adds an opening token changes what
-    the first token is (`opening_token`).
+    Pitfalls: Weights without the first token are scaled to sum to one even if they are a thousandth
+    of the row: read `rest_*` beside `first`. Whether the tokenizer adds an opening token changes
+    what the first token is (`opening_token`).
 
     Cost: The pass that `surface`, `offsets` and `roles` observe too; on a GPU no map is formed
     (`benchmarks/bench_fused.py`).

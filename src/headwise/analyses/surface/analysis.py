@@ -100,8 +100,8 @@ class Surface(Observer):
     Assumes: A row of weights is a distribution over the tokens it may see, and every example has
     the same weight (`weighting`).
 
-    Traps: A mean hides rows that differ: a head can be sharp on a few tokens and attend to its sink
-    on all others. Short inputs give every token much, so read shares beside `mass_uniform` and
+    Pitfalls: A mean hides rows that differ: a head can be sharp on a few tokens and attend to its
+    sink on all others. Short inputs give every token much, so read shares beside `mass_uniform` and
     entropies beside `entropy_uniform`. Positions and token types overlap, since the previous token
     may be a full stop. A weight is not what is moved: the value behind it may be short
     (`attribution`).

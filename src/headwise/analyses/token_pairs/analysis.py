@@ -92,9 +92,9 @@ class TokenPairAttention(RandomNull, ItemObserver):
 
     Assumes: Trees and parts of speech are right.
 
-    Traps: A head on the previous token has a high `attention` for words that are neighbours: read
-    `excess`. Where a type has few matched pairs (`matched`), the comparison is with any pair at
-    that distance. Weights between pieces of long words count piece by piece.
+    Pitfalls: A head on the previous token has a high `attention` for words that are neighbours:
+    read `excess`. Where a type has few matched pairs (`matched`), the comparison is with any pair
+    at that distance. Weights between pieces of long words count piece by piece.
 
     Cost: The pass of the model, and a pass of one to four random-weights models on the same inputs.
     """

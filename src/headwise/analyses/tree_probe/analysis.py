@@ -149,10 +149,10 @@ class TreeProbeAnalysis(Experiment):
     Assumes: The probe is simple, so that what it finds is in the maps and not learned by the probe;
     word vectors add lexical knowledge, which `distance_words` has too.
 
-    Traps: Read it against the baselines: `right_branching` and `distance_words` parse much without
-    any attention, and a random model's maps are nearly uniform, so a low `random_attention_words`
-    says little. Few training sentences make low scores. A weight of a head is one of many
-    correlated ones: it is no ranking of heads.
+    Pitfalls: Read it against the baselines: `right_branching` and `distance_words` parse much
+    without any attention, and a random model's maps are nearly uniform, so a low
+    `random_attention_words` says little. Few training sentences make low scores. A weight of a head
+    is one of many correlated ones: it is no ranking of heads.
 
     Cost: One pass that keeps word-level maps in float16 (layers × heads × words² numbers for a
     sentence), then the training of up to four probes (`benchmarks/table_tree_probe.py`)."""

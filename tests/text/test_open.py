@@ -98,7 +98,7 @@ def test_format_by_name_and_unknown_ones(tmp_path):
         open_corpus(f"jsonll:{path}")
     with pytest.raises(ParameterError, match="names no file"):
         open_corpus("txt:")
-    with pytest.raises(ParameterError, match="empty text"):
+    with pytest.raises(ParameterError, match="name of the corpus is empty"):
         open_corpus("")
 
 

@@ -78,7 +78,12 @@ def draw_head(
                 f"{len(keys)} keys, one per token; they are {matrix.shape}."
             )
     one_of("side", side, ("from", "to"))
-    colours = _colours(highlight, len(keys if side == "to" else queries))
+    query_colours: dict[int, str] = {}
+    key_colours: dict[int, str] = {}
+    if side == "from":
+        query_colours = _colours(highlight, len(queries))
+    else:
+        key_colours = _colours(highlight, len(keys))
 
     with style.context():
         longest_token = 0.0
@@ -94,9 +99,9 @@ def draw_head(
 
         axes = fig.subplots(rows, columns, squeeze=False).ravel()
         for ax, (name, matrix) in zip(axes, heads.items(), strict=False):
-            _draw_lines(ax, matrix, colours, side, threshold)
-            _write_tokens(ax, queries, "left", colours if side == "from" else {})
-            _write_tokens(ax, keys, "right", colours if side == "to" else {})
+            _draw_lines(ax, matrix, query_colours, key_colours, threshold)
+            _write_tokens(ax, queries, -0.04, "right", query_colours)
+            _write_tokens(ax, keys, 1.04, "left", key_colours)
             ax.set_xlim(0, 1)
             ax.set_ylim(max(len(queries), len(keys)) - 0.4, -0.6)
             ax.axis("off")
@@ -130,24 +135,27 @@ def _colours(highlight: Highlight, count: int) -> dict[int, str]:
 
 
 def _draw_lines(
-    ax: Axes, weights: np.ndarray, colours: dict[int, str], side: str, threshold: float
+    ax: Axes,
+    weights: np.ndarray,
+    query_colours: dict[int, str],
+    key_colours: dict[int, str],
+    threshold: float,
 ) -> None:
     """Draw a line from query to key for each weight from the threshold on."""
     queries, keys = np.nonzero(np.nan_to_num(weights) >= max(threshold, 1e-9))
-    highlightable = queries if side == "from" else keys
+    highlighted = np.isin(queries, list(query_colours)) | np.isin(keys, list(key_colours))
     # Highlighted lines come last, so that they lie on top.
-    order = np.argsort(np.isin(highlightable, list(colours)), kind="stable")
+    order = np.argsort(highlighted, kind="stable")
 
     lines = []
     rgba = []
     for index in order.tolist():
         query = int(queries[index])
         key = int(keys[index])
-        position = int(highlightable[index])
         opacity = float(np.clip(weights[query, key], 0, 1))
-        if position in colours:
-            colour = colours[position]
-        elif colours:
+        if highlighted[index]:
+            colour = query_colours.get(query) or key_colours[key]
+        elif query_colours or key_colours:
             colour = _MUTED_COLOUR
             opacity *= 0.45
         else:
@@ -158,15 +166,19 @@ def _draw_lines(
 
 
 def _write_tokens(
-    ax: Axes, tokens: Sequence[str], side: Literal["left", "right"], colours: dict[int, str]
+    ax: Axes,
+    tokens: Sequence[str],
+    x: float,
+    align: Literal["left", "right"],
+    colours: dict[int, str],
 ) -> None:
     """Write one token per row beside the lines, the highlighted ones bold and coloured."""
     for position, token in enumerate(tokens):
         ax.text(
-            -0.04 if side == "left" else 1.04,
+            x,
             position,
             _printable(token),
-            ha="right" if side == "left" else "left",
+            ha=align,
             va="center_baseline",
             fontsize=style.NORMAL,
             fontweight="bold" if position in colours else "normal",

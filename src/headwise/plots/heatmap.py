@@ -161,17 +161,20 @@ def _colour_scale(
 ) -> Normalize:
     """Return one colour scale for all panels; symmetric about `centre` where one is given."""
     finite_values = np.concatenate([plane[np.isfinite(plane)] for plane in planes])
+    if not finite_values.size:
+        finite_values = np.array([0.0, 1.0])
     low, high = limits
     if low is None:
-        low = float(finite_values.min()) if finite_values.size else 0.0
+        low = float(finite_values.min())
     if high is None:
-        high = float(finite_values.max()) if finite_values.size else 1.0
+        high = float(finite_values.max())
 
     if centre is not None:
         half_range = max(abs(high - centre), abs(low - centre)) or 1.0
         return TwoSlopeNorm(centre, centre - half_range, centre + half_range)
-    # A constant array has no range; matplotlib needs one.
-    return Normalize(low, high if high > low else low + 1.0)
+    if not high > low:
+        high = low + 1.0  # a constant array has no range, but matplotlib needs one
+    return Normalize(low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +201,10 @@ class _PanelGrid:
             columns = min(n_panels, 3)
         rows = -(-n_panels // columns)
 
+        width = style.PAGE
         most_heads_in_a_column = 8 if wide_cells else 12
-        fits_column = n_panels == 1 and n_heads <= most_heads_in_a_column
-        width = style.COLUMN if fits_column else style.PAGE
+        if n_panels == 1 and n_heads <= most_heads_in_a_column:
+            width = style.COLUMN
         cell_width = ((width - 0.8) / columns - 0.3) / n_heads
         highest_panel = (style.PAGE_HEIGHT - 1.0) / rows - 0.3
         panel_height = float(np.clip(cell_width * n_layers, 0.45, highest_panel))
@@ -312,13 +316,12 @@ def _draw_grid_lines(ax: Axes, n_layers: int, n_heads: int) -> None:
 
 def short(value: float) -> str:
     """Return a number in at most three or four characters: `.07`, `1.0`, `−.30`."""
-    # From 0.995 on, two decimals would round to 1.00.
-    is_fraction = abs(value) < 0.995
-    text = f"{value:.2f}" if is_fraction else f"{value:.1f}"
-    text = text.replace("-", "−")
+    if abs(value) >= 0.995:  # two decimals would round to 1.00
+        return f"{value:.1f}".replace("-", "−")
+    text = f"{value:.2f}".replace("-", "−")
     if text in ("0.00", "−0.00"):
         return "0"
-    return text.replace("0.", ".", 1) if is_fraction else text
+    return text.replace("0.", ".", 1)
 
 
 def _ticks(names: list[int], spacing: float) -> tuple[list[int], list[str]]:

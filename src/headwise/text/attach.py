@@ -1,4 +1,4 @@
-"""Putting two annotations of the same documents together: coreference from one corpus, trees from
+"""Combine two annotations of the same documents: coreference from one corpus, trees from
 another."""
 
 from __future__ import annotations
@@ -11,30 +11,24 @@ from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import Example
 from headwise.text.readers.entities import TreeHeads
 
-MARK = ", document "
-LOST = "_"  # a token that a file lost
-KEPT = (
-    "pair",
-    "words_pair",
-    "frames",
-    "label",
-    "origin",
-)  # what an example keeps; all else is its tree's
+DOCUMENT_MARK = ", document "  # precedes the document's name in an example's origin
+LOST_TOKEN = "_"  # what a file has in place of a token that it may not contain
+# Fields that an example keeps; all others come from its tree.
+KEPT_FIELDS = ("pair", "words_pair", "frames", "label", "origin")
 
 
 def document_name(example: Example) -> str:
-    """The name of the document that an example is, as its reader noted it; "" where it is none."""
-    return example.origin.partition(MARK)[2]
+    """Return the name of the document that an example is; "" where it is no document."""
+    return example.origin.partition(DOCUMENT_MARK)[2]
 
 
 def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
-    """The documents of `corpus` with the trees, parts of speech, lemmas, features and sentences
-    that `trees` has for them.
+    """Return `corpus` with the trees, parts of speech, lemmas, features and sentences of `trees`.
 
     Documents are matched by name, and their words must be equal (a lost token, `_`, takes the
-    tree's word). A mention's head becomes the word of the tree whose own head lies outside the
-    mention. Documents without partner, or with other words, are given as they are and counted. The
-    trees are read once and kept.
+    tree's word). The head of a mention becomes the word whose own head in the tree lies outside the
+    mention. Documents without a partner, or with other words, stay as they are and are counted in
+    the notes. The trees are read once and stay in memory.
 
     Parameters
     ----------
@@ -43,21 +37,23 @@ def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
     trees : Corpus
         The same documents with trees, for instance GUM's (opened as `gum:path`).
     """
-    known: dict[str, Example] = {}
+    tree_of_document: dict[str, Example] = {}
 
     def stream(notes: Notes) -> Iterator[Example]:
-        if not known:
-            known.update((document_name(example), example) for example in trees)
-        if "" in known:
+        if not tree_of_document:
+            for example in trees:
+                tree_of_document[document_name(example)] = example
+        if "" in tree_of_document:
             raise InputError(
-                f"{trees.name} holds sentences, not documents; open it as gum:path or documents=True."
+                f"{trees.name} holds sentences, not documents; "
+                "open it as gum:path or with documents=True."
             )
-        if all(example.heads is None for example in known.values()):
+        if all(example.heads is None for example in tree_of_document.values()):
             raise InputError(
                 f"{trees.name} has no trees to attach; give a treebank, for instance gum:path."
             )
         for example in corpus.walk(notes):
-            partner = known.get(document_name(example))
+            partner = tree_of_document.get(document_name(example))
             if partner is None:
                 notes["documents without a tree: none of that name"] += 1
                 yield example
@@ -65,20 +61,27 @@ def attach_trees(corpus: Corpus, trees: Corpus) -> Corpus:
                 notes["documents without a tree: other words"] += 1
                 yield example
             else:
-                yield _joined(example, partner)
+                yield _with_tree(example, partner)
 
     return corpus.derive(stream)
 
 
-def _same_words(ours: tuple[str, ...], theirs: tuple[str, ...]) -> bool:
-    return len(ours) == len(theirs) and all(
-        a in (b, LOST) for a, b in zip(ours, theirs, strict=True)
-    )
+def _same_words(words: tuple[str, ...], tree_words: tuple[str, ...]) -> bool:
+    if len(words) != len(tree_words):
+        return False
+    for word, tree_word in zip(words, tree_words, strict=True):
+        if word not in (tree_word, LOST_TOKEN):
+            return False
+    return True
 
 
-def _joined(example: Example, tree: Example) -> Example:
+def _with_tree(example: Example, tree: Example) -> Example:
+    """Return the document of `tree` with the mentions and the kept fields of `example`."""
     mentions = example.mentions
     if mentions is not None and tree.heads is not None:
-        head_of = TreeHeads(tree.heads)
-        mentions = tuple(replace(m, head=head_of(m.start, m.end)) for m in mentions)
-    return replace(tree, mentions=mentions, **{name: getattr(example, name) for name in KEPT})
+        tree_heads = TreeHeads(tree.heads)
+        mentions = tuple(
+            replace(mention, head=tree_heads(mention.start, mention.end)) for mention in mentions
+        )
+    kept_fields = {name: getattr(example, name) for name in KEPT_FIELDS}
+    return replace(tree, mentions=mentions, **kept_fields)

@@ -1,4 +1,4 @@
-"""From the name of a corpus, as a user gives it, to the corpus."""
+"""Open a corpus by its name: a file, a format and a path, or a dataset of the hub."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 HOW = (
-    f"The ending tells the format ({', '.join(BY_ENDING)}, each also .gz, .xz, .bz2, .zst or in a .tar of them), or "
-    f"give format:path with one of {', '.join(FORMATS)}."
+    f"The ending tells the format ({', '.join(BY_ENDING)}, each also .gz, .xz, .bz2, .zst or in a "
+    f".tar of them), or give format:path with one of {', '.join(FORMATS)}."
 )
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The name of a corpus together with options of its reader: wherever a corpus may be named, it
-    may be named so.
+    """The name of a corpus with options of its reader; accepted wherever a corpus is named.
 
     >>> Spec("stories.txt", {"split": "lines"}).name
     'stories.txt'
@@ -60,27 +59,27 @@ def open_corpus(
     spec : str, Path, Spec or Corpus, optional
         A file whose ending tells its format (`.txt`, `.jsonl`, `.conllu`, `.conll`, `.tsv`, `.csv`,
         each also compressed or in a tar), `format:path`, `glue:TASK:path`,
-        `hf:dataset/config:split`, one of them with options (`Spec`), a corpus; by default the
-        built-in one (`headwise.text.demo.builtin_corpus`).
+        `hf:dataset/config:split`, one of them with options (`Spec`), or an open corpus; default:
+        the built-in corpus (`headwise.text.demo.builtin_corpus`).
     limit : int, optional
-        Only so many examples, drawn at random (see `Corpus.sample`).
+        The number of examples, drawn at random (see `Corpus.sample`); default: all.
     seed : int, default 0
-        What they are drawn by.
+        Seed of that draw.
     prose : bool, default False
-        The built-in corpus as running text, for a causal model.
+        Whether the built-in corpus is running text, for a causal model.
     tokenizer : PreTrainedTokenizerBase, optional
-        For pairs of paragraphs: the model's fast tokenizer. Without one pairs are left whole.
+        For pairs of paragraphs: the model's fast tokenizer. Without one, pairs are not shortened.
     max_tokens : int, default 128
-        For pairs of paragraphs: the longest pair in tokens.
+        For pairs of paragraphs: the greatest length of a pair in tokens.
     options
-        `name` and `licence` for provenance (by default the file's name and nothing); `trees`:
+        `name` and `licence` for provenance (default: the file's name, and no licence); `trees`:
         another corpus that has the trees of the same documents (`trees="gum:FILE"` for OntoGUM's).
         Options of the format's reader, for instance `text_field="body"` (jsonl, csv, tsv, hf),
         `split="lines"` (txt), `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"`
-        (tsv); and, for every format, the limits of `headwise.text.readers.limits.Limits` by their
+        (tsv). For every format, the limits of `headwise.text.readers.limits.Limits` by their
         names, for instance `max_line=10_000_000`.
 
-    The first example is read at once, so that a file that cannot be read fails here.
+    The first example is read at once, so that an unreadable file fails here.
 
     Examples
     --------
@@ -92,33 +91,42 @@ def open_corpus(
         spec = spec.name
     if spec is None or isinstance(spec, Corpus):
         if options:
-            what = "The built-in corpus" if spec is None else "A corpus that is open already"
-            raise ParameterError(f"{what} takes no reader options; given: {', '.join(options)}.")
-        return (builtin_corpus(prose) if spec is None else spec).sample(limit, seed)
-    from_hub = isinstance(spec, str) and spec.startswith("hf:")
-    common = {"tokenizer": tokenizer, "max_tokens": max_tokens}
-    named = {key: str(options.pop(key)) for key in ("name", "licence") if options.get(key)}
-    limits, options = Limits.among(options)
+            subject = "The built-in corpus" if spec is None else "A corpus that is open already"
+            raise ParameterError(f"{subject} takes no reader options; given: {', '.join(options)}.")
+        corpus = builtin_corpus(prose) if spec is None else spec
+        return corpus.sample(limit, seed)
+
+    provenance = {}
+    for key in ("name", "licence"):
+        if options.get(key):
+            provenance[key] = str(options.pop(key))
     trees = options.pop("trees", None)
-    if from_hub:
-        corpus = open_hub(str(spec), limits, **checked_options("hf", options_of(open_hub), options))
+    limits, reader_options = Limits.among(options)
+    if isinstance(spec, str) and spec.startswith("hf:"):
+        reader_options = checked_options("hf", options_of(open_hub), reader_options)
+        corpus = open_hub(spec, limits, **reader_options)
     else:
-        with reading(shown(spec), "the corpus cannot be opened"):  # paths that the system refuses
-            corpus = _open_path(spec, common, options, limits)
+        model_options = {"tokenizer": tokenizer, "max_tokens": max_tokens}
+        # The operating system may reject a path (too long, a null byte).
+        with reading(shown(spec), "the corpus cannot be opened"):
+            corpus = _open_path(spec, model_options, reader_options, limits)
     if trees is not None:
         corpus = attach_trees(corpus, open_corpus(trees))
-    corpus.name, corpus.licence = (
-        named.get("name", corpus.name),
-        named.get("licence", corpus.licence),
-    )
+    corpus.name = provenance.get("name", corpus.name)
+    corpus.licence = provenance.get("licence", corpus.licence)
     corpus = corpus.sample(limit, seed)
     corpus.peek()
     return corpus
 
 
 def _open_path(
-    spec: str | Path, common: dict[str, Any], options: dict[str, Any], limits: Limits
+    spec: str | Path, model_options: dict[str, Any], options: dict[str, Any], limits: Limits
 ) -> Corpus:
+    """Open a file, an archive or a folder.
+
+    `model_options` go to readers that take them; `options` are the user's, and unknown ones are
+    rejected.
+    """
     format_name, path = parse_spec(spec, options)
     if not path.exists():
         raise InputError(f"There is no file '{path}'; check the path.")
@@ -129,26 +137,30 @@ def _open_path(
                 f"'{path}' is a folder; name a file, or give format:folder with one of {known}."
             )
         format_name = format_by_ending(path)
-    chosen = SNIFFED_TXT if format_name == "txt" else FORMATS[format_name]
-    own = {key: value for key, value in common.items() if key in chosen.options}
-    own |= checked_options(chosen.name, chosen.options, options)
+    file_format = SNIFFED_TXT if format_name == "txt" else FORMATS[format_name]
+    reader_options = {}
+    for name, value in model_options.items():
+        if name in file_format.options:
+            reader_options[name] = value
+    reader_options |= checked_options(file_format.name, file_format.options, options)
 
     def stream(notes: Notes) -> Iterator[Example]:
         walk = Walk(limits, notes)
-        return guarded(
-            chosen.read(Files(path, chosen.members, walk), notes, **own), walk, chosen.about
-        )
+        files = Files(path, file_format.members, walk)
+        return guarded(file_format.read(files, notes, **reader_options), walk, file_format.about)
 
-    return Corpus(plain_name(path.name), stream, description=chosen.about)
+    return Corpus(plain_name(path.name), stream, description=file_format.about)
 
 
 def parse_spec(spec: str | Path, options: dict[str, Any] | None = None) -> tuple[str | None, Path]:
-    """The format a spec names (None where the ending must tell) and its path; `glue:TASK:path` puts
-    the task into the options."""
+    """Return the format that a spec names (None where the ending must tell) and its path.
+
+    `glue:TASK:path` puts the task into the options.
+    """
     if isinstance(spec, Path):
         return None, spec
     if not spec.strip():
-        raise ParameterError(f"The corpus is named by an empty text. {HOW}")
+        raise ParameterError(f"The name of the corpus is empty. {HOW}")
     head, colon, rest = spec.partition(":")
     if colon and head in FORMATS:
         if not rest:
@@ -161,26 +173,30 @@ def parse_spec(spec: str | Path, options: dict[str, Any] | None = None) -> tuple
         if options is not None:
             options["task"] = task
         return "tsv", Path(path)
-    if colon and not Path(spec).exists() and len(head) > 1 and head.replace("-", "").isalnum():
+    # A file may have a colon in its name, and `C:` is a drive.
+    looks_like_format = len(head) > 1 and head.replace("-", "").isalnum()
+    if colon and looks_like_format and not Path(spec).exists():
         raise ParameterError(unknown("format", head, [*FORMATS, "glue", "hf"]))
     return None, Path(spec)
 
 
 def format_by_ending(path: Path) -> str:
-    """The format that a file's ending, or the first fitting member of an archive, tells."""
+    """Return the format by a file's ending, or by the first member of an archive whose ending is
+    known."""
     ending = endings(path.name)[0]
     if ending == ".tar":
-        found = next(filter(None, map(_by_name, Files(path, ()).member_names())), None)
-        if found is not None:
-            return found
+        for member_name in Files(path, ()).member_names():
+            format_of_member = _format_by_name(member_name)
+            if format_of_member is not None:
+                return format_of_member
         raise InputError(f"The archive '{path}' holds no file of a known format. {HOW}")
-    by_name = _by_name(path.name)
-    if by_name is None:
+    format_name = _format_by_name(path.name)
+    if format_name is None:
         raise ParameterError(f"The ending of '{path.name}' tells no format. {HOW}")
-    return by_name
+    return format_name
 
 
-def _by_name(name: str) -> str | None:
+def _format_by_name(name: str) -> str | None:
     ending, compression = endings(name)
     if ending.endswith("_conll") or name.removesuffix(compression).endswith("_conll"):
         return "conll"
@@ -195,14 +211,15 @@ def _read_by_first_line(
     task: str | None = None,
     split: str | None = None,
 ) -> Iterator[Example]:
-    """A `.txt` file: SentEval's and MRPC's are known by their first line, all else is prose."""
+    """Read `.txt` files: those of SentEval and MRPC are recognised by their first line, all others
+    are prose."""
     for file in files:
-        first, file = file.first_line(lambda line: bool(line.strip()))
+        first_line, file = file.first_line(lambda line: bool(line.strip()))
         if split is not None:
             yield from read_txt([file], notes, split=split)
-        elif is_senteval(first):
+        elif is_senteval(first_line):
             yield from read_senteval([file], notes, part=part)
-        elif is_glue_header(first) or task is not None:
+        elif is_glue_header(first_line) or task is not None:
             yield from read_tsv([file], notes, task=task)
         else:
             yield from read_txt([file], notes)

@@ -1,4 +1,4 @@
-"""What single tokens of a tokenizer say."""
+"""The texts of single tokens of a tokenizer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-ANCHOR = "a"  # stands before a piece that is decoded, since decoders take the space off the first
-BROKEN = "\ufffd"
+# Decoders remove the space before the first piece, so that one is put before each.
+ANCHOR = "a"
+REPLACEMENT_CHARACTER = "\ufffd"  # what bytes that are no character decode to
 
 
 class Pieces:
-    """The texts of the tokens of one tokenizer, each found once.
+    """The texts of the tokens of one tokenizer, each computed once.
 
     Parameters
     ----------
@@ -24,17 +25,17 @@ class Pieces:
         self.tokenizer = tokenizer
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         decoder = getattr(backend, "decoder", None)
-        # WordPiece and </w> say where a piece stands by marks that its decoder would turn to
-        # spaces: they are kept.
-        self._decoder = (
-            None if type(decoder).__name__ in ("NoneType", "WordPiece", "BPEDecoder") else decoder
-        )
+        # WordPiece (`##`) and BPE with `</w>` mark the place of a piece in its word, and their
+        # decoders would turn the marks into spaces: such pieces are not decoded.
+        if type(decoder).__name__ in ("WordPiece", "BPEDecoder"):
+            decoder = None
+        self._decoder = decoder
         self._special = frozenset(tokenizer.all_special_ids)
         self._bare: dict[int, str] = {}
         self._texts: dict[int, str] = {}
 
     def bare(self, token: int) -> str:
-        """The text of a token, without the marks that say where it stands in a word, and without
+        """Return the text of a token without the marks of its place in a word and without
         spaces."""
         if token not in self._bare:
             piece = self._piece(token)
@@ -42,15 +43,18 @@ class Pieces:
         return self._bare[token]
 
     def text(self, token: int) -> str:
-        """The text of a token as it stands in a text, with the space before it; a piece that alone
-        is no character (a byte of several), and pieces that are marked in another way (`##ing`), as
-        the tokenizer writes them."""
+        """Return the text of a token as it stands in running text, with the space before it.
+
+        A token that is no character by itself (one byte of several) and pieces with other marks
+        (`##ing`) are returned as the tokenizer writes them.
+        """
         if token not in self._texts:
             piece = self._piece(token)
             if self._decoder is not None and token not in self._special:
-                read = str(self._decoder.decode([ANCHOR, piece]))
-                if read.startswith(ANCHOR) and BROKEN not in read and len(read) > len(ANCHOR):
-                    piece = read.removeprefix(ANCHOR)
+                decoded = str(self._decoder.decode([ANCHOR, piece]))
+                text = decoded.removeprefix(ANCHOR)
+                if decoded.startswith(ANCHOR) and text and REPLACEMENT_CHARACTER not in text:
+                    piece = text
             self._texts[token] = piece
         return self._texts[token]
 

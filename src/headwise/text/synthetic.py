@@ -1,4 +1,4 @@
-"""Rows of token ids that come from no text: what an analysis makes for itself."""
+"""Synthetic rows of token ids, which analyses build without a text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headwise.text.truncation import NO_SEGMENT
 
 
 def synthetic_row(encoder: Encoder, ids: Sequence[int] | np.ndarray, index: int = 0) -> Encoded:
-    """Token ids as a row, as if a text had given them; tokens that open or close inputs are
+    """Return token ids as a row, as if it came from a text; tokens that open or close inputs are
     special.
 
     Parameters
     ----------
     encoder : Encoder
-        Whose tokenizer the ids are of.
+        The encoder whose tokenizer the ids belong to.
     ids : sequence of int
         The tokens, special ones included.
     index : int, default 0
@@ -47,21 +47,26 @@ def synthetic_row(encoder: Encoder, ids: Sequence[int] | np.ndarray, index: int 
 
 
 def word_ids(encoder: Encoder) -> np.ndarray:
-    """The ids of whole words of a vocabulary: letters (and digits after a letter) that begin a
-    word, sorted.
+    """Return the sorted ids of whole words of a vocabulary: letters, then letters or digits.
 
-    Where the tokenizer marks beginnings of words (Ġ, ▁) those that have the mark, else those
-    without the mark of a continuation (##); where it has no such words at all, everything but
-    special tokens."""
-    special = set(encoder.tokenizer.all_special_ids)
-    pieces = {i: piece for piece, i in encoder.tokenizer.get_vocab().items() if i not in special}
-    marked = [i for i, piece in pieces.items() if piece[:1] in "Ġ▁" and _is_word(piece[1:])]
-    plain = [
-        i
-        for i, piece in pieces.items()
-        if not piece.startswith("##") and _is_word(piece.removesuffix("</w>"))
-    ]
-    return np.array(sorted(marked or plain or pieces), dtype=np.int64)
+    Where the tokenizer marks beginnings of words (Ġ, ▁), these are the pieces with the mark;
+    otherwise those without the mark of a continuation (##). A vocabulary without such words gives
+    everything but special tokens.
+    """
+    special_ids = set(encoder.tokenizer.all_special_ids)
+    piece_of_id = {}
+    marked_as_beginning = []
+    not_marked_as_continuation = []
+    for piece, token_id in encoder.tokenizer.get_vocab().items():
+        if token_id in special_ids:
+            continue
+        piece_of_id[token_id] = piece
+        if piece[:1] in "Ġ▁" and _is_word(piece[1:]):
+            marked_as_beginning.append(token_id)
+        if not piece.startswith("##") and _is_word(piece.removesuffix("</w>")):
+            not_marked_as_continuation.append(token_id)
+    ids = marked_as_beginning or not_marked_as_continuation or list(piece_of_id)
+    return np.array(sorted(ids), dtype=np.int64)
 
 
 def _is_word(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is kept of texts that are too long: which tokens of a row, which words of a text."""
+"""Truncation of texts that are too long: which tokens of a row, which words of a text are kept."""
 
 from __future__ import annotations
 
@@ -10,31 +10,44 @@ NO_SEGMENT = -1
 
 
 def kept_places(segment: np.ndarray, longest: int) -> np.ndarray:
-    """The places of the tokens that a row cut to `longest` keeps: the special ones, and the first
-    of each segment, of which the longer is shortened first.
+    """Return the positions of the tokens that a row truncated to `longest` tokens keeps.
 
-    It is what tokenizers themselves keep. But they also make every other piece that a cut row could
-    have, for a pair all pairs of pieces, which takes gigabytes for two long texts."""
-    first, second = (np.flatnonzero(segment == part) for part in (0, 1))
+    These are the special tokens and the beginning of each segment; the longer segment is shortened
+    first. Tokenizers keep the same tokens, but they also build all overflowing parts, for a pair
+    every combination of them, which takes gigabytes for two long texts.
+    """
+    first = np.flatnonzero(segment == 0)
+    second = np.flatnonzero(segment == 1)
     special = np.flatnonzero(segment == NO_SEGMENT)
-    room = max(longest - len(special), 0)
-    fewer = min(len(first), len(second))
-    few, many = (fewer, room - fewer) if 2 * fewer <= room else (room // 2, room - room // 2)
-    rooms = (many, few) if len(first) > len(second) else (few, many)
-    return np.sort(np.concatenate([special, first[: rooms[0]], second[: rooms[1]]]))
+    budget = max(longest - len(special), 0)
+    shorter_length = min(len(first), len(second))
+    if 2 * shorter_length > budget:
+        shorter_length = budget // 2
+    longer_length = budget - shorter_length
+    if len(first) > len(second):
+        first = first[:longer_length]
+        second = second[:shorter_length]
+    else:
+        first = first[:shorter_length]
+        second = second[:longer_length]
+    return np.sort(np.concatenate([special, first, second]))
 
 
 def beginning_of(part: Any, longest: int) -> Any:
-    """The first whole words of a text, or of a list of words, that have at most so many characters
-    in all; the very same where that is everything."""
-    if part is None or isinstance(part, str):
-        if part is None or len(part) <= longest:
+    """Return the first whole words of a text, or of a list of words, within a number of characters.
+
+    The same object is returned where nothing needs to be removed.
+    """
+    if part is None:
+        return None
+    if isinstance(part, str):
+        if len(part) <= longest:
             return part
-        words = part[:longest].rsplit(None, 1)
-        return words[0] if words else part
+        text_and_last_word = part[:longest].rsplit(None, 1)
+        return text_and_last_word[0] if text_and_last_word else part
     length = 0
-    for place, word in enumerate(part):
+    for index, word in enumerate(part):
         length += len(word) + 1
         if length > longest:
-            return part[: max(place, 1)]
+            return part[: max(index, 1)]
     return part

@@ -1,5 +1,5 @@
-"""Which fields of a row are its text, second text and label: of JSON lines, of tables and of
-datasets of the hub."""
+"""Which fields of a row are its text, second text and label, in JSON lines, tables and datasets of
+the hub."""
 
 from __future__ import annotations
 
@@ -12,32 +12,43 @@ from headwise.text.readers.limits import shown
 
 LABELS = ("label", "score")
 KNOWN = (
-    "text, content, sentence, sentence1 and sentence2, question and sentence, premise and hypothesis, prompt and "
-    "completion, source and target"
+    "text, content, sentence, sentence1 and sentence2, question and sentence, "
+    "premise and hypothesis, prompt and completion, source and target"
 )
 NAME_IT = "name the field of the text with text_field=NAME (NAME,NAME for a pair)"
 
 
 def task_of_header(header: Collection[str]) -> KnownTask | None:
-    """The task that a header belongs to: its label column too must be there, except in test files,
-    which have none."""
+    """Return the task that a header belongs to, or None.
+
+    A task with its label column comes first; test files have no labels.
+    """
     for with_label in (True, False):
         for task in TASKS:
-            wanted = [task.text, task.pair, task.label if with_label else None]
-            if task.header and all(name in header for name in wanted if name is not None):
+            if not task.header:
+                continue
+            columns = [task.text]
+            if task.pair is not None:
+                columns.append(task.pair)
+            if with_label and task.label is not None:
+                columns.append(task.label)
+            if all(name in header for name in columns):
                 return task
     return None
 
 
 def task_of_field(text_field: str, header: Collection[str], where: str) -> KnownTask:
-    """The columns where a user names that of the text, or `text,pair`."""
-    first, comma, second = text_field.partition(",")
-    names = [text_field] if text_field in header or not comma else [first.strip(), second.strip()]
+    """Return the columns of a `text_field` that the user named: `text`, or `text,pair`."""
+    names = [text_field]
+    if text_field not in header and "," in text_field:
+        first, _, second = text_field.partition(",")
+        names = [first.strip(), second.strip()]
     for name in names:
         if name not in header:
-            has = shown(", ".join(header), 200) or "nothing"
+            existing_fields = shown(", ".join(header), 200) or "nothing"
             raise InputError(
-                f"{where}: there is no field '{shown(name)}' (text_field); there are: {has}."
+                f"{where}: there is no field '{shown(name)}' (text_field); "
+                f"there are: {existing_fields}."
             )
     label = next((name for name in LABELS if name in header), LABELS[0])
     return KnownTask("named field", names[0], names[1] if len(names) > 1 else None, label)
@@ -46,8 +57,9 @@ def task_of_field(text_field: str, header: Collection[str], where: str) -> Known
 def with_text(
     row: Mapping[str, Any], where: str, text_field: str | None = None
 ) -> Mapping[str, Any]:
-    """The same row with `text` (and `pair`) or `words`, from whatever fields hold them; unchanged
-    where it has them.
+    """Return a row with `text` (and `pair`) or `words`, taken from whatever fields hold them.
+
+    A row that already has them is returned as it is.
 
     >>> dict(with_text({"prompt": "Why?", "completion": "So."}, "row 1"))
     {'text': 'Why?', 'pair': 'So.', 'label': None}
@@ -61,14 +73,18 @@ def with_text(
         if task is None and "prompt" in row:
             task = task_of_field("prompt", row, where)
         if task is None:
-            has = shown(", ".join(f"`{name}`" for name in row), 200) or "nothing"
+            existing_fields = shown(", ".join(f"`{name}`" for name in row), 200) or "nothing"
             raise InputError(
-                f"{where}: the row needs `text` or `words`; it has {has}; {NAME_IT}.",
+                f"{where}: the row needs `text` or `words`; it has {existing_fields}; {NAME_IT}.",
                 option="text_field",
             )
     else:
         task = task_of_field(text_field, row, where)
         if task.pair is None and isinstance(row[task.text], list | tuple):
-            return {**{k: v for k, v in row.items() if k != "text"}, "words": row[task.text]}
+            # The field holds words; a text beside it would not belong to them.
+            row_of_words = dict(row)
+            row_of_words.pop("text", None)
+            row_of_words["words"] = row[task.text]
+            return row_of_words
     pair = row.get(task.pair) if task.pair else None
     return {"text": row[task.text], "pair": pair or None, "label": row.get(task.label)}

@@ -14,12 +14,12 @@ from headwise.text.example import Mention
 from headwise.text.readers.limits import Limits, shown, whole_number
 
 DEFAULT = Limits()
-_PIECE = re.compile(r"[()|]|[^()|]+")
+_SYMBOL = re.compile(r"[()|]|[^()|]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Bracketed:
-    """A marked stretch of words (end exclusive), with what stands behind its opening bracket."""
+    """A marked stretch of words (end exclusive), with the text after its opening bracket."""
 
     start: int
     end: int
@@ -28,18 +28,19 @@ class Bracketed:
 
 
 def bracketed(marks: Iterable[tuple[str, str]], limits: Limits = DEFAULT) -> Iterator[Bracketed]:
-    """The stretches that brackets mark, in the order in which they close.
+    """Yield the stretches that brackets mark, in the order in which they close.
 
     Parameters
     ----------
     marks : iterable of (str, str)
         For each word, its marks (`""` for none) and where it stands, for messages.
     limits : Limits, optional
-        The most marks.
+        The greatest number of marks.
 
-    An entity may be open several times; the latest opened closes first. A bracket without its
-    partner is refused with its line."""
-    standing: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
+    An entity may be open several times; the one opened last closes first. A bracket without its
+    partner raises `InputError` with its line.
+    """
+    open_marks: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
     count = 0
     for word, (text, where) in enumerate(marks):
         for body, opens, closes in _marks_in(text, where):
@@ -49,55 +50,61 @@ def bracketed(marks: Iterable[tuple[str, str]], limits: Limits = DEFAULT) -> Ite
             if opens and closes:
                 yield Bracketed(word, word + 1, entity, body)
             elif opens:
-                standing[entity].append((word, body, where))
-            elif not standing[entity]:
+                open_marks[entity].append((word, body, where))
+            elif not open_marks[entity]:
                 raise InputError(
                     f"{where}: the mention of entity {shown(entity)} ends here but begins nowhere."
                 )
             else:
-                start, opening, _ = standing[entity].pop()
+                start, opening, _ = open_marks[entity].pop()
                 yield Bracketed(start, word + 1, entity, opening)
-    for entity, left in standing.items():
-        if left:
+    for entity, unclosed in open_marks.items():
+        if unclosed:
+            _, _, where = unclosed[-1]
             raise InputError(
-                f"{left[-1][2]}: the mention of entity {shown(entity)} begins here but ends nowhere."
+                f"{where}: the mention of entity {shown(entity)} begins here but ends nowhere."
             )
 
 
 def _marks_in(text: str, where: str) -> Iterator[tuple[str, bool, bool]]:
-    """The brackets of one word, from left to right: what stands in each, whether it opens, whether
-    it closes."""
-    pieces = _PIECE.findall(text)
-    place = 0
-    while place < len(pieces):
-        if pieces[place] == "|":
-            place += 1
+    """Yield the brackets of one word, from left to right: the text of each, whether it opens a
+    mention, whether it closes one."""
+    symbols = _SYMBOL.findall(text)
+    index = 0
+    while index < len(symbols):
+        if symbols[index] == "|":
+            index += 1
             continue
-        opens = pieces[place] == "("
-        body, after = (*pieces[place + opens : place + opens + 2], "", "")[:2]
-        closes = after == ")"
+        opens = symbols[index] == "("
+        if opens:
+            index += 1
+        body = symbols[index] if index < len(symbols) else ""
+        index += 1
+        closes = index < len(symbols) and symbols[index] == ")"
+        if closes:
+            index += 1
         if body in ("", "(", ")", "|") or not (opens or closes):
             raise InputError(
                 f"{where}: '{shown(text)}' is not a list of brackets like (1, 1) or (1)."
             )
         yield body, opens, closes
-        place += opens + 1 + closes
 
 
 def entity_id(body: str) -> str:
-    """What stands before the first dash: the entity's name (with the part of a split mention,
+    """Return the entity's name, the text before the first dash (with the part of a split mention,
     `e5[1/2]`)."""
     return body.split("-", 1)[0]
 
 
 def tree_head(start: int, end: int, heads: Sequence[int]) -> int:
-    """The first word of a stretch whose own head lies outside it."""
+    """Return the first word of a stretch whose own head lies outside it."""
     return TreeHeads(heads[start:end], start)(start, end)
 
 
 class TreeHeads:
-    """The head words of many stretches of one text: a stretch costs the logarithm of the words, not
-    its length.
+    """The head words of many stretches of one text.
+
+    A lookup costs the logarithm of the number of words, whatever the length of the stretch.
 
     Parameters
     ----------
@@ -108,39 +115,43 @@ class TreeHeads:
     """
 
     def __init__(self, heads: Sequence[int], first: int = 0) -> None:
-        self.heads, self.first = heads, first
+        self.heads = heads
+        self.first = first
+        # A segment tree: node n holds the smallest and the largest head below it, its children are
+        # 2n and 2n + 1, and the words are the last `size` nodes.
         self.size = 1 << max(len(heads) - 1, 0).bit_length()
-        inside = len(heads) + first
-        # A tree over the words: node n holds the smallest and the largest head below it, words are
-        # the last nodes.
-        self.low = [0] * self.size + [*heads] + [inside] * (self.size - len(heads))
-        self.high = [0] * self.size + [*heads] + [-1] * (self.size - len(heads))
+        n_padding = self.size - len(heads)
+        self.low = [0] * self.size + [*heads] + [len(heads) + first] * n_padding
+        self.high = [0] * self.size + [*heads] + [-1] * n_padding
         for node in range(self.size - 1, 0, -1):
             self.low[node] = min(self.low[2 * node], self.low[2 * node + 1])
             self.high[node] = max(self.high[2 * node], self.high[2 * node + 1])
 
     def __call__(self, start: int, end: int, among: Collection[int] = ()) -> int:
-        """The first word of `start..end` whose head lies outside, of those preferred where one is
-        `among` them."""
-        preferred = (word for word in sorted(among) if start <= word < end)
-        found = next(
-            (word for word in preferred if not start <= self.heads[word - self.first] < end), None
-        )
-        return self._top(start, end) if found is None else found
+        """Return the first word of `start..end` whose head lies outside; one of the words `among`
+        which to prefer where any qualifies."""
+        for word in sorted(among):
+            if not start <= word < end:
+                continue
+            head = self.heads[word - self.first]
+            if not start <= head < end:
+                return word
+        return self._first_with_head_outside(start, end)
 
-    def _top(self, start: int, end: int) -> int:
-        """Up from the first word until a node to the right holds a head outside, then down to its
-        first such word."""
+    def _first_with_head_outside(self, start: int, end: int) -> int:
+        """Search to the right for a node that has a head outside, then descend to its first one."""
         node = self.size + start - self.first
         while not (self.low[node] < start or self.high[node] >= end):
-            while node & 1:  # a right child: what follows lies beside an ancestor
+            while node & 1:  # a right child: the next words are below the sibling of an ancestor
                 node //= 2
             if not node:
                 raise ValueError(f"the tree has a cycle within the words {start + 1} to {end}")
             node += 1
         while node < self.size:
             node *= 2
-            node += not (self.low[node] < start or self.high[node] >= end)
+            left_has_head_outside = self.low[node] < start or self.high[node] >= end
+            if not left_has_head_outside:
+                node += 1
         return node - self.size + self.first
 
 
@@ -158,14 +169,28 @@ class EntityMarks:
         skip_links: Collection[str] = (),
         limits: Limits = DEFAULT,
     ) -> tuple[Mention, ...]:
-        """The mentions of a document, by their place.
+        """Return the mentions of a document, in their order in the text.
 
-        The head of a mention is the one the mark names (`head`, CorefUD); else the word of the tree
-        whose head lies outside the mention, of the smallest span (`minspan`, GUM) where it holds
-        one; else the first word of the smallest span."""
+        The head of a mention is the one that the mark names (`head`, CorefUD); otherwise the word
+        whose head in the tree lies outside the mention, preferably within the smallest span
+        (`minspan`, GUM); otherwise the first word of the smallest span.
+
+        Parameters
+        ----------
+        misc : iterable of (str, str)
+            For each word, its last column and where it stands.
+        heads : sequence of int or None
+            The head of each word; None without a tree.
+        notes : Notes
+            Counts the mentions that are left out.
+        skip_links : collection of str, default ()
+            Mentions with one of these links are left out.
+        limits : Limits, optional
+            The greatest number of marks.
+        """
         marks = ((_entity_of(column), where) for column, where in misc)
-        tops = None if heads is None else TreeHeads(heads)
-        found = []
+        tree_heads = None if heads is None else TreeHeads(heads)
+        mentions = []
         for item in bracketed(marks, limits):
             if "[" in item.entity:
                 notes["mentions left out: in several parts"] += 1
@@ -174,32 +199,44 @@ class EntityMarks:
             if values.get("link") in skip_links:
                 notes[f"mentions left out: linked as {shown(values['link'])}"] += 1
                 continue
-            found.append(Mention(item.start, item.end, item.entity, _head(item, values, tops)))
-        return in_order(found)
+            head = _head(item, values, tree_heads)
+            mentions.append(Mention(item.start, item.end, item.entity, head))
+        return in_order(mentions)
 
 
 def in_order(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
-    """Mentions by their place, outer ones before those in them."""
-    return tuple(sorted(mentions, key=lambda m: (m.start, -m.end, m.entity)))
+    """Return mentions in their order in the text, outer ones before those in them."""
+
+    def position(mention: Mention) -> tuple[int, int, str]:
+        return mention.start, -mention.end, mention.entity
+
+    return tuple(sorted(mentions, key=position))
 
 
 def _entity_of(misc: str) -> str:
-    return next(
-        (part.removeprefix("Entity=") for part in misc.split("|") if part.startswith("Entity=")), ""
-    )
+    """Return the entity marks in the last column of a word; "" without any."""
+    for attribute in misc.split("|"):
+        if attribute.startswith("Entity="):
+            return attribute.removeprefix("Entity=")
+    return ""
 
 
-def _head(item: Bracketed, values: dict[str, str], tops: TreeHeads | None) -> int | None:
-    def places(name: str) -> list[int]:
-        numbers = map(whole_number, values.get(name, "").split(","))
-        return [
-            item.start + n - 1 for n in numbers if n is not None and 1 <= n <= item.end - item.start
-        ]
+def _head(item: Bracketed, values: dict[str, str], tree_heads: TreeHeads | None) -> int | None:
+    """Return the head word of a mention; see `EntityMarks.mentions`."""
+    named_heads = _words_named(item, values.get("head", ""))
+    if named_heads:
+        return named_heads[0]
+    smallest_span = _words_named(item, values.get("minspan", ""))
+    if tree_heads is not None:
+        return tree_heads(item.start, item.end, smallest_span)
+    return smallest_span[0] if smallest_span else None
 
-    named = places("head")
-    if named:
-        return named[0]
-    smallest = places("minspan")
-    if tops is not None:
-        return tops(item.start, item.end, smallest)
-    return smallest[0] if smallest else None
+
+def _words_named(item: Bracketed, numbers: str) -> list[int]:
+    """Return the words that a list like `1,2` names, counted from 1 within the mention."""
+    words = []
+    for text in numbers.split(","):
+        number = whole_number(text)
+        if number is not None and 1 <= number <= item.end - item.start:
+            words.append(item.start + number - 1)
+    return words

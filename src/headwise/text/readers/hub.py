@@ -1,4 +1,4 @@
-"""Datasets of the hub (or in the hub's own format on disk), through the optional package
+"""Datasets of the Hugging Face hub, or on disk in the hub's format, read with the optional package
 `datasets`."""
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def open_hub(
     streaming: bool = True,
     text_field: str | None = None,
 ) -> Corpus:
-    """A dataset of the hub, or a folder that holds one.
+    """Open a dataset of the hub, or a folder that holds one.
 
-    Its columns are those of the JSONL rows, or those of GLUE (`sentence1`, `sentence2`, `label`,
-    ...). Labels that are classes get their names. No code of a dataset is run.
+    The columns may be those of JSONL rows or those of GLUE (`sentence1`, `sentence2`, `label`,
+    ...). Class labels are replaced by their names. No code of a dataset is run.
 
     Parameters
     ----------
@@ -35,11 +35,11 @@ def open_hub(
         `hf:dataset/config:split`, `hf:owner/dataset/config:split`, `hf:owner/dataset:split` or
         `hf:folder:split`.
     limits : Limits, optional
-        The most that is taken of anything.
+        The greatest sizes that are accepted.
     streaming : bool, default True
-        Fetch rows as they are read, instead of the whole dataset first.
+        Whether to fetch rows as they are read, instead of the whole dataset first.
     text_field : str, optional
-        The column of the text, or `text,pair`; by default known by its name.
+        The column of the text, or `text,pair`; default: recognised by its name.
     """
     dataset, config, split = parse_hub(spec)
     try:
@@ -56,13 +56,15 @@ def open_hub(
         )
 
     info = getattr(loaded, "info", None)
-    described = " ".join((getattr(info, "description", "") or "").split())
-    # A name must not hold a path of this machine.
-    name = f"{Path(dataset).name}:{split}" if Path(dataset).is_dir() else spec.removeprefix("hf:")
     licence = getattr(info, "license", "") or ""
-    return Corpus(
-        name, stream, licence=licence, description=described[:300] or "a dataset of the hub"
-    )
+    description = getattr(info, "description", "") or ""
+    description = " ".join(description.split())[:300]
+    if Path(dataset).is_dir():
+        # Without the path: a name goes into provenance, which must not tell about this machine.
+        name = f"{Path(dataset).name}:{split}"
+    else:
+        name = spec.removeprefix("hf:")
+    return Corpus(name, stream, licence=licence, description=description or "a dataset of the hub")
 
 
 def _examples(
@@ -74,8 +76,11 @@ def _examples(
 
 
 def parse_hub(spec: str) -> tuple[str, str | None, str]:
-    """Dataset, configuration and split of a spec. With one slash the part behind it is read as the
-    configuration first."""
+    """Return dataset, configuration and split of a spec.
+
+    `a/b` may be dataset and configuration or owner and dataset: it is read as the former here, and
+    `_load` falls back to the latter.
+    """
     body, colon, split = spec.removeprefix("hf:").rpartition(":")
     if not colon or not body or not split:
         raise ParameterError(f"'{spec}' names no split; {HOW}")
@@ -86,7 +91,8 @@ def parse_hub(spec: str) -> tuple[str, str | None, str]:
         raise ParameterError(f"'{spec}' is neither a folder nor a dataset; {HOW}")
     if len(parts) == 3:
         return "/".join(parts[:2]), parts[2], split
-    return parts[0], parts[1] if len(parts) == 2 else None, split
+    config = parts[1] if len(parts) == 2 else None
+    return parts[0], config, split
 
 
 def _load(datasets: Any, dataset: str, config: str | None, split: str, streaming: bool) -> Any:
@@ -106,22 +112,23 @@ def _load(datasets: Any, dataset: str, config: str | None, split: str, streaming
             return datasets.load_dataset(dataset, split=split, streaming=streaming)
         try:
             return datasets.load_dataset(dataset, config, split=split, streaming=streaming)
-        except Exception as first:
-            try:  # `owner/dataset` without a configuration looks the same
-                return datasets.load_dataset(
-                    f"{dataset}/{config}", split=split, streaming=streaming
-                )
+        except Exception as first_error:
+            # `owner/dataset` without a configuration looks the same.
+            owner_and_name = f"{dataset}/{config}"
+            try:
+                return datasets.load_dataset(owner_and_name, split=split, streaming=streaming)
             except Exception:
-                raise first from None
+                raise first_error from None
 
 
 def _class_names(loaded: Any) -> Mapping[str, list[str]]:
+    """Return the class names of each column that has them."""
     features = getattr(loaded, "features", None) or {}
-    return {
-        column: list(feature.names)
-        for column, feature in features.items()
-        if getattr(feature, "names", None)
-    }
+    names_of_column = {}
+    for column, feature in features.items():
+        if getattr(feature, "names", None):
+            names_of_column[column] = list(feature.names)
+    return names_of_column
 
 
 def row_example(
@@ -130,7 +137,7 @@ def row_example(
     names: Mapping[str, list[str]],
     text_field: str | None = None,
 ) -> Example:
-    """One row as an example: by the JSONL columns, by GLUE's, or by the one named."""
+    """Return one row as an example, by the JSONL columns, by those of GLUE, or by `text_field`."""
     values = dict(row)
     for column, labels in names.items():
         number = values.get(column)

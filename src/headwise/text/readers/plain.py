@@ -1,5 +1,4 @@
-"""Plain text: lines, or paragraphs separated by blank lines, one example each; or two consecutive
-paragraphs as a pair."""
+"""Plain text: one example per line, or per paragraph where blank lines separate them."""
 
 from __future__ import annotations
 
@@ -14,69 +13,79 @@ from headwise.text.readers.paragraphs import Document
 SPLITS = ("lines", "paragraphs")
 AS_LINES = "text files read line by line, no blank line between (by paragraphs: split=paragraphs)"
 AS_PARAGRAPHS = "text files read by paragraphs, blank lines between (by lines: split=lines)"
-LOOKED_AT = 1000  # lines in which a blank one tells paragraphs
+SAMPLED_LINES = 1000  # lines in which a blank line tells that there are paragraphs
 
 
 def paragraphs_of(file: TextFile) -> Iterator[tuple[int, str]]:
-    """Paragraphs with the number of their first line; the lines of a paragraph are joined by
-    spaces."""
-    start, held, length = 0, list[str](), 0
+    """Yield paragraphs with the number of their first line; their lines are joined by spaces."""
+    first_line = 0
+    lines: list[str] = []
+    length = 0
     for number, line in file.lines():
-        if line.strip():
-            start = start if held else number
-            held.append(line.strip())
-            length += len(held[-1]) + 1
-            file.walk.limits.hold("max_text", length, file.where(start))
-        elif held:
-            yield start, " ".join(held)
-            held, length = [], 0
-    if held:
-        yield start, " ".join(held)
+        text = line.strip()
+        if text:
+            if not lines:
+                first_line = number
+            lines.append(text)
+            length += len(text) + 1
+            file.walk.limits.hold("max_text", length, file.where(first_line))
+        elif lines:
+            yield first_line, " ".join(lines)
+            lines = []
+            length = 0
+    if lines:
+        yield first_line, " ".join(lines)
+
+
+def _filled_lines(file: TextFile) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank, with their numbers."""
+    for number, line in file.lines():
+        text = line.strip()
+        if text:
+            yield number, text
 
 
 def read_txt(
     files: Iterable[TextFile], notes: Notes, *, split: str | None = None
 ) -> Iterator[Example]:
-    """One example per line or per paragraph; which it was is noted.
+    """Yield one example per line or per paragraph; the notes say which.
 
     Parameters
     ----------
     split : {"lines", "paragraphs"}, optional
-        By default a file with a blank line between others in its first thousand lines has
-        paragraphs, any other has lines.
+        Default: paragraphs for a file with a blank line between others in its first thousand
+        lines, lines for any other.
     """
     if split is not None:
         one_of("split", split, SPLITS)
     for file in files:
-        chosen = split
-        if chosen is None:
-            chosen, file = _split_of(file)
-            notes[AS_LINES if chosen == "lines" else AS_PARAGRAPHS] += 1
-        if chosen == "lines":
-            found: Iterator[tuple[int, str]] = (
-                (number, line.strip()) for number, line in file.lines() if line.strip()
-            )
-        else:
-            found = paragraphs_of(file)
-        for number, text in found:
+        file_split = split
+        if file_split is None:
+            file_split, file = _split_of(file)
+            notes[AS_LINES if file_split == "lines" else AS_PARAGRAPHS] += 1
+        texts = _filled_lines(file) if file_split == "lines" else paragraphs_of(file)
+        for number, text in texts:
             yield Example(text=text, origin=file.where(number))
 
 
 def _split_of(file: TextFile) -> tuple[str, TextFile]:
-    """Whether a file has lines or paragraphs, and the file from its start."""
-    begun = blank = False
+    """Return whether a file has lines or paragraphs, and the file from its start."""
+    text_has_begun = False
+    previous_is_blank = False
 
-    def follows_blank(line: str) -> bool:
-        nonlocal begun, blank
-        filled = bool(line.strip())
-        after = filled and begun and blank
-        begun, blank = begun or filled, not filled
-        return after
+    def begins_paragraph(line: str) -> bool:
+        """Whether a line follows a blank one, and text before that."""
+        nonlocal text_has_begun, previous_is_blank
+        is_filled = bool(line.strip())
+        begins = is_filled and text_has_begun and previous_is_blank
+        text_has_begun = text_has_begun or is_filled
+        previous_is_blank = not is_filled
+        return begins
 
-    found, file, _ = file.look(follows_blank, LOOKED_AT)
-    return "lines" if found is None else "paragraphs", file
+    second_paragraph, file, _ = file.look(begins_paragraph, SAMPLED_LINES)
+    return "lines" if second_paragraph is None else "paragraphs", file
 
 
 def text_in(file: TextFile) -> Iterator[Document]:
-    """A file as one document without a name."""
+    """Yield a file as one document without a name."""
     yield ((file.where(line), text) for line, text in paragraphs_of(file)), None

@@ -1,4 +1,4 @@
-"""SentEval's probing files: part, label and sentence, separated by tabs."""
+"""The probing files of SentEval: part, label and sentence, separated by tabs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from headwise.text.example import Example
 from headwise.text.readers.files import TextFile
 
 PARTS = {"tr": "train", "va": "validation", "te": "test"}
-_GIVEN = {
-    **{short: short for short in PARTS},
-    **{long: short for short, long in PARTS.items()},
+# What a user may call each part.
+_PART_NAMES = {
+    "tr": "tr",
+    "va": "va",
+    "te": "te",
+    "train": "tr",
+    "validation": "va",
+    "test": "te",
     "dev": "va",
 }
 
 
 def is_senteval(line: str) -> bool:
-    """Whether a line can only be one of SentEval's."""
+    """Return whether a line has the form of a SentEval row, which no other format has."""
     return _is_row(line.split("\t"))
 
 
@@ -30,25 +35,25 @@ def _is_row(columns: list[str]) -> bool:
 def read_senteval(
     files: Iterable[TextFile], notes: Notes, *, part: str | None = None
 ) -> Iterator[Example]:
-    """One example per row with its label.
+    """Yield one example per row with its label.
 
     Parameters
     ----------
     part : str, optional
-        `tr`, `va` or `te` (or `train`, `validation`, `test`); by default all.
+        `tr`, `va` or `te` (or `train`, `validation`, `test`); default: all parts.
     """
     if part is not None:
-        one_of("part", part, _GIVEN)
-    wanted = None if part is None else _GIVEN[part]
+        one_of("part", part, _PART_NAMES)
+        part = _PART_NAMES[part]
     for file in files:
         for where, line in file.filled():
             columns = line.split("\t")
             if not _is_row(columns):
                 raise InputError(
-                    f"{where}: a SentEval row is part (tr, va, te), label and sentence separated by tabs; "
-                    f"this one has {len(columns)} columns."
+                    f"{where}: a SentEval row is part (tr, va, te), label and sentence "
+                    f"separated by tabs; this one has {len(columns)} columns."
                 )
             if not columns[2].strip():
                 raise InputError(f"{where}: the sentence is empty.")
-            if wanted is None or columns[0] == wanted:
+            if part is None or columns[0] == part:
                 yield Example(text=columns[2].strip(), label=columns[1], origin=where)

@@ -67,7 +67,7 @@ def redirect_methods(model: nn.Module) -> list[Undo]:
 
 
 def _through_tap(
-    module: nn.Module, own: Callable[[], Any], *tensors: Any, **options: Any
+    module: nn.Module, model_method: Callable[[], Any], *tensors: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None] | None:
     """Return output `[example, head, token, d_head]` and weights of a call by the session; None
     without a session: then the module's own method computes it."""
@@ -76,7 +76,7 @@ def _through_tap(
         return None
 
     def plain() -> tuple[Tensor, Tensor | None]:
-        result = own()
+        result = model_method()
         weights = result[1] if len(result) > 1 else None
         return result[0].transpose(1, 2), weights
 
@@ -92,13 +92,13 @@ def _gpt1(
     attention_mask: Tensor | None = None,
     output_attentions: bool = False,
 ) -> list[Any]:
-    own = partial(type(self)._attn, self, q, k, v, attention_mask, output_attentions)
+    model_method = partial(type(self)._attn, self, q, k, v, attention_mask, output_attentions)
     scaling = v.shape[-1] ** -0.5 if self.scale else 1.0
     result = _through_tap(
-        self, own, q, k.transpose(2, 3), v, attention_mask, scaling=scaling, causal=True
+        self, model_method, q, k.transpose(2, 3), v, attention_mask, scaling=scaling, causal=True
     )
     if result is None:
-        unwatched: list[Any] = own()
+        unwatched: list[Any] = model_method()
         return unwatched
     output, weights = result
     return [output, weights] if output_attentions else [output]
@@ -107,24 +107,29 @@ def _gpt1(
 def _gptj(
     self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
 ) -> Any:
-    own = partial(type(self)._attn, self, query, key, value, attention_mask)
+    model_method = partial(type(self)._attn, self, query, key, value, attention_mask)
     scaling = 1.0 / float(self.scale_attn)
     return (
-        _through_tap(self, own, query.float(), key.float(), value, attention_mask, scaling=scaling)
-        or own()
+        _through_tap(
+            self, model_method, query.float(), key.float(), value, attention_mask, scaling=scaling
+        )
+        or model_method()
     )
 
 
 def _gpt_neo(
     self: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
 ) -> Any:
-    own = partial(type(self)._attn, self, query, key, value, attention_mask)
+    model_method = partial(type(self)._attn, self, query, key, value, attention_mask)
     keys = key.shape[2]
     # The causal triangle, or the band of a local layer.
     window = self.bias[:, :, keys - query.shape[2] : keys, :keys]
     if attention_mask is not None:
         window = attention_mask.masked_fill(~window, torch.finfo(attention_mask.dtype).min)
-    return _through_tap(self, own, query.float(), key.float(), value, window, scaling=1.0) or own()
+    return (
+        _through_tap(self, model_method, query.float(), key.float(), value, window, scaling=1.0)
+        or model_method()
+    )
 
 
 # file.class of attention modules whose softmax is intercepted

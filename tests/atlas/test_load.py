@@ -1,5 +1,4 @@
-"""`Atlas.load`: what is not an atlas, or has been changed, is refused in a sentence before its
-arrays are read."""
+"""`Atlas.load` rejects a file that is no atlas, or has been changed, before its arrays are read."""
 
 from __future__ import annotations
 
@@ -18,17 +17,16 @@ from headwise.atlas.file import read_any
 from headwise.atlas.seal import LENGTH
 from headwise.core.errors import AtlasError
 
-FORMAT_2 = (
-    Path(__file__).parent / "data" / "format-2.nc"
-)  # made by headwise as it was before format 3
+# Written by a version of headwise before format 3.
+FORMAT_2 = Path(__file__).parent / "data" / "format-2.nc"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_file_wrong_in_one_way_is_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
-    said = attack(hostile(name, tmp_path))
-    assert said != "read"
-    assert HOSTILE[name][1] in said
-    assert "hostile.nc" in said
+def test_a_malformed_file_is_rejected_with_the_reason(name: str, tmp_path: Path) -> None:
+    message = attack(hostile(name, tmp_path))
+    assert message != "read"
+    assert HOSTILE[name][1] in message
+    assert "hostile.nc" in message
 
 
 def test_everything_comes_back_and_the_digest_with_it(tmp_path: Path) -> None:
@@ -52,7 +50,7 @@ def test_the_digest_of_an_attribute_is_the_same_before_and_after_the_file(
     assert Atlas.load(atlas.save(tmp_path / "atlas.nc")).digest == atlas.digest
 
 
-def test_a_file_of_ones_own_is_read_as_xarray_reads_it(tmp_path: Path) -> None:
+def test_a_sealed_file_is_read_as_xarray_reads_it(tmp_path: Path) -> None:
     pair = ("layer", "kind")
     own = xr.Dataset(
         {
@@ -75,42 +73,38 @@ def test_a_file_of_ones_own_is_read_as_xarray_reads_it(tmp_path: Path) -> None:
         attrs={"n": 3, "share": 0.5, "texts": ["a", "b"], "empty": ""},
     )
     path = Atlas({"own": own, "second": own[["count"]]}).save(tmp_path / "atlas.nc")
-    found, expected = read_groups(path), read_any(path)
-    assert list(found) == list(expected)
-    for name, dataset in expected.items():
-        xr.testing.assert_identical(found[name], dataset)
-        assert found[name].identical(dataset)
-        assert {n: v.dtype for n, v in found[name].variables.items()} == {
-            n: v.dtype for n, v in dataset.variables.items()
-        }
-        for here, there in [
-            (found[name], dataset),
-            *((found[name][n], dataset[n]) for n in dataset.variables),
-        ]:
-            assert {k: type(v) for k, v in here.attrs.items()} == {
-                k: type(v) for k, v in there.attrs.items()
-            }
-    assert Atlas(found).to_bytes() == Atlas(expected).to_bytes()
+    groups = read_groups(path)
+    expected_groups = read_any(path)
+    assert list(groups) == list(expected_groups)
+    for name, expected in expected_groups.items():
+        dataset = groups[name]
+        xr.testing.assert_identical(dataset, expected)
+        assert dataset.identical(expected)
+        assert types_of_attributes(dataset) == types_of_attributes(expected)
+        for variable in expected.variables:
+            assert dataset[variable].dtype == expected[variable].dtype
+            assert types_of_attributes(dataset[variable]) == types_of_attributes(expected[variable])
+    assert Atlas(groups).to_bytes() == Atlas(expected_groups).to_bytes()
+
+
+def types_of_attributes(data: xr.Dataset | xr.DataArray) -> dict[object, type]:
+    return {name: type(value) for name, value in data.attrs.items()}
 
 
 def test_the_digest_sees_attributes_and_provenance() -> None:
-    def made(provenance: dict[object, object], **attrs: object) -> str:
+    def digest_with(provenance: dict[object, object], **attrs: object) -> str:
         return Atlas({"own": xr.Dataset({"x": ("y", [1.0], attrs)})}, provenance).digest  # type: ignore[arg-type]
 
-    assert (
-        len(
-            {
-                made({}),
-                made({"a": 1}),
-                made({"a": 2}),
-                made({}, units="nats"),
-                made({}, units="bits"),
-            }
-        )
-        == 5
-    )
-    assert made({"a": 1, "b": (2, 3)}) == made({"b": [2, 3], "a": 1})
-    assert made({10: "a", 9: "b"}) == made({"9": "b", "10": "a"})
+    different = {
+        digest_with({}),
+        digest_with({"a": 1}),
+        digest_with({"a": 2}),
+        digest_with({}, units="nats"),
+        digest_with({}, units="bits"),
+    }
+    assert len(different) == 5
+    assert digest_with({"a": 1, "b": (2, 3)}) == digest_with({"b": [2, 3], "a": 1})
+    assert digest_with({10: "a", 9: "b"}) == digest_with({"9": "b", "10": "a"})
 
 
 def test_format_2_loads_and_its_variables_are_checked(tmp_path: Path) -> None:
@@ -125,7 +119,9 @@ def test_format_2_loads_and_its_variables_are_checked(tmp_path: Path) -> None:
         Atlas.load(path)
 
 
-def test_damage_without_a_seal_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_without_a_seal_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("headwise.atlas.seal.ENOUGH_SECONDS", 2)
     path = tmp_path / "atlas.nc"
     path.write_bytes(endless(seed_bytes(tmp_path)))
@@ -133,7 +129,7 @@ def test_damage_without_a_seal_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Atlas.load(path)
 
 
-def test_every_flipped_bit_is_seen_before_hdf5_is_asked(
+def test_every_flipped_bit_is_detected_before_hdf5_opens_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -154,7 +150,7 @@ def test_the_limit_on_size_can_be_set(tmp_path: Path) -> None:
     assert Atlas.load(path, max_bytes=None).digest == whole().digest
 
 
-def test_more_arrays_than_an_atlas_has_are_not_looked_at(
+def test_a_file_with_too_many_arrays_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headwise.atlas.check.MOST_ARRAYS", 5)
@@ -162,7 +158,7 @@ def test_more_arrays_than_an_atlas_has_are_not_looked_at(
         Atlas.load(whole().save(tmp_path / "atlas.nc"))
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_rejected_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.nc")
     for path in (tmp_path / "pipe.nc", Path("/dev/zero")):
         with pytest.raises(AtlasError, match="is not a file"):

@@ -25,9 +25,8 @@ from headwise.models.demo import demo_model_path
 from headwise.run import make_atlas
 from headwise.text import open_corpus
 
-FORMAT_1 = (
-    Path(__file__).parent / "data" / "format-1.nc"
-)  # made by headwise as it was before format 2
+# Written by a version of headwise before format 2.
+FORMAT_1 = Path(__file__).parent / "data" / "format-1.nc"
 READER = """
 import gc, sys
 
@@ -73,21 +72,21 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def read_plainly() -> Iterator[Callable[[Path], list[str]]]:
-    """What a process without headwise says of files: it is asked for one after the other."""
+    """Return a function that reads a file in a process without headwise, and returns its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(
         [sys.executable, "-c", READER], text=True, env=environment, **pipes
     ) as process:
 
-        def said(path: Path) -> list[str]:
+        def output_for(path: Path) -> list[str]:
             process.stdin.write(f"{path}\n")
             process.stdin.flush()
             lines = [process.stdout.readline() for _ in range(2)]
             assert all(lines), process.stderr.read()[-2000:]
             return [line.rstrip("\n") for line in lines]
 
-        yield said
+        yield output_for
 
 
 def tiny_model() -> HeadModel:
@@ -129,7 +128,7 @@ def test_plain_xarray_selects_by_label_in_the_groups_of_experiments(
 def test_plain_xarray_selects_by_label_on_every_dim(
     read_plainly: Callable[[Path], list[str]], tmp_path: Path
 ) -> None:
-    given = {
+    parameters = {
         "attribution": {"length": "all"},
         "distance": {"permutations": 50},
         "frames": {"exclude": "links", "permutations": 50},
@@ -137,18 +136,18 @@ def test_plain_xarray_selects_by_label_on_every_dim(
         "token_pairs": {"random_models": 1},
         "tree_probe": {"epochs": 1, "learning_rate": 0.01},
     }
-    atlas = make_atlas(tiny_model(), limit=10, parameters=given)
-    refused = {
-        name for name, items in atlas.provenance["left_out"].items() if "" in items
-    }  # decoder-only analyses
-    assert set(atlas) | refused == {name for name, cls in known_analyses().items() if cls.automatic}
-    assert refused == {"induction", "sinks", "opening_token", "circuits", "logits", "retrieval"}
+    atlas = make_atlas(tiny_model(), limit=10, parameters=parameters)
+    left_out = {name for name, items in atlas.provenance["left_out"].items() if "" in items}
+    automatic = {name for name, cls in known_analyses().items() if cls.automatic}
+    assert set(atlas) | left_out == automatic
+    decoder_only = {"induction", "sinks", "opening_token", "circuits", "logits", "retrieval"}
+    assert left_out == decoder_only
     groups, dims = read_plainly(atlas.save(tmp_path / "atlas.nc"))
     assert groups.split() == list(atlas)
     assert dims == "('layer', 'head')"
 
 
-def test_format_1_loads_with_the_names_of_today(
+def test_format_1_loads_with_the_current_names(
     read_plainly: Callable[[Path], list[str]], tmp_path: Path
 ) -> None:
     atlas = Atlas.load(FORMAT_1)
@@ -176,6 +175,6 @@ def test_format_1_loads_with_the_names_of_today(
     assert Atlas.load(tmp_path / "again.nc").digest == atlas.digest
 
 
-def test_a_variable_named_like_a_dim_is_refused() -> None:
+def test_a_variable_with_the_name_of_a_dim_is_rejected() -> None:
     with pytest.raises(ParameterError, match="'own' has a variable and a dim called 'kind'"):
         Atlas({"own": xr.Dataset({"kind": (("layer", "kind"), np.ones((2, 2)))})})

@@ -1,5 +1,4 @@
-"""The file as headwise writes it is the file as xarray writes it, but for the order in which its
-parts were made."""
+"""headwise writes the same file as xarray, except for the order in which its parts are created."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def tree_of(*datasets: xr.Dataset) -> xr.DataTree:
 
 def everything() -> xr.Dataset:
     """Every kind of array, label and attribute that an atlas may hold."""
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "long_name": "größe",
         "n": 3,
         "least": np.float32(0.5),
@@ -33,7 +32,7 @@ def everything() -> xr.Dataset:
     }
     return xr.Dataset(
         {
-            "value": (("layer", "head"), np.array([[0.5, np.nan], [1, 2]], "f4"), told),
+            "value": (("layer", "head"), np.array([[0.5, np.nan], [1, 2]], "f4"), attributes),
             "transposed": (("head", "layer"), np.arange(4.0).reshape(2, 2).T),
             "count": (("layer", "bare"), np.arange(6).reshape(2, 3)),
             "small": ("bare", np.arange(3, dtype="u1")),
@@ -48,34 +47,35 @@ def everything() -> xr.Dataset:
     )
 
 
-def contents(holder: h5py.Group, of: h5py.File) -> Iterator[tuple[Any, ...]]:
-    """Everything that lies in a group: names, types, sizes, values, attributes and what refers to
-    what."""
-    for name in sorted(holder.attrs):
-        value, about = holder.attrs[name], holder.attrs.get_id(name)
+def parts(node: h5py.Group | h5py.Dataset, file: h5py.File) -> Iterator[tuple[Any, ...]]:
+    """Yield everything in a group: names, types, sizes, values, attributes and references."""
+    for name in sorted(node.attrs):
+        value = node.attrs[name]
+        attribute_id = node.attrs.get_id(name)
         if name == "DIMENSION_LIST":
-            value = [of[reference].name for (reference,) in value]
+            value = [file[reference].name for (reference,) in value]
         elif name == "REFERENCE_LIST":
-            value = sorted((of[reference].name, int(axis)) for reference, axis in value)
-        yield holder.name, name, str(about.dtype), about.shape, repr(value)
-    if isinstance(holder, h5py.Dataset):
-        told = (
-            str(holder.dtype),
-            holder.shape,
-            holder.maxshape,
-            holder.chunks,
-            repr(holder.fillvalue),
+            value = sorted((file[reference].name, int(axis)) for reference, axis in value)
+        yield node.name, name, str(attribute_id.dtype), attribute_id.shape, repr(value)
+    if isinstance(node, h5py.Dataset):
+        yield (
+            node.name,
+            str(node.dtype),
+            node.shape,
+            node.maxshape,
+            node.chunks,
+            repr(node.fillvalue),
+            repr(np.asarray(node[()]).tolist()),
         )
-        yield holder.name, *told, repr(np.asarray(holder[()]).tolist())
     else:
-        yield holder.name, list(holder)
-        for inner in holder.values():
-            yield from contents(inner, of)
+        yield node.name, list(node)
+        for child in node.values():
+            yield from parts(child, file)
 
 
-def held(content: bytes) -> list[tuple[Any, ...]]:
+def parts_of_file(content: bytes) -> list[tuple[Any, ...]]:
     with h5py.File(io.BytesIO(content), "r") as file:
-        return list(contents(file, file))
+        return list(parts(file, file))
 
 
 def test_the_file_is_the_one_that_xarray_writes() -> None:
@@ -84,10 +84,11 @@ def test_the_file_is_the_one_that_xarray_writes() -> None:
         everything()[["small", "value"]],
         xr.Dataset(attrs={"why": "nothing was found"}),
     )
-    ours, theirs = held(netcdf_bytes(tree)), held(bytes(tree.to_netcdf(engine="h5netcdf")))
-    assert len(ours) > 100
-    for mine, other in zip(ours, theirs, strict=True):
-        assert mine == other
+    parts_here = parts_of_file(netcdf_bytes(tree))
+    parts_of_xarray = parts_of_file(bytes(tree.to_netcdf(engine="h5netcdf")))
+    assert len(parts_here) > 100
+    for part, expected in zip(parts_here, parts_of_xarray, strict=True):
+        assert part == expected
 
 
 def test_the_same_tree_gives_the_same_bytes() -> None:
@@ -106,10 +107,10 @@ def test_the_same_tree_gives_the_same_bytes() -> None:
 )
 def test_what_is_unusual_is_written_as_xarray_writes_it(odd: xr.Dataset) -> None:
     tree = tree_of(everything(), odd)
-    with xr.open_datatree(io.BytesIO(netcdf_bytes(tree)), engine="h5netcdf") as found:
+    with xr.open_datatree(io.BytesIO(netcdf_bytes(tree)), engine="h5netcdf") as loaded:
         content = io.BytesIO(bytes(tree.to_netcdf(engine="h5netcdf")))
         with xr.open_datatree(content, engine="h5netcdf") as expected:
-            xr.testing.assert_identical(found, expected)
+            xr.testing.assert_identical(loaded, expected)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,6 @@ def test_what_is_unusual_is_written_as_xarray_writes_it(odd: xr.Dataset) -> None
         (xr.Dataset({"value": ("layer", [1.0], {"one": {"two": 2}})}), "no native HDF5 equivalent"),
     ],
 )
-def test_what_netcdf_cannot_hold_is_refused(odd: xr.Dataset, error: str) -> None:
+def test_what_netcdf_cannot_store_is_rejected(odd: xr.Dataset, error: str) -> None:
     with pytest.raises(Exception, match=error):
         netcdf_bytes(tree_of(odd))

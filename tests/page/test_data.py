@@ -1,4 +1,4 @@
-"""What the page's script reads: every number of every head as it was computed, in text that cannot
+"""The data of the page's script: every number of every head as it was computed, in text that cannot
 end its element."""
 
 from __future__ import annotations
@@ -44,73 +44,72 @@ def dependency(layers: int, heads: int) -> xr.Dataset:
     )
 
 
-def planes(data: dict, place: object, heads: int) -> np.ndarray:  # type: ignore[type-arg]
-    """A packed plane, unpacked as the script does it."""
-    if not isinstance(place, list):
-        return np.full(heads, float(place))  # type: ignore[arg-type]
-    codes = np.frombuffer(gzip.decompress(base64.b64decode(data["arrays"])), "<u2")
-    start, low, high = place
-    own = codes[start : start + heads]
-    return np.where(own == page.NO_VALUE, np.nan, low + own / (page.NO_VALUE - 1) * (high - low))
+def unpack_plane(data: dict, entry: object, n_heads: int) -> np.ndarray:  # type: ignore[type-arg]
+    """Return a packed plane, unpacked as the script does it."""
+    if not isinstance(entry, list):
+        return np.full(n_heads, float(entry))  # type: ignore[arg-type]
+    all_codes = np.frombuffer(gzip.decompress(base64.b64decode(data["arrays"])), "<u2")
+    start, low, high = entry
+    codes = all_codes[start : start + n_heads]
+    values = low + codes / (page.NO_VALUE - 1) * (high - low)
+    return np.where(codes == page.NO_VALUE, np.nan, values)
 
 
 def test_every_number_is_there_as_it_was_computed() -> None:
     atlas = Atlas({"surface": surface(3, 4), "dependency": dependency(3, 4)})
     data = json.loads(data_text(page_data(atlas)))
-    found = {one["name"]: one for one in data["measures"]}
-    assert {"surface.entropy", "surface.mass.cls", "dependency.accuracy.obj"} <= set(found)
-    assert next(iter(found)) == "surface.entropy"  # what is asked for first comes first
+    entries = {entry["name"]: entry for entry in data["measures"]}
+    assert {"surface.entropy", "surface.mass.cls", "dependency.accuracy.obj"} <= set(entries)
+    assert next(iter(entries)) == "surface.entropy"  # leading measures come first
     for measure in head_measures(atlas):
-        got = planes(data, found[measure.name]["values"], 12)
-        want = measure.values.ravel()
+        values = unpack_plane(data, entries[measure.name]["values"], 12)
+        expected = measure.values.ravel()
         if measure.kind == "p":
-            got = 10.0**-got
-        assert np.allclose(
-            got,
-            want,
-            atol=(np.nanmax(want) - np.nanmin(want)) / 60000 + 1e-6,
-            rtol=1e-3,
-            equal_nan=True,
-        )
+            values = 10.0**-values
+        step = (np.nanmax(expected) - np.nanmin(expected)) / 60000
+        assert np.allclose(values, expected, atol=step + 1e-6, rtol=1e-3, equal_nan=True)
     for name in ("surface.mass.cls", "surface.entropy"):
         group, variable, *item = name.split(".")
         part = atlas[group].sel(token_type=item[0]) if item else atlas[group]
         for end in ("low", "high"):
-            got = planes(data, found[name][end], 12)
-            assert np.allclose(got, part[f"{variable}_{end}"].values.ravel(), atol=2e-4)
-    assert found["surface.entropy"]["n"] == [200, 200]
-    assert "entropy" in data["texts"][found["surface.entropy"]["definition"]]
+            values = unpack_plane(data, entries[name][end], 12)
+            assert np.allclose(values, part[f"{variable}_{end}"].values.ravel(), atol=2e-4)
+    assert entries["surface.entropy"]["n"] == [200, 200]
+    assert "entropy" in data["texts"][entries["surface.entropy"]["definition"]]
 
 
-def test_of_two_directions_the_better_stands_with_its_own_interval_test_and_baseline() -> None:
+def test_the_better_of_two_directions_has_its_own_interval_p_value_and_baseline() -> None:
     data = page_data(Atlas({"dependency": dependency(3, 4)}))
-    one = next(m for m in data["measures"] if m["name"] == "dependency.accuracy.obj")
-    at = 1 * 4 + 1
-    values, low, against = (planes(data, one[key], 12)[at] for key in ("values", "low", "against"))
-    assert (round(values, 3), round(low, 3), round(against, 3)) == (0.9, 0.89, 0.3)
-    assert round(planes(data, one["p"], 12)[at], 2) == 40  # −log10
-    assert "obj" in one["asked"]
-    assert one["against_name"] == "best baseline"
+    entries = {entry["name"]: entry for entry in data["measures"]}
+    entry = entries["dependency.accuracy.obj"]
+
+    def value_of_best_head(key: str) -> float:
+        return float(unpack_plane(data, entry[key], 12)[1 * 4 + 1])
+
+    assert round(value_of_best_head("values"), 3) == 0.9
+    assert round(value_of_best_head("low"), 3) == 0.89
+    assert round(value_of_best_head("against"), 3) == 0.3
+    assert round(value_of_best_head("p"), 2) == 40  # −log10
+    assert "obj" in entry["asked"]
+    assert entry["against_name"] == "best baseline"
 
 
-def test_maps_are_kept_to_a_two_hundredth_and_say_what_may_not_be_seen() -> None:
+def test_maps_are_precise_to_a_two_hundredth_and_mark_hidden_keys() -> None:
     rng = np.random.default_rng(0)
     maps = rng.dirichlet(np.ones(5) * 0.3, (3, 4, 5))
     maps[..., np.triu_indices(5, 1)[0], np.triu_indices(5, 1)[1]] = np.nan
     sample = Sample(list("abcde"), maps, None, [0, 0, 1, 2, -1], [False] * 4 + [True])
     data = page_data(Atlas({"surface": surface(3, 4)}), [sample])
-    codes = np.frombuffer(gzip.decompress(base64.b64decode(data["maps"])), np.uint8).reshape(
-        maps.shape
-    )
-    assert np.array_equal(codes == page.HIDDEN, np.isnan(maps))
-    assert (
-        np.nanmax(np.abs(np.where(codes == page.HIDDEN, np.nan, (codes / 254.0) ** 2) - maps))
-        < 0.005
-    )
+    content = gzip.decompress(base64.b64decode(data["maps"]))
+    codes = np.frombuffer(content, np.uint8).reshape(maps.shape)
+    is_hidden = codes == page.HIDDEN
+    assert np.array_equal(is_hidden, np.isnan(maps))
+    weights = np.where(is_hidden, np.nan, (codes / 254.0) ** 2)
+    assert np.nanmax(np.abs(weights - maps)) < 0.005
     assert data["sentences"][0]["special"] == [0, 0, 0, 0, 1]
 
 
-def test_what_does_not_fit_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_say_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [Sample(list("abcde"), np.full((3, 4, 5, 5), 0.2)) for _ in range(3)]
     monkeypatch.setattr(page, "MAP_BYTES", 12 * 25 * 2)
     atlas = Atlas({"surface": surface(3, 4)})
@@ -141,8 +140,8 @@ def test_no_text_can_leave_the_script_element() -> None:
 def test_nearest_heads_are_those_of_the_distance() -> None:
     js = np.array([[0, 0.3, 0.1], [0.3, 0, 0.2], [0.1, 0.2, 0]])
     points = np.array([[0.0, 1], [1, 0], [0.5, 0.5]])
-    made = xr.Dataset({"js": (("head_a", "head_b"), js), "mds": (("head_a", "axis"), points)})
-    data = page_data(Atlas({"distance": made, "surface": surface(1, 3)}))
+    distance = xr.Dataset({"js": (("head_a", "head_b"), js), "mds": (("head_a", "axis"), points)})
+    data = page_data(Atlas({"distance": distance, "surface": surface(1, 3)}))
     assert data["nearest"][0] == [[2, 0.1], [1, 0.3]]
     assert data["positions"][2] == [0.5, 0.5]
 
@@ -157,23 +156,24 @@ def test_every_measure_of_the_analyses_has_a_definition() -> None:
     assert definition("unheard", "of", "a long name") == "a long name"
 
 
-def test_three_models_are_compared_word_by_word_and_a_change_is_told_once() -> None:
-    """Of three models the first other word stands below, `other` too; what two measures say alike
-    is one row."""
+def test_labels_of_three_models_are_compared_and_equal_changes_are_listed_once() -> None:
+    """The first different label of three models is in `below`, also `other`; changes that two
+    measures show with the same numbers are one row."""
     atlas = compared()
-    words, change = atlas["change_words"], atlas["change_surface"]
+    words = atlas["change_words"]
+    change = atlas["change_surface"]
     does = np.stack(
         [words["does"].values[0], words["does"].values[0], words["does"].values[1]]
     ).astype("<U20")
     does[2, 0, 0] = "other"
     kinds = np.where(does == "broad", "broad", np.where(does == "other", "other", "cls"))
     dims = ("model_all", "layer", "head")
-    made = {
+    variables = {
         "does": (dims, does),
         "kind": (dims, kinds),
         "attention": (dims, np.full(does.shape, "")),
     }
-    three = xr.Dataset(made, {"model_all": ["old", "same", "new"]})
+    three = xr.Dataset(variables, {"model_all": ["old", "same", "new"]})
     described = page.described(Atlas(dict(atlas) | {"change_words": three}))
     heads = {head["name"]: head for head in described.to_dict("records")}
     assert (heads["L1H2"]["does"], heads["L1H2"]["below"]) == ("broad", "to cls")

@@ -132,8 +132,8 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
     def heads() -> list[PageFigure]:
         drawn = DrawnFigure(
             name="heads",
-            title="Telling heads on one input",
-            caption="Tokens look (left) at tokens (right); a line is as dark as its weight.",
+            title="Most extreme heads on one input",
+            caption="Tokens (left) attend to tokens (right); a line is as dark as its weight.",
             paper="Clark et al. 2019, Fig 1",
             figure=draw_heads(sample, telling_heads(atlas)),
         )
@@ -143,7 +143,7 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
         drawn = DrawnFigure(
             name="maps",
             title="All maps of one input",
-            caption="Row: the token that looks; column: the token looked at; darker is more.",
+            caption="Row: the token that attends; column: the token attended to; darker is more.",
             paper="Kovaleva et al. 2019, App. A",
             figure=draw_all_maps(sample),
         )

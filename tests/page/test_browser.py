@@ -283,6 +283,7 @@ def test_the_map_of_distances_and_the_grid_point_at_each_other(visit: Any) -> No
     x, y = tab.evaluate("document.getElementById('distance-map').placeOf('L5H0')")
     box = tab.locator("#distance-map").bounding_box()
     tab.mouse.move(box["x"] + x, box["y"] + y)
+    tab.wait_for_function("() => document.querySelector('td.pointed') !== null")
     name = tab.evaluate("document.querySelector('td.pointed').dataset.head")
     near = tab.evaluate("name => document.getElementById('distance-map').placeOf(name)", name)
     assert abs(near[0] - x) + abs(near[1] - y) < 16

@@ -90,8 +90,8 @@ def test_closed_form_equals_autograd(causal):
     )
 
 
-def test_heads_whose_weights_move_are_refused():
+def test_heads_whose_weights_depend_on_the_input_are_rejected():
     planted = planted_model([["sep", "uniform"]], max_length=16)
     contributions(planted, planted.encode(["the cat"])[0])  # one [SEP]: nothing to spread over
-    with pytest.raises(ParameterError, match="'sep' spreads"):
+    with pytest.raises(ParameterError, match="'sep' attends to several tokens"):
         contributions(planted, planted.encode([Example(text="the cat", pair="a dog")])[0])

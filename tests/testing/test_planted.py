@@ -172,7 +172,7 @@ def test_examples_as_vocabulary_share_codes_and_say_when_that_fails():
     for row, found in zip(rows, eager_maps(planted.model, rows), strict=True):
         np.testing.assert_allclose(found, planted.expected_map(row), atol=1e-6)
     stranger = planted.encode([Example(words=("w0x0", "w0x1", "w1x0", "w1x1", "w2x0"))])[0]
-    with pytest.raises(ParameterError, match="never stand together"):
+    with pytest.raises(ParameterError, match="Two words occur together here"):
         planted.expected_map(stranger)
 
 

@@ -1,9 +1,9 @@
-"""Heads that follow the gold annotation of any corpus: its words are renamed so that each names
-what it points at.
+"""Heads that follow the gold annotation of any corpus, whose words are renamed so that each occurs
+once.
 
 No weights can compute a syntactic head in general, but a table can hold it: every word of the
-corpus gets a form of its own, so that the tree, the antecedents and the frame links become
-functions of the word, and an embedding can carry them."""
+corpus gets its own form, so that the tree, the antecedents and the frame links become functions of
+the word, and an embedding can hold them."""
 
 from __future__ import annotations
 
@@ -28,20 +28,26 @@ def planted_annotations(
     max_length: int = 64,
     seed: int = 0,
 ) -> tuple[Planted, list[Example]]:
-    """A model whose heads follow the gold annotation of these examples, and the examples with
-    renamed words.
+    """Return a model whose heads follow the gold annotation of these examples, and the examples
+    with renamed words.
 
     Parameters
     ----------
-    examples
+    examples : sequence of Example
         Examples with words; at least one with dependencies, coreference or frames.
-    behaviours
+    behaviours : sequence of sequences of str, optional
         As in `planted_model`. Tables: `tree` (a word points at its syntactic head), `antecedent`
         (the head word of a mention at the head word of the nearest earlier mention of its entity),
         `frame` (the first word of a target at the first word of its first element). `tree:RELATION`
         works too.
-    several_pieces_every
-        Every so many words one has two pieces; 0 for none.
+    causal : bool, default False
+        Plant a decoder instead of an encoder.
+    several_pieces_every : int, default 3
+        One word in so many has two pieces; 0 for none.
+    max_length : int, default 64
+        Tokens of the longest row, special ones included.
+    seed : int, default 0
+        As in `planted_model`.
 
     Returns
     -------
@@ -51,70 +57,79 @@ def planted_annotations(
     """
     tables: dict[str, dict[str, str]] = {"tree": {}, "antecedent": {}, "frame": {}}
     relation: dict[str, str] = {}
-    marked: list[str] = []
+    marked_words: list[str] = []
     renamed: list[Example] = []
     for number, example in enumerate(examples):
         if example.words is None:
             raise MissingAnnotationError(f"{example.where}: planted annotations need `words`.")
-        forms = [
-            _form(word, number, index, several_pieces_every)
-            for index, word in enumerate(example.all_words)
-        ]
-        marked.extend(forms)
-        plain = [form.replace(PIECE_BREAK, "") for form in forms]
-        first = len(example.words)
-        pair = tuple(plain[first:]) if example.words_pair is not None else None
-        renamed.append(
-            replace(
-                example,
-                text=None,
-                pair=None,
-                spans=None,
-                words=tuple(plain[:first]),
-                words_pair=pair,
-            )
-        )
+        forms = []
+        for index, word in enumerate(example.all_words):
+            marked_word = _unique_form(word, number, index, several_pieces_every)
+            marked_words.append(marked_word)
+            forms.append(marked_word.replace(PIECE_BREAK, ""))
+        renamed.append(_with_words(example, forms))
         if example.heads is not None:
-            tables["tree"] |= {
-                word: plain[head]
-                for word, head in zip(plain, example.heads, strict=True)
-                if head != ROOT
-            }
+            for form, head in zip(forms, example.heads, strict=True):
+                if head != ROOT:
+                    tables["tree"][form] = forms[head]
         if example.relations is not None:
-            relation |= dict(zip(plain, example.relations, strict=True))
-        tables["antecedent"] |= {plain[a]: plain[b] for a, b in _antecedents(example).items()}
+            relation.update(zip(forms, example.relations, strict=True))
+        for mention_head, antecedent_head in _antecedents(example).items():
+            tables["antecedent"][forms[mention_head]] = forms[antecedent_head]
         for link in example.frames or ():
-            if link.target[0] != link.span[0]:
-                tables["frame"].setdefault(plain[link.target[0]], plain[link.span[0]])
-    asked = {name.partition(":")[0] for row in behaviours for name in row}
-    used = {name: table for name, table in tables.items() if table}
+            target = link.target[0]
+            element = link.span[0]
+            if target != element:
+                tables["frame"].setdefault(forms[target], forms[element])
+    rules = {name.partition(":")[0] for row in behaviours for name in row}
     model = planted_model(
         behaviours,
         causal=causal,
-        words=marked,
+        words=marked_words,
         examples=renamed,
-        tables=used,
-        relation=relation if "tree" in asked else {},
+        tables={name: table for name, table in tables.items() if table},
+        relation=relation if "tree" in rules else {},
         max_length=max_length,
         seed=seed,
     )
     return model, renamed
 
 
-def _form(word: str, number: int, index: int, several_pieces_every: int) -> str:
+def _unique_form(word: str, number: int, index: int, several_pieces_every: int) -> str:
+    """Return a form that no other word of the corpus has, with a mark where it breaks into
+    pieces."""
     stem = re.sub(r"\W", "", word) or "mark"
-    several = several_pieces_every and index % several_pieces_every == several_pieces_every - 1
-    return f"{stem}_{number}_{index}" + (f"{PIECE_BREAK}+{number}_{index}" if several else "")
+    form = f"{stem}_{number}_{index}"
+    if several_pieces_every and (index + 1) % several_pieces_every == 0:
+        form += f"{PIECE_BREAK}+{number}_{index}"
+    return form
+
+
+def _with_words(example: Example, forms: Sequence[str]) -> Example:
+    """Return an example with these words instead of its own (those of both texts, of a pair)."""
+    n_first = len(example.words or ())
+    words_pair = None
+    if example.words_pair is not None:
+        words_pair = tuple(forms[n_first:])
+    return replace(
+        example,
+        text=None,
+        pair=None,
+        spans=None,
+        words=tuple(forms[:n_first]),
+        words_pair=words_pair,
+    )
 
 
 def _antecedents(example: Example) -> dict[int, int]:
-    """The head word of each mention and that of the nearest earlier mention of the same entity,
-    where they differ."""
-    last: dict[str, int] = {}
-    out: dict[int, int] = {}
+    """Return the head word of each mention and that of the nearest earlier mention of the same
+    entity, where they differ."""
+    last_head: dict[str, int] = {}
+    antecedents: dict[int, int] = {}
     for mention in sorted(example.mentions or (), key=lambda m: (m.start, -m.end)):
         head = mention.end - 1 if mention.head is None else mention.head
-        if mention.entity in last and last[mention.entity] != head:
-            out.setdefault(head, last[mention.entity])
-        last[mention.entity] = head
-    return out
+        antecedent = last_head.get(mention.entity, head)
+        if antecedent != head:
+            antecedents.setdefault(head, antecedent)
+        last_head[mention.entity] = head
+    return antecedents

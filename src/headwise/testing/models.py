@@ -34,8 +34,8 @@ class Size:
 
 
 def blank_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int, **changes: Any) -> Any:
-    """A BERT (or, causal, a GPT-2) with random weights for this vocabulary; `changes` go to its
-    config."""
+    """Return a BERT (or, causal, a GPT-2) with random weights for this vocabulary; `changes` go to
+    its config."""
     tokenizer = vocabulary.tokenizer
     sizes = {
         "vocab_size": len(vocabulary),
@@ -44,18 +44,18 @@ def blank_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int, **c
         "num_attention_heads": size.heads,
         "max_position_embeddings": size.max_length,
     }
-    special = {
-        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")
+    special_ids = {
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if causal:
-            return GPT2LMHeadModel(
-                GPT2Config(n_inner=size.inner, **sizes, **special, **changes)
-            ).eval()
-        return BertForMaskedLM(
-            BertConfig(intermediate_size=size.inner, **sizes, **special, **changes)
-        ).eval()
+            config = GPT2Config(n_inner=size.inner, **sizes, **special_ids, **changes)
+            return GPT2LMHeadModel(config).eval()
+        config = BertConfig(intermediate_size=size.inner, **sizes, **special_ids, **changes)
+        return BertForMaskedLM(config).eval()
 
 
 def random_model(
@@ -68,17 +68,19 @@ def random_model(
     max_length: int = 64,
     seed: int = 0,
 ) -> tuple[nn.Module, PreTrainedTokenizerFast]:
-    """A BERT (or, causal, a GPT-2) whose random weights are so large that heads differ, and a
-    tokenizer for `words`."""
+    """Return a BERT (or, causal, a GPT-2) whose random weights are so large that heads differ, and
+    a tokenizer for `words`."""
     vocabulary = make_vocabulary(words, None, {}, {}, causal)
-    width = heads * d_head
-    size = Size(layers, heads, width, (4 if causal else 2) * width, max_length)
-    return blank_model(vocabulary, size, causal, seed, initializer_range=0.25), vocabulary.tokenizer
+    hidden = heads * d_head
+    inner = (4 if causal else 2) * hidden
+    size = Size(layers, heads, hidden, inner, max_length)
+    model = blank_model(vocabulary, size, causal, seed, initializer_range=0.25)
+    return model, vocabulary.tokenizer
 
 
 def permute_heads(model: Any, order: Sequence[Sequence[int]]) -> Any:
-    """A copy of a BERT or GPT-2 whose head `h` of layer `l` is head `order[l][h]` of the given
-    one."""
+    """Return a copy of a BERT or GPT-2 whose head `h` of layer `l` is head `order[l][h]` of the
+    original."""
     model = deepcopy(model)
     with torch.no_grad():
         for layer, new in enumerate(order):
@@ -97,15 +99,15 @@ def permute_heads(model: Any, order: Sequence[Sequence[int]]) -> Any:
                 attention.c_proj.weight.copy_(_reordered(attention.c_proj.weight, new, 0, 1))
             else:
                 raise ModelError(
-                    f"Heads of {type(model).__name__} cannot be put in another order; give a BERT or a GPT-2."
+                    f"Heads of {type(model).__name__} cannot be put in another order; pass a BERT "
+                    "or a GPT-2."
                 )
     return model
 
 
 def _reordered(weight: Tensor, order: Sequence[int], dim: int, parts: int) -> Tensor:
-    """The blocks of heads along `dim` reordered within each of `parts` equal parts (query, key,
-    value side by side)."""
-    split = torch.unflatten(weight, dim, (parts, len(order), -1))
-    return split.index_select(dim + 1, torch.as_tensor(list(order), device=weight.device)).flatten(
-        dim, dim + 2
-    )
+    """Return a weight with the blocks of heads along `dim` reordered within each of `parts` equal
+    parts (query, key, value side by side)."""
+    by_head = torch.unflatten(weight, dim, (parts, len(order), -1))
+    index = torch.as_tensor(list(order), device=weight.device)
+    return by_head.index_select(dim + 1, index).flatten(dim, dim + 2)

@@ -1,4 +1,4 @@
-"""The names others build on: dims and variables of an atlas, and what must stand beside a mean."""
+"""The names of dims and variables of an atlas, and the variables that every mean has beside it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import xarray as xr
 
 # The one vocabulary of dims.
 _DIMS = """
-layer head role relation direction offset source pattern task feature pair token_type mention_type baseline probe
-pooling head_a head_b axis example
+layer head role relation direction offset source pattern task feature pair token_type mention_type
+baseline probe pooling head_a head_b axis example
 """
 DIMS = frozenset(_DIMS.split())
-# Dims that stand for no label of the vocabulary, each with what it is.
+# Dims of single analyses, outside the vocabulary, each with what it is.
 EXTRA_DIMS = {
     "layer_b": "the second layer of a pair of layers",
     "merge": "a step of a clustering tree",
     "part": "a column of a clustering tree",
     "upos": "a part of speech",
-    "baseline_kind": "a way that knows no syntax",
+    "baseline_kind": "a baseline without syntax",
     "group": "words that have a relation, and words that do not",
     "n_heads": "how many heads are taken together",
     "task_b": "the second task of a pair of tasks",
@@ -28,16 +28,16 @@ EXTRA_DIMS = {
     "bin": "a range of scores",
     "frame": "a semantic frame",
     "element": "an element of a frame",
-    "said": "what the pattern classifier called a labelled map",
-    "receiver": "the kind of token that receives a contribution",
-    "token": "a token of one input that is shown whole",
+    "said": "the pattern that the classifier gave a labelled map",
+    "receiver": "the type of the token that receives a contribution",
+    "token": "a token of one input that is drawn whole",
     "source_token": "the token it receives from",
     "half": "the first or the second half of a repeated sequence",
     "draw": "a random draw of heads",
     "length": "tokens of a prompt",
     "depth": "where in a text a needle lies, from 0 to 1",
-    "source_b": "the second reading of a pair of readings of mixing",
-    "layer_source": "a reading of what leaves a layer",
+    "source_b": "the second of a pair of sources",
+    "layer_source": "a source of contributions to the output of a layer",
     "layer_source_b": "the second of a pair of these",
     "side": "the side of a head that reads what another wrote: query, key or value",
 }
@@ -129,12 +129,20 @@ MEANS: dict[str, tuple[str, ...]] = {
 
 
 def check_names(group: str, dataset: xr.Dataset) -> None:
-    """Refuse dims outside the vocabulary, a missing variable, and a mean without its count or
-    interval."""
+    """Assert that dims are in the vocabulary, that no variable is missing, and that every mean has
+    its count and interval.
+
+    Parameters
+    ----------
+    group : str
+        The group of the atlas: the name of its analysis.
+    dataset : Dataset
+        Its result.
+    """
     for name, array in dataset.variables.items():
-        strange = [dim for dim in array.dims if dim not in DIMS and dim not in EXTRA_DIMS]
-        assert not strange, (
-            f"{group}.{name} has dims {strange}, which are not in the vocabulary: "
+        unknown_dims = [dim for dim in array.dims if dim not in DIMS and dim not in EXTRA_DIMS]
+        assert not unknown_dims, (
+            f"{group}.{name} has dims {unknown_dims}, which are not in the vocabulary: "
             "use its names, or add what the dim is to EXTRA_DIMS"
         )
     for name, dims in VARIABLES.get(group, {}).items():
@@ -142,19 +150,26 @@ def check_names(group: str, dataset: xr.Dataset) -> None:
         assert dataset[name].dims == dims, (
             f"{group}.{name} has dims {dataset[name].dims}, not {dims}"
         )
-    stems = {
-        str(name).removesuffix("_low") for name in dataset.data_vars if str(name).endswith("_low")
-    }
-    for name in sorted(stems | set(MEANS.get(group, ()))):
+    names = [str(name) for name in dataset.data_vars]
+    means = set(MEANS.get(group, ()))
+    for name in names:
+        if name.endswith("_low"):
+            means.add(name.removesuffix("_low"))
+    for name in sorted(means):
         _check_mean(group, name, dataset)
-    for name in map(str, dataset.data_vars):
+    for name in names:
         if name.endswith("p_value") and dataset[name].size > 1:
-            adjusted = name.replace("p_value", "p_adjusted")
-            assert adjusted in dataset, f"{group}.{name} has no `{adjusted}` beside it"
-            both = np.stack([dataset[name].values, dataset[adjusted].values])
-            assert (np.isnan(both[0]) | (both[1] >= both[0] - 1e-9)).all(), (
-                f"{group}.{adjusted} is smaller than `{name}`"
-            )
+            _check_p_values(group, name, dataset)
+
+
+def _check_p_values(group: str, name: str, dataset: xr.Dataset) -> None:
+    adjusted_name = name.replace("p_value", "p_adjusted")
+    assert adjusted_name in dataset, f"{group}.{name} has no `{adjusted_name}` beside it"
+    raw = dataset[name].values
+    adjusted = dataset[adjusted_name].values
+    assert (np.isnan(raw) | (adjusted >= raw - 1e-9)).all(), (
+        f"{group}.{adjusted_name} is smaller than `{name}`"
+    )
 
 
 def _check_mean(group: str, name: str, dataset: xr.Dataset) -> None:
@@ -163,9 +178,9 @@ def _check_mean(group: str, name: str, dataset: xr.Dataset) -> None:
         assert dataset[part].dims == dataset[name].dims, (
             f"{group}.{part} has dims {dataset[part].dims}, not {dataset[name].dims}"
         )
-    mean, low, high = (
-        dataset[part].values.astype(float) for part in (name, f"{name}_low", f"{name}_high")
-    )
+    mean = dataset[name].values.astype(float)
+    low = dataset[f"{name}_low"].values.astype(float)
+    high = dataset[f"{name}_high"].values.astype(float)
     inside = (low <= mean + 1e-5) & (mean <= high + 1e-5)
     assert (inside | np.isnan(low) | np.isnan(high)).all(), (
         f"{group}.{name} lies outside its interval"
@@ -173,7 +188,7 @@ def _check_mean(group: str, name: str, dataset: xr.Dataset) -> None:
     if name in MEANS.get(group, ()) or f"{name}_n" in dataset:
         assert f"{name}_n" in dataset.data_vars, f"{group} has a mean `{name}` but no `{name}_n`"
         count = np.broadcast_to(dataset[f"{name}_n"].values, mean.shape)
-        assert count.dtype.kind in "iu", f"{group}.{name}_n is no count: {count.dtype}"
+        assert count.dtype.kind in "iu", f"{group}.{name}_n is not a count: {count.dtype}"
         assert (count >= 0).all(), f"{group}.{name}_n is negative"
         assert np.isnan(mean[count == 0]).all(), (
             f"{group}.{name} has a number where nothing was counted"

@@ -1,14 +1,14 @@
-"""Small real transformers models whose heads are made to do known things, by setting weights: the
-oracle of all tests.
+"""Small transformers models whose heads do known things because their weights are set: the oracle
+of all tests.
 
-How it works. Every token's embedding is a row of one-hot codes (position, segment, kind of token,
+How it works. Every token's embedding is a row of one-hot codes (position, segment, token type,
 token, word, ...), each code centred so that its mean is zero. Layer norms get a huge epsilon and a
-weight of its square root, which makes them plain centring: they leave the codes as they are,
-exactly. Queries and keys read the codes (their biases put back what centring took) and prefer a
-head's targets to all else by at least `GAP` in the logit. Values are random; output projections
+weight of its square root, which makes them plain centring: they leave the codes unchanged, exactly.
+Queries and keys read the codes (their biases put back what centring took) and prefer a head's
+targets to everything else by at least `GAP` in the logit. Values are random; output projections
 write only into a few *payload* dimensions that no query or key reads, and feed-forward layers write
-nothing. So every layer sees the same codes, every map is known, and yet head outputs, hidden states
-and gradients are not trivial: they are linear, with closed forms (`contributions`)."""
+nothing. So every layer reads the same codes and every map is known, and yet head outputs, hidden
+states and gradients are not trivial: they are linear, with closed forms (`contributions`)."""
 
 from __future__ import annotations
 
@@ -31,22 +31,43 @@ from headwise.testing.behaviours import (
     terms,
 )
 from headwise.testing.models import Size, blank_model
-from headwise.testing.vocabulary import KINDS, Vocabulary, make_vocabulary
+from headwise.testing.vocabulary import TOKEN_TYPES, Vocabulary, make_vocabulary
 from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import Example
 
 PAYLOAD = 8  # dimensions that output projections write into
 NORM_EPSILON = 1e8  # against variances under 1: layer norm is linear to 1e-8
+INNER_SIZE = 4  # of the feed-forward layers, which write nothing
 TABLE = "table:"
+NO_WORD = 0  # the code of tokens without a word; colours of words start after it
 
 
 @dataclass(frozen=True, eq=False)
 class Planted:
     """A planted model with all that is known of it.
 
-    `model` is a `BertForMaskedLM` or, for causal models, a `GPT2LMHeadModel`, in eval mode with
-    eager attention. `values[layer, head, d_head, hidden]` and `outputs[layer, head, hidden,
-    d_head]` are its value and output projections."""
+    Attributes
+    ----------
+    model : Module
+        A `BertForMaskedLM` or, for causal models, a `GPT2LMHeadModel`, in eval mode with eager
+        attention.
+    tokenizer : PreTrainedTokenizerFast
+        Its tokenizer.
+    behaviours : tuple of tuple of str
+        What each head does, by layer and head.
+    causal : bool
+        Whether it is the GPT-2.
+    max_length : int
+        The longest row in tokens.
+    seed : int
+        The seed of the random values.
+    vocabulary : Vocabulary
+        Its tokens and what heads know of them.
+    values : array
+        The value projections, `[layer, head, d_head, hidden]`.
+    outputs : array
+        The output projections, `[layer, head, hidden, d_head]`.
+    """
 
     model: nn.Module
     tokenizer: PreTrainedTokenizerFast
@@ -67,55 +88,73 @@ class Planted:
         return len(self.behaviours[0])
 
     def where(self, behaviour: str) -> list[tuple[int, int]]:
-        """The (layer, head) pairs that were made to do this."""
-        return [
-            (layer, head)
-            for layer, row in enumerate(self.behaviours)
-            for head, name in enumerate(row)
-            if name == behaviour
-        ]
+        """Return the (layer, head) pairs with this behaviour."""
+        places = []
+        for layer, names in enumerate(self.behaviours):
+            for head, name in enumerate(names):
+                if name == behaviour:
+                    places.append((layer, head))
+        return places
 
     def encoder(self) -> Encoder:
         return Encoder(self.tokenizer, self.max_length)
 
     def encode(self, examples: Sequence[Example | str]) -> list[Encoded]:
-        """Examples (or plain texts) as rows of tokens, indexed in their order."""
+        """Return examples (or plain texts) as rows of tokens; those that are too long are left
+        out."""
         encoder = self.encoder()
-        made = [Example(text=e) if isinstance(e, str) else e for e in examples]
-        rows = [encoder.encode(example, index) for index, example in enumerate(made)]
-        return [row for row in rows if row is not None]
+        rows = []
+        for index, example in enumerate(examples):
+            if isinstance(example, str):
+                example = Example(text=example)
+            row = encoder.encode(example, index)
+            if row is not None:
+                rows.append(row)
+        return rows
 
     def expected_map(
         self, row: Encoded | Sequence[int], types: Sequence[int] | None = None
     ) -> np.ndarray:
-        """What every head must do on one row of tokens.
+        """Return what every head must do on one row of tokens, by plain rules.
 
-        Float64 [layer, head, query, key], by plain rules on ids, positions and token types.
+        Parameters
+        ----------
+        row : Encoded or sequence of int
+            A row, or its token ids.
+        types : sequence of int, optional
+            The segment of each token, where `row` holds ids only; default: all 0.
+
+        Returns
+        -------
+        array
+            Float64 `[layer, head, query, key]`.
         """
         if isinstance(row, Encoded):
-            ids, types = row.ids.tolist(), row.types.tolist()
+            ids = row.ids.tolist()
+            segments = row.types.tolist()
         else:
-            ids = [int(i) for i in row]
-        types = [0] * len(ids) if types is None else list(types)
+            ids = [int(token) for token in row]
+            segments = [0] * len(ids) if types is None else list(types)
         self._check_colours(ids)
-        known: dict[str, np.ndarray] = {}
-        for name in {name for layer in self.behaviours for name in layer}:
-            known[name] = expected_weights(
-                parse_behaviour(name, self.causal, self.vocabulary),
-                ids,
-                types,
-                self.vocabulary,
-                self.causal,
-            )
-        return np.array([[known[name] for name in layer] for layer in self.behaviours])
+        map_of: dict[str, np.ndarray] = {}
+        for names in self.behaviours:
+            for name in names:
+                if name in map_of:
+                    continue
+                behaviour = parse_behaviour(name, self.causal, self.vocabulary)
+                map_of[name] = expected_weights(
+                    behaviour, ids, segments, self.vocabulary, self.causal
+                )
+        return np.array([[map_of[name] for name in names] for names in self.behaviours])
 
     def _check_colours(self, ids: Sequence[int]) -> None:
-        colours: dict[int, int] = {}
-        for i in ids:
-            if colours.setdefault(self.vocabulary.token_colour[i], i) != i:
+        token_of_colour: dict[int, int] = {}
+        for token in ids:
+            colour = self.vocabulary.token_colour[token]
+            if token_of_colour.setdefault(colour, token) != token:
                 raise ParameterError(
-                    "Two words that never stand together in the examples this model was planted for do so here; "
-                    "plant it with `words` instead."
+                    "Two words occur together here that never do so in the examples this model was "
+                    "planted for; plant it with `words` instead."
                 )
 
 
@@ -130,66 +169,70 @@ def planted_model(
     max_length: int = 64,
     seed: int = 0,
 ) -> Planted:
-    """A small model whose heads do what is named.
+    """Return a small model whose heads do what `behaviours` names.
 
     Parameters
     ----------
-    behaviours
+    behaviours : sequence of sequences of str
         Names by layer and head, from `RULES`: the same number of heads in each layer.
-    causal
+    causal : bool, default False
         A GPT-2 with a beginning-of-sequence token, instead of a BERT with `[CLS] a [SEP] b [SEP]`.
-    words
+    words : sequence of str, optional
         The words the tokenizer knows; `play|ing` has the pieces `play` and `##ing`. All others are
         `[UNK]`.
-    examples
-        Instead of `words`: the corpus the model is for, whose words become the vocabulary. What
-        never stands together there shares its code.
-    tables
+    examples : sequence of Example, optional
+        Instead of `words`: the corpus the model is for, whose words become the vocabulary. Words
+        that never occur together there may share a code.
+    tables : mapping, optional
         For `tree`, `children`, `to:TABLE`, `from:TABLE`: which word each word points at.
-    relation
+    relation : mapping of str to str, optional
         For `tree:RELATION`: the relation of each word.
-    max_length
+    max_length : int, default 64
         Tokens of the longest row, special ones included.
-    seed
-        For the values, the payload and the language-model head.
+    seed : int, default 0
+        For the values, the payload and the language-modelling head.
 
     Returns
     -------
     Planted
         `expected_map(row)` equals the model's attention to 1e-5.
     """
-    if (
-        not behaviours
-        or not behaviours[0]
-        or any(len(row) != len(behaviours[0]) for row in behaviours)
-    ):
+    heads_by_layer = {len(names) for names in behaviours}
+    if len(heads_by_layer) != 1 or 0 in heads_by_layer:
         raise ParameterError(
             "`behaviours` needs at least one head, and the same number of heads in every layer."
         )
     vocabulary = make_vocabulary(words, examples, tables or {}, relation or {}, causal)
     parsed = [[parse_behaviour(name, causal, vocabulary) for name in row] for row in behaviours]
-    layout = _layout(parsed, vocabulary, causal, max_length)
-    layers, heads = len(parsed), len(parsed[0])
-    generator = np.random.default_rng(seed)
-    values = generator.normal(size=(layers, heads, layout.d_head, layout.hidden)) / np.sqrt(
-        layout.hidden
-    )
-    outputs = np.zeros((layers, heads, layout.hidden, layout.d_head))
-    payload = generator.normal(size=(layers, heads, PAYLOAD, layout.d_head)) / np.sqrt(
-        layout.d_head
-    )
-    outputs[:, :, -PAYLOAD:] = payload - payload.mean(
-        2, keepdims=True
-    )  # zero mean: layer norms leave it alone too
-    model = empty_model(vocabulary, Size(layers, heads, layout.hidden, 4, max_length), causal, seed)
+    layout = _make_layout(parsed, vocabulary, causal, max_length)
+    n_layers = len(parsed)
+    n_heads = len(parsed[0])
+    random = np.random.default_rng(seed)
+    values = random.normal(size=(n_layers, n_heads, layout.d_head, layout.hidden))
+    values = values / np.sqrt(layout.hidden)
+    payload = random.normal(size=(n_layers, n_heads, PAYLOAD, layout.d_head))
+    payload = payload / np.sqrt(layout.d_head)
+    outputs = np.zeros((n_layers, n_heads, layout.hidden, layout.d_head))
+    # Zero mean: layer norms leave the payload unchanged too.
+    outputs[:, :, -PAYLOAD:] = payload - payload.mean(2, keepdims=True)
+    size = Size(n_layers, n_heads, layout.hidden, INNER_SIZE, max_length)
+    model = empty_model(vocabulary, size, causal, seed)
     with torch.no_grad():
         _set_embeddings(model, vocabulary, layout, causal, max_length)
         for layer, row in enumerate(parsed):
-            asked = [terms(behaviour, layout.sizes, layout.relations) for behaviour in row]
-            set_layer(model, layer, query_key(asked, layout), values[layer], outputs[layer])
-    named = tuple(tuple(row) for row in behaviours)
+            terms_by_head = [terms(head, layout.sizes, layout.relations) for head in row]
+            scores = query_key(terms_by_head, layout)
+            set_layer(model, layer, scores, values[layer], outputs[layer])
     return Planted(
-        model, vocabulary.tokenizer, named, causal, max_length, seed, vocabulary, values, outputs
+        model=model,
+        tokenizer=vocabulary.tokenizer,
+        behaviours=tuple(tuple(row) for row in behaviours),
+        causal=causal,
+        max_length=max_length,
+        seed=seed,
+        vocabulary=vocabulary,
+        values=values,
+        outputs=outputs,
     )
 
 
@@ -198,60 +241,98 @@ def planted_model(
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where each one-hot code lies in the hidden vector, and how wide everything is."""
+    """Where each one-hot code lies in the hidden vector, and how wide everything is.
+
+    Attributes
+    ----------
+    sizes : dict of str to int
+        The size of each block of codes.
+    relations : tuple of str
+        The relations in the order of their codes.
+    hidden : int
+        The width of the hidden vector.
+    d_head : int
+        The width of a head.
+    starts : dict of str to int
+        Where each block starts; they follow each other in the order of `sizes`.
+    """
 
     sizes: dict[str, int]
-    starts: dict[str, int]
     relations: tuple[str, ...]
     hidden: int
     d_head: int
+    starts: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        starts = {}
+        start = 0
+        for block, size in self.sizes.items():
+            starts[block] = start
+            start += size
+        object.__setattr__(self, "starts", starts)
+
+    def block(self, name: str) -> slice:
+        """Return the dimensions of a block of codes."""
+        start = self.starts[name]
+        return slice(start, start + self.sizes[name])
 
     def onehot(self, block: str, index: int) -> np.ndarray:
-        """The centred code: its mean is zero, so layer norms leave it alone."""
-        out = np.zeros(self.hidden)
-        size, start = self.sizes[block], self.starts[block]
-        out[start : start + size] = np.eye(size)[index] - 1 / size
-        return out
+        """Return the centred code: its mean is zero, so layer norms leave it unchanged."""
+        size = self.sizes[block]
+        code = np.zeros(self.hidden)
+        code[self.block(block)] = np.eye(size)[index] - 1 / size
+        return code
 
     def reader(self, block: str, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weight and bias that give `matrix · onehot` from a hidden vector with the centred
-        code."""
+        """Return the weight and bias that give `matrix · onehot` from a hidden vector with the
+        centred code."""
         weight = np.zeros((len(matrix), self.hidden))
         if not block:
             return weight, matrix[:, 0]
-        size, start = self.sizes[block], self.starts[block]
-        weight[:, start : start + size] = matrix
-        return weight, matrix.sum(1) / size
+        weight[:, self.block(block)] = matrix
+        return weight, matrix.sum(1) / self.sizes[block]
 
 
-def _layout(
+def _make_layout(
     parsed: Sequence[Sequence[Behaviour]], vocabulary: Vocabulary, causal: bool, max_length: int
 ) -> Layout:
     relations = ("", *sorted(set(vocabulary.relation.values())))
-    sizes = {"position": max_length, "kind": len(KINDS), "token": max(vocabulary.token_colour) + 1}
+    sizes = {
+        "position": max_length,
+        "token_type": len(TOKEN_TYPES),
+        "token": max(vocabulary.token_colour) + 1,
+    }
     if not causal:
         sizes["segment"] = 2
     if vocabulary.tables:
-        words = max(vocabulary.word_colour.values()) + 2  # index 0: no word
-        sizes |= {"word": words} | {f"{TABLE}{name}": words for name in vocabulary.tables}
+        n_words = max(vocabulary.word_colour.values()) + 2  # one more for NO_WORD
+        sizes["word"] = n_words
+        for name in vocabulary.tables:
+            sizes[f"{TABLE}{name}"] = n_words
     if vocabulary.relation:
         sizes["relation"] = len(relations)
-    starts = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
-    needed = max(
-        sum(len(term.query) for term in terms(b, sizes, relations)) for row in parsed for b in row
-    )
-    heads = len(parsed[0])
-    d_head = max(needed, -(-(sum(sizes.values()) + PAYLOAD) // heads), 2)
-    return Layout(sizes, starts, relations, d_head * heads, d_head)
+
+    n_heads = len(parsed[0])
+    # A head must hold the ranks of all its terms, and all heads together the codes and the payload.
+    d_head = max(2, -(-(sum(sizes.values()) + PAYLOAD) // n_heads))
+    for row in parsed:
+        for behaviour in row:
+            rank = sum(len(term.query) for term in terms(behaviour, sizes, relations))
+            d_head = max(d_head, rank)
+    return Layout(sizes, relations, d_head * n_heads, d_head)
 
 
 def empty_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int) -> Any:
-    """Linear layer norms, no dropout, a random language-model head."""
-    bert = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-    dropouts = ("resid_pdrop", "embd_pdrop", "attn_pdrop") if causal else bert
-    changes: dict[str, Any] = dict.fromkeys(dropouts, 0.0)
-    changes |= {"tie_word_embeddings": False, "initializer_range": 0.2}
-    changes["layer_norm_epsilon" if causal else "layer_norm_eps"] = NORM_EPSILON
+    """Return a model with linear layer norms, no dropout and a random language-modelling head."""
+    changes: dict[str, Any] = {"tie_word_embeddings": False, "initializer_range": 0.2}
+    if causal:
+        changes["layer_norm_epsilon"] = NORM_EPSILON
+        dropouts = ["resid_pdrop", "embd_pdrop", "attn_pdrop"]
+    else:
+        changes["layer_norm_eps"] = NORM_EPSILON
+        dropouts = ["hidden_dropout_prob", "attention_probs_dropout_prob"]
+    for dropout in dropouts:
+        changes[dropout] = 0.0
     model = blank_model(vocabulary, size, causal, seed, **changes)
     model.set_attn_implementation("eager")
     for module in model.modules():
@@ -264,56 +345,66 @@ def empty_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int) -> 
 def _set_embeddings(
     model: Any, vocabulary: Vocabulary, layout: Layout, causal: bool, max_length: int
 ) -> None:
-    colours = {name: colour + 1 for name, colour in vocabulary.word_colour.items()}  # 0: no word
-    words = np.array([_token_code(i, colours, vocabulary, layout) for i in range(len(vocabulary))])
-    positions = np.array([layout.onehot("position", p) for p in range(max_length)])
+    word_codes = {word: colour + 1 for word, colour in vocabulary.word_colour.items()}
+    tokens = [_token_code(i, word_codes, vocabulary, layout) for i in range(len(vocabulary))]
+    positions = [layout.onehot("position", position) for position in range(max_length)]
     if causal:
-        pairs = [(model.transformer.wte, words), (model.transformer.wpe, positions)]
+        tables = [(model.transformer.wte, tokens), (model.transformer.wpe, positions)]
     else:
-        found = model.bert.embeddings
-        segments = np.array([layout.onehot("segment", s) for s in range(2)])
-        pairs = [
-            (found.word_embeddings, words),
-            (found.position_embeddings, positions),
-            (found.token_type_embeddings, segments),
+        embeddings = model.bert.embeddings
+        segments = [layout.onehot("segment", segment) for segment in range(2)]
+        tables = [
+            (embeddings.word_embeddings, tokens),
+            (embeddings.position_embeddings, positions),
+            (embeddings.token_type_embeddings, segments),
         ]
-    for embedding, table in pairs:
-        embedding.weight.copy_(torch.from_numpy(table))
+    for embedding, codes in tables:
+        embedding.weight.copy_(torch.from_numpy(np.array(codes)))
 
 
 def _token_code(
-    token: int, colours: Mapping[str, int], vocabulary: Vocabulary, layout: Layout
+    token: int, word_codes: Mapping[str, int], vocabulary: Vocabulary, layout: Layout
 ) -> np.ndarray:
-    out = layout.onehot("kind", KINDS.index(vocabulary.kind[token]))
-    out += layout.onehot("token", vocabulary.token_colour[token])
-    word = vocabulary.word_of.get(token)
+    code = layout.onehot("token_type", TOKEN_TYPES.index(vocabulary.token_type[token]))
+    code += layout.onehot("token", vocabulary.token_colour[token])
+    word = vocabulary.word_of.get(token, "")
     if vocabulary.tables:
-        out += layout.onehot("word", colours.get(word or "", 0))
+        code += layout.onehot("word", word_codes.get(word, NO_WORD))
         for name, table in vocabulary.tables.items():
-            out += layout.onehot(f"{TABLE}{name}", colours.get(table.get(word or "", ""), 0))
+            target = table.get(word, "")
+            code += layout.onehot(f"{TABLE}{name}", word_codes.get(target, NO_WORD))
     if vocabulary.relation:
-        out += layout.onehot(
-            "relation", layout.relations.index(vocabulary.relation.get(word or "", ""))
-        )
-    return out
+        relation = vocabulary.relation.get(word, "")
+        code += layout.onehot("relation", layout.relations.index(relation))
+    return code
 
 
-def query_key(row: Sequence[Sequence[Term]], layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [side, head · d_head, hidden] and biases [side, head · d_head] of queries and keys
-    with these terms."""
-    weights = np.zeros((2, len(row), layout.d_head, layout.hidden))
-    biases = np.zeros((2, len(row), layout.d_head))
-    loudness = GAP * np.sqrt(layout.d_head)  # attention divides the scores by that root
-    for head, terms_of_head in enumerate(row):
+def query_key(
+    terms_by_head: Sequence[Sequence[Term]], layout: Layout
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the query and key projections of a layer whose heads have these terms.
+
+    Returns
+    -------
+    tuple of array
+        Weights `[side, head · d_head, hidden]` and biases `[side, head · d_head]`; side 0 holds the
+        queries, side 1 the keys.
+    """
+    n_heads = len(terms_by_head)
+    weights = np.zeros((2, n_heads, layout.d_head, layout.hidden))
+    biases = np.zeros((2, n_heads, layout.d_head))
+    scale = GAP * np.sqrt(layout.d_head)  # attention divides the scores by that root
+    for head, head_terms in enumerate(terms_by_head):
         start = 0
-        for term in terms_of_head:
-            stop = start + len(term.query)
-            sides = (term.query_block, loudness * term.query), (term.key_block, term.key)
-            for side, (block, matrix) in enumerate(sides):
-                weights[side, head, start:stop], biases[side, head, start:stop] = layout.reader(
-                    block, matrix
-                )
-            start = stop
+        for term in head_terms:
+            rows = slice(start, start + len(term.query))
+            query_weight, query_bias = layout.reader(term.query_block, scale * term.query)
+            weights[0, head, rows] = query_weight
+            biases[0, head, rows] = query_bias
+            key_weight, key_bias = layout.reader(term.key_block, term.key)
+            weights[1, head, rows] = key_weight
+            biases[1, head, rows] = key_bias
+            start = rows.stop
     return weights.reshape(2, -1, layout.hidden), biases.reshape(2, -1)
 
 
@@ -324,35 +415,47 @@ def set_layer(
     values: np.ndarray,
     outputs: np.ndarray,
 ) -> None:
-    """Set a layer to what `query_key` gives, `values` [head, d_head, hidden] and `outputs` [head,
-    hidden, d_head]; its feed-forward layers write nothing."""
+    """Set the weights of a layer; its feed-forward layers write nothing.
+
+    Parameters
+    ----------
+    model : BertForMaskedLM or GPT2LMHeadModel
+        The model.
+    index : int
+        The layer.
+    scores : tuple of array
+        Weights and biases of queries and keys, as `query_key` returns them.
+    values : array
+        `[head, d_head, hidden]`.
+    outputs : array
+        `[head, hidden, d_head]`.
+    """
     hidden = values.shape[-1]
-    query, key, value, output, query_bias, key_bias = (
-        torch.from_numpy(part).float()
-        for part in (
-            *scores[0],
-            values.reshape(-1, hidden),
-            outputs.transpose(1, 0, 2).reshape(hidden, -1),
-            *scores[1],
-        )
-    )
+    query, key = torch.from_numpy(scores[0]).float()
+    query_bias, key_bias = torch.from_numpy(scores[1]).float()
+    value = torch.from_numpy(values.reshape(-1, hidden)).float()
+    output = torch.from_numpy(outputs.transpose(1, 0, 2).reshape(hidden, -1)).float()
+    value_bias = torch.zeros(len(value))
     if hasattr(model, "bert"):
         layer = model.bert.encoder.layer[index]
-        own, dense, last = layer.attention.self, layer.attention.output.dense, layer.output.dense
-        linears = (
-            (own.query, query, query_bias),
-            (own.key, key, key_bias),
-            (own.value, value, None),
+        attention = layer.attention.self
+        projections = (
+            (attention.query, query, query_bias),
+            (attention.key, key, key_bias),
+            (attention.value, value, value_bias),
+            (layer.attention.output.dense, output, torch.zeros(hidden)),
         )
-        for linear, weight, bias in (*linears, (dense, output, None)):
+        for linear, weight, bias in projections:
             linear.weight.copy_(weight)
-            linear.bias.copy_(torch.zeros(len(weight)) if bias is None else bias)
+            linear.bias.copy_(bias)
+        last_linear = layer.output.dense
     else:
+        # GPT-2 holds query, key and value in one matrix, and all weights transposed.
         layer = model.transformer.h[index]
         layer.attn.c_attn.weight.copy_(torch.cat([query, key, value]).T)
-        layer.attn.c_attn.bias.copy_(torch.cat([query_bias, key_bias, torch.zeros(len(value))]))
+        layer.attn.c_attn.bias.copy_(torch.cat([query_bias, key_bias, value_bias]))
         layer.attn.c_proj.weight.copy_(output.T)
         layer.attn.c_proj.bias.zero_()
-        last = layer.mlp.c_proj
-    last.weight.zero_()
-    last.bias.zero_()
+        last_linear = layer.mlp.c_proj
+    last_linear.weight.zero_()
+    last_linear.bias.zero_()

@@ -1,4 +1,4 @@
-"""A small tokenizer made in code, and the colours that let few dimensions tell many words apart."""
+"""A small tokenizer made in code, and the colours by which few dimensions distinguish many words."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headwise.text.example import Example
 
 BIDIRECTIONAL_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CAUSAL_SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
-KINDS = ("ordinary", "pad", "cls", "sep")
+TOKEN_TYPES = ("ordinary", "pad", "cls", "sep")
 _WORDS = """
-the a cat dog bird child teach|er gar|den|er saw heard sleep|s sing|s run|s old small happi|ly near under tree house not
-he she it and ? . ,
+the a cat dog bird child teach|er gar|den|er saw heard sleep|s sing|s run|s old small happi|ly
+near under tree house not he she it and ? . ,
 """
 DEFAULT_WORDS = tuple(_WORDS.split())
 PIECE_BREAK = "|"
@@ -33,20 +33,35 @@ _SPLIT = pre_tokenizers.Sequence(
 class Vocabulary:
     """Token ids of a planted model and what its heads can know of each.
 
-    `token_colour[id]` and `word_colour[word]` are small numbers, different for any two that stand
-    in one example: a code of few dimensions tells them apart there. `word_of[id]` is the word a
-    piece belongs to, for pieces of one word only."""
+    Attributes
+    ----------
+    tokenizer : PreTrainedTokenizerFast
+        The tokenizer.
+    token_type : tuple of str
+        One of `TOKEN_TYPES` for each id.
+    token_colour : tuple of int
+        A small number for each id, different for any two that occur in one example: a code of few
+        dimensions distinguishes them there.
+    word_of : mapping of int to str
+        The word a piece belongs to, for pieces of one word only.
+    word_colour : mapping of str to int
+        As `token_colour`, of words.
+    tables : mapping
+        For each table, which word each word points at.
+    relation : mapping of str to str
+        The relation of each word.
+    """
 
     tokenizer: PreTrainedTokenizerFast
-    kind: tuple[str, ...]  # of each id
-    token_colour: tuple[int, ...]  # of each id
+    token_type: tuple[str, ...]
+    token_colour: tuple[int, ...]
     word_of: Mapping[int, str]
     word_colour: Mapping[str, int]
     tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     relation: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.kind)
+        return len(self.token_type)
 
 
 def make_vocabulary(
@@ -56,29 +71,104 @@ def make_vocabulary(
     relation: Mapping[str, str],
     causal: bool,
 ) -> Vocabulary:
-    """The tokenizer and colours for these words (`|` marks where one breaks into pieces) and those
-    of these examples.
+    """Return the tokenizer and the colours for these words and those of these examples.
 
-    Without examples, any two words may stand together; with them, only what stands together in one
-    gets different colours, so that large corpora need few dimensions."""
+    Without examples, any two words may occur together. With them, only words that occur together in
+    one example get different colours, so that large corpora need few dimensions.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        Words; `|` marks where one breaks into pieces. Default: those of the examples, and
+        `DEFAULT_WORDS` without examples.
+    examples : sequence of Example, optional
+        Examples whose words are added.
+    tables : mapping
+        For each table, which word each word points at.
+    relation : mapping of str to str
+        The relation of each word.
+    causal : bool
+        Use the special tokens of a decoder instead of those of an encoder.
+    """
     specials = CAUSAL_SPECIALS if causal else BIDIRECTIONAL_SPECIALS
-    seen = [_words_of(example) for example in examples or ()]
-    marked = list(dict.fromkeys(words or (w for group in seen for w in group))) or list(
-        DEFAULT_WORDS
-    )
-    pieces = {word.replace(PIECE_BREAK, ""): _pieces(word) for word in marked}
-    for word in (w for group in seen for w in group):
-        pieces.setdefault(word, _pieces(word))
+    words_of_examples = [_words_of(example) for example in examples or ()]
+    pieces = _pieces_by_word(words, words_of_examples)
     ids: dict[str, int] = {}
-    for piece in (*specials, *(p for parts in pieces.values() for p in parts)):
-        ids.setdefault(piece, len(ids))
+    for special in specials:
+        ids.setdefault(special, len(ids))
+    for word_pieces in pieces.values():
+        for piece in word_pieces:
+            ids.setdefault(piece, len(ids))
     tokenizer = _tokenizer(ids, causal)
-    for word, parts in pieces.items():
-        found = tokenizer.tokenize(word)
-        if found != list(parts):
+    _check_pieces(tokenizer, pieces)
+    _check_tables(tables, pieces)
+
+    word_of, shared_ids = _words_by_piece(pieces, ids)
+    for table in tables.values():
+        for word in (*table, *table.values()):
+            if any(ids[piece] in shared_ids for piece in pieces[word]):
+                raise ParameterError(
+                    f"`tables`: a piece of '{word}' is a piece of another word too, so the word "
+                    "cannot be told by it."
+                )
+
+    groups = _cooccurring_words(pieces, words_of_examples)
+    token_groups = []
+    for group in groups:
+        piece_ids = [ids[piece] for word in group for piece in pieces[word]]
+        token_groups.append([*range(len(specials)), *piece_ids])
+    token_colours = _colours(token_groups)
+    word_colours: dict[str, int] = {}
+    if tables:
+        word_colours = _colours([_with_targets(group, tables) for group in groups])
+
+    token_types = ["ordinary"] * len(ids)
+    token_types[ids["[PAD]"]] = "pad"
+    token_types[ids["[BOS]" if causal else "[CLS]"]] = "cls"
+    token_types[ids["[EOS]" if causal else "[SEP]"]] = "sep"
+    return Vocabulary(
+        tokenizer=tokenizer,
+        token_type=tuple(token_types),
+        token_colour=tuple(token_colours[token] for token in range(len(ids))),
+        word_of=word_of,
+        word_colour=word_colours,
+        tables=tables,
+        relation=relation,
+    )
+
+
+def _pieces_by_word(
+    words: Sequence[str] | None, words_of_examples: Sequence[Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the pieces of each word: first of `words` (else the default), then of the examples."""
+    marked_words = list(words or ())
+    if not marked_words and not any(words_of_examples):
+        marked_words = list(DEFAULT_WORDS)
+    pieces: dict[str, tuple[str, ...]] = {}
+    for marked_word in marked_words:
+        pieces[marked_word.replace(PIECE_BREAK, "")] = _pieces(marked_word)
+    for example_words in words_of_examples:
+        for word in example_words:
+            pieces.setdefault(word, _pieces(word))
+    return pieces
+
+
+def _check_pieces(
+    tokenizer: PreTrainedTokenizerFast, pieces: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Reject words that the tokenizer, which takes the longest piece that fits, breaks elsewhere."""
+    for word, expected in pieces.items():
+        tokens = tokenizer.tokenize(word)
+        if tokens != list(expected):
             raise ParameterError(
-                f"`words`: '{word}' breaks into {found}, not {list(parts)}; break it where no longer piece fits."
+                f"`words`: '{word}' breaks into {tokens}, not {list(expected)}; "
+                "break it where no longer piece fits."
             )
+
+
+def _check_tables(
+    tables: Mapping[str, Mapping[str, str]], pieces: Mapping[str, tuple[str, ...]]
+) -> None:
     for table in tables.values():
         for word in (*table, *table.values()):
             if word not in pieces:
@@ -90,71 +180,79 @@ def make_vocabulary(
                     f"`tables`: '{word}' points at itself; leave it out, and it attends to itself."
                 )
 
-    placed = {word for group in seen for word in group}
-    groups = [*seen, [word for word in pieces if word not in placed]] if seen else [list(pieces)]
-    # What a word points at counts as standing beside it, so that nothing else there is taken for
-    # it.
-    word_groups = [
-        [*group, *(t[w] for t in tables.values() for w in group if w in t)] for group in groups
-    ]
-    token_groups = [
-        [*range(len(specials)), *(ids[p] for w in group for p in pieces[w])] for group in groups
-    ]
-    token_colours = _colours(token_groups)
+
+def _words_by_piece(
+    pieces: Mapping[str, tuple[str, ...]], ids: Mapping[str, int]
+) -> tuple[dict[int, str], set[int]]:
+    """Return the word of each id that belongs to one word, and the ids that belong to several."""
     word_of: dict[int, str] = {}
-    shared: set[int] = set()
-    for word, parts in pieces.items():
-        for piece in parts:
+    shared_ids: set[int] = set()
+    for word, word_pieces in pieces.items():
+        for piece in word_pieces:
             if word_of.setdefault(ids[piece], word) != word:
-                shared.add(ids[piece])
-    for piece_id in shared:
+                shared_ids.add(ids[piece])
+    for piece_id in shared_ids:
         del word_of[piece_id]
+    return word_of, shared_ids
+
+
+def _cooccurring_words(
+    pieces: Mapping[str, tuple[str, ...]], words_of_examples: Sequence[list[str]]
+) -> list[list[str]]:
+    """Return groups of words that may occur together: those of an example, and all in no example."""
+    if not words_of_examples:
+        return [list(pieces)]
+    in_examples = {word for example_words in words_of_examples for word in example_words}
+    in_no_example = [word for word in pieces if word not in in_examples]
+    return [*words_of_examples, in_no_example]
+
+
+def _with_targets(group: Sequence[str], tables: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return a group of words and what they point at.
+
+    A target counts as occurring beside the word, so that nothing else there is taken for it."""
+    words = list(group)
     for table in tables.values():
-        for word in (*table, *table.values()):
-            if any(ids[p] in shared for p in pieces[word]):
-                raise ParameterError(
-                    f"`tables`: a piece of '{word}' is a piece of another word too, so the word cannot be told by it."
-                )
-    kinds = dict.fromkeys(range(len(ids)), "ordinary")
-    kinds[ids["[PAD]"]] = "pad"
-    kinds[ids["[BOS]" if causal else "[CLS]"]] = "cls"
-    kinds[ids["[EOS]" if causal else "[SEP]"]] = "sep"
-    return Vocabulary(
-        tokenizer=tokenizer,
-        kind=tuple(kinds[i] for i in range(len(ids))),
-        token_colour=tuple(token_colours[i] for i in range(len(ids))),
-        word_of=word_of,
-        word_colour=_colours(word_groups) if tables else {},
-        tables=tables,
-        relation=relation,
-    )
+        for word in group:
+            if word in table:
+                words.append(table[word])
+    return words
 
 
 def _words_of(example: Example) -> list[str]:
-    """The words of an example as the tokenizer will see them: cut at spaces and punctuation."""
-    texts = [text for text in (example.text, example.pair) if text is not None]
-    return [
-        piece for part in texts or example.all_words for piece, _ in _SPLIT.pre_tokenize_str(part)
-    ]
+    """Return the words of an example as the tokenizer will see them: cut at spaces and
+    punctuation."""
+    texts: Sequence[str] = [text for text in (example.text, example.pair) if text is not None]
+    words = []
+    for text in texts or example.all_words:
+        words += [word for word, _ in _SPLIT.pre_tokenize_str(text)]
+    return words
 
 
-def _pieces(word: str) -> tuple[str, ...]:
-    first, *rest = word.split(PIECE_BREAK) if word != PIECE_BREAK else [word]
-    return (first, *(f"##{piece}" for piece in rest))
+def _pieces(marked_word: str) -> tuple[str, ...]:
+    """Return the pieces of a word in which `|` marks the breaks; `|` alone is a word."""
+    if marked_word == PIECE_BREAK:
+        return (marked_word,)
+    first, *others = marked_word.split(PIECE_BREAK)
+    return (first, *(f"##{piece}" for piece in others))
 
 
 def _colours(groups: Sequence[Sequence[T]]) -> dict[T, int]:
-    """Greedy colouring: members of one group get different numbers; the most frequent are served
-    first."""
+    """Return a number for each member, different for any two of one group.
+
+    Greedy colouring: members with the most neighbours come first."""
     neighbours: dict[T, set[T]] = {}
     for group in groups:
         members = set(group)
         for member in dict.fromkeys(group):
             neighbours.setdefault(member, set()).update(members)
     colours: dict[T, int] = {}
-    for member in sorted(neighbours, key=lambda m: -len(neighbours[m])):
-        taken = {colours[n] for n in neighbours[member] if n in colours}
-        colours[member] = next(c for c in range(len(taken) + 1) if c not in taken)
+    for member in sorted(neighbours, key=lambda member: -len(neighbours[member])):
+        taken = {colours[other] for other in neighbours[member] if other in colours}
+        colour = 0
+        while colour in taken:
+            colour += 1
+        colours[member] = colour
     return colours
 
 
@@ -163,17 +261,26 @@ def _tokenizer(ids: Mapping[str, int], causal: bool) -> PreTrainedTokenizerFast:
         models.WordPiece(vocab=dict(ids), unk_token="[UNK]", max_input_chars_per_word=1000)
     )
     inner.pre_tokenizer = _SPLIT
-    single, pair = (
-        ("[BOS] $A", "[BOS] $A $B") if causal else ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
-    )
-    used = [(token, ids[token]) for token in (("[BOS]",) if causal else ("[CLS]", "[SEP]"))]
+    if causal:
+        single = "[BOS] $A"
+        pair = "[BOS] $A $B"
+        added_tokens = ["[BOS]"]
+        special_names = ["pad", "unk", "bos", "eos"]
+        input_names = ["input_ids", "attention_mask"]
+    else:
+        single = "[CLS] $A [SEP]"
+        pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
+        added_tokens = ["[CLS]", "[SEP]"]
+        special_names = ["pad", "unk", "cls", "sep", "mask"]
+        input_names = ["input_ids", "token_type_ids", "attention_mask"]
     inner.post_processor = processors.TemplateProcessing(
-        single=single, pair=pair, special_tokens=used
+        single=single,
+        pair=pair,
+        special_tokens=[(token, ids[token]) for token in added_tokens],
     )
-    names = ("pad", "unk", "bos", "eos") if causal else ("pad", "unk", "cls", "sep", "mask")
-    made: PreTrainedTokenizerFast = PreTrainedTokenizerFast(
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast(
         tokenizer_object=inner,
-        model_input_names=["input_ids", *([] if causal else ["token_type_ids"]), "attention_mask"],
-        **{f"{name}_token": f"[{name.upper()}]" for name in names},
+        model_input_names=input_names,
+        **{f"{name}_token": f"[{name.upper()}]" for name in special_names},
     )
-    return made
+    return tokenizer

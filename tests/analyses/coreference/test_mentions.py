@@ -84,7 +84,7 @@ def story(**changes: object) -> Example:
 
 def test_expressions_with_a_tree() -> None:
     found = expressions_of(story())
-    assert [(e.start, e.head, e.kind) for e in found] == [
+    assert [(e.start, e.head, e.mention_type) for e in found] == [
         (0, 0, "proper"),
         (3, 4, "nominal"),
         (9, 9, "pronoun"),
@@ -132,7 +132,12 @@ def test_kinds_without_parts_of_speech() -> None:
         words=("Dogs", "like", "Anna", "and", "her", "cats"),
         mentions=(Mention(0, 1, "a"), Mention(2, 3, "b"), Mention(4, 5, "b"), Mention(4, 6, "a")),
     )
-    assert [e.kind for e in expressions_of(example)] == ["nominal", "proper", "nominal", "pronoun"]
+    assert [e.mention_type for e in expressions_of(example)] == [
+        "nominal",
+        "proper",
+        "nominal",
+        "pronoun",
+    ]
 
 
 def picks(example: Example, mention: int) -> dict[str, int | None]:

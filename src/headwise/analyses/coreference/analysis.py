@@ -363,7 +363,7 @@ def _gather(batch: Batch, candidates: str) -> ScoredMentions:
     device = batch.device
     n_words = present.shape[1]
     head_words = torch.tensor([one.mention.head for one in scored], dtype=torch.int64)
-    type_numbers = [TYPES.index(one.mention.kind) for one in scored]
+    type_numbers = [TYPES.index(one.mention.mention_type) for one in scored]
     types = torch.nn.functional.one_hot(
         torch.tensor(type_numbers, dtype=torch.int64, device=device), len(TYPES)
     ).double()

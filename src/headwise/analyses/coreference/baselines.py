@@ -1,4 +1,4 @@
-"""Ways to pick an antecedent without a model (Clark et al. 2019, §4.3)."""
+"""Baselines that choose an antecedent without a model (Clark et al. 2019, §4.3)."""
 
 from __future__ import annotations
 
@@ -7,52 +7,67 @@ from collections.abc import Callable, Sequence
 from headwise.analyses.coreference.mentions import FEATURES, Expression
 
 RULES = ("nearest", "head_match", "rules")
-BASELINES = (
-    *RULES,
-    "uniform",
-    "first",
-)  # the last two are heads that know nothing: uniform attention, and a sink
+# The last two are heads that know nothing: uniform attention, and a sink.
+BASELINES = (*RULES, "uniform", "first")
 Sieve = Callable[[Expression], bool]
 
 
 def candidates_of(expression: Expression, expressions: Sequence[Expression]) -> list[Expression]:
-    """The mentions that start earlier, in reading order, those with the same head word (nested
-    ones) left out."""
-    return [
-        other
-        for other in expressions
-        if other.start < expression.start and other.head != expression.head
-    ]
+    """Return the mentions that start earlier, in reading order, without those with the same head
+    word (nested ones)."""
+    candidates = []
+    for candidate in expressions:
+        if candidate.start < expression.start and candidate.head != expression.head:
+            candidates.append(candidate)
+    return candidates
 
 
 def baseline_choices(
     expression: Expression, candidates: Sequence[Expression]
 ) -> dict[str, Expression | None]:
-    """What each baseline picks, None where it picks nothing.
+    """Return what each baseline chooses; None where it chooses nothing.
 
     `nearest`: the mention before it in reading order; `head_match`: the nearest with the same head
-    word; `rules`: the nearest that passes the first sieve any passes: all words the same, head word
-    the same, number, gender and person agree, any (after Lee et al. 2011)."""
+    word; `rules`: the nearest that passes the first sieve which any candidate passes: same words,
+    same head word, agreement in number, gender and person, any (after Lee et al. 2011)."""
 
-    def nearest(passes: Sieve) -> Expression | None:
-        return next((other for other in reversed(candidates) if passes(other)), None)
+    def same_words(candidate: Expression) -> bool:
+        return candidate.text == expression.text
 
-    def same_head(other: Expression) -> bool:
-        return other.head_text == expression.head_text
+    def same_head(candidate: Expression) -> bool:
+        return candidate.head_text == expression.head_text
 
-    sieves: tuple[Sieve, ...] = (
-        lambda other: other.text == expression.text,
-        same_head,
-        lambda other: agree(expression, other),
-        lambda other: True,
-    )
-    by_rules = next((found for sieve in sieves if (found := nearest(sieve)) is not None), None)
-    return {"nearest": nearest(sieves[-1]), "head_match": nearest(same_head), "rules": by_rules}
+    def agrees(candidate: Expression) -> bool:
+        return agree(expression, candidate)
+
+    by_rules = None
+    for sieve in (same_words, same_head, agrees, _any):
+        by_rules = _nearest(candidates, sieve)
+        if by_rules is not None:
+            break
+    return {
+        "nearest": _nearest(candidates, _any),
+        "head_match": _nearest(candidates, same_head),
+        "rules": by_rules,
+    }
+
+
+def _nearest(candidates: Sequence[Expression], sieve: Sieve) -> Expression | None:
+    """Return the last candidate that passes a sieve; None if none does."""
+    for candidate in reversed(candidates):
+        if sieve(candidate):
+            return candidate
+    return None
+
+
+def _any(candidate: Expression) -> bool:
+    return True
 
 
 def agree(first: Expression, second: Expression) -> bool:
-    """Whether no feature is known of both and different: what is unknown agrees with anything."""
-    return all(
-        first.features.get(name) in (None, second.features.get(name)) or name not in second.features
-        for name in FEATURES
-    )
+    """Return whether no feature is known of both and different: unknown ones agree with anything."""
+    for name in FEATURES:
+        known_of_both = name in first.features and name in second.features
+        if known_of_both and first.features[name] != second.features[name]:
+            return False
+    return True

@@ -1,5 +1,4 @@
-"""Mentions with all that rules ask of them: head word, kind, words, and number, gender and
-person."""
+"""Mentions with what baselines compare: head word, type, words, and number, gender and person."""
 
 from __future__ import annotations
 
@@ -34,57 +33,30 @@ PRONOUNS: dict[str, dict[str, str]] = {
     **dict.fromkeys(("these", "those"), _PLURAL | {"Person": "3"}),
     **dict.fromkeys(("who", "whom", "whose", "which", "one", "oneself"), _THIRD),
 }
-# Where a phrase's head has been passed, for phrases without a tree.
-_BREAKS = frozenset(
-    {
-        *(",", ";", ":", "(", ")", "[", "]", "-LRB-", "-RRB-", "--", "–", "—"),
-        *(
-            "of",
-            "in",
-            "on",
-            "at",
-            "by",
-            "for",
-            "from",
-            "with",
-            "without",
-            "to",
-            "into",
-            "about",
-            "over",
-            "under",
-        ),
-        *(
-            "between",
-            "among",
-            "against",
-            "during",
-            "after",
-            "before",
-            "near",
-            "including",
-            "like",
-            "as",
-        ),
-        *("who", "whom", "whose", "which", "that", "where", "when", "while"),
-    }
-)
+# Words that follow the head of a phrase, for phrases without a tree.
+_BREAK_WORDS = """
+, ; : ( ) [ ] -LRB- -RRB- -- – —
+of in on at by for from with without to into about over under
+between among against during after before near including like as
+who whom whose which that where when while
+"""
+_BREAKS = frozenset(_BREAK_WORDS.split())
 _POSSESSIVE = frozenset({"'s", "’s", "'", "’"})
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A referring expression: a mention with its head word and what tells it from others.
+    """A referring expression: a mention with its head word, its type and its features.
 
-    `head` and `start`, `end` are word indices (end exclusive); `kind` is one of MENTION_TYPES;
-    `text` and `head_text` are lower-cased; `features` holds those of Number (`Sing`, `Plur`),
-    Gender and Person that are known."""
+    `head` and `start`, `end` are word indices (end exclusive); `mention_type` is one of
+    MENTION_TYPES; `text` and `head_text` are lower-cased; `features` holds those of Number (`Sing`,
+    `Plur`), Gender and Person that are known."""
 
     start: int
     end: int
     entity: str
     head: int
-    kind: str
+    mention_type: str
     text: str
     head_text: str
     features: Mapping[str, str]
@@ -96,34 +68,42 @@ class Expression:
 
 
 def expressions_of(example: Example, singletons: bool = False) -> list[Expression]:
-    """The mentions of an example in reading order; those of entities mentioned once are left out
-    unless asked for."""
-    given = example.mentions or ()
-    sizes = Counter(mention.entity for mention in given)
-    found = [
-        _expression(example, mention)
-        for mention in given
-        if singletons or sizes[mention.entity] > 1
-    ]
-    return sorted(found, key=lambda expression: (*expression.order, expression.entity))
+    """Return the mentions of an example in reading order.
+
+    Parameters
+    ----------
+    example : Example
+        The example.
+    singletons : bool, default False
+        Include mentions of entities that the example mentions once.
+    """
+    mentions = example.mentions or ()
+    mention_counts = Counter(mention.entity for mention in mentions)
+    expressions = []
+    for mention in mentions:
+        if singletons or mention_counts[mention.entity] > 1:
+            expressions.append(_expression(example, mention))
+    return sorted(expressions, key=lambda expression: (*expression.order, expression.entity))
 
 
 def head_word(example: Example, mention: Mention) -> int:
-    """The head word of a mention.
+    """Return the head word of a mention.
 
-    The one given with it; else, with a tree, the word whose own head lies outside the mention; else
-    the last word before the first preposition, relative word, comma, colon, bracket or dash that is
-    not its first word, a possessive mark at the end left aside."""
+    This is the annotated one; else, with a tree, the word whose own head lies outside the mention;
+    else the last word before the first preposition, relative word, comma, colon, bracket or dash
+    that is not its first word, without a possessive mark at the end."""
     if mention.head is not None:
         return mention.head
     if example.heads is not None:
         return tree_head(mention.start, mention.end, example.heads)
     words = example.all_words
     end = mention.end
-    for word in range(mention.start + 1, mention.end):
-        tag = example.upos[word] if example.upos is not None else ""
-        if words[word].lower() in _BREAKS or words[word] in _BREAKS or tag in ("ADP", "SCONJ"):
-            end = word
+    for index in range(mention.start + 1, mention.end):
+        word = words[index]
+        tag = "" if example.upos is None else example.upos[index]
+        # -LRB- and -RRB- are listed in capitals.
+        if word.lower() in _BREAKS or word in _BREAKS or tag in ("ADP", "SCONJ"):
+            end = index
             break
     head = end - 1
     while head > mention.start and words[head] in _POSSESSIVE:
@@ -134,42 +114,62 @@ def head_word(example: Example, mention: Mention) -> int:
 def _expression(example: Example, mention: Mention) -> Expression:
     words = example.all_words
     head = head_word(example, mention)
-    kind = _kind(example, head)
-    text = " ".join(word.lower() for word in words[mention.start : mention.end])
-    features = _features(example, mention, head, kind)
-    place = (mention.start, mention.end, mention.entity, head)
-    return Expression(*place, kind, text, words[head].lower(), features)
+    mention_type = _mention_type(example, head)
+    return Expression(
+        start=mention.start,
+        end=mention.end,
+        entity=mention.entity,
+        head=head,
+        mention_type=mention_type,
+        text=" ".join(words[mention.start : mention.end]).lower(),
+        head_text=words[head].lower(),
+        features=_features(example, mention, head, mention_type),
+    )
 
 
-def _kind(example: Example, head: int) -> str:
-    """By the head word's part of speech; where there is none, a word of the list is a pronoun and a
-    capital letter makes a name (unless it opens a sentence)."""
+def _mention_type(example: Example, head: int) -> str:
+    """Return the type of a mention by its head word's part of speech.
+
+    Without parts of speech, words of the list are pronouns, and a capital letter marks a name
+    (unless it opens a sentence)."""
     word = example.all_words[head]
     if example.upos is not None:
         return {"PRON": "pronoun", "PROPN": "proper"}.get(example.upos[head], "nominal")
     if word.lower() in PRONOUNS:
         return "pronoun"
-    opens = head == 0 or (
-        example.sentences is not None and example.sentences[head] != example.sentences[head - 1]
-    )
-    return "proper" if word[:1].isupper() and not opens else "nominal"
+    opens_sentence = head == 0
+    if head > 0 and example.sentences is not None:
+        opens_sentence = example.sentences[head] != example.sentences[head - 1]
+    if word[:1].isupper() and not opens_sentence:
+        return "proper"
+    return "nominal"
 
 
-def _features(example: Example, mention: Mention, head: int, kind: str) -> dict[str, str]:
-    """Number, gender and person as annotated; what is not comes from the list of pronouns, and all
-    other words are of the third person. Joined phrases are plural."""
-    given = example.features[head] if example.features is not None else {}
-    found = {name: given[name] for name in FEATURES if name in given}
-    if kind == "pronoun":
-        found = PRONOUNS.get(example.all_words[head].lower(), {}) | found
+def _features(example: Example, mention: Mention, head: int, mention_type: str) -> dict[str, str]:
+    """Return number, gender and person as annotated.
+
+    Missing ones come from the list of pronouns; all other words are third person. Coordinated
+    phrases are plural."""
+    annotated: Mapping[str, str] = {}
+    if example.features is not None:
+        annotated = example.features[head]
+    features = {name: annotated[name] for name in FEATURES if name in annotated}
+    if mention_type == "pronoun":
+        features = PRONOUNS.get(example.all_words[head].lower(), {}) | features
     else:
-        found.setdefault("Person", "3")
-    if found.get("Number") == "Ptan":
-        found["Number"] = "Plur"
-    if example.heads is not None and example.relations is not None:
-        joined = any(
-            example.heads[word] == head and example.relations[word].split(":")[0] == "conj"
-            for word in range(mention.start, mention.end)
-        )
-        found |= _PLURAL if joined else {}
-    return found
+        features.setdefault("Person", "3")
+    if features.get("Number") == "Ptan":  # plurale tantum: "scissors"
+        features["Number"] = "Plur"
+    if _is_coordinated(example, mention, head):
+        features |= _PLURAL
+    return features
+
+
+def _is_coordinated(example: Example, mention: Mention, head: int) -> bool:
+    """Return whether the mention holds a conjunct of its head word ("the cat and the dog")."""
+    if example.heads is None or example.relations is None:
+        return False
+    for word in range(mention.start, mention.end):
+        if example.heads[word] == head and example.relations[word].split(":")[0] == "conj":
+            return True
+    return False

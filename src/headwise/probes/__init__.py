@@ -1,6 +1,6 @@
 """Classifiers trained for every head at once."""
 
-from headwise.probes.features import ArrayFeatures, Features, JoinedFeatures, PairFeatures
+from headwise.probes.features import ArrayFeatures, JoinedFeatures, PairFeatures, ProbeFeatures
 from headwise.probes.linear import ProbeScores, fit_probes, fit_regressions
 from headwise.probes.ridge import GreedyOptions, greedy_heads
 from headwise.probes.settings import PENALTIES, ProbeSettings
@@ -8,10 +8,10 @@ from headwise.probes.settings import PENALTIES, ProbeSettings
 __all__ = [
     "PENALTIES",
     "ArrayFeatures",
-    "Features",
     "GreedyOptions",
     "JoinedFeatures",
     "PairFeatures",
+    "ProbeFeatures",
     "ProbeScores",
     "ProbeSettings",
     "fit_probes",

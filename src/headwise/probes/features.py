@@ -13,7 +13,7 @@ from torch import Tensor
 from headwise.core.errors import InputError, ParameterError
 
 
-class Features(Protocol):
+class ProbeFeatures(Protocol):
     """Vectors of several units (heads, layers, sets of heads), all of one size."""
 
     units: int
@@ -59,7 +59,7 @@ class PairFeatures:
     """`[u; v; |u−v|; u*v]` of the vectors of two sentences, unit by unit (SentEval's features for a
     pair)."""
 
-    def __init__(self, first: Features, second: Features) -> None:
+    def __init__(self, first: ProbeFeatures, second: ProbeFeatures) -> None:
         first_shape = (first.units, first.examples, first.size)
         second_shape = (second.units, second.examples, second.size)
         if first_shape != second_shape:
@@ -82,7 +82,7 @@ class PairFeatures:
 class JoinedFeatures:
     """Several units concatenated into one vector."""
 
-    def __init__(self, base: Features, chosen: Sequence[int]) -> None:
+    def __init__(self, base: ProbeFeatures, chosen: Sequence[int]) -> None:
         distinct = len(set(chosen)) == len(chosen)
         exist = all(0 <= unit < base.units for unit in chosen)
         if not chosen or not distinct or not exist:
@@ -132,13 +132,18 @@ class Scaler:
 
 
 def load_features(
-    features: Features, start: int, stop: int, rows: np.ndarray, device: str, task: str = "task"
+    features: ProbeFeatures,
+    start: int,
+    stop: int,
+    rows: np.ndarray,
+    device: str,
+    task: str = "task",
 ) -> Tensor:
     """Load the vectors of some units onto a device; raise if any is NaN or infinite.
 
     Parameters
     ----------
-    features : Features
+    features : ProbeFeatures
         All vectors.
     start, stop : int
         The first unit, and the one after the last.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.errors import ParameterError
-from headwise.probes.features import ArrayFeatures, Features, Scaler, load_features, with_ones
+from headwise.probes.features import ArrayFeatures, ProbeFeatures, Scaler, load_features, with_ones
 from headwise.probes.lbfgs import fit_lbfgs
 from headwise.probes.ridge import fit_ridge, one_hot
 from headwise.probes.settings import ProbeSettings, encode_labels, encode_targets, make_folds
@@ -62,7 +62,7 @@ class ProbeScores:
 
 
 def fit_probes(
-    features: Features | Any,
+    features: ProbeFeatures | Any,
     labels: Any,
     split: Split,
     settings: ProbeSettings | None = None,
@@ -73,8 +73,8 @@ def fit_probes(
 
     Parameters
     ----------
-    features : Features or ndarray
-        `Features`, or an array `[unit..., example, size]`.
+    features : ProbeFeatures or ndarray
+        `ProbeFeatures`, or an array `[unit..., example, size]`.
     labels : sequence
         One label for each example; class names may be strings or numbers.
     split : Split
@@ -96,7 +96,7 @@ def fit_probes(
 
 
 def fit_regressions(
-    features: Features | Any,
+    features: ProbeFeatures | Any,
     labels: Any,
     split: Split,
     settings: ProbeSettings | None = None,
@@ -115,8 +115,8 @@ def fit_regressions(
     return _fit(features, targets, split, replace(settings, solver="ridge"), task, ())
 
 
-def _as_features(features: Features | Any, labels: Any) -> Features:
-    checked: Features = ArrayFeatures(features) if hasattr(features, "ndim") else features
+def _as_features(features: ProbeFeatures | Any, labels: Any) -> ProbeFeatures:
+    checked: ProbeFeatures = ArrayFeatures(features) if hasattr(features, "ndim") else features
     if checked.examples != len(labels):
         raise ParameterError(
             f"There are vectors of {checked.examples} examples and labels of {len(labels)}; the "
@@ -126,7 +126,7 @@ def _as_features(features: Features | Any, labels: Any) -> Features:
 
 
 def _fit(
-    features: Features,
+    features: ProbeFeatures,
     labels: Tensor,
     split: Split,
     settings: ProbeSettings,
@@ -186,7 +186,7 @@ def _fit(
 class _UnitBlock:
     """Some units whose probes are fitted together."""
 
-    features: Features
+    features: ProbeFeatures
     start: int
     stop: int
     labels: Tensor
@@ -259,7 +259,7 @@ def _indices(rows: np.ndarray, like: Tensor) -> Tensor:
 
 
 def _unit_ranges(
-    features: Features, split: Split, n_classes: int, settings: ProbeSettings
+    features: ProbeFeatures, split: Split, n_classes: int, settings: ProbeSettings
 ) -> list[tuple[int, int]]:
     """Return ranges of units whose features, weights and scores fit into `settings.memory`."""
     n_train = len(split.train)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.errors import ParameterError
-from headwise.probes.features import Features, Scaler, gram_matrix, load_features
+from headwise.probes.features import ProbeFeatures, Scaler, gram_matrix, load_features
 from headwise.text.tasks import Split
 
 
@@ -24,7 +24,7 @@ def fit_ridge(train: Tensor, targets: Tensor, penalties: Sequence[float]) -> Ten
     Parameters
     ----------
     train : Tensor
-        Features without a column of ones, `[head, example, size]`.
+        ProbeFeatures without a column of ones, `[head, example, size]`.
     targets : Tensor
         Values to regress on, `[example, column]`.
     penalties : sequence of float
@@ -121,7 +121,7 @@ class GreedyOptions:
 
 
 def greedy_heads(
-    features: Features,
+    features: ProbeFeatures,
     split: Split,
     targets: np.ndarray,
     score: Callable[[Tensor], Tensor],
@@ -136,7 +136,7 @@ def greedy_heads(
 
     Parameters
     ----------
-    features : Features
+    features : ProbeFeatures
         The vectors of the heads.
     split : Split
         Its training rows fit, its validation rows choose.
@@ -195,7 +195,7 @@ class _NormalEquations:
 
     def __init__(
         self,
-        features: Features,
+        features: ProbeFeatures,
         candidates: Sequence[int],
         split: Split,
         targets: np.ndarray,

@@ -14,10 +14,10 @@ from headwise.analyses.probing.options import ProbingOptions
 from headwise.models.vectors import Vectors
 from headwise.probes import (
     ArrayFeatures,
-    Features,
     GreedyOptions,
     JoinedFeatures,
     PairFeatures,
+    ProbeFeatures,
     ProbeScores,
     ProbeSettings,
     fit_probes,
@@ -33,7 +33,7 @@ GREEDY_BYTES = 24  # per entry of the Gram matrix of all candidates: three float
 Report = Callable[[str, int, int], None]
 
 
-def task_features(vectors: Vectors, task: Task) -> tuple[Features, Features]:
+def task_features(vectors: Vectors, task: Task) -> tuple[ProbeFeatures, ProbeFeatures]:
     """Return the features of heads and of layers.
 
     Where there are twice as many vectors as examples, the second half is of the second sentences:
@@ -164,7 +164,7 @@ class _TaskFitter:
     def fit(
         self,
         name: str,
-        features: Features,
+        features: ProbeFeatures,
         labels: Sequence[object] | None = None,
         suffix: str = "",
     ) -> ProbeScores:
@@ -194,7 +194,7 @@ def _majority_class(task: Task) -> np.ndarray:
 
 def _select_greedily(
     task: Task,
-    features: Features,
+    features: ProbeFeatures,
     ranking: np.ndarray,
     steps: int,
     options: ProbingOptions,

@@ -121,7 +121,7 @@ def trainable(module: nn.Module, yes: bool = True) -> Iterator[None]:
 # --- the first token ------------------------------------------------------------------------------
 
 
-class FirstTokenWatcher(Watcher):
+class SinkShareWatcher(Watcher):
     """Adds up the weights on the first token of all later rows, by example, layer and head."""
 
     needs = frozenset({"attention"})
@@ -139,7 +139,7 @@ class FirstTokenWatcher(Watcher):
 
 def _sink_share(scored: ScoredModel, batch: Batch) -> np.ndarray:
     """Return the share of one batch, `[example, layer, head]`; NaN for inputs of one token."""
-    watcher = FirstTokenWatcher()
+    watcher = SinkShareWatcher()
     session = scored.session(batch, watcher=watcher)
     with torch.no_grad(), session.running():
         scored.model.run(batch.ids, batch.attention_mask, batch.types, source=batch.source)

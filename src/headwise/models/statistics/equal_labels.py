@@ -96,7 +96,7 @@ class PairWeights:
         return self.position[first : first + self.lengths[number]]
 
 
-class EqualLabels:
+class LabelMatcher:
     """Labels of queries and keys, sorted by the cheapest way to the mass on keys of equal label.
 
     `columns[name][example, label, key]`: one set of keys for each of few labels;

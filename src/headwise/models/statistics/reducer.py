@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headwise.models.statistics.equal_labels import EqualLabels, PairWeights
+from headwise.models.statistics.equal_labels import LabelMatcher, PairWeights
 from headwise.models.statistics.request import StatsRequest, StatsResult, WithoutFirst
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class PreparedRequest:
         self.request = request
         self.sizes = sizes
         n_examples, _, n_keys = sizes
-        self.equal_labels = EqualLabels(request.equal_labels, sizes)
+        self.equal_labels = LabelMatcher(request.equal_labels, sizes)
         self.pair_weights = PairWeights(
             [*request.pairs.values(), *self.equal_labels.sparse.values()], sizes
         )

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from headwise.atlas.behaviours import head_labels
-from headwise.atlas.describe import COLUMNS, LABEL_GROUPS, SHORT_LABELS, describe_heads
+from headwise.atlas.describe import COLUMNS, LABEL_CATEGORIES, SHORT_LABELS, describe_heads
 
 HEADS = ("layer", "head")
 
@@ -314,5 +314,5 @@ def test_antecedents_frames_roles_and_maps(surface: xr.Dataset) -> None:
 def test_every_word_has_a_kind_and_a_short_form_and_nothing_is_needed(surface: xr.Dataset) -> None:
     found = describe_heads({}, 2, 3)
     assert list(found["does"]) == ["other"] * 6
-    assert set(describe_heads({"surface": surface}, 1, 6)["kind"]) <= set(LABEL_GROUPS)
+    assert set(describe_heads({"surface": surface}, 1, 6)["kind"]) <= set(LABEL_CATEGORIES)
     assert max(map(len, SHORT_LABELS.values())) <= 6

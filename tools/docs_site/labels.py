@@ -43,7 +43,10 @@ def page() -> str:
                 "A category is a colour of the grid.",
                 table(
                     ("category", "a head of this category"),
-                    [(f"`{category}`", text) for category, text in describe.LABEL_GROUPS.items()],
+                    [
+                        (f"`{category}`", text)
+                        for category, text in describe.LABEL_CATEGORIES.items()
+                    ],
                 ),
                 "## Thresholds behind the labels",
                 table(("threshold", "value"), limits),

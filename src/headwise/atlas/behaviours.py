@@ -1,7 +1,7 @@
 """What a head does, as numbers and as a label.
 
-Everything is read from the groups of a result: `surface`, `dependency` and `roles`, and for
-decoders `induction`, `retrieval` and `circuits`.
+Both are read from the groups of a result: scores from `surface`, `dependency` and `roles`, labels
+from `surface` and `dependency`, and for decoders from `induction`, `retrieval` and `circuits`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INDUCTION = "induction"
 DUPLICATE = "duplicate"
 RETRIEVAL = "retrieval"
 COPYING = "copying"
-# The labels by measure on repeated sequences; of several the last one wins.
+# The labels by measure on repeated sequences, from weak to strong.
 REPEATS = {"previous": PREVIOUS, "duplicate": DUPLICATE, "prefix_matching": INDUCTION}
 
 # Thresholds of the labels.
@@ -153,24 +153,32 @@ def significant_margins(dependency: xr.Dataset) -> xr.DataArray:
 def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> np.ndarray:
     """Return one label for what each head does, `[layer, head]`.
 
-    The first that applies, of
+    The rules are applied from weak to strong, and later rules overwrite earlier ones:
 
-    1. what it does on repeated sequences (`induction`, `duplicate`: 0.3 of its attention or more,
-       after correction) or needles (`retrieval`);
-    2. the relation it follows best (by a margin of 0.1 over every baseline or more,
-       significantly);
-    3. where its attention goes: the position or token type that gets more than half of it, else
-       `delimiters` or `neighbours` where `[CLS]` (or the first token), `[SEP]` and punctuation, or
-       the previous, same and next token, do so together (the larger of the two), else `broad`;
-    4. `copying` (from its weights);
-    5. `other`.
+    1. `other`;
+    2. `copying`: the copying score of its weights is at least 0.5 (corrected p < 0.05);
+    3. `broad`: its attention has from 0.8 to 0.98 of the entropy of uniform attention, in a model
+       whose heads differ in entropy;
+    4. `neighbours` or `delimiters`: the previous, same and next token together, or `[CLS]` (or the
+       first token), `[SEP]` and punctuation together, get more than half of its attention; where
+       both do, the larger of the two;
+    5. a single position or token type that gets more than half of its attention; where several do,
+       the one with the largest share;
+    6. `previous token`, also where the previous token gets at least 0.3 of its attention on
+       repeated sequences (corrected p < 0.05); this rule replaces only `other`, `copying`, `broad`
+       and `neighbours`;
+    7. the relation it follows with the largest margin over every baseline, at least 0.1 (corrected
+       p < 0.05);
+    8. `retrieval`: it copies at least 0.1 of a needle's tokens (corrected p < 0.05);
+    9. `duplicate`, then `induction`: on repeated sequences the earlier occurrence, or the token
+       after it, gets at least 0.3 of its attention (corrected p < 0.05).
 
-    The attention of a uniform head is subtracted first (`(share - uniform) / (1 - uniform)`),
-    because in a short text it gives every token much. `broad` has from 0.8 to 0.98 of a uniform
-    head's entropy, in a model whose heads differ in it.
+    `headwise.atlas.describe` adds the label `antecedents`, which ranks between 6 and 7.
+
+    In 4 and 5, the share that uniform attention would give is subtracted first: `(share - uniform)
+    / (1 - uniform)`. In a short text, uniform attention gives every token a large share.
     """
     labels = np.full((layers, heads), OTHER, dtype=object)
-    # Later labels replace earlier ones, so the order is from weak to strong.
     copying = _significant_values(datasets, "circuits", "ov_copying")
     if copying is not None:
         labels[copying >= MIN_COPYING] = COPYING
@@ -187,6 +195,7 @@ def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
         labels[retrieval >= MIN_RETRIEVAL] = RETRIEVAL
     for measure, label in REPEATS.items():
         repeat_score = _significant_values(datasets, "induction", measure)
+        # `previous token` is a weaker label, which was given above.
         if repeat_score is not None and label != PREVIOUS:
             labels[repeat_score >= MIN_REPEAT] = label
     return labels.astype(str)

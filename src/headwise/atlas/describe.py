@@ -31,30 +31,29 @@ COLUMNS = (
     "roles",
     "maps",
 )
-# The groups of labels (column `kind`), and what each means to a reader.
-LABEL_GROUPS = {
+# The categories of labels (column `kind`), and what each means to a reader.
+LABEL_CATEGORIES = {
     "syntax": "on this dependency relation it beats every baseline (a fixed offset, uniform attention, the first word) "
-    "by 10 points or more, after correction (of several relations, on the one with the largest margin); in bold, the "
+    "by at least 10 points, corrected p < 0.05 (of several relations, the one with the largest margin); in bold, the "
     "best head for it",
-    "coreference": "it finds antecedents 10 points or more above every rule it is measured against, string matching by "
-    "sieves included, after correction",
-    "repeats": "on random sequences written twice it gives 0.3 of its attention or more, after correction, to the "
+    "coreference": "it finds antecedents with an accuracy at least 10 points above every baseline rule, string "
+    "matching by sieves included, corrected p < 0.05",
+    "repeats": "on random sequences repeated once, at least 0.3 of its attention, corrected p < 0.05, goes to the "
     "token after the earlier occurrence (induct) or to the earlier occurrence (dupl)",
-    "retrieval": "a tenth or more of a needle's tokens are copied from where it looks",
-    "copying": "by its weights it writes the token that it reads",
+    "retrieval": "at least a tenth of a needle's tokens are copied from where it attends",
+    "copying": "its weights write the token that it reads",
     "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
-    "attention",
+    "attention; or, on random sequences repeated once, the previous token at least 0.3, corrected p < 0.05",
     "sink": "the first token, whatever it is, gets more than half of its attention; below, where its attention goes "
     "excluding that token",
     "cls": "the opening token gets more than half of its attention",
     "sep": "the closing token gets more than half of its attention",
     "delimiters": "full stops and commas (stops), or these with the first and the closing token (delim), get more than "
     "half of its attention",
-    "broad": "its attention has four fifths or more of the entropy of a uniform head, and is not uniform",
+    "broad": "its attention has at least 0.8 of the entropy of uniform attention, and is not uniform",
     "other": "none of these",
 }
-# Every label but the relations, which are of the group `syntax`: its group, and its short form in a
-# grid.
+# The category and the short form of every label except the relations, whose category is `syntax`.
 LABELS: dict[str, tuple[str, str]] = {
     ANTECEDENTS: ("coreference", "antec."),
     "previous token": ("position", "prev"),
@@ -89,19 +88,20 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     DataFrame
         - `layer`, `head`, `name` (`L7H9`);
         - `does`: the label. What the head finds comes first, because a head with nothing to find
-          attends to delimiters or to the first token: what it does on repeated sequences, else the
-          relation it follows best, else `antecedents`; where it finds nothing, where its attention
-          goes (see `headwise.atlas.behaviours.head_labels`);
-        - `kind`: the group of that label, one of `LABEL_GROUPS`;
+          attends to delimiters or to the first token: what it does on repeated sequences or
+          needles, else the relation it follows best, else `antecedents`; where it finds nothing,
+          where its attention goes. `headwise.atlas.behaviours.head_labels` gives all labels except
+          `antecedents`, which is added here;
+        - `kind`: the category of that label, one of `LABEL_CATEGORIES`;
         - `best`: whether it is the best head of that relation;
         - `looks`: where its attention goes, as a label (of a `sink`, excluding the first token);
         - `attention`: the token types and neighbouring positions that get at least a tenth of its
           attention, each with its mean share (a token counts for its type and for its position, so
           shares of both overlap), and of a sink head the same excluding the first token;
-        - `finds`: up to three dependency relations on which the head beats every baseline by 10
-          points or more, antecedents where it beats every baseline by as much, frame elements where
-          it stands out from the same words unlinked and from random heads, all after correction,
-          with score and baseline;
+        - `finds`: up to three dependency relations on which the head beats every baseline by at
+          least 10 points, antecedents where it beats every baseline by as much, frame elements
+          where its score exceeds the same words without a frame link and random heads; all with
+          corrected p < 0.05, each with score and baseline;
         - `roles`: the roles it has after correction;
         - `maps`: the pattern of more than half of its maps, by the lower end of the interval.
     """
@@ -124,9 +124,9 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         is_relation = label not in LABELS
         if head_texts["coreference"] and not is_relation and label not in TESTED:
             label = ANTECEDENTS
-        label_group = "syntax"
+        category = "syntax"
         if label in LABELS:
-            label_group, _ = LABELS[label]
+            category, _ = LABELS[label]
         finds = []
         for name in ("induction", "retrieval", "dependency", "coreference", "frames", "circuits"):
             finds += head_texts[name]
@@ -134,7 +134,7 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
             *place,
             head_name(*place),
             label,
-            label_group,
+            category,
             best_heads.get(label) == place,
             str(looks[place]),
             ", ".join(head_texts["surface"]),

@@ -21,7 +21,7 @@ import xarray as xr
 
 from headwise.atlas import Atlas
 from headwise.atlas.behaviours import OTHER
-from headwise.atlas.describe import CARD_COLUMNS, LABEL_GROUPS, SHORT_LABELS
+from headwise.atlas.describe import CARD_COLUMNS, LABEL_CATEGORIES, SHORT_LABELS
 from headwise.page.compared import WORDS, models_of, words_of
 from headwise.page.measures import Measure, group_order, head_measures
 from headwise.page.sample import Sample
@@ -119,7 +119,7 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
         **_compared_models(atlas, measures["measures"]),
         "model": model_data,
         "groups": _groups(atlas),
-        "kinds": LABEL_GROUPS,
+        "kinds": LABEL_CATEGORIES,
         **_heads(atlas, notes),
         **measures,
         **_distances(atlas),

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from headwise.atlas import Atlas, measures
-from headwise.atlas.describe import LABEL_GROUPS, SHORT_LABELS
+from headwise.atlas.describe import LABEL_CATEGORIES, SHORT_LABELS
 from headwise.core.failures import Failure
 from headwise.core.spreadsheet import csv_text
 from headwise.page.data import described, model_structure
@@ -192,7 +192,7 @@ def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
     grid = HeadGrid(
         heads=page_heads,
         columns=list(columns.values()),
-        kinds=LABEL_GROUPS,
+        kinds=LABEL_CATEGORIES,
         csv=csv,
         groups=[(name, size) for name, size in structure.get("kv_groups", ())],
         layers=dict(enumerate(structure.get("layer_kinds", ()))),

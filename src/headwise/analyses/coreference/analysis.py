@@ -53,8 +53,15 @@ TYPES = ("all", *MENTION_TYPES)
 CANDIDATES = ("mentions", "words")
 DOCUMENTS = ("cut", "windows")
 COUNTED = (
-    *("examples", "unaligned", "without_mentions", "shortened"),
-    *("mentions", "singletons", "cut", "without_antecedent", "scored"),
+    "examples",
+    "unaligned",
+    "without_mentions",
+    "shortened",
+    "mentions",
+    "singletons",
+    "cut",
+    "without_antecedent",
+    "scored",
 )
 DIMS = ("layer", "head", "mention_type")
 
@@ -63,37 +70,47 @@ DIMS = ("layer", "head", "mention_type")
 class Coreference(Observer):
     """Single heads as antecedent selectors, §4.3 and Table 2.
 
-    For the head word m of a mention, the prediction is the candidate c that m attends to most,
-    `argmax_c A[m, c]` on word-level maps (to a word: sum over its pieces; from a word: mean; ties
-    go to the first word). It is right where c is the head word of an *antecedent*: an earlier
-    mention of the same entity. Candidates are the head words of all coreferent mentions (entities
-    mentioned once are none) that start earlier, the mention's own head word left out. Scored are
-    mentions with an antecedent; those behind the cut or with no antecedent before it are counted
-    (attributes `mentions_cut`, `mentions_without_antecedent`), and so are the texts that were cut
-    (`documents_cut`). A decoder sees candidates before the head word alone.
+    A mention is represented by its head word m. The prediction of a head is the candidate word c
+    that m attends to most, `argmax_c A[m, c]`. A is the word-level attention map: the sum over the
+    subwords of the attended word, the mean over the subwords of the attending word. Ties go to the
+    first word. The prediction is right if c is the head word of an *antecedent*, an earlier mention
+    of the same entity.
 
-    - `accuracy[layer, head, mention_type]`, with `accuracy_n` and a 95 % interval `accuracy_low`,
-      `accuracy_high` (Wilson's, with the effective number over documents, or examples if no
-      documents are known: attribute `units`); `mention_type` is `all`, `pronoun`, `proper`,
-      `nominal`, by the part of speech of the head word (without parts of speech: a list of
-      pronouns; a capital letter inside a sentence makes a name);
-    - `baseline_accuracy[baseline, mention_type]` with its interval: `nearest` (the mention before
-      it), `head_match` (the nearest with the same head word), `rules` (the nearest that passes the
-      first of four sieves: same words; same head word; number, gender and person agree, where
-      known; any), `uniform` (uniform attention: the candidate of most pieces) and `first`
-      (attention on the first token alone, a sink: the first candidate); `bar[mention_type]` is the
-      best of them, `bar_name` which that is;
-    - `count[mention_type]`; `few[mention_type]`: under 30;
-    - `p_value[baseline, layer, head, mention_type]`: the one-tailed sign-flip test over documents
-      (or examples) that the head is right more often than the baseline on the same mentions;
-      `p_family` is corrected over the heads (max-T), since the best is picked, `p_adjusted` over
-      baselines and types too;
-    - `best_layer`, `best_head`, `best_accuracy` (with interval) `[mention_type]`, and
-      `best_baseline` (on the best head's mentions), `best_margin`, `best_p_value`,
-      `best_p_adjusted[baseline, mention_type]`.
+    Candidates are the head words of all mentions that start earlier and belong to an entity with at
+    least two mentions. The mention's own head word is not a candidate. In a decoder, only
+    candidates before the head word are visible.
 
-    Head words come from the corpus or its trees; else the head is the last word before the first
-    preposition, relative word, comma, colon, bracket or dash.
+    Only mentions with an antecedent are scored. The others are counted in attributes: those beyond
+    the cut (`mentions_cut`) and those without an antecedent (`mentions_without_antecedent`). The
+    attribute `documents_cut` counts the texts that were cut.
+
+    - `accuracy[layer, head, mention_type]`, with `accuracy_n` and the 95 % interval `accuracy_low`,
+      `accuracy_high`. The interval is Wilson's with the effective sample size over documents, or
+      over examples if no documents are known (attribute `units`).
+    - `mention_type` is `all`, `pronoun`, `proper` or `nominal`, by the part of speech of the head
+      word. Without parts of speech, pronouns come from a list, and a capital letter inside a
+      sentence marks a proper name.
+    - `baseline_accuracy[baseline, mention_type]`, with its interval. The baselines choose
+
+      - `nearest`: the mention before this one;
+      - `head_match`: the nearest mention with the same head word;
+      - `rules`: the nearest mention that passes the first of four sieves: same words; same head
+        word; number, gender and person agree, where known; any mention;
+      - `uniform`: what uniform attention chooses, the candidate with the most subwords;
+      - `first`: what attention to the first token alone (a sink) chooses, the first candidate.
+
+    - `bar[mention_type]`: the accuracy of the best baseline; `bar_name`: its name.
+    - `count[mention_type]`: scored mentions; `few[mention_type]`: whether they are under 30.
+    - `p_value[baseline, layer, head, mention_type]`: one-tailed sign-flip test over documents (or
+      examples) that the head is right more often than the baseline on the same mentions.
+      `p_family` is corrected over heads (max-T), because the best head is selected. `p_adjusted` is
+      also corrected over baselines and types.
+    - `best_layer`, `best_head`, `best_accuracy` (with interval) `[mention_type]`: the best head.
+      `best_baseline` (on that head's mentions), `best_margin`, `best_p_value`,
+      `best_p_adjusted[baseline, mention_type]`: its comparison with each baseline.
+
+    Head words come from the corpus or its trees. Without either, the head word is the last word
+    before the first preposition, relative word, comma, colon, bracket or dash.
 
     Parameters
     ----------
@@ -174,6 +191,13 @@ class Coreference(Observer):
     def start(self, shape: Shape) -> State:
         n_types = len(TYPES)
         n_baselines = len(BASELINES)
+        # Numbers of mentions, by unit of sampling:
+        # - correct: the head's prediction is right;
+        # - possible: the heads of the layer can be scored, because the mention sees an antecedent
+        #   (in a decoder, or with a sliding window, not every mention does);
+        # - baseline_possible: of these, the baseline's prediction is right;
+        # - baseline: of all mentions with an antecedent, the baseline's prediction is right;
+        # - count: all mentions with an antecedent.
         shapes = {
             "correct": (shape.layers, shape.heads, n_types),
             "possible": (shape.layers, n_types),
@@ -181,7 +205,7 @@ class Coreference(Observer):
             "baseline": (n_baselines, n_types),
             "count": (n_types,),
         }
-        # All counts are kept for the same number of units, as many as the largest one allows.
+        # All counts have the same units, as many as the largest array allows.
         max_units = default_max_units(*shapes["correct"])
         state = State()
         for name, sizes in shapes.items():
@@ -204,7 +228,7 @@ class Coreference(Observer):
         if not len(mentions.types):
             return
         units = batch.remember("units", lambda: units_of(batch.rows))
-        unit_of_mention = [units[example] for example in mentions.owners]
+        unit_of_mention = [units[example] for example in mentions.example_of_mention]
 
         def count(name: str, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
             """Add `values[mention, ...]` up by unit and mention type."""
@@ -313,15 +337,25 @@ class Coreference(Observer):
 class ScoredMentions:
     """The scored mentions of a batch.
 
-    `questions` asks the head word of each for the head words of its antecedents; `types[mention,
-    type]` is 0 or 1, the first type being all; `rules[mention, baseline]` 0 or 1: whether the
-    choice of each baseline that reads the mentions is right; `owners` are their examples;
-    `counted`: what was left out, by reason."""
+    Attributes
+    ----------
+    questions : WordQuestions
+        For each mention its head word, the candidates and the head words of its antecedents.
+    types : Tensor
+        0 or 1, `[mention, type]`: whether the mention is of the type; the first type is all.
+    rules : Tensor
+        0 or 1, `[mention, baseline]`: whether the choice is right, for the baselines that are rules
+        over mentions.
+    example_of_mention : list of int
+        The number of each mention's example in the batch.
+    counted : mapping of str to int
+        Numbers of examples and mentions, by the names of `COUNTED`.
+    """
 
     questions: WordQuestions
     types: Tensor
     rules: Tensor
-    owners: list[int]
+    example_of_mention: list[int]
     counted: Mapping[str, int]
 
 
@@ -337,15 +371,17 @@ class ScoredMention:
 
 
 def scored_mentions(batch: Batch, candidates: str = "mentions") -> ScoredMentions:
-    """Return the scored mentions of a batch, gathered once for all its layers."""
-    return batch.remember((ScoredMentions, candidates), lambda: _gather(batch, candidates))
+    """Return the scored mentions of a batch, collected once for all its layers."""
+    return batch.remember(
+        (ScoredMentions, candidates), lambda: _collect_scored_mentions(batch, candidates)
+    )
 
 
-def _gather(batch: Batch, candidates: str) -> ScoredMentions:
+def _collect_scored_mentions(batch: Batch, candidates: str) -> ScoredMentions:
     present = word_index(batch).present.cpu().numpy()
     counted = dict.fromkeys(COUNTED, 0)
     scored: list[ScoredMention] = []
-    examples: list[int] = []
+    example_of_mention: list[int] = []
     for number, row in enumerate(batch.rows):
         if row.example.mentions is None:
             counted["without_mentions"] += 1
@@ -358,27 +394,33 @@ def _gather(batch: Batch, candidates: str) -> ScoredMentions:
         counted["shortened"] += row.truncated or is_shortened
         of_row = list(_scored_in(row, present[number], candidates, counted))
         scored += of_row
-        examples += [number] * len(of_row)
+        example_of_mention += [number] * len(of_row)
 
     device = batch.device
     n_words = present.shape[1]
-    head_words = torch.tensor([one.mention.head for one in scored], dtype=torch.int64)
-    type_numbers = [TYPES.index(one.mention.mention_type) for one in scored]
+    head_words = torch.tensor(
+        [scored_mention.mention.head for scored_mention in scored], dtype=torch.int64
+    )
+    type_numbers = [TYPES.index(scored_mention.mention.mention_type) for scored_mention in scored]
     types = torch.nn.functional.one_hot(
         torch.tensor(type_numbers, dtype=torch.int64, device=device), len(TYPES)
     ).double()
     types[:, 0] = 1
-    candidate_words = np.array([one.candidates for one in scored], bool).reshape(-1, n_words)
-    antecedent_words = np.array([one.antecedents for one in scored], bool).reshape(-1, n_words)
+    candidate_words = np.array(
+        [scored_mention.candidates for scored_mention in scored], bool
+    ).reshape(-1, n_words)
+    antecedent_words = np.array(
+        [scored_mention.antecedents for scored_mention in scored], bool
+    ).reshape(-1, n_words)
     questions = WordQuestions(
-        torch.tensor(examples, dtype=torch.int64, device=device),
+        torch.tensor(example_of_mention, dtype=torch.int64, device=device),
         head_words.to(device),
         torch.from_numpy(candidate_words).to(device),
         torch.from_numpy(antecedent_words).to(device),
     )
-    rules_right = [one.rules_right for one in scored]
+    rules_right = [scored_mention.rules_right for scored_mention in scored]
     rules = torch.tensor(rules_right, dtype=torch.float64, device=device).reshape(-1, len(RULES))
-    return ScoredMentions(questions, types, rules, examples, counted)
+    return ScoredMentions(questions, types, rules, example_of_mention, counted)
 
 
 def _scored_in(
@@ -442,7 +484,7 @@ def accuracy_dataset(
     Parameters
     ----------
     counts : mapping of str to ndarray
-        Those of the state, each `[unit, ...]`.
+        Those of the state, each `[unit, ...]`; see `Coreference.start`.
     correction : str
         For the number of baselines and types.
     given_heads : mapping of str to (int, int)
@@ -473,7 +515,8 @@ def accuracy_dataset(
     coords = {"mention_type": list(TYPES), "baseline": list(BASELINES)}
     dataset = xr.Dataset(variables, coords=coords)
 
-    # The baselines on the mentions a head was scored on, `[baseline, layer, head, type]`.
+    # Heads and baselines are compared in pairs, on the same mentions: the accuracy of each baseline
+    # on the mentions that a head was scored on, `[baseline, layer, head, type]`.
     paired = share(counts["baseline_possible"].sum(0), possible.sum(0))
     paired = np.broadcast_to(paired[:, :, None], p_value.shape)
     places, scored = argmax_heads(dataset["accuracy"].values)

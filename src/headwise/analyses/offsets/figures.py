@@ -101,7 +101,8 @@ def histogram_grid(
         raise ParameterError(
             f"`window` must reach an offset that occurs ({offsets.min()} to {offsets.max()}); it is {window}."
         )
-    bars, offsets = bars[..., drawn], offsets[drawn]
+    bars = bars[..., drawn]
+    offsets = offsets[drawn]
     rows, heads = bars.shape[:2]
     cell_width = min((style.PAGE - 0.45) / heads, 1.0)
     cell_height = min(0.52, cell_width, (style.PAGE_HEIGHT - 1.2) / rows)
@@ -122,11 +123,11 @@ def histogram_grid(
     ax.set_xticks(range(heads), [str(h) for h in data.numbers(dataset, "head")])
     ax.set_yticks(np.arange(rows) + 0.5, [str(name) for name in data.numbers(dataset, "layer")])
     style.bare(ax)
-    handles = [
-        Patch(color=colour, label=f"{label} ({_range(offsets[part])})")
-        for colour, label, sign in _SIDES
-        if (part := np.sign(offsets) == sign).any()
-    ]
+    handles = []
+    for colour, label, sign in _SIDES:
+        on_side = np.sign(offsets) == sign
+        if on_side.any():
+            handles.append(Patch(color=colour, label=f"{label} ({_range(offsets[on_side])})"))
     what = SOURCE_STYLES[chosen][0] if chosen in SOURCE_STYLES else chosen
     notes = [
         data.source_text(dataset),
@@ -171,11 +172,12 @@ def centre_of_mass(datasets: xr.Dataset | Mapping[str, xr.Dataset]) -> Figure:
 
     Several datasets (a mapping of label to dataset: languages, models) stand side by side on one
     scale."""
-    title, label = (
-        "Centre of mass of relative positions",
-        "centre of mass (tokens)\n← before      after →",
+    title = "Centre of mass of relative positions"
+    label = "centre of mass (tokens)\n← before      after →"
+    lines = (
+        "One point per head; lines: mean over the heads of a layer; dashed: no direction. "
+        f"{EVERY_OFFSET}"
     )
-    lines = f"One point per head; lines: mean over the heads of a layer; dashed: no direction. {EVERY_OFFSET}"
     return by_layer(datasets, same_inputs, "centre", title, label, lines)
 
 
@@ -204,7 +206,8 @@ def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") 
             low, high = mean_interval(
                 mean, np.nanvar(values, axis=1, ddof=1), np.isfinite(values).sum(1)
             )
-            colour, marker = style.cycle(style.OKABE_ITO, index), style.cycle(style.MARKERS, index)
+            colour = style.cycle(style.OKABE_ITO, index)
+            marker = style.cycle(style.MARKERS, index)
             ax.plot(range(len(mean)), mean, color=colour, marker=marker, label=which)
             ax.fill_between(range(len(mean)), low, high, color=colour, alpha=0.15, linewidth=0)
             notes.append(_counted(dataset, which, "mean_offset", "histogram"))
@@ -219,17 +222,16 @@ def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") 
 
 
 def same_inputs(dataset: xr.Dataset) -> xr.Dataset:
-    """The sources that were measured on the same inputs as attention: others must not be drawn
-    beside it."""
-    if "mean_offset_n" not in dataset.variables or "attention" not in data.labels(
-        dataset, "source"
-    ):
+    """Return the sources that were measured on the same inputs as attention: others must not be
+    drawn beside it."""
+    if "mean_offset_n" not in dataset.variables:
         return dataset
-    counts = dataset["mean_offset_n"].max(
-        [dim for dim in dataset["mean_offset_n"].dims if dim != "source"]
-    )
-    own = counts.sel(source="attention")
-    return dataset.isel(source=np.flatnonzero((counts == own).values))
+    if "attention" not in data.labels(dataset, "source"):
+        return dataset
+    counts = dataset["mean_offset_n"]
+    count_by_source = counts.max([dim for dim in counts.dims if dim != "source"])
+    is_same = count_by_source == count_by_source.sel(source="attention")
+    return dataset.isel(source=np.flatnonzero(is_same.values))
 
 
 @figure(
@@ -297,9 +299,13 @@ def by_layer(
 def _counted(dataset: xr.Dataset, which: str, *names: str) -> str:
     """Whose these are, which model on which corpus, and on how many examples: of the first name
     that says so."""
-    counts = (data.count_text(dataset, name) for name in names)
-    told = ", ".join(filter(None, (data.source_text(dataset), next(filter(None, counts), ""))))
-    return ": ".join(filter(None, (which, told)))
+    count = ""
+    for name in names:
+        count = data.count_text(dataset, name)
+        if count:
+            break
+    text = ", ".join(part for part in (data.source_text(dataset), count) if part)
+    return ": ".join(part for part in (which, text) if part)
 
 
 def _peaks(bars: np.ndarray) -> np.ndarray:
@@ -309,8 +315,10 @@ def _peaks(bars: np.ndarray) -> np.ndarray:
 
 
 def _range(offsets: np.ndarray) -> str:
-    low, high = int(offsets.min()), int(offsets.max())
-    return (str(low) if low == high else f"{low} to {high}").replace("-", "−")
+    low = int(offsets.min())
+    high = int(offsets.max())
+    text = str(low) if low == high else f"{low} to {high}"
+    return text.replace("-", "−")
 
 
 def _peak_text(peak: float) -> str:

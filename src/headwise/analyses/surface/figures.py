@@ -156,8 +156,10 @@ def entropy(dataset: xr.Dataset) -> Figure:
     top = max(float(np.nanmax(own[0].values)) for own in series.values())
     if data.has(dataset, "entropy_uniform"):
         for ax, name in zip(axes, panels, strict=True):
-            even = "entropy_rest_uniform" if name == "entropy_rest" else "entropy_uniform"
-            reference = data.values(dataset, even, ["layer"])
+            uniform_name = "entropy_uniform"
+            if name == "entropy_rest":
+                uniform_name = "entropy_rest_uniform"
+            reference = data.values(dataset, uniform_name, ["layer"])
             top = max(top, float(reference.max()))
             _draw_uniform(ax, reference)
     axes[0].set_ylim(0, max(top, 0.1) * 1.14)
@@ -195,17 +197,18 @@ def heads(dataset: xr.Dataset) -> Figure:
     """Heat maps `[layer, head]` of position, token type and largest weight on one scale; hatched
     where there is no number."""
     panels: dict[str, xr.DataArray] = {}
-    types, rests = _types(dataset), "first" in _types(dataset)
+    types = _types(dataset)
+    # Values without the first token are drawn where the first token is a token type of its own.
+    draws_without_first = "first" in types
     for (name, item), title in _PANELS.items():
-        if (
-            name in dataset
-            and (rests or not name.endswith("_rest"))
-            and (name != "mass" or item in types)
-        ):
-            (dim,) = set(dataset[name].dims) - set(_LH) or {""}
-            panels[title] = dataset[name].isel(
-                {dim: data.labels(dataset, str(dim)).index(item)} if dim else {}
-            )
+        if name not in dataset or (name == "mass" and item not in types):
+            continue
+        if name.endswith("_rest") and not draws_without_first:
+            continue
+        panel = dataset[name]
+        for dim in set(panel.dims) - set(_LH):
+            panel = panel.isel({dim: data.labels(dataset, str(dim)).index(item)})
+        panels[title] = panel
     cells = "Each cell: mean over examples of one head; intervals are in the tables"
     notes = [*data.source_notes(dataset, "position", "mass", "max_weight"), cells]
     shown = {title: panel for title, panel in panels.items() if np.isfinite(panel.values).any()}

@@ -56,13 +56,13 @@ def main() -> None:
             if case.unsupported_reason is not None:
                 continue
             try:
-                expected = case.run(analysis=case.whole)
+                expected = case.run(analysis=case.full_analysis)
                 other = HeadModel.open(
                     copy.deepcopy(case.module).to(asked.device),
                     tokenizer=case.tokenizer,
                     device=asked.device,
                 )
-                found = case.run(model=other, analysis=case.whole)
+                found = case.run(model=other, analysis=case.full_analysis)
             except (HeadwiseError, RuntimeError, TypeError, ValueError) as error:
                 bad += 1
                 print(

@@ -288,8 +288,10 @@ class DistanceWordsProbe(TreeProbe):
         distance = distance_features(batch.word_mask) @ self.distance
         # sentence, dependent, candidate, hidden
         hidden = torch.relu(dependent[:, :, None] + candidate[:, None] + distance)
-        root = self.root_vector @ self.candidate + self.root_feature[0]
-        root_hidden = torch.relu(dependent + root)
+        # Added one after the other, from the left: another order rounds differently, and training
+        # amplifies that.
+        root_candidate = self.root_vector @ self.candidate
+        root_hidden = torch.relu(dependent + root_candidate + self.root_feature[0])
         return hidden @ self.out, root_hidden @ self.out
 
 

@@ -24,7 +24,7 @@ POSSESSIVE_MARKS = ("'s", "s'", "’s", "s’")
 def relation_label(relation: str, subtypes: str) -> str:
     """Return the label a relation is counted under; roots have none.
 
-    >>> label_of("nmod:poss", "fold"), label_of("nmod:poss", "keep"), label_of("root", "fold")
+    >>> relation_label("nmod:poss", "fold"), relation_label("nmod:poss", "keep"), relation_label("root", "fold")
     ('nmod', 'nmod:poss', '')
     """
     name = relation.split(":", 1)[0] if subtypes == "fold" else relation

@@ -400,7 +400,9 @@ def test_stories_equals_its_eager_self(stories: Path) -> None:
             use_cache=False,
         )
     attentions = torch.stack(expected.attentions, 1) * batch.attention_mask[:, None, None, :, None]
-    torch.testing.assert_close(model.trace(batch).attention, attentions, atol=1e-6, rtol=0)
+    # As for BERT above: the scale is applied inside the product, which rounds differently. By the
+    # number of threads, the largest difference seen is 1.4e-6.
+    torch.testing.assert_close(model.trace(batch).attention, attentions, atol=1e-5, rtol=0)
     torch.testing.assert_close(
         model.forward(batch, logits=True).logits[batch.attention_mask],
         expected.logits[batch.attention_mask],

@@ -46,7 +46,10 @@ async def ask(port: int, path: str, content: dict[str, object]) -> int:
     body = json.dumps(content).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            "Content-Type: application/json\r\nConnection: close\r\n"
+        )
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         await writer.drain()
         got = await reader.read()

@@ -28,8 +28,9 @@ def page() -> str:
             [
                 "# Supported architectures",
                 f"Made by this site's build, which opens a tiny random model of each: {families} model classes of "
-                f"transformers {found['transformers']} are supported. `tests/models/test_coverage.py` compares each with its "
-                "own eager attention, values, outputs and hidden states, to 1e-5. Others that use transformers' "
+                f"transformers {found['transformers']} are supported. "
+                "`tests/models/test_coverage.py` compares each with its own eager "
+                "attention, values, outputs and hidden states, to 1e-5. Others that use transformers' "
                 "attention registry are supported too; those that do not are rejected by name, in one sentence, before "
                 "anything runs.",
                 "## Encoders and decoders",

@@ -62,11 +62,12 @@ class Attribution(Experiment):
       `attention` itself;
     - `agreement[source, layer, head]`: Spearman's correlation of that source with the contribution of the input;
       `between[source, source_b, layer]`: the same of every two sources, over the heads of a layer;
-    - `histogram[source, layer, head, offset]`, `centre[source, layer, head]` and the other variables of `offsets`, on these
-      examples (Fig 2-5); `previous_layer` and `input` are added to the group `offsets` of the same
-      atlas;
-    - `share[source, layer, head, receiver, token_type]`: what tokens of each type contribute to receiving tokens of
-      each kind (`all`, `cls`, `sep`, `other`): what heads that attend to separators gather (§9.1); `own[source, layer, head]`: what a token contributes to itself;
+    - `histogram[source, layer, head, offset]`, `centre[source, layer, head]` and the other
+      variables of `offsets`, on these examples (Fig 2-5); `previous_layer` and `input` are added to
+      the group `offsets` of the same atlas;
+    - `share[source, layer, head, receiver, token_type]`: what tokens of each type contribute to
+      receiving tokens of each type (`all`, `cls`, `sep`, `other`): what heads that attend to
+      separators gather (§9.1); `own[source, layer, head]`: what a token contributes to itself;
     - `layer_own`, `layer_own_largest[layer]`: how much of a token is still in its own hidden state after each layer,
       and how often it is the largest part (the original form, on the layer's output);
     - `mixed_own`, `mixed_distance[layer_source, layer]`: of what leaves a layer at a token's position, the share that

@@ -96,8 +96,9 @@ def _uas_notes(dataset: xr.Dataset, has_interval: bool) -> list[str]:
     "tree_probe",
     name="weights",
     title="The weight of each head in the probes",
-    caption="The weight that a probe learned for each head, in both directions: positive weights raise the score of the "
-    "word attended to (or attending). For the probe with words, the mean over words and their true heads.",
+    caption="The weight that a probe learned for each head, in both directions: positive weights "
+    "raise the score of the word attended to (or attending). For the probe with words, the mean "
+    "over words and their true heads.",
     paper="Clark et al. 2019, §5",
     needs=("weight",),
 )

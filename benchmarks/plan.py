@@ -18,8 +18,8 @@ import torch
 
 from headwise.analyses.contract import choose_analyses, known_analyses
 from headwise.run import Run, RunOptions, Source
-from headwise.run.clock import Clock, stage
 from headwise.run.estimate import OPENING, estimate
+from headwise.run.progress import Clock, stage
 
 
 def main() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.lazy import lazy_names
-from headwise.core.loaders import FIGURES, VIEWS, register_loader
+from headwise.core.lazy import FIGURES, VIEWS, lazy_names, register_loader
 from headwise.core.version import __version__
 
 if TYPE_CHECKING:

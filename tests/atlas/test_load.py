@@ -13,8 +13,7 @@ import xarray as xr
 from fuzz.atlas_inputs import HOSTILE, attack, endless, hostile, seed_bytes, whole
 from headwise.atlas import Atlas
 from headwise.atlas.arrays import read_groups
-from headwise.atlas.file import read_any
-from headwise.atlas.seal import LENGTH
+from headwise.atlas.file import LENGTH, read_any
 from headwise.core.errors import AtlasError
 
 # Written by a version of headwise before format 3.
@@ -122,7 +121,7 @@ def test_format_2_loads_and_its_variables_are_checked(tmp_path: Path) -> None:
 def test_a_damaged_file_without_a_seal_does_not_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headwise.atlas.seal.ENOUGH_SECONDS", 2)
+    monkeypatch.setattr("headwise.atlas.file.ENOUGH_SECONDS", 2)
     path = tmp_path / "atlas.nc"
     path.write_bytes(endless(seed_bytes(tmp_path)))
     with pytest.raises(AtlasError, match="did not end within 2 seconds"):

@@ -20,7 +20,7 @@ from headwise.cli.main import app
 from headwise.core.errors import HeadwiseError
 from headwise.page import sections
 from headwise.plots import figures_for
-from headwise.run import shard as shard_module
+from headwise.run import engine as shard_module
 from headwise.testing import planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text.readers.rows import row_of_example

@@ -18,12 +18,12 @@ from headwise import Atlas
 from headwise import plots as plots_module
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.folders import MANIFEST
-from headwise.page import parallel as hands_module
+from headwise.page import report as hands_module
 from headwise.page import report as report_module
 from headwise.page import sections as sections_module
 from headwise.plots.registry import FigureSpec
+from headwise.run import engine as shard_module
 from headwise.run import runner as runner_module
-from headwise.run import shard as shard_module
 
 
 def everything(folder: Path) -> dict[str, bytes]:

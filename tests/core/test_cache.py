@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.core.cache import cache_dir
+from headwise.core.files import cache_dir
 
 
 def test_the_variable_comes_first_then_the_common_place(monkeypatch: pytest.MonkeyPatch) -> None:

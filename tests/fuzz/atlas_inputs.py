@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.atlas import Atlas
-from headwise.atlas.seal import LENGTH, sealed
+from headwise.atlas.file import LENGTH, sealed
 from headwise.core.errors import AtlasError
 
 LONGEST_MESSAGE = 1500

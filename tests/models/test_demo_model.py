@@ -14,8 +14,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from headwise.core.cache import cache_dir
 from headwise.core.errors import MissingExtraError, ModelError, OutputError
+from headwise.core.files import cache_dir
 from headwise.models import demo
 
 SOURCE = Path(demo.__file__).parents[2]

@@ -19,7 +19,7 @@ from headwise.analyses.contract import Experiment, ExperimentContext, Observer, 
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import ParameterError
 from headwise.models.view import AttentionRows, Layer
-from headwise.run import Run, RunCallbacks, Source, clock, estimate, extrapolation
+from headwise.run import Run, RunCallbacks, Source, estimate, extrapolation, progress
 from headwise.run import plan as plan_module
 from headwise.run.encoded import EncodedCorpus
 from headwise.stats.accumulators import Moments, State
@@ -112,7 +112,7 @@ def planted_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes only while the planted analyses work."""
     NOW[0] = 0.0
     fake: Any = SimpleNamespace(perf_counter=lambda: NOW[0], process_time=lambda: NOW[0] / 2)
-    monkeypatch.setattr(clock, "time", fake)
+    monkeypatch.setattr(progress, "time", fake)
     monkeypatch.setattr(estimate, "time", fake)
 
 
@@ -136,7 +136,7 @@ def test_what_is_said_is_what_then_happens(
     options = RunOptions(full=False)
     said = {cost.stage: cost for cost in estimate.estimate(source, asked, options, sample=8).stages}
     NOW[0] = 0.0
-    was = clock.Clock()
+    was = progress.Clock()
     with was.running(), Run(source, asked, tmp_path, options) as run:
         run.atlas()
     assert (
@@ -194,38 +194,38 @@ def test_budgets_and_limits_are_those_of_the_run(opened: HeadModel) -> None:
 
 
 def test_stages_within_a_stage_are_apart_or_part_of_it(planted_time: None) -> None:
-    one = clock.Clock()
+    one = progress.Clock()
     with one.running():
-        with clock.stage("outer"):
+        with progress.stage("outer"):
             works(1)
-            with clock.stage("inner"):
+            with progress.stage("inner"):
                 works(2)
             works(4)
-        with clock.stage("whole", whole=True):
+        with progress.stage("whole", whole=True):
             works(8)
-            with clock.stage("inner"):
+            with progress.stage("inner"):
                 works(16)
     assert {name: spent.seconds for name, spent in one.usage.items()} == {
         "outer": 5,
         "inner": 2,
         "whole": 24,
     }
-    with clock.stage("nobody asks"):
+    with progress.stage("nobody asks"):
         works(1)
 
 
 def test_the_largest_memory_of_a_stage_is_its_own() -> None:
-    one = clock.Clock()
+    one = progress.Clock()
     with one.running():
-        with clock.stage("large", memory=True):
+        with progress.stage("large", memory=True):
             np.ones(200 * 2**20, dtype=np.uint8).sum()
-        with clock.stage("small", memory=True):
+        with progress.stage("small", memory=True):
             pass
     assert one.usage["large"].memory - one.usage["small"].memory > 150 * 2**20
 
 
 def test_observers_of_the_registry_have_a_clock_each(opened: HeadModel, tmp_path: Path) -> None:
-    one = clock.Clock()
+    one = progress.Clock()
     with (
         one.running(),
         Run(
@@ -283,15 +283,15 @@ def test_bars_in_python(opened: HeadModel, capsys: pytest.CaptureFixture[str]) -
 def test_the_time_of_fits_lies_between_a_line_and_a_power(
     takes: Callable[[int], float], within: float
 ) -> None:
-    few, more = (clock.Usage(takes(count), takes(count) / 2, 0) for count in (12, 50))
+    few, more = (progress.Usage(takes(count), takes(count) / 2, 0) for count in (12, 50))
     said = extrapolation.extrapolate_fit(extrapolation.CostLine(12, 50, few, more), 200)
     assert takes(200) / within <= said.seconds <= takes(200) * within
     assert said.cpu_seconds == pytest.approx(said.seconds / 2)
 
 
 def test_noise_makes_no_time_that_falls() -> None:
-    line = extrapolation.CostLine(12, 50, clock.Usage(9.0, 0.0, 0), clock.Usage(8.0, 0.0, 0))
-    assert extrapolation.extrapolate_fit(line, 200) == clock.Usage(8.0, 0.0, 0)
+    line = extrapolation.CostLine(12, 50, progress.Usage(9.0, 0.0, 0), progress.Usage(8.0, 0.0, 0))
+    assert extrapolation.extrapolate_fit(line, 200) == progress.Usage(8.0, 0.0, 0)
 
 
 def test_where_an_example_takes_long_fewer_are_tried(planted_time: None, opened: HeadModel) -> None:

@@ -24,7 +24,7 @@ from headwise.core.failures import UnexpectedError
 from headwise.core.files import write_atomically
 from headwise.core.store import Checkpoint, CheckpointStore
 from headwise.run import Run, RunCallbacks, Source, run_analyses
-from headwise.run import shard as shard_module
+from headwise.run import engine as shard_module
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import Plan, make_plan
 from headwise.testing import planted_model, random_model

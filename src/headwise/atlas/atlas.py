@@ -13,9 +13,8 @@ from headwise.atlas.arrays import netcdf_bytes
 from headwise.atlas.card import HeadCard
 from headwise.atlas.check import MAX_BYTES
 from headwise.atlas.describe import describe_heads
-from headwise.atlas.file import atlas_digest, read_tree, to_tree
+from headwise.atlas.file import atlas_digest, read_tree, sealed, to_tree
 from headwise.atlas.representation import html_card
-from headwise.atlas.seal import sealed
 from headwise.atlas.tables import extremes, long_table, measures
 from headwise.core.display import NotebookDisplay, plot_of
 from headwise.core.errors import OutputError, ParameterError, unknown

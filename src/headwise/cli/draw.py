@@ -135,7 +135,7 @@ def draw(
 
     The map of a layer is the mean of its heads (attention), or what the other measures give for
     the layer's output."""
-    from headwise.plots.save import FORMATS, figure_bytes
+    from headwise.plots.style import FORMATS, figure_bytes
     from headwise.run import Job
 
     ending = out_file.suffix.removeprefix(".")

@@ -14,7 +14,7 @@ from headwise.experiments.reproduction.options import ReproductionOptions
 
 if TYPE_CHECKING:
     from headwise.experiments.reproduction import ReproductionReport
-    from headwise.page.files import ReportFiles
+    from headwise.page.report import ReportFiles
     from headwise.run import Job
 
 PAPERS = "clark2019, kovaleva2019, pascual2021, pande2021 or jo2020"
@@ -58,7 +58,7 @@ def reproduce_command(
     from headwise.core.folders import written_before
     from headwise.experiments.reproduction import reproduce, reproduction_of
     from headwise.experiments.reproduction.run import WORK_FOLDER
-    from headwise.page.files import ReportFiles
+    from headwise.page.report import ReportFiles
     from headwise.run import Job
 
     if list_entries:

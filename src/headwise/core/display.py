@@ -1,7 +1,7 @@
 """How results display themselves in notebooks.
 
 The views that draw them lie in a higher layer, `page`; they are loaded when something is displayed
-(see `core.loaders`).
+(see `core.lazy`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from headwise.core.loaders import VIEWS, load
+from headwise.core.lazy import VIEWS, load
 
 
 def view_of(thing: object) -> Any:

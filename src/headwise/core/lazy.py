@@ -1,9 +1,15 @@
-"""Names of a package that are imported when they are first used."""
+"""What is imported when it is first used: public names of packages, and code of higher layers.
+
+Results display themselves in notebooks, and `plots` lists the figures of every analysis; the code
+for both lies in higher layers. `headwise/__init__.py`, above all layers, registers a loader for
+each, and the lower layer calls `load` when it needs it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
@@ -34,3 +40,19 @@ def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[st
         raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
     return look_up
+
+
+VIEWS = "views"  # loads the module that shows results in notebooks
+FIGURES = "figures"  # imports every module of figures, which registers them
+
+_loaders: dict[str, Callable[[], Any]] = {}
+
+
+def register_loader(name: str, loader: Callable[[], Any]) -> None:
+    """Say how `name` is loaded; a second registration replaces the first."""
+    _loaders[name] = loader
+
+
+def load(name: str) -> Any:
+    """Call the loader of `name` and return what it returns."""
+    return _loaders[name]()

@@ -21,7 +21,7 @@ from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import InputError, ParameterError
 from headwise.core.labels import existing_heads, head_name
 from headwise.models import HeadModel
-from headwise.models.trace import TraceWatcher
+from headwise.models.view import TraceWatcher
 from headwise.text.encode import Batch
 from headwise.text.example import Example
 

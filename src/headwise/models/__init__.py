@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headwise.models.headmodel import HeadModel
     from headwise.models.interventions import Mean, Patch, Scale
-    from headwise.models.trace import Trace
-    from headwise.models.view import TAPS, AttentionRows, Layer, Watcher
+    from headwise.models.view import TAPS, AttentionRows, Layer, Trace, Watcher
 
 # Imported when first used: a module of this room that needs no transformers does not wait for it.
 _HOMES = {"HeadModel": "headmodel", "Trace": "trace"}

@@ -16,8 +16,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from headwise.core.cache import VARIABLE, cache_dir
 from headwise.core.errors import HeadwiseError, MissingExtraError, ModelError, OutputError
+from headwise.core.files import CACHE_VARIABLE, cache_dir
 
 PACKED = "model.int8.safetensors"
 UNPACKED = "model.safetensors"
@@ -112,8 +112,8 @@ def demo_model_path() -> Path:
         shutil.rmtree(temporary, ignore_errors=True)
     if not _is_sound(target):
         raise OutputError(
-            f"{target}: what was unpacked there reads back changed; check the disk, or set {VARIABLE} to a folder on "
-            "another one."
+            f"{target}: what was unpacked there reads back changed; check the disk, or set "
+            f"{CACHE_VARIABLE} to a folder on another one."
         )
     return target
 
@@ -211,6 +211,6 @@ def _hashed(file: Path, written: tuple[int, ...]) -> str:
 def _cannot_write(folder: Path, error: Exception) -> OutputError:
     reason = getattr(error, "strerror", None) or str(error)
     return OutputError(
-        f"{folder}: the demo model cannot be unpacked there ({reason}); free some space or set {VARIABLE} to a folder "
-        "that can be written."
+        f"{folder}: the demo model cannot be unpacked there ({reason}); free some space or set "
+        f"{CACHE_VARIABLE} to a folder that can be written."
     )

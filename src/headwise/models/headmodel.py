@@ -43,8 +43,7 @@ from headwise.models.session import BLOCK_BYTES, Session, at_least_float32
 from headwise.models.sites import STACKS, LayerCount, Sites
 from headwise.models.sizes import head_of, input_limit, padding_id
 from headwise.models.tap import Call, TapSession, use_session
-from headwise.models.trace import Trace, TraceWatcher
-from headwise.models.view import AttentionRows, Watcher, check_needs
+from headwise.models.view import AttentionRows, Trace, TraceWatcher, Watcher, check_needs
 from headwise.text.encode import TOO_LONG_RULES, Batch, Encoded, Encoder, collate
 from headwise.text.example import Example
 from headwise.text.targets import TargetEncoder

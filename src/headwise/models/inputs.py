@@ -11,11 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from headwise.core.errors import InputError, ParameterError
-from headwise.text.alignment import NO_WORD
+from headwise.text.alignment import NO_SEGMENT, NO_WORD
 from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import UNFIT, Example
 from headwise.text.synthetic import synthetic_row
-from headwise.text.truncation import NO_SEGMENT
 
 # A text, an Example, an Encoded, token ids (list, array, tensor), a BatchEncoding, or several of
 # the first.

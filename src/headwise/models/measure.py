@@ -13,7 +13,7 @@ from headwise.models.devices import input_device
 from headwise.models.forward_call import call_part, evaluating
 from headwise.models.session import Session
 from headwise.models.sites import Sites, find_sites
-from headwise.models.trace import TraceWatcher
+from headwise.models.view import TraceWatcher
 
 # Importing PreTrainedModel takes seconds: only who opens a model waits for it.
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
 from headwise.models.statistics.cpu_attention import ScratchBuffer
 from headwise.models.statistics.fused import KernelRequest
-from headwise.models.statistics.reducer import PreparedRequest
-from headwise.models.statistics.visibility import Visibility
+from headwise.models.statistics.reducer import PreparedRequest, Visibility
 from headwise.models.strategies import choose_strategy
 from headwise.models.tap import SESSION, Call, FormedCall, TapSession, use_session
 from headwise.models.view import AttentionRows, Layer, StatsWatcher, Watcher

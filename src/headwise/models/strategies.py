@@ -22,8 +22,13 @@ from headwise.models.gradients import StreamedAttention, StreamedCall
 from headwise.models.interventions import changes_weights, on_weights
 from headwise.models.statistics.cpu_attention import CpuAttention, can_attend_on_cpu
 from headwise.models.statistics.fused import attend_with_statistics, prepare_for_kernels, scores_of
-from headwise.models.statistics.reducer import PreparedRequest, StatsReducer, WeightBlock
-from headwise.models.statistics.visibility import Visibility, VisibilityBuilder
+from headwise.models.statistics.reducer import (
+    PreparedRequest,
+    StatsReducer,
+    Visibility,
+    VisibilityBuilder,
+    WeightBlock,
+)
 from headwise.models.tap import Call, FormedCall, differentiated
 from headwise.models.view import AttentionRows
 

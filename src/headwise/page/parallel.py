@@ -13,7 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
-from headwise.core.loaders import FIGURES, load
+from headwise.core.lazy import FIGURES, load
 from headwise.page.sections import Drawing
 
 Draw = Callable[[str], Drawing]

@@ -20,7 +20,7 @@ from headwise.models import HeadModel
 from headwise.models.view import AttentionRows
 from headwise.page.sample import Sample, sample_of
 from headwise.plots import style
-from headwise.plots.drawing import draw_head
+from headwise.plots.maps import draw_head
 from headwise.text import Example
 from headwise.text.encode import Encoded
 

@@ -22,7 +22,7 @@ from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_head
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
 from headwise.plots.registry import DrawnFigure, FigureSpec, TableSpec, tables_for
-from headwise.plots.save import FORMATS
+from headwise.plots.style import FORMATS
 
 Item = TypeVar("Item")
 # The columns of `describe_heads` in the table of heads, and their names on the page.

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure
 
 from headwise.core.errors import MissingExtraError, ParameterError
 from headwise.plots import style
-from headwise.plots.save import FORMATS, save_figure
 from headwise.plots.scripts import NOTEBOOK, joined_script, view_file
+from headwise.plots.style import FORMATS, save_figure
 
 DPI = 110  # of pictures in notebooks
 

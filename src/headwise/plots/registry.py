@@ -14,7 +14,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from headwise.core.errors import ParameterError
-from headwise.core.loaders import FIGURES, load
+from headwise.core.lazy import FIGURES, load
 from headwise.plots import style
 
 FigureFunction = TypeVar("FigureFunction", bound=Callable[..., Figure])

@@ -1,25 +1,30 @@
-"""Run a model over batches while analyses observe it.
+"""Run a model over batches while analyses observe it: from examples to the states of analyses.
 
 `observe_batch` is the one loop of every observer: one forward pass that all observers share
-(`SharedPass`), then the passes of those that run the model themselves."""
+(`SharedPass`), then the passes of those that run the model themselves. `ShardFunction` computes the
+states of one shard, the unit of work of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.contract import Observer, OwnPassObserver
+from headwise.analyses.contract import Observer, OwnPassObserver, Shape
+from headwise.core.errors import ModelError
 from headwise.core.failures import Failure
 from headwise.models import HeadModel
 from headwise.models.statistics import StatsRequest, StatsResult, can_join, join_layers
 from headwise.models.view import AttentionRows, Layer
-from headwise.run.clock import stage
-from headwise.run.progress import EXAMPLES_SEEN
+from headwise.run.encoded import ExampleBlock
+from headwise.run.progress import EXAMPLES_SEEN, stage
 from headwise.stats.accumulators import State
-from headwise.text.encode import Batch, documents_of
+from headwise.text.encode import Batch, Encoded, batches, documents_of
 
 # Results of layers are reduced together once they take this many bytes. A GPU takes as long for
 # many small layers at once as for one; a processor gains nothing by waiting.
@@ -317,3 +322,107 @@ def observe_batches(
     for batch in batches:
         observe_batch(model, batch, analyses, states, block_rows, failed)
     return states
+
+
+# --- shards -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardUnit:
+    """The examples of a shard, and the names of the analyses that observe it."""
+
+    active: frozenset[str]
+    block: ExampleBlock
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardFunction:
+    """Computes the states of shards.
+
+    It needs nothing but itself and the unit, so that any worker can do it."""
+
+    model: HeadModel
+    shape: Shape
+    analyses: tuple[Observer, ...]
+    batch_tokens: int
+
+    def __call__(self, unit: ShardUnit) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the states of one shard as arrays, and facts about it.
+
+        If memory does not suffice, the shard starts again with batches of half the size."""
+        rows = unit.block.encoded(self.model.encoder)
+        active = [analysis for analysis in self.analyses if analysis.name in unit.active]
+        batch_tokens = self.batch_tokens
+        while True:
+            try:
+                states, failed = self._observe(rows, active, batch_tokens)
+                break
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                longest = max(map(len, rows))
+                if batch_tokens <= longest:
+                    raise ModelError(
+                        f"One example of {longest} tokens does not fit into memory; "
+                        f"set max_length to truncate inputs.",
+                        option="max_length",
+                    ) from error
+                batch_tokens //= 2
+
+        intact = {name: state for name, state in states.items() if name not in failed}
+        facts = {
+            "examples": len(rows),
+            "tokens": sum(map(len, rows)),
+            "batch_tokens": batch_tokens,
+            "failed": [failure.facts() for failure in failed.values()],
+        }
+        return pack_states(intact), facts
+
+    def _observe(
+        self, rows: Sequence[Encoded], active: Sequence[Observer], batch_tokens: int
+    ) -> tuple[dict[str, State], Failures]:
+        """Return the states after these rows, and the analyses that failed."""
+        states = {analysis.name: analysis.start(self.shape) for analysis in active}
+        failed: Failures = {}
+        for batch in batches(rows, batch_tokens, self.model.pad_id, self.model.device):
+            observe_batch(self.model, batch, active, states, failed=failed)
+        return states, failed
+
+
+def pack_states(states: Mapping[str, State]) -> dict[str, np.ndarray]:
+    """Return the states of analyses as the arrays of one checkpoint, `analysis/accumulator/part`."""
+    arrays = {}
+    for name, state in states.items():
+        for key, array in state.arrays().items():
+            arrays[f"{name}/{key}"] = array
+    return arrays
+
+
+def merge_checkpoint(
+    state: State, analysis: Observer, shape: Shape, arrays: Mapping[str, np.ndarray]
+) -> None:
+    """Add the state of an analysis in a checkpoint to `state`."""
+    prefix = f"{analysis.name}/"
+    arrays_of_analysis = {}
+    for key, array in arrays.items():
+        if key.startswith(prefix):
+            arrays_of_analysis[key.removeprefix(prefix)] = array
+    loaded = analysis.start(shape)
+    loaded.load(arrays_of_analysis)
+    state.merge(loaded)
+
+
+@contextmanager
+def fixed_threads(threads: int, device: torch.device) -> Iterator[None]:
+    """Use this many threads of torch within.
+
+    On leaving, the number of threads and the state of torch's random generator, from which new
+    modules draw their weights, are as before."""
+    threads_before = torch.get_num_threads()
+    cuda_devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda_devices):
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads_before)

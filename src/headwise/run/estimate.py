@@ -26,13 +26,13 @@ from headwise.core.checks import at_least
 from headwise.core.errors import HeadwiseError
 from headwise.core.options import takes_options
 from headwise.models import HeadModel
-from headwise.run.clock import Clock, Usage, peak_memory, report_stages, reset_peak_memory, stage
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.extrapolation import CostLine, extrapolate_fit
 from headwise.run.nulls import RandomModels
 from headwise.run.options import AtlasOptions, RunOptions
 from headwise.run.plan import CorpusPart, make_plan
+from headwise.run.progress import Clock, Usage, peak_memory, report_stages, reset_peak_memory, stage
 from headwise.run.runner import MODEL_PASS, RANDOM_MODELS, LocalContext, Run, RunCallbacks
 from headwise.run.source import Source
 from headwise.stats.accumulators import State

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from headwise.models.session import BLOCK_BYTES
-from headwise.run.clock import Usage
+from headwise.run.progress import Usage
 
 # The power of the number of examples below which most of the time does not grow with them.
 GROWING_POWER = 0.5

@@ -22,10 +22,9 @@ from headwise.models.random_init import with_random_weights
 from headwise.models.tap import SCORE_FACTOR
 from headwise.models.view import AttentionRows, Watcher
 from headwise.run.encoded import EncodedCorpus
-from headwise.run.engine import observe_batches
+from headwise.run.engine import merge_checkpoint, observe_batches, pack_states
 from headwise.run.plan import CorpusPart
 from headwise.run.progress import Progress, no_progress
-from headwise.run.shard import merge_checkpoint, pack_states
 from headwise.stats.accumulators import State
 from headwise.text.encode import Batch, Encoded, batches
 

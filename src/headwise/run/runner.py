@@ -23,16 +23,21 @@ from headwise.core.options import takes_options
 from headwise.core.store import Checkpoint, CheckpointStore
 from headwise.core.workers import current
 from headwise.models import HeadModel
-from headwise.run.clock import report_stages, stage
 from headwise.run.encoded import EncodedCorpus
-from headwise.run.engine import Failures
+from headwise.run.engine import Failures, ShardFunction, ShardUnit, fixed_threads, merge_checkpoint
 from headwise.run.job import Job
 from headwise.run.nulls import RandomModels
 from headwise.run.options import AtlasOptions, RunOptions
 from headwise.run.plan import WHOLE_ANALYSIS, CorpusPart, Plan, make_plan
-from headwise.run.progress import Progress, ProgressBars, ShardProgress, no_progress
+from headwise.run.progress import (
+    Progress,
+    ProgressBars,
+    ShardProgress,
+    no_progress,
+    report_stages,
+    stage,
+)
 from headwise.run.provenance import describe, identity, label, provenance
-from headwise.run.shard import ShardFunction, ShardUnit, fixed_threads, merge_checkpoint
 from headwise.run.source import Source
 from headwise.stats.accumulators import State
 from headwise.text import Corpus, Spec

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headwise.text.example import Example
-from headwise.text.truncation import NO_SEGMENT
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding
 
 NO_WORD = -1
+NO_SEGMENT = -1
 
 
 def aligned_words(

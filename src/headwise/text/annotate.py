@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
-from headwise.core.cache import cache_dir
 from headwise.core.errors import InputError, MissingExtraError, ParameterError
+from headwise.core.files import cache_dir
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.example import ROOT, Example
 from headwise.text.readers.files import on_disk

@@ -15,12 +15,10 @@ from torch import Tensor
 from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ModelError
 from headwise.stats.units import unit_key
-from headwise.text.alignment import NO_WORD, aligned_words
+from headwise.text.alignment import NO_SEGMENT, NO_WORD, aligned_words
 from headwise.text.chat import render
 from headwise.text.example import ROLES, Example
-from headwise.text.pieces import Pieces
 from headwise.text.readers.limits import reading
-from headwise.text.truncation import NO_SEGMENT, beginning_of, kept_places
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -517,3 +515,107 @@ def batches(
     if group:
         result.append(collate(group, pad_id, device))
     return result
+
+
+# --- texts of single tokens ---------------------------------------------------------------------
+
+# Decoders remove the space before the first piece, so that one is put before each.
+ANCHOR = "a"
+REPLACEMENT_CHARACTER = "\ufffd"  # what bytes that are no character decode to
+
+
+class Pieces:
+    """The texts of the tokens of one tokenizer, each computed once.
+
+    Parameters
+    ----------
+    tokenizer : PreTrainedTokenizerBase
+        A fast tokenizer of transformers.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        decoder = getattr(backend, "decoder", None)
+        # WordPiece (`##`) and BPE with `</w>` mark the place of a piece in its word, and their
+        # decoders would turn the marks into spaces: such pieces are not decoded.
+        if type(decoder).__name__ in ("WordPiece", "BPEDecoder"):
+            decoder = None
+        self._decoder = decoder
+        self._special = frozenset(tokenizer.all_special_ids)
+        self._bare: dict[int, str] = {}
+        self._texts: dict[int, str] = {}
+
+    def bare(self, token: int) -> str:
+        """Return the text of a token without the marks of its place in a word and without
+        spaces."""
+        if token not in self._bare:
+            piece = self._piece(token)
+            self._bare[token] = piece.removeprefix("##").lstrip("▁ĠĊ ").removesuffix("</w>").strip()
+        return self._bare[token]
+
+    def text(self, token: int) -> str:
+        """Return the text of a token as it stands in running text, with the space before it.
+
+        A token that is no character by itself (one byte of several) and pieces with other marks
+        (`##ing`) are returned as the tokenizer writes them.
+        """
+        if token not in self._texts:
+            piece = self._piece(token)
+            if self._decoder is not None and token not in self._special:
+                decoded = str(self._decoder.decode([ANCHOR, piece]))
+                text = decoded.removeprefix(ANCHOR)
+                if decoded.startswith(ANCHOR) and text and REPLACEMENT_CHARACTER not in text:
+                    piece = text
+            self._texts[token] = piece
+        return self._texts[token]
+
+    def _piece(self, token: int) -> str:
+        return str(self.tokenizer.convert_ids_to_tokens(token) or "")
+
+
+# --- truncation: which tokens of a row, which words of a text are kept ---------------------------
+
+
+def kept_places(segment: np.ndarray, longest: int) -> np.ndarray:
+    """Return the positions of the tokens that a row truncated to `longest` tokens keeps.
+
+    These are the special tokens and the beginning of each segment; the longer segment is shortened
+    first. Tokenizers keep the same tokens, but they also build all overflowing parts, for a pair
+    every combination of them, which takes gigabytes for two long texts.
+    """
+    first = np.flatnonzero(segment == 0)
+    second = np.flatnonzero(segment == 1)
+    special = np.flatnonzero(segment == NO_SEGMENT)
+    budget = max(longest - len(special), 0)
+    shorter_length = min(len(first), len(second))
+    if 2 * shorter_length > budget:
+        shorter_length = budget // 2
+    longer_length = budget - shorter_length
+    if len(first) > len(second):
+        first = first[:longer_length]
+        second = second[:shorter_length]
+    else:
+        first = first[:shorter_length]
+        second = second[:longer_length]
+    return np.sort(np.concatenate([special, first, second]))
+
+
+def beginning_of(part: Any, longest: int) -> Any:
+    """Return the first whole words of a text, or of a list of words, within a number of characters.
+
+    The same object is returned where nothing needs to be removed.
+    """
+    if part is None:
+        return None
+    if isinstance(part, str):
+        if len(part) <= longest:
+            return part
+        text_and_last_word = part[:longest].rsplit(None, 1)
+        return text_and_last_word[0] if text_and_last_word else part
+    length = 0
+    for index, word in enumerate(part):
+        length += len(word) + 1
+        if length > longest:
+            return part[: max(index, 1)]
+    return part

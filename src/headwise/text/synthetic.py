@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headwise.text.alignment import NO_WORD
+from headwise.text.alignment import NO_SEGMENT, NO_WORD
 from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import Example
-from headwise.text.truncation import NO_SEGMENT
 
 
 def synthetic_row(encoder: Encoder, ids: Sequence[int] | np.ndarray, index: int = 0) -> Encoded:

@@ -15,7 +15,7 @@ from headwise.analyses.contract import make_analysis
 from headwise.atlas import Atlas
 from headwise.models import HeadModel
 from headwise.models.session import Session
-from headwise.models.trace import TraceWatcher
+from headwise.models.view import TraceWatcher
 from headwise.plots import figures_for
 from headwise.testing import planted_decoder, random_model
 from headwise.text import Corpus

@@ -12,6 +12,7 @@ Where a head's entropy comes from: on a CPU `StatsReducer._finish_entropy_of_sco
 are known, else `StatsReducer._add_entropy_of_weights`; on a GPU the kernel `attend` in
 `kernels.py`."""
 
+from headwise.models.statistics.reducer import Visibility, compute_statistics
 from headwise.models.statistics.request import (
     MIN_MASS_WITHOUT_FIRST,
     StatsRequest,
@@ -20,7 +21,6 @@ from headwise.models.statistics.request import (
     can_join,
     join_layers,
 )
-from headwise.models.statistics.visibility import Visibility, compute_statistics
 
 __all__ = [
     "MIN_MASS_WITHOUT_FIRST",

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from headwise.models.masks import MaskPattern, RowMask
+from headwise.models.statistics.reducer import Visibility
 from headwise.models.statistics.request import StatsRequest, StatsResult
-from headwise.models.statistics.visibility import Visibility
 from headwise.models.tap import Call, differentiated
 from headwise.stats.gpu import has_kernels
 

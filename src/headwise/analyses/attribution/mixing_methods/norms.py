@@ -19,7 +19,7 @@ from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.structure import Norm, TransformerBlock, find_blocks
 from headwise.models.tap import Call
-from headwise.models.trace import TraceWatcher
+from headwise.models.view import TraceWatcher
 from headwise.text.encode import Batch
 
 # Functions that apply a linear map, by one of which the output projection is recognised.

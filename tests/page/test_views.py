@@ -321,7 +321,7 @@ def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(
                 assert light == (scheme == "dark" if dark is None else dark), (theme, scheme)
         tab.emulate_media(color_scheme="light")
         tab.evaluate(
-            SHADOW, [viewing._module_script(), viewing.view_file("heads.css"), view_of(atlas).data]
+            SHADOW, [viewing._module_script(), viewing.view_style(), view_of(atlas).data]
         )
         for theme, light in (
             ("dark dark-theme", True),

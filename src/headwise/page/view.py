@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from headwise.core.errors import MissingExtraError, ParameterError
 from headwise.plots import style
-from headwise.plots.scripts import NOTEBOOK, joined_script, view_file
+from headwise.plots.scripts import NOTEBOOK, joined_script, view_style
 from headwise.plots.style import FORMATS, save_figure
 
 DPI = 110  # of pictures in notebooks
@@ -83,7 +83,7 @@ class View:
     @cached_property
     def html(self) -> str:
         """The picture (or table) and the script as one piece of HTML."""
-        style_sheet = Markup(view_file("heads.css"))
+        style_sheet = Markup(view_style())
         static = Markup(self.table)
         if self.picture is not None:
             source = base64.b64encode(self.png).decode("ascii")
@@ -160,7 +160,7 @@ def _widget_class() -> Any:
         """A view of heads; `selected` is the selected head (`L3H5`)."""
 
         _esm = _module_script()
-        _css = view_file("heads.css")
+        _css = view_style()
         data = traitlets.Dict().tag(sync=True)
         selected = traitlets.Unicode("").tag(sync=True)
 

@@ -22,7 +22,7 @@ from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import write_atomically
 from headwise.core.version import __version__
 from headwise.page.data import data_text, packed
-from headwise.plots.scripts import DRAWING, joined_script, view_file
+from headwise.plots.scripts import DRAWING, design_style, joined_script
 
 _MANY_HEADS = 600  # a grid of more heads has no room for labels in its cells
 _LARGE_FIGURE = 100_000  # characters of a packed SVG; a larger one is replaced by a bitmap
@@ -213,7 +213,7 @@ def page_environment() -> jinja2.Environment:
     for function in (_anchor, _brief, _cell, _ending, _linked, _numeric, _prose, _relative):
         environment.filters[function.__name__.strip("_")] = function
     page_style = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
-    style = Markup(view_file("heads.css") + page_style)
+    style = Markup(design_style() + page_style)
     environment.globals.update(style=style, version=__version__, script="", data=None)
     return environment
 

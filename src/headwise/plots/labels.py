@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -11,23 +11,6 @@ from headwise.plots import style
 
 READABLE = 16  # the most heads in a layer whose labels can be read on a page
 LABEL_LENGTH = 9  # characters of a label that fit into a cell
-
-# Muted colours that colour-blind readers can tell apart (after Tol); the label is in the cell too.
-COLOURS = {
-    "syntax": "#4477aa",
-    "coreference": "#aa3377",
-    "repeats": "#ee6677",
-    "retrieval": "#cc8844",
-    "copying": "#ccbb44",
-    "position": "#66ccee",
-    "sink": "#bbbbbb",
-    "cls": "#cfcfcf",
-    "sep": "#dddddd",
-    "delimiters": "#e6e6e6",
-    "broad": "#228833",
-    "other": "#ffffff",
-}
-TINT = 0.45  # the share of a colour that is left under a label; the remainder is white
 
 
 def label_grid(labels: np.ndarray, groups: np.ndarray, title: str = "") -> Figure:
@@ -49,14 +32,15 @@ def label_grid(labels: np.ndarray, groups: np.ndarray, title: str = "") -> Figur
         width = max(style.COLUMN, heads * cell_width + 0.6)
         fig, ax = style.one_panel(width, layers * cell_height + 0.85)
 
-        used_groups = [group for group in COLOURS if (groups == group).any()]
+        colours = style.CATEGORY_COLOURS
+        used_groups = [group for group in colours if (groups == group).any()]
         picture = np.ones((layers, heads, 3))
         legend = []
         for group in used_groups:
-            tint = 1 - TINT * (1 - np.array(to_rgb(COLOURS[group])))
-            picture[groups == group] = tint
-            colour = to_hex(tuple(tint.tolist()))
-            legend.append(Patch(facecolor=colour, edgecolor="#999999", linewidth=0.4, label=group))
+            picture[groups == group] = to_rgb(colours[group])
+            legend.append(
+                Patch(facecolor=colours[group], edgecolor="#999999", linewidth=0.4, label=group)
+            )
         ax.imshow(
             picture,
             aspect="auto",
@@ -72,6 +56,7 @@ def label_grid(labels: np.ndarray, groups: np.ndarray, title: str = "") -> Figur
                     ha="center",
                     va="center",
                     fontsize=style.SMALL - 1,
+                    color=style.TOKEN_COLOURS.get(f"on-{groups[layer, head]}", style.INK),
                 )
         ax.set_xticks(np.arange(0, heads, max(1, heads // 16)))
         ax.set_yticks(np.arange(0, layers, max(1, layers // 16)))

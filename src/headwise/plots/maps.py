@@ -139,7 +139,7 @@ def mosaic(
     fig, ax = style.one_panel(width, height + 0.95 + 0.115 * n_lines)
     image = ax.imshow(
         np.ma.masked_invalid(picture),
-        cmap=style.SEQUENTIAL,
+        cmap=style.WEIGHTS,
         norm=PowerNorm(0.5, 0, 1),
         interpolation="auto",
     )

@@ -1,4 +1,5 @@
-"""The JavaScript that draws in a browser, joined into one script for the page and for notebooks."""
+"""The JavaScript that draws in a browser and the styles beside it, joined for the page and for
+notebooks."""
 
 from __future__ import annotations
 
@@ -8,6 +9,10 @@ from importlib import resources
 
 DRAWING = ("d3/d3", "drawing")  # a few parts of d3, and the drawing functions that use them
 NOTEBOOK = (*DRAWING, "heads", "notebook")
+# The styles: colours and type; one head large and all heads small; the parts of whole pages.
+TOKENS = "tokens.css"
+VIEW_STYLES = (TOKENS, "heads.css")
+PAGE_STYLES = (*VIEW_STYLES, "design.css")
 
 
 @cache
@@ -27,3 +32,15 @@ def joined_script(names: tuple[str, ...]) -> str:
     script = re.sub(r"(?m)^(import .* from .*;|export default .*;)$|^export ", "", modules)
     assert "</" not in script, "'</' would end the script element of the page"
     return script
+
+
+@cache
+def view_style() -> str:
+    """Return the style of a view in a notebook: it changes nothing outside elements `.hw`."""
+    return "".join(view_file(name) for name in VIEW_STYLES)
+
+
+@cache
+def design_style() -> str:
+    """Return the style that whole pages share: the page of an atlas and the explorer."""
+    return "".join(view_file(name) for name in PAGE_STYLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import string
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,13 @@ from matplotlib.axes import Axes
 from matplotlib.axis import XAxis, YAxis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
-from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.colors import (
+    BoundaryNorm,
+    LinearSegmentedColormap,
+    ListedColormap,
+    to_hex,
+    to_rgb,
+)
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.textpath import text_to_path
@@ -28,6 +35,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from headwise.core.errors import ParameterError
 from headwise.core.files import write_atomically
 from headwise.plots import style
+from headwise.plots.scripts import TOKENS, view_file
 
 COLUMN = 3.3  # inches: one column of a two-column paper
 PAGE = 7.0  # inches: the whole width of the text
@@ -46,7 +54,49 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SEQUENTIAL = "viridis"
 DIVERGING = "PuOr_r"
 
-TYPE_COLOURS = {"cls": BLUE, "sep": VERMILION, "punct": GREEN, "other": BLACK}
+
+def _read_tokens() -> dict[str, str]:
+    """Return the colours of the light theme by name, from the one source that pages use too."""
+    first_block = view_file(TOKENS).partition("}")[0]
+    return dict(re.findall(r"--hw-([a-z-]+): (#[0-9a-f]{6});", first_block))
+
+
+TOKEN_COLOURS = _read_tokens()
+# A name with an ink (`on-NAME`) is a category of labels (`atlas.describe()`, column `kind`).
+CATEGORY_COLOURS = {
+    name: colour for name, colour in TOKEN_COLOURS.items() if f"on-{name}" in TOKEN_COLOURS
+}
+
+
+def line_colour(category: str) -> str:
+    """Return the colour of a category for lines and marks on white: dark enough to be seen."""
+    colour = np.array(to_rgb(CATEGORY_COLOURS[category]))
+    # 3 : 1 is the least contrast of graphics (WCAG 2.1, 1.4.11).
+    while contrast(colour, WHITE) < 3:
+        colour = colour * 0.97
+    return to_hex(tuple(colour.tolist()))
+
+
+def contrast(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the contrast of two colours `[rgb]`, 1 to 21, as WCAG defines it."""
+    lights = []
+    for colour in (first, second):
+        linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
+        lights.append(float(linear @ np.array([0.2126, 0.7152, 0.0722])) + 0.05)
+    return max(lights) / min(lights)
+
+
+WHITE = np.ones(3)
+# Token types, in the colours of the labels that name them (`to cls`, `to sep`, `to punct`, `sink`).
+TYPE_COLOURS = {
+    "first": line_colour("sink"),
+    "cls": line_colour("cls"),
+    "sep": line_colour("sep"),
+    "punct": line_colour("delimiters"),
+    "other": BLACK,
+}
+# Attention weights: white for none, as on the page and in the explorer.
+WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#ffffff", TOKEN_COLOURS["weight"]])
 
 # Tried in this order for characters that the first font lacks; only installed ones are used.
 _NOTO = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans Arabic", "Noto Sans Devanagari")

@@ -28,7 +28,10 @@ _LOSSES = {
 
 def _series(dataset: xr.Dataset) -> list[Series]:
     """The three lines of the paper: separators, periods and commas, everything else."""
-    shown = {"sep": ("sep", style.VERMILION, "s"), "punct": (". and ,", style.GREEN, "^")}
+    shown = {
+        "sep": ("sep", style.TYPE_COLOURS["sep"], "s"),
+        "punct": (". and ,", style.TYPE_COLOURS["punct"], "^"),
+    }
     found = series_of(dataset.sel(token_type=list(shown)), "importance", "token_type", shown)
     if data.has(dataset, "importance_paper_other"):
         name = "importance_paper_other"

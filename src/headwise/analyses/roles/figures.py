@@ -20,11 +20,12 @@ from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
 
+# The colours of the labels that say the same; no label is a block.
 COLOURS = {
-    "local": style.PINK,
-    "syntactic": style.BLUE,
+    "local": style.line_colour("position"),
+    "syntactic": style.line_colour("syntax"),
     "block": "#6A3D9A",
-    "delimiter": style.VERMILION,
+    "delimiter": style.line_colour("delimiters"),
 }
 # The nine roles of Fig 5, in the order of its 3 × 3 squares. Position and colour say the same, so
 # the figure can be read without colours.

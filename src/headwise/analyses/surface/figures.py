@@ -19,16 +19,16 @@ from headwise.plots.scatter import Series, legend_handles, scatter_by_layer, ser
 
 _LH = ("layer", "head")
 _TYPES = {
-    "first": ("first: the first token, whatever it is", style.BLUE, "o"),
-    "cls": ("cls: the opening (class) token", style.BLUE, "o"),
-    "sep": ("sep: separator or end token", style.VERMILION, "s"),
-    "punct": ("punct: . and ,", style.GREEN, "^"),
+    "first": ("first: the first token, whatever it is", style.TYPE_COLOURS["first"], "o"),
+    "cls": ("cls: the opening (class) token", style.TYPE_COLOURS["cls"], "o"),
+    "sep": ("sep: separator or end token", style.TYPE_COLOURS["sep"], "s"),
+    "punct": ("punct: . and ,", style.TYPE_COLOURS["punct"], "^"),
     "other": ("other tokens", style.BLACK, "D"),
 }
 _POSITIONS = {
-    "-1": ("previous token (−1)", style.BLUE, "o"),
+    "-1": ("previous token (−1)", style.line_colour("position"), "o"),
     "0": ("the token itself (0)", style.BLACK, "D"),
-    "1": ("next token (+1)", style.VERMILION, "s"),
+    "1": ("next token (+1)", style.SKY, "s"),
 }
 _PANELS = {  # of the map of all heads: variable, label, title
     ("position", "-1"): "to the previous token",

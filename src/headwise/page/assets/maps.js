@@ -7,7 +7,7 @@ function mapOf(i, place) {
   if (!sentence || own < 0) return null;
   const size = sentence.tokens.length * (sentence.keys || sentence.tokens).length, start = sentence.place + own * size;
   const weights = Float64Array.from(mapCodes.subarray(start, start + size), (code) => (code === HIDDEN ? NaN : (code / (HIDDEN - 1)) ** 2));
-  return { tokens: sentence.tokens, keys: sentence.keys, special: sentence.special, words: sentence.words, weights, hide: !state.special, join: state.words, ramp: viridis };
+  return { tokens: sentence.tokens, keys: sentence.keys, special: sentence.special, words: sentence.words, weights, hide: !state.special, join: state.words };
 }
 
 function mapControls() {

@@ -80,18 +80,17 @@ export function drawScale(values, scale, kind = "value", mark = NaN) {
   return svg.node();
 }
 
-// Ramps of colours from no weight to all of it: the ink of the theme, ever more of it; or viridis. A signed ramp goes
-// from what became less to what became more.
+// The ramp of attention from no weight to all of it, on page, explorer and figures alike: ever more of one colour. A signed
+// ramp goes from what became less to what became more.
 export function inkRamp(host, signed = false) {
   const style = getComputedStyle(host);
   const own = (name, fallback) => d3.rgb(style.getPropertyValue(name).trim() || fallback);
-  const ink = own("--hw-ink", "#1f548c"), less = own("--hw-less", "#c45810");
+  const ink = own("--hw-weight", "#14477d"), less = own("--hw-less", "#c45810");
   const none = (colour) => colour.copy({ opacity: 0 });
   if (!signed) return d3.interpolateRgb(none(ink), ink);
   const [down, up] = [d3.interpolateRgb(less, none(less)), d3.interpolateRgb(none(ink), ink)];
   return (share) => (share < 0.5 ? down(2 * share) : up(2 * share - 1));
 }
-export const viridis = d3.interpolateViridis;
 
 // 256 colours of a ramp as bytes, to paint many cells with.
 const CODES = 255;
@@ -155,7 +154,7 @@ function cellsOf(map, colours, signed) {
 // A map alone, without its tokens, at most `size` pixels wide and high.
 export function smallMap(view, size) {
   const map = arranged(view), cell = size / Math.max(map.rows.length, map.columns.length);
-  const canvas = cellsOf(map, palette(view.ramp), false);
+  const canvas = cellsOf(map, palette(view.ramp || inkRamp(document.body)), false);
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", described(map));
   canvas.style.cssText = `width:${map.columns.length * cell}px;height:${map.rows.length * cell}px;image-rendering:pixelated`;

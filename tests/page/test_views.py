@@ -320,9 +320,7 @@ def test_a_view_is_pointed_at_and_is_a_picture_without_scripts(
                 light = sum(map(int, re.findall(r"\d+", colour)[:3])) > 380
                 assert light == (scheme == "dark" if dark is None else dark), (theme, scheme)
         tab.emulate_media(color_scheme="light")
-        tab.evaluate(
-            SHADOW, [viewing._module_script(), viewing.view_style(), view_of(atlas).data]
-        )
+        tab.evaluate(SHADOW, [viewing._module_script(), viewing.view_style(), view_of(atlas).data])
         for theme, light in (
             ("dark dark-theme", True),
             ("light light-theme", False),

@@ -31,10 +31,13 @@ from headwise.experiments.reproduction import (
 )
 from headwise.experiments.reproduction.data import DataFolder
 from headwise.experiments.reproduction.printed import printed_paper
+from headwise.experiments.reproduction.shared import size_text
 from headwise.models import HeadModel
 from headwise.page.reproduction import render_reproduction
 from headwise.testing import planted_model
 from headwise.testing.toy import toy_task
+from headwise.text import Corpus, Example
+from headwise.text.demo import builtin_corpus
 
 WORDS = ["the", "a", "cat", "dog", "saw", "sleeps", ".", ","]
 SEEDS = {
@@ -224,6 +227,34 @@ def test_data_sets_are_found_as_their_owners_ship_them(tmp_path: Path) -> None:
         DataFolder(tmp_path / "nowhere")
 
 
+def test_data_are_named_as_someone_states_them(tmp_path: Path) -> None:
+    probing = tmp_path / "data" / "probing"
+    probing.mkdir(parents=True)
+    for name in ("tree_depth.txt.gz", "odd_man_out.txt", "word_content.txt"):
+        (probing / name).write_text("")
+    data = DataFolder(tmp_path / "data")
+    assert data.source("senteval-tree_depth") == ""
+    # A file of the name above the data, but outside the data folder, says nothing about them.
+    (tmp_path / "sources.json").write_text('{"*": "other data"}')
+    assert data.source("senteval-tree_depth") == ""
+    (tmp_path / "data" / "sources.json").write_text('{"*": "SentEval"}')
+    assert data.source("senteval-tree_depth") == "SentEval"
+    stated = {"*": "X-Probe", "odd_man_out.txt": "Wikipedia", "tree_depth": "dependency depth"}
+    (probing / "sources.json").write_text(json.dumps(stated))
+    assert data.source("senteval-tree_depth") == "dependency depth"
+    assert data.source("senteval-odd_man_out") == "Wikipedia"
+    assert data.source("senteval-word_content") == "X-Probe"
+    elsewhere = tmp_path / "mine.json"
+    elsewhere.write_text('{"tree_*": "mine"}')
+    data = DataFolder(tmp_path / "data", elsewhere)
+    assert data.source("senteval-tree_depth") == "mine"
+    assert data.source("senteval-odd_man_out") == ""
+    for content in ("[1]", '{"a": 1}', "{"):
+        elsewhere.write_text(content)
+        with pytest.raises(InputError, match=r"mine\.json"):
+            DataFolder(tmp_path / "data", elsewhere)
+
+
 @pytest.mark.real
 def test_the_shared_data_are_found(shared: Path) -> None:
     data = DataFolder(shared / "data")
@@ -331,3 +362,12 @@ def without_layout(text: str) -> str:
     """A text without marks of its layout."""
     text = re.sub(r"<[^<>]+>", "", text)
     return re.sub(r"\s+", " ", re.sub(r"[`*\\$]", "", text)).strip()
+
+
+def test_sentences_and_examples_are_counted_by_their_names() -> None:
+    assert size_text(builtin_corpus().alone()) == "375 examples of 500 sentences"
+    # Two sentences as one running text are still two.
+    assert size_text(builtin_corpus(prose=True).alone()) == "375 examples of 500 sentences"
+    tree = Example(words=("dogs", "bark"), heads=(1, -1), relations=("nsubj", "root"))
+    assert size_text(Corpus.from_examples([tree, tree], "trees")) == "2 sentences"
+    assert size_text(Corpus.from_examples([Example("dogs")], "plain")) == "1 examples"

@@ -173,6 +173,7 @@ def test_jo_probes_what_was_given(model: HeadModel, tmp_path: Path) -> None:
             lines.append(f"{part}\t{label}\t{' '.join(words)}")
     for name in ("past_present", "tree_depth"):
         (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "sources.json").write_text('{"tree_depth.txt": "dependency depth of toys"}')
     report = reproduce(
         "jo2020",
         model,
@@ -189,6 +190,16 @@ def test_jo_probes_what_was_given(model: HeadModel, tmp_path: Path) -> None:
     )
     assert rows["word_content-top"]["ours"] is None
     assert {row["key"]: row["ours"] for row in entries["table2"]["rows"]}["tree_depth"] == 2
+    data = (
+        "Depth: dependency depth of toys; "
+        f"Tense: files in SentEval's format in {tmp_path.name}, source not stated"
+    )
+    for key in ("table2", "table3", "fig5"):
+        assert entries[key]["seen"]["data"] == data
+        assert f"Not known to be SentEval's own sentences. {data}." in entries[key]["differs"]
+    assert any(
+        text.startswith("Depth: 2 classes in place of 8") for text in entries["table2"]["differs"]
+    )
     assert json.loads(report.to_json())["counts"]["entries"]["failed"] == 0
 
 

@@ -33,9 +33,10 @@ _HATCHES = dict(zip(PATTERNS, ("", "", "////", "", ""), strict=True))
     "patterns",
     name="gallery",
     title="Typical maps of each pattern",
-    caption="Of the labelled maps that come with headwise, those with the highest probability: "
-    "vertical, diagonal, both, block, heterogeneous. Rows attend to columns; white is no weight, "
-    "black the map's 99th percentile. Triangular maps are from causal models.",
+    caption="Of the maps that come with headwise, labelled by vision language models, those with "
+    "the highest probability: vertical, diagonal, both, block, heterogeneous. Rows attend to "
+    "columns; white is no weight, black the map's 99th percentile. Triangular maps are from causal "
+    "models.",
     paper="Kovaleva et al. 2019, Fig 1",
     needs=("proportion",),
 )

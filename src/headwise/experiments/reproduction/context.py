@@ -62,7 +62,7 @@ class ReproductionContext:
         self.source = source
         self.options = options
         self.job = job
-        self.data = DataFolder(options.data)
+        self.data = DataFolder(options.data, options.sources)
         self._finetuned_models = finetuned_models
         self._computed: dict[str, Any] = {}
 
@@ -103,13 +103,14 @@ class ReproductionContext:
             if limit is not None:
                 # Drawing reads the whole file: keep the drawn examples in memory.
                 corpus = Corpus.from_examples(tuple(corpus), corpus.name)
-            corpus.description = DATA_SETS[name].title
+            corpus.description = self.data.source(name) or DATA_SETS[name].title
             return corpus
 
         return self.compute_once(f"corpus {name} {limit} {sorted(reader_options.items())}", read)
 
     def built_in_corpus(self, limit: int | None = None) -> Corpus:
-        """Return single sentences of the built-in corpus."""
+        """Return the sentences of the built-in corpus, one or two an example, without its generated
+        part."""
         return open_corpus(None, limit=limit, seed=self.seed, prose=self.model.causal).alone()
 
     def corpus_or_built_in(

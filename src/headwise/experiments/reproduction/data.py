@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.experiments.reproduction.schema import NotRunError
 from headwise.text.known_tasks import GLUE, SENTEVAL, known_task
+from headwise.text.readers.files import plain_name
 
 _COMPRESSED_ENDINGS = ("", ".gz", ".xz", ".bz2", ".zst")
 _UD = "https://universaldependencies.org"
 _GLUE = "https://gluebenchmark.com/tasks"
 _MAX_DEPTH = 4  # levels of folders that are searched
+SOURCES_FILE = "sources.json"  # beside data: what its files are and where they come from
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,9 @@ class DataFolder:
     ----------
     folder : str or Path, optional
         Searched up to four levels deep; None for no data sets.
+    sources : str or Path, optional
+        A file that states what the data are (see `read_sources`), for all of them; by default
+        the `sources.json` nearest to each.
 
     Examples
     --------
@@ -135,8 +142,9 @@ class DataFolder:
     'needs UD English EWT, dev, from https://universaldependencies.org'
     """
 
-    def __init__(self, folder: str | Path | None) -> None:
+    def __init__(self, folder: str | Path | None, sources: str | Path | None = None) -> None:
         self.folder = None if folder is None else Path(folder)
+        self._sources = None if sources is None else read_sources(Path(sources))
         self._paths: list[Path] = []
         if self.folder is not None:
             if not self.folder.is_dir():
@@ -188,10 +196,54 @@ class DataFolder:
                 return name
         return names[0]
 
+    def source(self, name: str) -> str:
+        """Return what a data set is and where it comes from, as far as someone has stated it.
+
+        A file has the name of a data set because a reader looks for that name: it need not be the
+        data set of that name. "" where nothing is stated.
+        """
+        path = self.path(name)
+        if self._sources is not None:
+            return _stated_source(self._sources, path)
+        folder = path.parent
+        while True:
+            file = folder / SOURCES_FILE
+            if file.is_file():
+                return _stated_source(read_sources(file), path)
+            if folder == self.folder:
+                return ""
+            folder = folder.parent
+
     def missing(self, name: str) -> str:
         """Return what a report says about a data set that is missing."""
         data_set = DATA_SETS[name]
         return f"needs {data_set.title}, from {data_set.origin}"
+
+
+def read_sources(file: Path) -> dict[str, str]:
+    """Read a file that states what data are: a JSON object of texts by the name of a file (with or
+    without its ending) or folder; `*` in a name matches anything."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"'{file}' cannot be read as JSON: {error}.", option="sources") from None
+    is_text = isinstance(content, dict) and all(isinstance(v, str) for v in content.values())
+    if not is_text:
+        raise InputError(
+            f"'{file}' must be a JSON object of texts by the names of files.", option="sources"
+        )
+    return dict(content)
+
+
+def _stated_source(sources: Mapping[str, str], path: Path) -> str:
+    name = plain_name(path.name)
+    source_of_name = {plain_name(stated_name): text for stated_name, text in sources.items()}
+    if name in source_of_name:
+        return source_of_name[name]
+    for pattern, source in source_of_name.items():
+        if fnmatchcase(name, pattern):
+            return source
+    return ""
 
 
 def _has_any(folder: Path, file_names: tuple[str, ...]) -> bool:

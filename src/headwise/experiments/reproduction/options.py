@@ -52,6 +52,9 @@ class ReproductionOptions:
     ----------
     data : str or Path, optional
         A folder with data sets, found by name (see `headwise.experiments.reproduction.data`).
+    sources : str or Path, optional
+        A JSON file that states what the data are, by the names of their files; by default
+        `sources.json` beside them. A report names the data so.
     only : sequence of str, default ()
         The entries to compute (`table1`, `fig2`); all by default.
     quick : bool, default False
@@ -77,6 +80,13 @@ class ReproductionOptions:
         help="A folder with data sets, as their owners ship them, up to four folders deep: GLUE's "
         "folders, SentEval's files, FrameNet, UD treebanks, CoNLL-2012 or OntoGUM, XNLI, Wikipedia "
         "paragraphs, GloVe. The report names what is missing, with where to get it.",
+    )
+    sources: str | Path | None = option(
+        None,
+        cli_type=Path | None,
+        help="A JSON file that states what the data are, by the names of their files "
+        '({"odd_man_out.txt": "made from Wikipedia"}); default: sources.json beside them. The '
+        "report names the data so.",
     )
     only: Sequence[str] = option(
         (),

@@ -21,6 +21,7 @@ from headwise.experiments.reproduction.schema import (
 from headwise.models import HeadModel
 from headwise.plots import figures_for
 from headwise.text import Corpus, Example
+from headwise.text.example import ROOT
 
 BERT_LAYERS = 12  # of BERT-base; the papers count them from 1
 FEW_ROWS = "fine-tuned on a few rows only (quick run)"
@@ -86,15 +87,34 @@ def size_deviation(
     return [f"{count:,} {what} in place of {paper_count:,}: {reason}."]
 
 
+def size_text(corpus: Corpus) -> str:
+    """Return how many sentences a corpus has, and in how many examples if these are not the same.
+
+    Every tree has one root: an example with two is two sentences, as two segments or as one text.
+    Where there are no trees, only examples are counted.
+    """
+    n_examples = 0
+    n_sentences = 0
+    for example in corpus:
+        n_examples += 1
+        n_sentences += (example.heads or ()).count(ROOT)
+    if not n_sentences:
+        return f"{n_examples:,} examples"
+    if n_sentences == n_examples:
+        return f"{n_sentences:,} sentences"
+    return f"{n_examples:,} examples of {n_sentences:,} sentences"
+
+
 def treebank_sentences(
     context: ReproductionContext, limit: int | None
 ) -> tuple[Corpus, dict[str, str], list[str]]:
     """Return English sentences with trees, a description of them, and the deviations."""
     substitution = (
-        "No treebank was given: the built-in corpus (500 sentences of UD English EWT) stands in."
+        "No treebank was given: the built-in corpus (sentences of UD English EWT, a third of the "
+        "examples two at a time) stands in."
     )
     corpus, deviations = context.corpus_or_built_in("ewt-dev", limit, substitution)
-    inputs = {"text": f"{corpus.name}, {corpus.survey().count:,} sentences"}
+    inputs = {"text": f"{corpus.name}, {size_text(corpus)}"}
     return corpus, inputs, deviations
 
 

@@ -79,33 +79,114 @@ class Sentence:
             return None
         return tuple(map(features_of, column))
 
-    def surface(self) -> tuple[str, tuple[tuple[int, int], ...]]:
-        """Return the original text, by SpaceAfter, and the span of each word in it.
-
-        Words of a multiword token whose form is not their concatenation ("du" for "de le") all get
-        the span of the whole token.
-        """
-        text: list[str] = []
-        spans: list[tuple[int, int]] = []
+    def surface_tokens(self) -> Iterator[SurfaceToken]:
+        """Yield the tokens as they are written: single words, and multiword tokens as a whole."""
         multiword = {first: (last, form, space) for first, last, form, space in self.fused}
-        start = 0
         word = 0
         while word < len(self.rows):
             row = self.rows[word]
             single = (word, row[FORM], has_space_after(row[MISC]))
             last, form, space = multiword.get(word, single)
-            end = start + len(form)
-            word_forms = [row[FORM] for row in self.rows[word : last + 1]]
-            if "".join(word_forms) == form:
-                for word_form in word_forms:
-                    spans.append((start, start + len(word_form)))
-                    start += len(word_form)
-            else:
-                spans.extend([(start, end)] * len(word_forms))
-            text.append(form + " " * space)
-            start = end + space
+            words = tuple(row[FORM] for row in self.rows[word : last + 1])
+            yield SurfaceToken(form, words, space)
             word = last + 1
-        return "".join(text).rstrip(" "), tuple(spans)
+
+    @property
+    def has_spacing(self) -> bool:
+        """Whether the rows tell how the text was written: by SpaceAfter or multiword tokens."""
+        if self.fused:
+            return True
+        return not all(has_space_after(row[MISC]) for row in self.rows)
+
+    def surface(self) -> Surface | None:
+        """Return the text as it was written, with the span of each word in it.
+
+        The text is that of the comment `# text =`, else it is put together by SpaceAfter and the
+        forms of multiword tokens. None where the file has neither, or where the comment has other
+        words and the rows do not tell the spacing.
+        """
+        tokens = list(self.surface_tokens())
+        comment = self.comment("text")
+        if comment:
+            starts = _starts_in(comment, tokens)
+            if starts is not None:
+                return Surface(comment, _word_spans(tokens, starts))
+        if not self.has_spacing:
+            return None
+        return _joined_tokens(tokens)
+
+    def words_joined(self) -> Surface:
+        """Return the words with a space between any two, whatever the file says of spaces."""
+        words = [SurfaceToken(row[FORM], (row[FORM],), True) for row in self.rows]
+        return _joined_tokens(words)
+
+
+@dataclass(frozen=True, slots=True)
+class SurfaceToken:
+    """A token as it is written: one word, or a multiword token with its words."""
+
+    form: str
+    words: tuple[str, ...]
+    space_after: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """A text, and the span of characters of each word in it."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+
+
+def _starts_in(text: str, tokens: Sequence[SurfaceToken]) -> list[int] | None:
+    """Return where each token starts in a text; None where the text has anything but these tokens
+    and white space."""
+    starts = []
+    position = 0
+    for token in tokens:
+        # A form may begin with white space of its own: it is tried before any is skipped.
+        while not text.startswith(token.form, position):
+            if position >= len(text) or not text[position].isspace():
+                return None
+            position += 1
+        starts.append(position)
+        position += len(token.form)
+    if text[position:].strip():
+        return None
+    return starts
+
+
+def _joined_tokens(tokens: Sequence[SurfaceToken]) -> Surface:
+    """Return tokens as one text, with a space after each that is followed by one."""
+    texts = []
+    starts = []
+    position = 0
+    for token in tokens:
+        starts.append(position)
+        written = token.form + " " * token.space_after
+        texts.append(written)
+        position += len(written)
+    return Surface("".join(texts).rstrip(" "), _word_spans(tokens, starts))
+
+
+def _word_spans(
+    tokens: Sequence[SurfaceToken], starts: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Return the span of each word, from where the tokens start.
+
+    Words of a multiword token whose form is not their concatenation ("du" for "de le") all get the
+    span of the whole token.
+    """
+    spans: list[tuple[int, int]] = []
+    for token, start in zip(tokens, starts, strict=True):
+        if "".join(token.words) != token.form:
+            whole_token = (start, start + len(token.form))
+            spans += [whole_token] * len(token.words)
+            continue
+        for word in token.words:
+            spans.append((start, start + len(word)))
+            start += len(word)
+    return tuple(spans)
 
 
 def has_space_after(misc: str) -> bool:
@@ -172,7 +253,7 @@ def read_conllu(
     notes: Notes,
     *,
     documents: bool = False,
-    text: bool = False,
+    text: bool = True,
     entities: bool = True,
     skip_links: Collection[str] = (),
 ) -> Iterator[Example]:
@@ -187,9 +268,10 @@ def read_conllu(
     documents : bool, default False
         One example per document (`# newdoc`, or the whole file where there is none), with sentence
         numbers and, where the file marks them (`Entity=`), mentions.
-    text : bool, default False
-        Use the original text, by SpaceAfter, with the words as spans in it; otherwise each word is
-        tokenized separately.
+    text : bool, default True
+        Read the text as it was written (`# text =`, else SpaceAfter and multiword tokens), with
+        the words as spans in it. With False, and where the file has no such text, the words stand
+        apart: "do n't" and "story ." with a space.
     entities : bool, default True
         Whether mentions are read with documents.
     skip_links : collection of str, optional
@@ -199,10 +281,10 @@ def read_conllu(
         if documents:
             yield from _read_documents(file, notes, text, entities, skip_links)
         else:
-            yield from _read_sentences(file, text)
+            yield from _read_sentences(file, notes, text)
 
 
-def _read_sentences(file: TextFile, text: bool) -> Iterator[Example]:
+def _read_sentences(file: TextFile, notes: Notes, text: bool) -> Iterator[Example]:
     document: str | None = None
     for sentence in sentences_of(file):
         named = sentence.comment("newdoc id")
@@ -211,7 +293,8 @@ def _read_sentences(file: TextFile, text: bool) -> Iterator[Example]:
         elif sentence.comment("newdoc") is not None:
             document = None  # a new document without a name
         heads = _heads([sentence], file)
-        yield _example([sentence], heads, file, text, {"document": document})
+        surface = _surface([sentence], notes) if text else None
+        yield _example([sentence], heads, file, surface, {"document": document})
 
 
 def _read_documents(
@@ -244,7 +327,7 @@ def _read_documents(
 
 
 def read_gum(
-    files: Iterable[TextFile], notes: Notes, *, text: bool = False, skip_links: Collection[str] = ()
+    files: Iterable[TextFile], notes: Notes, *, text: bool = True, skip_links: Collection[str] = ()
 ) -> Iterator[Example]:
     """Read GUM and other CoNLL-U files with `Entity=`: one example per document."""
     return read_conllu(files, notes, documents=True, text=text, skip_links=skip_links)
@@ -274,7 +357,8 @@ def _document(
         "sentences": tuple(sentence_numbers),
         "mentions": mentions,
     }
-    return _example(sentences, heads, file, text, annotations)
+    surface = _surface(sentences, notes) if text else None
+    return _example(sentences, heads, file, surface, annotations)
 
 
 def _entity_rows(sentences: list[Sentence], file: TextFile) -> Iterator[tuple[str, str]]:
@@ -301,24 +385,20 @@ def _example(
     sentences: list[Sentence],
     heads: tuple[int, ...] | None,
     file: TextFile,
-    text: bool,
+    surface: Surface | None,
     annotations: Mapping[str, Any],
 ) -> Example:
-    """Return sentences as one example.
+    """Return sentences as one example; without a `surface` the words stand apart.
 
     A column that some sentence lacks is left out, except features, which a word may lack.
     """
     words: list[str] = []
     for sentence in sentences:
         words += [row[FORM] for row in sentence.rows]
-    original_text: str | None = None
-    spans: tuple[tuple[int, int], ...] | None = None
-    if text:
-        original_text, spans = _joined_surfaces(sentences)
     values = {"origin": file.where(sentences[0].line), **annotations}
     return Example(
-        text=original_text,
-        spans=spans,
+        text=None if surface is None else surface.text,
+        spans=None if surface is None else surface.spans,
         words=tuple(words),
         heads=heads,
         relations=_joined([sentence.column(DEPREL) for sentence in sentences]),
@@ -330,17 +410,27 @@ def _example(
     )
 
 
-def _joined_surfaces(sentences: list[Sentence]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Return the texts of sentences with a space between, and the span of each word."""
+def _surface(sentences: list[Sentence], notes: Notes) -> Surface | None:
+    """Return the texts of sentences with a space between; None where no sentence has a text."""
+    surfaces = []
+    for sentence in sentences:
+        surface = sentence.surface()
+        if surface is None and sentence.comment("text"):
+            notes["sentences whose `# text` has other words: words used"] += 1
+        surfaces.append(surface)
+    if all(surface is None for surface in surfaces):
+        return None
+
     texts: list[str] = []
     spans: list[tuple[int, int]] = []
     start = 0
-    for sentence in sentences:
-        text, sentence_spans = sentence.surface()
-        texts.append(text)
-        spans += [(first + start, last + start) for first, last in sentence_spans]
-        start += len(text) + 1
-    return " ".join(texts), tuple(spans)
+    for sentence, surface in zip(sentences, surfaces, strict=True):
+        if surface is None:
+            surface = sentence.words_joined()
+        texts.append(surface.text)
+        spans += [(first + start, last + start) for first, last in surface.spans]
+        start += len(surface.text) + 1
+    return Surface(" ".join(texts), tuple(spans))
 
 
 def _joined_features(sentences: list[Sentence]) -> tuple[dict[str, str], ...] | None:

@@ -6,7 +6,7 @@ Each function returns a corpus, a description of it, and the deviations from the
 from __future__ import annotations
 
 from headwise.experiments.reproduction.context import ReproductionContext
-from headwise.experiments.reproduction.shared import size_deviation
+from headwise.experiments.reproduction.shared import size_deviation, size_text
 from headwise.text import Corpus
 from headwise.text.demo import demo_corpus
 
@@ -32,7 +32,11 @@ def segments(
     )
     count = corpus.survey().count
     deviations += size_deviation(context, count, N_SEGMENTS, "segments")
-    inputs = {"text": f"{corpus.name}, {count:,} segments of at most {MAX_TOKENS} tokens"}
+    if context.data.find("wikipedia") is None:
+        size = size_text(corpus)
+    else:
+        size = f"{count:,} segments"
+    inputs = {"text": f"{corpus.name}, {size} of at most {MAX_TOKENS} tokens"}
     return corpus, inputs, deviations
 
 
@@ -42,8 +46,8 @@ def treebank(
     """§4.2: the dev part of the Penn Treebank, or English EWT, from a file or built in."""
     name = context.data.first("ptb-dev", "ewt-dev")
     substitution = (
-        "The Penn Treebank is not free: 500 sentences of English EWT, the built-in corpus, stand "
-        "in."
+        "The Penn Treebank is not free: the built-in corpus (sentences of UD English EWT, a third "
+        "of the examples two at a time) stands in."
     )
     corpus, deviations = context.corpus_or_built_in(name, limit, substitution)
     if name == "ewt-dev":
@@ -56,7 +60,7 @@ def treebank(
             "poss, aux:pass for auxpass, compound:prt for prt; for pobj the relation case, whose "
             "dependent is the preposition; prep has no counterpart."
         )
-    inputs = {"trees": f"{corpus.name}, {corpus.survey().count:,} sentences"}
+    inputs = {"trees": f"{corpus.name}, {size_text(corpus)}"}
     return corpus, inputs, deviations
 
 
@@ -64,8 +68,10 @@ def documents(context: ReproductionContext) -> tuple[Corpus, dict[str, str], lis
     """§4.3: CoNLL-2012, or OntoGUM, or generated passages of the built-in corpus."""
     name = context.data.first("conll2012", "ontogum")
     deviations = []
+    unit = "documents"
     if context.data.find(name) is None:
         corpus = demo_corpus()
+        unit = "examples of one to five sentences"
         deviations.append(
             "CoNLL-2012 is not free: short passages of the built-in grammar stand in, far easier."
         )
@@ -84,5 +90,5 @@ def documents(context: ReproductionContext) -> tuple[Corpus, dict[str, str], lis
                 f"words {head_words}."
             )
     count = corpus.survey().count
-    inputs = {"documents": f"{corpus.name}, {count:,} documents, cut to {MAX_TOKENS} tokens"}
+    inputs = {"documents": f"{corpus.name}, {count:,} {unit}, cut to {MAX_TOKENS} tokens"}
     return corpus, inputs, deviations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from headwise.experiments.reproduction.jo2020.reference import (
     ReleasedAccuracies,
     released_accuracies,
 )
+from headwise.experiments.reproduction.printed import printed_paper
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     NotRunError,
@@ -106,6 +107,30 @@ def available_tasks(context: ReproductionContext) -> tuple[dict[str, Path], list
     return files, deviations
 
 
+def task_sources(context: ReproductionContext, files: Mapping[str, Path]) -> tuple[str, list[str]]:
+    """Return what the files of the tasks are, and a sentence where they are not SentEval's own.
+
+    The names of the files say which task each stands for, not whose sentences they hold.
+    """
+    tasks_by_source: dict[str, list[str]] = {}
+    for name, path in files.items():
+        source = context.data.source(f"senteval-{name}")
+        if not source:
+            source = f"files in SentEval's format in {path.parent.name}, source not stated"
+        tasks_by_source.setdefault(source, []).append(task_title(name))
+    parts = []
+    others = []
+    for source, titles in tasks_by_source.items():
+        part = f"{', '.join(titles)}: {source}"
+        parts.append(part)
+        if not source.startswith("SentEval"):
+            others.append(part)
+    text = "; ".join(parts)
+    if not others:
+        return text, []
+    return text, [f"Not known to be SentEval's own sentences. {'; '.join(others)}."]
+
+
 def probed_tasks(context: ReproductionContext) -> tuple[xr.Dataset, dict[str, str], list[str]]:
     """Probe all available tasks, once for all entries."""
     files, missing = available_tasks(context)
@@ -130,10 +155,13 @@ def probed_tasks(context: ReproductionContext) -> tuple[xr.Dataset, dict[str, st
             f"{n_train.min():,} to {n_train.max():,} training sentences a task in place of 100,000."
         )
     deviations += missing
+    sources, source_deviations = task_sources(context, files)
+    deviations += source_deviations
     n_test = result["accuracy_n"].max(("layer", "head")).values
     inputs = {
         "tasks": f"{len(files)} tasks, {int(n_test.min()):,} to {int(n_test.max()):,} test "
-        "sentences"
+        "sentences",
+        "data": sources,
     }
     return result, inputs, deviations
 
@@ -504,4 +532,22 @@ def tasks(context: ReproductionContext) -> EntryResult:
         split = task.split
         sizes.append([task_title(name), len(split.train), len(split.validation), len(split.test)])
     table = ReportTable("Sentences given", ["task", "train", "validation", "test"], sizes)
-    return EntryResult(rows, [table], deviations=missing)
+    sources, source_deviations = task_sources(context, files)
+    deviations = [*missing, *source_deviations, *_class_deviations(rows)]
+    return EntryResult(rows, [table], deviations=deviations, inputs={"data": sources})
+
+
+def _class_deviations(rows: Sequence[ReportRow]) -> list[str]:
+    """Return a sentence for each task with another number of classes than the paper prints."""
+    printed_classes = {}
+    for value in printed_paper("jo2020").entries["table2"].values:
+        printed_classes[value.key] = value.value
+    deviations = []
+    for row in rows:
+        printed = printed_classes.get(row.key)
+        if printed is not None and row.ours != printed:
+            deviations.append(
+                f"{task_title(row.key)}: {row.ours:g} classes in place of {printed:g}, so that its "
+                "accuracies are not comparable with the printed ones."
+            )
+    return deviations

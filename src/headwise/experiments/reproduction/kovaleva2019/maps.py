@@ -52,8 +52,9 @@ N_SENTENCES = 1000
 N_SENTENCES_QUICK = 60
 PAIRS = ("verb->subject", "noun->pronoun")  # §4.5
 CLASSIFIER_DEVIATION = (
-    "The authors released neither labels nor classifier: headwise's own, trained on maps labelled "
-    "by its makers and on planted ones, counts other borders between patterns."
+    "The authors released neither labels nor classifier: headwise's own was trained on maps that "
+    "vision language models labelled (no person did) and on planted ones. It draws other borders "
+    "between patterns."
 )
 
 
@@ -68,9 +69,12 @@ def typical(context: ReproductionContext) -> EntryResult:
     row = ReportRow(
         "f1",
         macro_f1(patterns["confusion"].values),
-        note="macro F1 on held-out labelled maps of like models",
+        note="macro F1 on held-out maps of like models, by labels of vision language models",
     )
-    caption = "Labelled maps that the classifier is surest of."
+    caption = (
+        "Of the maps that vision language models labelled, those to which the classifier gives the "
+        "highest probability."
+    )
     figure = ReportFigure("gallery", "Typical maps of each pattern", caption, gallery())
     error_model = str(patterns.attrs.get("error_model", ""))
     if error_model:

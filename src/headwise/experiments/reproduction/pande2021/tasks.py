@@ -16,6 +16,7 @@ from headwise.experiments.reproduction.shared import (
     compute_by_task,
     sample_by_length,
     size_deviation,
+    size_text,
 )
 from headwise.models import HeadModel
 from headwise.text import Corpus, annotate
@@ -109,8 +110,7 @@ def _compute_roles(context: ReproductionContext) -> RoleResults:
             "No parser was given, so that the inputs have no trees: syntactic roles are those of "
             "the pre-trained model on a treebank's sentences, with gold trees."
         )
-        trees = roles_on_treebank(context)
-        inputs[TREES] = f"{trees.roles.attrs['inputs']:,} sentences"
+        trees, inputs[TREES] = roles_on_treebank(context)
     return RoleResults(tuple(by_task.values()), trees, tuple(deviations), inputs)
 
 
@@ -129,12 +129,14 @@ def roles_of_task(context: ReproductionContext, task: str) -> tuple[TaskRoles, l
         return task_roles, [origin, *deviations]
 
 
-def roles_on_treebank(context: ReproductionContext) -> TaskRoles:
-    """Compute the roles of the model as it is on sentences with gold trees."""
+def roles_on_treebank(context: ReproductionContext) -> tuple[TaskRoles, str]:
+    """Compute the roles of the model as it is on sentences with gold trees; return them with how
+    many sentences there are."""
     name = context.data.first("ewt-dev", "pud-en")
     count = context.sample_size(N_INPUTS, N_INPUTS_QUICK)
     corpus, _ = context.corpus_or_built_in(name, count, "")
-    return _compute_task_roles(context, TREES, corpus, context.model)
+    trees = _compute_task_roles(context, TREES, corpus, context.model)
+    return trees, f"{corpus.name}, {size_text(corpus)}"
 
 
 def _compute_task_roles(

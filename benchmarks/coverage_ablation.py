@@ -14,9 +14,9 @@ import argparse
 
 import numpy as np
 
-from headwise.experiments.ablation.significance import paired_differences
 from headwise.stats.intervals import mean_interval
 from headwise.stats.metrics import METRICS
+from headwise.stats.paired import paired_differences
 
 HEADS, POPULATION = 24, 20_000
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 import torch
+from scipy import stats as scipy_stats
 
 from headwise.stats.accumulators import Moments, Ratios, State
 from headwise.stats.bootstrap import bootstrap_family_test
@@ -33,23 +34,44 @@ def moments_in_parts(order: list[int]) -> Moments:
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 1, 0, 2]])
-def test_a_mean_over_documents_has_the_cluster_robust_error(order: list[int]) -> None:
-    found = moments_in_parts(order)
-    fit = sm.OLS(VALUES, np.ones(200)).fit(
-        cov_type="cluster", cov_kwds={"groups": DOCUMENT, "use_correction": False}
-    )
-    error = np.sqrt(25 / 24) * fit.bse[0]
-    assert np.sqrt(found.variance()[0] / 200) == pytest.approx(error, rel=1e-5)
-    summary = found.summary()
+def left_out_error(y: np.ndarray, w: np.ndarray) -> float:
+    """The jackknife's error of Σy / Σw, by leaving out each unit in turn."""
+    ratio = y.sum() / w.sum()
+    without = []
+    for unit in range(len(y)):
+        kept = np.arange(len(y)) != unit
+        without.append(y[kept].sum() / w[kept].sum())
+    n_units = len(y)
+    return float(np.sqrt((n_units - 1) / n_units * ((np.array(without) - ratio) ** 2).sum()))
+
+
+def effective_units(w: np.ndarray) -> float:
+    """The number of equally large units that units of these weights are worth."""
+    if_independent = w.sum() ** 2 / (w**2).sum()
+    if_alike = (w**2).sum() ** 2 / (w**4).sum()
+    return float(np.sqrt(if_independent * if_alike))
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 1, 0, 2]])
+def test_a_mean_over_documents_has_the_error_of_a_jackknife(order: list[int]) -> None:
+    moments = moments_in_parts(order)
+    sums = np.bincount(DOCUMENT, VALUES)
+    sizes = np.bincount(DOCUMENT).astype(float)
+    error = left_out_error(sums, sizes)
+    assert np.sqrt(moments.variance()[0] / 200) == pytest.approx(error, rel=1e-5)
+    # Documents of like size: nearly statsmodels' cluster-robust error.
+    fit = sm.OLS(VALUES, np.ones(200)).fit(cov_type="cluster", cov_kwds={"groups": DOCUMENT})
+    assert error == pytest.approx(fit.bse[0], rel=0.02)
+    summary = moments.summary()
     assert (int(summary["n"][0]), int(summary["units"][0])) == (200, 25)
-    assert summary["high"][0] - summary["mean"][0] == pytest.approx(
-        2.063899 * error, rel=1e-5
-    )  # t, 24 degrees
+    worth = effective_units(sizes)
+    assert 15 < worth < 25
+    quantile = scipy_stats.t.ppf(0.975, worth - 1)
+    assert summary["high"][0] - summary["mean"][0] == pytest.approx(quantile * error, rel=1e-5)
     alone = Moments(1)
     alone.add(torch.from_numpy(VALUES[:, None]))
-    assert (
-        alone.variance()[0] / 200 < 0.6 * error**2
-    )  # example by example it would be far too small
+    # Example by example it would be far too small.
+    assert alone.variance()[0] / 200 < 0.6 * error**2
 
 
 def test_documents_count_only_where_every_example_has_one() -> None:
@@ -69,10 +91,11 @@ def test_a_ratio_over_documents() -> None:
     found.add_sums(torch.from_numpy(VALUES * weight)[:, None], torch.from_numpy(weight)[:, None])
     y, w = (np.bincount(DOCUMENT, x) for x in (VALUES * weight, weight))
     ratio = y.sum() / w.sum()
-    error = np.sqrt(25 / 24 * ((y - ratio * w) ** 2).sum()) / w.sum()
+    error = left_out_error(y, w)
+    quantile = scipy_stats.t.ppf(0.975, effective_units(w) - 1)
     summary = found.summary()
     assert summary["mean"][0] == pytest.approx(ratio)
-    assert summary["high"][0] - ratio == pytest.approx(2.063899 * error, rel=1e-4)
+    assert summary["high"][0] - ratio == pytest.approx(quantile * error, rel=1e-4)
 
 
 def test_one_weight_for_all_heads_is_broadcast_over_documents() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,7 @@ def summary_table(dataset: xr.Dataset, title: str) -> Table:
             name,
             f"{value('score'):.4f}",
             f"{value('difference'):+.4f}",
-            f"{value('difference_low'):+.4f} … {value('difference_high'):+.4f}",
+            format_interval(value("difference_low"), value("difference_high")),
             f"{value('p_value'):.2g}",
             f"{value('p_adjusted'):.2g}",
             sink,
@@ -119,6 +120,13 @@ def summary_table(dataset: xr.Dataset, title: str) -> Table:
     return table
 
 
+def format_interval(low: float, high: float) -> str:
+    """Return an interval as text; where no example changed, there is none."""
+    if isnan(low):
+        return "no change"
+    return f"{low:+.4f} … {high:+.4f}"
+
+
 def summary_lines(dataset: xr.Dataset) -> list[str]:
     """Return sentences about all heads together."""
     facts = dataset.attrs
@@ -132,8 +140,8 @@ def summary_lines(dataset: xr.Dataset) -> list[str]:
             heads = f"Mean over the {n_disabled} heads disabled"
         lines.append(
             f"{heads}: {facts['mean_difference']:+.4f} {facts['metric']} "
-            f"({facts['mean_difference_low']:+.4f} … {facts['mean_difference_high']:+.4f} over "
-            f"examples). Better without {facts['improving']} heads "
+            f"({format_interval(facts['mean_difference_low'], facts['mean_difference_high'])} over "
+            f"{facts.get('units', 'examples')}). Better without {facts['improving']} heads "
             f"({facts['improving_significant']} significantly), worse without {facts['harming']} "
             f"({facts['harming_significant']} significantly)."
         )

@@ -189,24 +189,27 @@ class Moments(Parts):
 
         NaN where nothing was seen, the interval below two units too.
         """
-        mean, variance, units = self._of_units()
+        count = self.count.numpy()
+        clustered = self.over_units()
+        mean, variance, units = self._of_units(clustered)
         low, high = mean_interval(mean, variance, units)
-        return _summary(mean, self.count.numpy(), units, low, high)
+        n_units = count if clustered is None else clustered.n_units
+        return _summary(mean, count, n_units, low, high)
 
     def p_above(self, threshold: float = 0.0) -> np.ndarray:
         """p-values of `H0: mean ≤ threshold`, by Student's t over units; 0 or 1 where the values do
         not vary."""
-        return z_test(*self._of_units(), threshold, student=True).p_value
+        return z_test(*self._of_units(self.over_units()), threshold, student=True).p_value
 
-    def _of_units(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The mean, the variance of one unit (document, or example), and how many units there
-        are."""
+    def _of_units(self, clustered: Ratio | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The mean, the variance of one unit (document, or example), and how many equally large
+        units there are; `clustered` is what `over_units` says."""
         count = self.count.numpy()
         mean = np.where(count > 0, self.mean.numpy(), np.nan)
-        clustered = self.over_units()
-        units = count if clustered is None else clustered.n_units
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return mean, self.variance() / count * units, units
+        if clustered is None:
+            return mean, share(self.squares.numpy(), count - 1), count
+        units = clustered.effective_units
+        return mean, clustered.variance * units, units
 
 
 class Ratios(Parts):

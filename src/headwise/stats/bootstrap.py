@@ -10,6 +10,7 @@ from scipy import stats as scipy_stats
 
 from headwise.core.labels import FEW as FEW
 from headwise.stats.intervals import LEVEL, share
+from headwise.stats.units import sum_by_unit
 
 REPEATS = 2000
 COLUMNS = 4096  # so many columns are resampled at a time
@@ -136,8 +137,8 @@ def bootstrap_family_test(
     number = ~np.isnan(flat)
     if units is not None and len(np.unique(units)) < len(flat):
         place = np.unique(units, return_inverse=True)[1]
-        flat = _by_unit(np.where(number, flat, 0.0), place)
-        number = _by_unit(number, place)
+        flat = sum_by_unit(np.where(number, flat, 0.0), place)
+        number = sum_by_unit(number, place)
     if len(flat) < 2:
         return FamilyTest(np.full(shape, np.nan), np.full(shape, np.nan))
     count = (number > 0).sum(0)
@@ -157,12 +158,6 @@ def bootstrap_family_test(
     adjusted = np.where(np.isfinite(observed), np.maximum((1 + reached) / (1 + repeats), p), p)
     adjusted[~enough & ~np.isnan(p)] = 1.0
     return FamilyTest(p.reshape(shape), adjusted.reshape(shape))
-
-
-def _by_unit(values: np.ndarray, place: np.ndarray) -> np.ndarray:
-    out = np.zeros((place.max() + 1, *values.shape[1:]))
-    np.add.at(out, place, values)
-    return out
 
 
 def _studentized(

@@ -173,25 +173,34 @@ class UnitSums(Accumulator):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
-    """The estimate `Σy / Σw`, its variance and the number of units it is based on, elementwise."""
+    """The estimate `Σy / Σw`, its variance, the number of units it is based on, and the number of
+    equally large units that these are worth, elementwise."""
 
     value: np.ndarray
     variance: np.ndarray
     n_units: np.ndarray
+    effective_units: np.ndarray
 
     def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-        """Return the confidence interval by Student's t with `n_units − 1` degrees of freedom.
+        """Return the confidence interval by Student's t with `effective_units − 1` degrees of
+        freedom.
 
         It is NaN for fewer than two units."""
-        return mean_interval(self.value, self.variance * self.n_units, self.n_units, level)
+        one_unit = self.variance * self.effective_units
+        return mean_interval(self.value, one_unit, self.effective_units, level)
 
 
 def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     """Return a ratio of sums over units, `Σy / Σw`, with the units as the sample.
 
-    The variance is the cluster-robust one of the delta method, `G/(G−1) · Σ(y − R·w)² / (Σw)²`,
-    where R is the ratio and G the number of units with a weight above zero. For the mean over
-    examples, y is the sum of a unit's values and w their number.
+    The variance is the jackknife's over units, `(G−1)/G · Σ((y − R·w) / (Σw − w))²`, where R is the
+    ratio and G the number of units with a weight above zero. For units of equal weight it is that
+    of a mean; where few units have most of the weight, the delta method's would be too small. For
+    the mean over examples, y is the sum of a unit's values and w their number.
+
+    The degrees of freedom are those of equally large units. If the values of a unit are
+    independent, units of weights w are worth `(Σw)² / Σw²`; if they are all alike,
+    `(Σw²)² / Σw⁴`. The truth lies between: the geometric mean of both is taken.
 
     Parameters
     ----------
@@ -201,31 +210,73 @@ def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     Examples
     --------
     >>> ratio = unit_ratio(np.array([1.0, 2.0, 3.0]), np.ones(3))  # the mean and its standard error
-    >>> float(ratio.value), float(ratio.variance)
-    (2.0, 0.3333333333333333)
+    >>> float(ratio.value), round(float(ratio.variance), 6), float(ratio.effective_units)
+    (2.0, 0.333333, 3.0)
     """
-    y, w = np.broadcast_arrays(np.asarray(y, dtype=float), np.asarray(w, dtype=float))
+    y = np.asarray(y, dtype=float)
+    w = np.asarray(w, dtype=float)
     total_weight = w.sum(0)
     n_units = (w > 0).sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = y.sum(0) / total_weight
-        residual = ((y - np.nan_to_num(ratio) * w) ** 2).sum(0)
-        small_sample_factor = n_units / (n_units - 1)
-        variance = small_sample_factor * residual / total_weight**2
+        residual = y - np.nan_to_num(ratio) * w
+        squares = np.where(w > 0, (residual / (total_weight - w)) ** 2, 0.0).sum(0)
+        variance = (n_units - 1) / n_units * squares
         variance = np.where(n_units > 1, variance, np.nan)
-    return Ratio(ratio, variance, n_units)
+        squared_weight = (w**2).sum(0)
+        worth_if_independent = total_weight**2 / squared_weight
+        worth_if_alike = squared_weight**2 / (w**4).sum(0)
+    effective_units = np.sqrt(worth_if_independent * worth_if_alike)
+    # Two units at least: Student's t needs one degree of freedom.
+    effective_units = np.where(n_units > 1, np.clip(effective_units, 2.0, n_units), n_units)
+    n_units, effective_units, variance, ratio = np.broadcast_arrays(
+        n_units, effective_units, variance, ratio
+    )
+    return Ratio(ratio, variance, n_units, effective_units)
+
+
+def effective_count(
+    ratio: Ratio, independent_variance: np.ndarray, count: np.ndarray, level: float = LEVEL
+) -> np.ndarray:
+    """Return the effective sample size of a proportion whose tries come in units.
+
+    It is `count / design effect` (Korn and Graubard 1998). The design effect is the variance of the
+    proportion over units divided by its variance if all tries were independent, and at least 1.
+    Where both variances are 0 (all tries alike), the effective sample size is the number of units.
+
+    Score intervals use the normal quantile z. The size is divided by (t / z)², with t the quantile
+    of Student's distribution for the number of units, which gives the interval with t instead.
+
+    Parameters
+    ----------
+    ratio : Ratio
+        The proportion over units.
+    independent_variance : ndarray
+        Its variance if all tries were independent.
+    count : ndarray
+        Tries.
+    level : float, default 0.95
+        The confidence level of the interval.
+    """
+    upper_tail = 0.5 + level / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        design_effect = np.where(
+            independent_variance > 0, ratio.variance / independent_variance, count / ratio.n_units
+        )
+        design_effect = np.maximum(np.where(ratio.n_units > 1, design_effect, count), 1.0)
+        degrees_of_freedom = np.maximum(ratio.effective_units - 1, 1)
+        t_quantile = scipy_stats.t.ppf(upper_tail, degrees_of_freedom)
+        widening = (t_quantile / scipy_stats.norm.ppf(upper_tail)) ** 2
+        return np.asarray(count / design_effect / widening)
 
 
 def share_interval(
     hits: np.ndarray, tries: np.ndarray, level: float = LEVEL
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the confidence interval of a proportion, `hits / tries`, with the units as the sample.
+    """Return the confidence interval of a proportion, `hits / tries`, with the units as the sample:
+    Wilson's interval with the effective sample size (`effective_count`).
 
-    Wilson's interval with the effective sample size `tries / design effect` (Korn and Graubard
-    1998). The design effect is the variance of the proportion over units divided by its variance if
-    all tries were independent, and at least 1. Where all or none of the tries are hits, both
-    variances are 0, and the effective sample size is the number of units. The quantile of Student's
-    t for the number of units replaces that of the normal distribution. NaN where nothing was tried.
+    NaN where nothing was tried.
 
     Parameters
     ----------
@@ -241,18 +292,26 @@ def share_interval(
     tries = np.asarray(tries, dtype=float)
     ratio = unit_ratio(hits, tries)
     count = tries.sum(0)
-    upper_tail = 0.5 + level / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         independent_variance = ratio.value * (1 - ratio.value) / count
-        design_effect = np.where(
-            independent_variance > 0, ratio.variance / independent_variance, count / ratio.n_units
-        )
-        design_effect = np.maximum(np.where(ratio.n_units > 1, design_effect, count), 1.0)
-        # Wilson's formula uses the normal quantile z. Dividing the sample size by (t / z)² gives
-        # the interval with t instead.
-        degrees_of_freedom = np.maximum(ratio.n_units - 1, 1)
-        t_quantile = scipy_stats.t.ppf(upper_tail, degrees_of_freedom)
-        widening = (t_quantile / scipy_stats.norm.ppf(upper_tail)) ** 2
-        effective_count = count / design_effect / widening
-    effective_hits = np.nan_to_num(ratio.value) * effective_count
-    return wilson_interval(effective_hits, effective_count, level)
+    n = effective_count(ratio, independent_variance, count, level)
+    return wilson_interval(np.nan_to_num(ratio.value) * n, n, level)
+
+
+def sum_by_unit(values: np.ndarray, unit_of_example: np.ndarray) -> np.ndarray:
+    """Return sums `[unit, ...]` of `values[example, ...]`.
+
+    `unit_of_example` numbers the units from 0.
+
+    >>> sum_by_unit(np.array([[1.0], [2.0], [5.0]]), np.array([0, 0, 1])).tolist()
+    [[3.0], [5.0]]
+    """
+    n_units = int(unit_of_example.max(initial=-1)) + 1
+    if n_units == len(values):
+        # Each example is a unit: its row moves to the place of the unit.
+        sums = np.empty(values.shape)
+        sums[unit_of_example] = values
+        return sums
+    sums = np.zeros((n_units, *values.shape[1:]))
+    np.add.at(sums, unit_of_example, values)
+    return sums

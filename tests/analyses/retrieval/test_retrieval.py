@@ -21,6 +21,10 @@ from headwise.text import Corpus
 from headwise.text.example import Example
 
 NEEDLE = ("word1 word2", "word3 word4 word5 word6 word7 word8", "word9")
+OTHER_NEEDLES = (
+    ("word10 word11", "word12 word13 word14 word15 word16 word17", "word18"),
+    ("word5 word3", "word1 word8 word2 word7 word4 word6", "word9"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +38,7 @@ def planted() -> Iterator[tuple]:
         examples.append(Example(text=" ".join(words)))
     corpus = Corpus.from_examples(examples, "hay")
     patch = pytest.MonkeyPatch()
-    patch.setattr(trials, "NEEDLES", (NEEDLE,))
+    patch.setattr(trials, "NEEDLES", (NEEDLE, *OTHER_NEEDLES))
     with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer) as model:
         analysis = Retrieval(lengths=(64, 96), depths=2, needles=1)
         yield decoder, model, make_atlas(model, corpus, [analysis])["retrieval"]
@@ -57,6 +61,27 @@ def test_the_planted_induction_head_retrieves(planted) -> None:
     assert dataset["score_p_adjusted"].values[place] < 0.05
     scores[place] = 0
     assert scores.max() == 0  # the duplicate head attends to the token before it
+
+
+def test_trials_that_share_a_needle_are_one_unit(planted) -> None:
+    """Four trials, of which the first and the last have the same needle."""
+    decoder, _, dataset = planted
+    assert (dataset.attrs["needles"], dataset.attrs["needles_passed"]) == (3, 3)
+    assert dataset["score_low"].attrs["over"] == "needles"
+    assert int(dataset["score_n"].values[decoder.where("induction")]) == 4
+
+
+def test_one_needle_gives_no_interval(planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, model, _ = planted
+    monkeypatch.setattr(trials, "NEEDLES", (NEEDLE,))
+    hay = Corpus.from_examples([Example(text="word20 word21 word22 word23 word24")], "hay")
+    analysis = Retrieval(lengths=(64,), depths=2, needles=1)
+    dataset = make_atlas(model, hay, [analysis])["retrieval"]
+    place = decoder.where("induction")
+    assert dataset["score"].values[place] == pytest.approx(1)
+    assert np.isnan(dataset["score_low"].values[place])
+    assert np.isnan(dataset["score_p"].values[place])
+    assert "no interval and no test" in analysis.summary(dataset)[0]
 
 
 def test_significant_heads_and_summary_name_the_induction_head(planted) -> None:

@@ -26,6 +26,7 @@ from headwise.analyses.retrieval.trials import (
     SHORTEST,
     make_trial,
     max_answer_tokens,
+    needle_number,
     run_trial,
     unrelated_text,
 )
@@ -34,7 +35,6 @@ from headwise.core.errors import ModelError, ParameterError
 from headwise.core.workers import current, raise_failures
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
-from headwise.stats.tests import mean_above
 
 HEADS = ("layer", "head")
 RETRIEVAL_SCORE = 0.1  # the score above which Wu et al. speak of a retrieval head
@@ -49,11 +49,15 @@ class Retrieval(Experiment):
     at that step lies on that token in the needle.
 
     - `score[layer, head]`: share of the needle's tokens scored, mean over the trials in which at
-      least half of the needle was said, with count and interval over trials; `score_p`: over
-      trials, the mean is no more than 0.1, from which Wu et al. speak of a retrieval head
-      (Student's t); `score_p_adjusted`: corrected over heads (Holm);
+      least half of the needle was said, with their count. The interval is over needles: trials
+      that share a needle are one unit. `score_p`: the mean is no more than 0.1, from which Wu et
+      al. speak of a retrieval head (Student's t over needles); `score_p_adjusted`: corrected over
+      heads (Holm);
     - `emitted[length, depth]`: share of the needle said, mean over needles; `passed[length,
       depth]`: share of trials in which at least half was.
+
+    Every trial has a needle of its own, until all 24 are used. Intervals and tests need two
+    different needles at least.
 
     A model that passes no trial cannot do the task: it gets no scores, and `trials_passed` is 0.
 
@@ -64,7 +68,7 @@ class Retrieval(Experiment):
     depths : int, default 3
         Depths, from the beginning of the text to its end.
     needles : int, default 2
-        Needles at each depth, at most four different ones.
+        Needles at each length and depth.
 
     Notes
     -----
@@ -121,11 +125,15 @@ class Retrieval(Experiment):
         hay = unrelated_text(model, bench.rows, max(lengths))
         depths = np.linspace(0, 1, self.depths) if self.depths > 1 else np.array([0.5])
         units = []
+        needles = []
         for length in lengths:
             for place, depth in enumerate(depths):
-                for needle in range(self.needles):
+                for number in range(self.needles):
+                    # Each trial has another needle: trials with the same one are one unit.
+                    needle = needle_number(len(units))
                     trial = make_trial(model, hay, length, float(depth), needle)
-                    units.append((f"trial-{length}-{place}-{needle}", trial))
+                    units.append((f"trial-{length}-{place}-{number}", trial))
+                    needles.append(needle)
         emitted_shares = []
         trial_scores = []
         trials = current().run_units(bench.store, partial(run_trial, model), units)
@@ -136,16 +144,19 @@ class Retrieval(Experiment):
 
         emitted = np.array(emitted_shares).reshape(len(lengths), len(depths), self.needles)
         scores = np.stack(trial_scores)
-        passed_scores = scores[~np.isnan(scores).any((1, 2))]
+        has_passed = ~np.isnan(scores).any((1, 2))
+        n_passed = int(has_passed.sum())
+        needles_passed = np.array(needles)[has_passed].tolist()
         moments = Moments(bench.shape.layers, bench.shape.heads)
-        p_value = np.full(scores.shape[1:], np.nan)
-        if len(passed_scores):
-            moments.add(torch.as_tensor(passed_scores))
-        if len(passed_scores) > 1:
-            p_value = mean_above(passed_scores, RETRIEVAL_SCORE)
+        if n_passed:
+            moments.batch_units = needles_passed
+            moments.add(torch.as_tensor(scores[has_passed]))
+        p_value = moments.p_above(RETRIEVAL_SCORE)
         variables: dict[str, Any] = mean_variables(
             "score", HEADS, moments, units="share of the needle"
         )
+        for end in ("low", "high"):
+            variables[f"score_{end}"].attrs["over"] = "needles"
         variables |= {
             "score_p": (HEADS, p_value),
             "score_p_adjusted": (HEADS, holm(p_value)),
@@ -153,7 +164,12 @@ class Retrieval(Experiment):
             "passed": (("length", "depth"), (emitted >= PASSED).mean(-1)),
         }
         coords = layer_head_coords(bench.shape) | {"length": lengths, "depth": depths}
-        attrs = {"trials": len(units), "trials_passed": len(passed_scores)}
+        attrs = {
+            "trials": len(units),
+            "trials_passed": n_passed,
+            "needles": len(set(needles)),
+            "needles_passed": len(set(needles_passed)),
+        }
         return xr.Dataset(variables, coords, attrs)
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:
@@ -170,6 +186,8 @@ class Retrieval(Experiment):
         score = dataset["score"].values
         n_significant = int((dataset["score_p_adjusted"] < SIGNIFICANCE_LEVEL).sum())
         highest = format_heads(score, ranked_heads(score)[:5])
+        if attrs.get("needles_passed", attrs["trials_passed"]) < 2:
+            passed += "; with one needle there is no interval and no test"
         return [
             passed,
             f"{n_significant} heads score over {RETRIEVAL_SCORE:g} (corrected p < "

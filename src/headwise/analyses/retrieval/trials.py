@@ -37,6 +37,106 @@ NEEDLES = (
         "two grey foxes with warm bread and honey behind the church",
         "Whom does the baker feed every evening?",
     ),
+    (
+        "In the attic the twins found",
+        "a broken violin wrapped in blue newspaper and red string",
+        "What did the twins find in the attic?",
+    ),
+    (
+        "The wizard's favourite soup contains",
+        "eleven turnips, a silver spoon and half a lemon tree",
+        "What does the wizard's favourite soup contain?",
+    ),
+    (
+        "On the third shelf stands",
+        "a glass turtle filled with green sand and tiny keys",
+        "What stands on the third shelf?",
+    ),
+    (
+        "The captain's parrot only says",
+        "never trust a Tuesday that smells of fresh paint",
+        "What does the captain's parrot say?",
+    ),
+    (
+        "To open the cellar, one needs",
+        "a copper whistle, two candles and a very patient goat",
+        "What does one need to open the cellar?",
+    ),
+    (
+        "The gardener planted along the wall",
+        "nine purple cabbages between rows of plastic flamingos",
+        "What did the gardener plant along the wall?",
+    ),
+    (
+        "My grandmother keeps in her piano",
+        "forty letters from a dentist who lived in Peru",
+        "What does my grandmother keep in her piano?",
+    ),
+    (
+        "The winner of the race received",
+        "an orange umbrella with wooden teeth and a brass bell",
+        "What did the winner of the race receive?",
+    ),
+    (
+        "Under the town hall there is",
+        "a frozen lake where retired postmen go skating at night",
+        "What is under the town hall?",
+    ),
+    (
+        "The painter mixed her last colour from",
+        "crushed walnuts, rainwater and the ink of an old map",
+        "From what did the painter mix her last colour?",
+    ),
+    (
+        "The smallest house of the village belongs to",
+        "a tailor who sews hats for nervous horses",
+        "To whom does the smallest house of the village belong?",
+    ),
+    (
+        "At noon the clock of the station plays",
+        "a slow tango about potatoes and broken bicycles",
+        "What does the clock of the station play at noon?",
+    ),
+    (
+        "The professor carries in his left pocket",
+        "a dried starfish and seventeen yellow buttons",
+        "What does the professor carry in his left pocket?",
+    ),
+    (
+        "The train to the mountains is pulled by",
+        "twelve white oxen with lanterns on their horns",
+        "By what is the train to the mountains pulled?",
+    ),
+    (
+        "The fisherman traded his boat for",
+        "a marble bathtub and three jars of plum jam",
+        "For what did the fisherman trade his boat?",
+    ),
+    (
+        "On her way home the nurse always passes",
+        "a bakery that sells only square doughnuts and chess sets",
+        "What does the nurse always pass on her way home?",
+    ),
+    (
+        "The lighthouse is guarded by",
+        "a blind cat called Admiral and six wooden soldiers",
+        "By whom is the lighthouse guarded?",
+    ),
+    (
+        "The recipe ends with the words",
+        "stir the moonlight twice and serve it on warm slate",
+        "With what words does the recipe end?",
+    ),
+    (
+        "The mayor wrote his speech on",
+        "the back of a giant leaf with a burnt match",
+        "On what did the mayor write his speech?",
+    ),
+    (
+        "Behind the waterfall the children hid",
+        "a tin drum, four magnets and a map of Belgium",
+        "What did the children hide behind the waterfall?",
+    ),
 )
 EXTRA_TOKENS = 4  # tokens decoded beyond the needle's
 SHORTEST = 32  # tokens of a prompt
@@ -71,10 +171,15 @@ def unrelated_text(model: HeadModel, rows: Iterable[Encoded], tokens: int) -> li
     return ids * (tokens // len(ids) + 1)
 
 
+def needle_number(trial: int) -> int:
+    """Return the needle of a trial: each has its own, until all are used."""
+    return trial % len(NEEDLES)
+
+
 def make_trial(model: HeadModel, hay: list[int], length: int, depth: float, needle: int) -> Trial:
     """Return a prompt of `length` tokens with the needle at this depth (0: at the beginning, 1: at
     the end)."""
-    lead, answer, question = NEEDLES[needle % len(NEEDLES)]
+    lead, answer, question = NEEDLES[needle_number(needle)]
     lead_ids = _token_ids(model, lead)
     needle_ids = _token_ids(model, f"{lead} {answer}")
     if needle_ids[: len(lead_ids)] != lead_ids:

@@ -14,9 +14,9 @@ from headwise.analyses.papers import reference
 from headwise.core.labels import head_name, labels_of
 from headwise.experiments.ablation.options import AblationOptions, Heads
 from headwise.experiments.ablation.scored_models import ScoredModel
-from headwise.experiments.ablation.significance import PairedComparison, paired_differences
 from headwise.stats.corrections import correct
 from headwise.stats.correlation import correlation
+from headwise.stats.paired import PairedComparison, paired_differences
 
 if TYPE_CHECKING:
     from headwise.experiments.ablation.run import Evaluation
@@ -88,6 +88,7 @@ class AblationBuilder:
         self.options = options
         self.size = (scored.model.layers, scored.model.heads)
         self.baseline = scored.score(evaluation.baseline)
+        self.units = scored.units
         self.variables: dict[str, xr.Variable] = {}
         self.coords: dict[str, Any] = {
             "layer": np.arange(self.size[0]),
@@ -103,6 +104,7 @@ class AblationBuilder:
             "how": options.how,
             "correction": options.correction,
             "examples": scored.examples,
+            "units": "examples" if self.units is None else "documents",
             "prefix_shared": int(evaluation.shared),
             "note": evaluation.note,
             "parameters": json.dumps({"how": options.how, "correction": options.correction}),
@@ -164,7 +166,7 @@ class AblationBuilder:
             by_condition = np.array([score[metric] for score in scores])
             add(name, by_condition, {"metric": metric, "baseline": self.baseline[metric]})
         comparison = paired_differences(
-            scored.metric, self.evaluation.baseline, values, scored.truth, self.options.seed
+            scored.metric, self.evaluation.baseline, values, scored.truth, self.units
         )
         n_examples = np.full(len(values), float(scored.examples))
         p_adjusted = correct(comparison.p_value, self.options.correction)

@@ -32,7 +32,7 @@ from headwise.models.session import Session
 from headwise.models.view import Layer, Watcher
 from headwise.run.encoded import EncodedCorpus
 from headwise.text import Corpus, Spec, open_corpus
-from headwise.text.encode import Batch, batches
+from headwise.text.encode import Batch, batches, documents_of
 from headwise.text.tasks import Task, read_task, score
 
 BATCH_TOKENS = 4096
@@ -96,6 +96,17 @@ class ScoredModel(ABC):
     def places(self, batch: Batch) -> list[int]:
         """Return the positions of a batch's examples among all that are scored."""
         return batch.index
+
+    @property
+    def units(self) -> np.ndarray | None:
+        """The document of each scored example, as a number; None where some example has none."""
+        units = np.zeros(self.examples, dtype=np.int64)
+        for batch in self.batches:
+            documents = documents_of(batch.rows)
+            if documents is None:
+                return None
+            units[self.places(batch)] = documents
+        return units
 
     def with_batches(self, batches: list[Batch]) -> Self:
         """Return the same model to be scored on other batches of the same examples."""

@@ -14,18 +14,16 @@ from headwise.analyses.papers import reference
 from headwise.analyses.probing.fit import fit_baseline
 from headwise.analyses.probing.options import ProbingOptions
 from headwise.core.store import CheckpointStore
-from headwise.experiments.ablation.significance import paired_differences
 from headwise.models import HeadModel
 from headwise.models.vectors import collect_vectors
 from headwise.run.job import Progress
-from headwise.stats.bootstrap import resamples
 from headwise.stats.corrections import correct
+from headwise.stats.paired import paired_differences
 from headwise.text.tasks import Task, read_tasks
 
 if TYPE_CHECKING:
     from headwise.experiments.comparison.options import ComparisonOptions
 
-REPEATS = 500  # resamples behind an interval: one for each head of each model
 # Fields of `PairedComparison` by what is put after `accuracy_change`.
 CHANGE_FIELDS = {"": "difference", "_low": "low", "_high": "high", "_p": "p_value"}
 FITTED = ("heads/test", "heads/predicted", "truth", "majority")
@@ -91,13 +89,12 @@ def probing_change(
         n_test[t] = len(truth)
         if not task.regression:
             majority[t] = np.mean(truth == fitted["majority"])
-        draws = resamples(len(truth), REPEATS, seed)
         first = predictions[0]
         for m, other in enumerate(predictions[1:]):
             for number in range(n_heads):
                 place = divmod(number, size[1])
                 comparison = paired_differences(
-                    metric, first[number], other[number][None], truth, draws=draws
+                    metric, first[number], other[number][None], truth
                 )
                 for suffix, field in CHANGE_FIELDS.items():
                     changes[suffix][(m, t, *place)] = getattr(comparison, field)[0]

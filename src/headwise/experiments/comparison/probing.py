@@ -93,9 +93,7 @@ def probing_change(
         for m, other in enumerate(predictions[1:]):
             for number in range(n_heads):
                 place = divmod(number, size[1])
-                comparison = paired_differences(
-                    metric, first[number], other[number][None], truth
-                )
+                comparison = paired_differences(metric, first[number], other[number][None], truth)
                 for suffix, field in CHANGE_FIELDS.items():
                     changes[suffix][(m, t, *place)] = getattr(comparison, field)[0]
             changes["_p_adjusted"][m, t] = correct(changes["_p"][m, t], options.correction)

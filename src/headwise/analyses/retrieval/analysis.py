@@ -24,6 +24,7 @@ from headwise.analyses.contract import (
 from headwise.analyses.retrieval.trials import (
     PASSED,
     SHORTEST,
+    Trial,
     make_trial,
     max_answer_tokens,
     needle_number,
@@ -124,7 +125,7 @@ class Retrieval(Experiment):
             )
         hay = unrelated_text(model, bench.rows, max(lengths))
         depths = np.linspace(0, 1, self.depths) if self.depths > 1 else np.array([0.5])
-        units = []
+        units: list[tuple[str, Trial]] = []
         needles = []
         for length in lengths:
             for place, depth in enumerate(depths):

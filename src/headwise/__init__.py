@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headwise.analyses.roles.sieves import sieve
     from headwise.atlas import Atlas
     from headwise.experiments.ablation import ablate, prune
+    from headwise.experiments.circuit import circuit
     from headwise.experiments.comparison import compare
     from headwise.experiments.finetuning import finetune
     from headwise.experiments.patching import patch
@@ -48,6 +49,7 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     # a model that is changed
     "ablate",
     "patch",
+    "circuit",
     "prune",
     "compare",
     "finetune",
@@ -83,6 +85,7 @@ __getattr__ = lazy_names(
         "headwise.atlas": ("Atlas",),
         "headwise.experiments.probe": ("probe",),
         "headwise.experiments.ablation": ("ablate", "prune"),
+        "headwise.experiments.circuit": ("circuit",),
         "headwise.experiments.comparison": ("compare",),
         "headwise.experiments.finetuning": ("finetune",),
         "headwise.experiments.patching": ("patch",),

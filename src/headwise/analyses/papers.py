@@ -116,6 +116,16 @@ wang2022
 Kevin Wang and Alexandre Variengien and Arthur Conmy and Buck Shlegeris and Jacob Steinhardt
 Interpretability in the Wild: a Circuit for Indirect Object Identification in GPT-2 small
 arXiv:2211.00593
+
+syed2023
+Aaquib Syed and Can Rager and Arthur Conmy
+Attribution Patching Outperforms Automated Circuit Discovery
+arXiv:2310.10348
+
+hanna2024
+Michael Hanna and Sandro Pezzelle and Yonatan Belinkov
+Have Faith in Faithfulness: Going Beyond Circuit Overlap When Finding Model Mechanisms
+arXiv:2403.17806
 """
 
 

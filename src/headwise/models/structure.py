@@ -53,6 +53,19 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class FeedForwardInput:
+    """Where the feed-forward branch of a layer reads the residual stream.
+
+    `module` is the first module of the branch, `norm` the one before it (None: it reads the bare
+    stream). `after_attention` says whether it reads what the layer's own heads have written; in
+    parallel layers it does not."""
+
+    module: nn.Module
+    norm: Norm | None
+    after_attention: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TransformerBlock:
     """One layer: `output = hidden + factor · (attention branch + other branch)`; each branch is
     what a module gives.
@@ -61,7 +74,8 @@ class TransformerBlock:
     the one after its projection; None where there is none. `inner` are norms inside attention, of
     queries and keys. `attention`, `other` are None where the layer adds no such branch: then
     `summed` is the norm that takes the sum of what entered and what the heads write (post-norm),
-    None where no norm does."""
+    None where no norm does. `feed` says where the other branch reads the residual stream, None
+    where that is not known."""
 
     module: nn.Module
     inner: tuple[Norm, ...]
@@ -72,6 +86,7 @@ class TransformerBlock:
     other: nn.Module | None
     factor: float
     summed: Norm | None = None
+    feed: FeedForwardInput | None = None
 
     def written(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return matrix `[head · d_head, width]` and bias of the projection, for outputs `[example,
@@ -271,6 +286,10 @@ def _block(
             summed=summed,
         )
     other, factor = fitted
+    feed = None
+    if other is not None:
+        after_attention = hidden + factor * recorder.outputs[branch].reshape(hidden.shape)
+        feed = _feed_forward_input(recorder, hidden, after_attention, attention, entry, parts)
     return TransformerBlock(
         module=attention,
         inner=tuple(inner),
@@ -280,7 +299,49 @@ def _block(
         attention=branch,
         other=other,
         factor=factor,
+        feed=feed,
     )
+
+
+def _feed_forward_input(
+    recorder: _ModuleRecorder,
+    hidden: Tensor,
+    after_attention: Tensor,
+    attention: nn.Module,
+    entry: nn.Module,
+    parts: list[nn.Module],
+) -> FeedForwardInput | None:
+    """Find the first module of the feed-forward branch: the outermost one outside attention that
+    reads the residual stream, before or after attention, through a norm or bare."""
+    in_attention = set(attention.modules())
+    outside = []
+    for part in parts:
+        contains_attention = attention in set(part.modules())
+        if part not in in_attention and not contains_attention:
+            outside.append(part)
+    # Layers in sequence first: if attention writes nothing, both streams are the same.
+    for stream, is_after in ((after_attention, True), (hidden, False)):
+        norms = []
+        for part in outside:
+            if recorder.same(recorder.inputs[part], stream):
+                norm = recorder.norm(part)
+                if norm is not None:
+                    norms.append(norm)
+        norm_modules = {norm.module for norm in norms}
+        for part in outside:  # the outermost modules come first
+            if part in norm_modules:
+                continue
+            taken = recorder.inputs[part]
+            if taken.numel() != stream.numel():
+                continue
+            taken = taken.reshape(stream.shape)
+            for norm in norms:
+                normed = recorder.outputs[norm.module].reshape(stream.shape)
+                if recorder.same(taken, normed):
+                    return FeedForwardInput(part, norm, is_after)
+            if recorder.same(taken, stream):
+                return FeedForwardInput(part, None, is_after)
+    return None
 
 
 def _projection(

@@ -90,7 +90,7 @@ def _layer(
     with torch.no_grad(), model.evaluating(), _gains_only(block.inner):
         for start in range(0, width + 1, ROWS):
             rows = directions[start : start + ROWS, None]
-            for name, values in _send(block, rows, example, args, kwargs).items():
+            for name, values in _send(block, rows, args, kwargs).items():
                 parts[name].append(values)
     left_out = set()
     if block.inner:
@@ -133,20 +133,40 @@ def _layer(
 
 
 def _send(
-    block: TransformerBlock,
-    rows: Tensor,
-    example: Tensor,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    block: TransformerBlock, rows: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Tensor]:
     """Return query, key and value `[row, head, d]` for these rows, each an input of one token at
     the first position; a module that forms its weights itself shows values alone."""
+    call = capture_call(block.module, args, kwargs, rows)
+    sent = {"value": call.value[:, :, 0]}
+    if not isinstance(call, FormedCall):
+        sent["query"] = call.query[:, :, 0]
+        sent["key"] = call.key[:, :, 0]
+    return sent
+
+
+def capture_call(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor
+) -> Call:
+    """Return the attention call that an attention module makes of other hidden states.
+
+    The module runs up to its attention and no further.
+
+    Parameters
+    ----------
+    module : Module
+        The attention module.
+    args, kwargs
+        The arguments of a call of the module.
+    hidden : Tensor
+        What takes the place of the hidden states among them.
+    """
     reader = _Reader()
-    name = type(block.module).__name__
-    new_args, new_kwargs = replaced(args, kwargs, example, rows)
+    name = type(module).__name__
+    new_args, new_kwargs = replaced(args, kwargs, hidden_input(args, kwargs), hidden)
     try:
         with use_session(reader):
-            block.module(*new_args, **new_kwargs)
+            module(*new_args, **new_kwargs)
     except _CallRecorded:
         pass
     except Exception as error:  # whatever a module that cannot run apart may raise
@@ -154,14 +174,9 @@ def _send(
             f"{name} cannot be run apart from its layer ({type(error).__name__}), so its weights "
             "cannot be read."
         ) from error
-    call = reader.call
-    if call is None:
+    if reader.call is None:
         raise ModelError(f"{name} calls no attention of its own; its weights cannot be read.")
-    sent = {"value": call.value[:, :, 0]}
-    if not isinstance(call, FormedCall):
-        sent["query"] = call.query[:, :, 0]
-        sent["key"] = call.key[:, :, 0]
-    return sent
+    return reader.call
 
 
 @contextmanager

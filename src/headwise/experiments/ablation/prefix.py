@@ -6,14 +6,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from headwise.models import HeadModel
 from headwise.models.forward_call import only_in_this_thread
-from headwise.models.session import Session
-from headwise.models.sites import Sites
+from headwise.models.sites import LayerCount, Sites
+
+
+class CountsLayers(Protocol):
+    """A session that knows which layer each attention call belongs to."""
+
+    layer_count: LayerCount
 
 
 class Prefix:
@@ -51,7 +56,7 @@ class Prefix:
             yield
 
     @contextmanager
-    def skipping(self, layer: int, session: Session) -> Iterator[None]:
+    def skipping(self, layer: int, session: CountsLayers) -> Iterator[None]:
         """Let layers below `layer` give what they gave, to this thread alone.
 
         The session counts them as seen, so that shared modules know which layer they are."""

@@ -1,79 +1,26 @@
-"""Pairs of inputs that differ in what decides the answer: from a file, or from built-in
-templates."""
+"""Pairs of inputs that differ in what decides the answer: from a file, or from built-in templates;
+as rows of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from headwise.core.errors import InputError, ParameterError, unknown
+from headwise.experiments.patching.templates import BUILTIN, PromptPair
 from headwise.models import HeadModel
 from headwise.text.encode import Encoded
 from headwise.text.readers.files import on_disk
 from headwise.text.readers.rows import json_rows
 
 FIELDS = ("clean", "corrupted", "answer", "wrong")
-NOUNS = (
-    ("key", "keys"),
-    ("dog", "dogs"),
-    ("book", "books"),
-    ("car", "cars"),
-    ("tree", "trees"),
-    ("house", "houses"),
-    ("boy", "boys"),
-    ("girl", "girls"),
-    ("teacher", "teachers"),
-    ("student", "students"),
-    ("friend", "friends"),
-    ("doctor", "doctors"),
-    ("picture", "pictures"),
-    ("letter", "letters"),
-    ("road", "roads"),
-    ("river", "rivers"),
-)
-PREPOSITIONS = ("near the", "behind the", "next to the", "in front of the")
-VERBS = ((" is", " are"), (" was", " were"), (" has", " have"))
-NAMES = (
-    "Mary",
-    "John",
-    "Anna",
-    "Peter",
-    "Sarah",
-    "Tom",
-    "Emma",
-    "James",
-    "Alice",
-    "David",
-    "Laura",
-    "Mark",
-)
-SCENES = (
-    "When {a} and {b} went to the {place}, {giver} gave a {thing} to",
-    "After {a} and {b} came home from the {place}, {giver} handed the {thing} to",
-    "Then {a} and {b} had a long talk at the {place}, and {giver} passed a {thing} to",
-)
-PLACES = ("store", "school", "garden", "station", "office", "park")
-THINGS = ("book", "letter", "ball", "drink", "ring", "key")
+MARKED = re.compile(r"\[\[(.+?)\]\]", re.DOTALL)
 OVERSAMPLING = 8  # built-in pairs that are tried for each one that is asked for
-
-
-@dataclass(frozen=True, slots=True)
-class PromptPair:
-    """A clean and a corrupted input, the answer that follows the clean one, and the one that
-    follows the other.
-
-    Both inputs must have the same number of tokens; the answers are compared by their first token.
-    """
-
-    clean: str
-    corrupted: str
-    answer: str
-    wrong: str
-    where: str = ""
 
 
 def distinct_pairs(pairs: Sequence[PromptPair]) -> list[PromptPair]:
@@ -93,7 +40,11 @@ def read_pairs(path: str | Path) -> list[PromptPair]:
                 raise InputError(
                     f"{where}: the field `{name}` must be a text; a pair has {', '.join(FIELDS)}."
                 )
-        pairs.append(PromptPair(row["clean"], row["corrupted"], row["answer"], row["wrong"], where))
+        unit = row.get("unit", "")
+        if not isinstance(unit, str):
+            raise InputError(f"{where}: the field `unit` must be a text, or be left out.")
+        fields = {name: row[name] for name in FIELDS}
+        pairs.append(PromptPair(**fields, where=where, unit=unit))
     if not pairs:
         raise InputError(
             f"{path} holds no pairs; each line must be an object with {', '.join(FIELDS)}."
@@ -101,45 +52,11 @@ def read_pairs(path: str | Path) -> list[PromptPair]:
     return pairs
 
 
-def _agreement(random: np.random.Generator) -> Iterator[PromptPair]:
-    """Yield pairs in which the verb agrees with the first noun, not with the one beside it."""
-    while True:
-        first, second = random.choice(len(NOUNS), 2, replace=False)
-        subject = NOUNS[first]
-        attractor = NOUNS[second]
-        preposition = random.choice(PREPOSITIONS)
-        verb = VERBS[random.integers(len(VERBS))]
-        number = int(random.integers(2))  # of the clean subject: 0 singular, 1 plural
-        attractor_number = int(random.integers(2))
-        inputs = [f"The {noun} {preposition} {attractor[attractor_number]}" for noun in subject]
-        yield PromptPair(
-            clean=inputs[number],
-            corrupted=inputs[1 - number],
-            answer=verb[number],
-            wrong=verb[1 - number],
-            where="agreement",
-        )
-
-
-def _names(random: np.random.Generator) -> Iterator[PromptPair]:
-    """Yield pairs in which what is given goes to the other of two people."""
-    scenes = list(product(SCENES, PLACES, THINGS))
-    while True:
-        first, second = random.choice(len(NAMES), 2, replace=False)
-        a = NAMES[first]
-        b = NAMES[second]
-        scene, place, thing = scenes[int(random.integers(len(scenes)))]
-        clean = scene.format(a=a, b=b, place=place, thing=thing, giver=b)
-        corrupted = scene.format(a=a, b=b, place=place, thing=thing, giver=a)
-        yield PromptPair(clean, corrupted, f" {a}", f" {b}", "names")
-
-
-BUILTIN = {"agreement": _agreement, "names": _names}
-
-
 def builtin_pairs(name: str, count: int, seed: int = 0) -> list[PromptPair]:
-    """Return different pairs made by templates: `agreement` (subject and verb) or `names` (indirect
-    objects); fewer than `count` where the templates give no more.
+    """Return different pairs made by templates; fewer than `count` where the templates give no more.
+
+    `agreement` (subject and verb), `names` (indirect objects), `greater-than` (years), `pronouns`
+    (gender), `induction` (a repeated word), `docstring` (the next argument), `capitals`.
 
     >>> builtin_pairs("agreement", 1)[0].answer in {" is", " are", " was", " were", " has", " have"}
     True
@@ -171,28 +88,67 @@ def usable_pairs(model: HeadModel, name: str, count: int, seed: int = 0) -> list
     return pairs
 
 
+def choose_pairs(
+    model: HeadModel,
+    pairs: str | Path | Sequence[PromptPair],
+    limit: int,
+    seed: int,
+    strict: bool | None,
+) -> tuple[list[PromptPair], bool]:
+    """Return the pairs that a user named, and whether one that cannot be used is an error (by
+    default for all but built-in pairs).
+
+    Parameters
+    ----------
+    model : HeadModel
+        Whose tokenizer decides which built-in pairs can be used.
+    pairs : str, Path or sequence of PromptPair
+        A built-in set, a .jsonl file, or pairs.
+    limit, seed : int
+        The largest number of pairs; of the built-in templates.
+    strict : bool, optional
+        What the caller wants.
+    """
+    is_builtin = isinstance(pairs, str) and pairs in BUILTIN
+    if strict is None:
+        strict = not is_builtin
+    if is_builtin:
+        return usable_pairs(model, str(pairs), limit, seed), strict
+    if isinstance(pairs, str | Path):
+        return read_pairs(pairs)[:limit], strict
+    return list(pairs), strict
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedPair:
-    """A pair as rows of tokens with the ids of both answers."""
+    """A pair as rows of tokens with the ids of both answers.
+
+    `positions[t]` is the token of the corrupted input that stands where token t of the clean one
+    does, −1 where none does."""
 
     clean: Encoded
     corrupted: Encoded
     answer: int
     wrong: int
+    positions: np.ndarray
+    unit: str = ""
 
 
 def encode_pairs(
-    model: HeadModel, pairs: list[PromptPair], strict: bool
+    model: HeadModel, pairs: Sequence[PromptPair], strict: bool, *, marked: bool = False
 ) -> tuple[list[EncodedPair], int]:
     """Return pairs as tokens, and how many were left out; with `strict`, raise for one that cannot
     be used.
 
-    Left out are pairs of unequal length, and pairs whose answers begin with the same token.
+    Left out are pairs of unequal length, unless `marked` allows them to be aligned by their marks,
+    and pairs whose answers begin with the same token.
     """
     encoded = []
     n_left_out = 0
     for index, pair in enumerate(pairs):
         tokens, reason = encode_pair(model, pair, index)
+        if not reason and not marked and len(tokens.clean) != len(tokens.corrupted):
+            reason = _unequal(tokens)
         if not reason:
             encoded.append(tokens)
         elif strict:
@@ -208,21 +164,99 @@ def encode_pairs(
 
 def encode_pair(model: HeadModel, pair: PromptPair, index: int) -> tuple[EncodedPair, str]:
     """Return a pair as tokens, and why it cannot be used ("" if it can)."""
+    clean_text, clean_spans = _without_marks(pair.clean)
+    corrupted_text, corrupted_spans = _without_marks(pair.corrupted)
+    clean = model.encode(clean_text, index)
+    corrupted = model.encode(corrupted_text, index)
+    reason = ""
+    if clean_spans or corrupted_spans:
+        clean_stretches = _token_stretches(model, clean_text, clean_spans, len(clean))
+        corrupted_stretches = _token_stretches(
+            model, corrupted_text, corrupted_spans, len(corrupted)
+        )
+        positions, reason = _aligned_by_marks(clean_stretches, corrupted_stretches)
+    else:
+        positions = np.arange(len(clean))
     tokens = EncodedPair(
-        clean=model.encode(pair.clean, index),
-        corrupted=model.encode(pair.corrupted, index),
+        clean=clean,
+        corrupted=corrupted,
         answer=_first_token(model, pair.answer, pair),
         wrong=_first_token(model, pair.wrong, pair),
+        positions=positions,
+        unit=pair.unit or f"pair {index}",
     )
-    n_clean = len(tokens.clean)
-    n_corrupted = len(tokens.corrupted)
-    if n_clean != n_corrupted:
-        return tokens, (
-            f"the inputs have {n_clean} and {n_corrupted} tokens; they must have equally many"
-        )
+    if not clean_spans and len(clean) != len(corrupted):
+        return tokens, _unequal(tokens)
+    if reason:
+        return tokens, reason
     if tokens.answer == tokens.wrong:
         return tokens, f"both answers begin with the same token ('{pair.answer}', '{pair.wrong}')"
     return tokens, ""
+
+
+def _unequal(tokens: EncodedPair) -> str:
+    return (
+        f"the inputs have {len(tokens.clean)} and {len(tokens.corrupted)} tokens; they must have "
+        "equally many"
+    )
+
+
+def _without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """Return a text without its marks `[[...]]`, and the marked stretches of characters.
+
+    >>> _without_marks("The [[keys]] are")
+    ('The keys are', [(4, 8)])
+    """
+    plain = ""
+    spans = []
+    end = 0
+    for match in MARKED.finditer(text):
+        plain += text[end : match.start()]
+        spans.append((len(plain), len(plain) + len(match[1])))
+        plain += match[1]
+        end = match.end()
+    return plain + text[end:], spans
+
+
+def _token_stretches(
+    model: HeadModel, text: str, spans: Sequence[tuple[int, int]], n_tokens: int
+) -> list[range]:
+    """Return the tokens of a text as stretches: unmarked, marked, unmarked, and so on."""
+    offsets = model.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+    bounds = [0]
+    for start, stop in spans:
+        inside = []
+        for token, (first, last) in enumerate(offsets[:n_tokens]):
+            # A token may begin with the space before the marked word.
+            if last > start and first < stop and last > first:
+                inside.append(token)
+        bounds += [inside[0], inside[-1] + 1]
+    bounds.append(n_tokens)
+    return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+
+def _aligned_by_marks(clean: list[range], corrupted: list[range]) -> tuple[np.ndarray, str]:
+    """Return the token of the corrupted input for each of the clean one, and why there is none.
+
+    Marked stretches are aligned at their ends: the last token of a name is where it is complete."""
+    positions = np.full(clean[-1].stop, -1)
+    if len(clean) != len(corrupted):
+        return positions, (
+            f"the inputs have {len(clean) // 2} and {len(corrupted) // 2} marked spans; they must "
+            "have equally many"
+        )
+    for number, (stretch, other) in enumerate(zip(clean, corrupted, strict=True)):
+        is_marked = number % 2 == 1
+        if not is_marked and len(stretch) != len(other):
+            return positions, (
+                f"outside the marks the inputs differ: {len(stretch)} and {len(other)} tokens "
+                f"{'before the first mark' if number == 0 else f'after mark {number // 2}'}"
+            )
+        n_shared = min(len(stretch), len(other))
+        positions[stretch.stop - n_shared : stretch.stop] = np.arange(
+            other.stop - n_shared, other.stop
+        )
+    return positions, ""
 
 
 def _first_token(model: HeadModel, text: str, pair: PromptPair) -> int:

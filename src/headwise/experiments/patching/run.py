@@ -21,15 +21,13 @@ from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.scored_models import HeadOutputCollector
 from headwise.experiments.patching.options import PatchOptions
 from headwise.experiments.patching.pairs import (
-    BUILTIN,
     EncodedPair,
-    PromptPair,
+    choose_pairs,
     distinct_pairs,
     encode_pairs,
-    read_pairs,
-    usable_pairs,
 )
 from headwise.experiments.patching.result import patching_dataset, strongest_heads
+from headwise.experiments.patching.templates import PromptPair
 from headwise.models import HeadModel
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.interventions import Intervention, Patch
@@ -59,8 +57,9 @@ def patch(
     model : HeadModel, str or Path
         A causal language model: a hub name, a folder or an open model.
     pairs : str, Path or sequence of PromptPair, default "agreement"
-        A built-in set (`agreement`, `names`), a .jsonl file with `clean`, `corrupted`, `answer` and
-        `wrong` in each row, or pairs. A pair that occurs several times counts once.
+        A built-in set (`agreement`, `names`, `induction`, ...; see `builtin_pairs`), a .jsonl file
+        with `clean`, `corrupted`, `answer` and `wrong` in each row, or pairs. A pair that occurs
+        several times counts once.
     strict : bool, optional
         Raise for a pair that cannot be used, instead of leaving it out; default: for all but
         built-in pairs.
@@ -113,15 +112,7 @@ def patch_in_job(
             f"'{model.name}' has no language-modelling head for the next token, so there is no "
             "answer to patch for; choose a decoder."
         )
-    is_builtin = isinstance(pairs, str) and pairs in BUILTIN
-    if strict is None:
-        strict = not is_builtin
-    if is_builtin:
-        chosen = usable_pairs(model, str(pairs), options.limit, options.seed)
-    elif isinstance(pairs, str | Path):
-        chosen = read_pairs(pairs)[: options.limit]
-    else:
-        chosen = list(pairs)
+    chosen, strict = choose_pairs(model, pairs, options.limit, options.seed, strict)
     dataset = _patching(job, model, chosen, options, strict)
     provenance = {
         **software_versions(),

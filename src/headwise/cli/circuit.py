@@ -1,0 +1,109 @@
+"""`headwise circuit`: which edges between the parts of a model carry a behaviour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headwise.cli import common
+from headwise.cli.command import command
+from headwise.cli.options import ModelName
+from headwise.core.options import option
+from headwise.experiments.circuit.options import CircuitOptions
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+SHOWN_EDGES = 12
+
+
+@command("circuit", workers=True)
+def circuit_command(
+    *,
+    model: ModelName,
+    pairs: str = option(
+        "agreement",
+        help="A .jsonl with clean, corrupted, answer and wrong in each row, or a built-in set: "
+        "agreement, names, greater-than, pronouns, induction, docstring, capitals.",
+    ),
+    options: CircuitOptions,
+    out_file: Path = option(
+        Path("circuit.nc"), flag="out", help="A NetCDF file with the group `circuit`."
+    ),
+    figures: Path | None = option(None, help="A folder for figures."),
+    overwrite: bool = option(False, help="Replace existing results."),
+) -> None:
+    """Score every edge between heads, feed-forward parts, embedding and logits, patch the best
+    exactly, and find the smallest circuit that does the task alone.
+
+    [dim]Examples:[/dim]
+
+      headwise circuit HuggingFaceTB/SmolLM2-135M --pairs induction --figures figures
+
+      headwise circuit gpt2 --pairs names --faithfulness 0.9 --check 200
+
+      headwise circuit gpt2 --pairs mine.jsonl --senders L4H11 --receivers L5H1.key,L5H5.key
+
+    A row of the file: {"clean": "The keys near the door", "corrupted": "The key near the door",
+    "answer": " are", "wrong": " is"}. Inputs of unequal length are aligned by marked spans:
+    "The [[boy]] ran", "The [[grandson]] ran"."""
+    from headwise.atlas import Atlas
+    from headwise.experiments.circuit import circuit_in_job
+    from headwise.experiments.patching import BUILTIN
+    from headwise.run import Job
+
+    sources = common.sources_of(model.name, None if pairs in BUILTIN else pairs)
+    with (
+        common.Watch() as watch,
+        Job.for_file(out_file, overwrite=overwrite, sources=sources, progress=watch) as job,
+    ):
+        result = circuit_in_job(job, model.name, pairs, options)
+        job.write(result.to_bytes())
+        # What is drawn and printed is what is in the file.
+        dataset = Atlas.load(out_file)["circuit"]
+        failures = common.draw_figures({"circuit": dataset}, figures, job.started_store)
+        job.finish()
+    _print_summary(dataset, out_file)
+    common.exit_if_failed(failures)
+
+
+def _print_summary(dataset: xr.Dataset, path: Path) -> None:
+    from headwise.experiments.circuit.result import describe_edges
+
+    facts = dataset.attrs
+    common.out.print(
+        f"{facts['ranking_pairs']} pairs to rank edges, {facts['pairs']} others to judge them "
+        f"({facts['left_out_pairs']} left out); the answer is preferred in "
+        f"{100 * facts['right']:.0f} % ({100 * facts['right_low']:.0f} … "
+        f"{100 * facts['right_high']:.0f} %); {path}"
+    )
+    if facts["note"]:
+        common.out.print(facts["note"])
+        return
+    common.out.print(
+        f"Metric {facts['clean']:+.2f} on clean inputs, {facts['corrupted']:+.2f} on corrupted "
+        f"ones; {facts['all_edges']} edges. The best:"
+    )
+    for line in describe_edges(dataset, SHOWN_EDGES):
+        common.out.print(f"  {line}")
+    if facts["circuit_size"]:
+        common.out.print(
+            f"{facts['circuit_edges']} edges reach {facts['wanted_faithfulness']:.0%} on the pairs "
+            f"they were ranked on, {facts['circuit_faithfulness']:.0%} on the others."
+        )
+    else:
+        common.out.print(
+            f"No part of the model reaches {facts['wanted_faithfulness']:.0%} without the rest."
+        )
+    if "random_area" in facts:
+        common.out.print(
+            f"Area under the curve {facts['area']:.2f}, of random rankings "
+            f"{facts['random_area']:.2f} (at most {facts['random_area_most']:.2f}; p "
+            f"{facts['area_p']:.2g})"
+        )
+    if "pearson" in facts:
+        common.out.print(
+            f"Estimate and exact over {facts['checked_edges']} edges: Pearson "
+            f"{facts['pearson']:.2f} ({facts['pearson_low']:.2f} … {facts['pearson_high']:.2f}), "
+            f"Spearman {facts['spearman']:.2f}"
+        )

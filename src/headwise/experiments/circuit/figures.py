@@ -1,0 +1,192 @@
+"""Figures of circuits: the faithfulness of growing circuits, the circuit as a graph, and what every
+head and MLP carries."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch
+
+from headwise.experiments.circuit.layout import CircuitEdge, CircuitLayout, circuit_layout
+from headwise.plots import style
+from headwise.plots.heatmap import heatmap_panels
+from headwise.plots.registry import figure
+
+INPUT_COLOURS = {
+    "query": style.BLUE,
+    "key": style.VERMILION,
+    "value": style.GREEN,
+    "": style.GREY,
+}
+INPUT_NAMES = {"query": "query", "key": "key", "value": "value", "": "MLP or logits"}
+WIDEST = 3.0  # points: the line of the strongest edge
+
+
+@figure(
+    "circuit",
+    name="curve",
+    title="How much of the behaviour a circuit keeps",
+    caption="Share of the metric that the best edges keep when all others carry the corrupted input "
+    "(faithfulness), and that is left when only they do (completeness), on pairs that were not used "
+    "to rank edges. Bands: 95 % intervals over units. Grey: random rankings.",
+    paper="Hanna et al. 2024",
+    needs=("faithfulness",),
+)
+def curve(dataset: xr.Dataset) -> Figure:
+    """`faithfulness` and `completeness` over the number of edges."""
+    fig, ax = style.one_panel(style.COLUMN, 2.6)
+    sizes = dataset["size"].values
+    if "random_faithfulness" in dataset:
+        for shares in dataset["random_faithfulness"].values:
+            ax.plot(sizes, shares, color=style.PALE, linewidth=0.6, zorder=1)
+    lines = {
+        "faithfulness": ("these edges alone", style.BLUE),
+        "completeness": ("all edges but these", style.VERMILION),
+    }
+    for name, (label, colour) in lines.items():
+        low = dataset[f"{name}_low"].values
+        high = dataset[f"{name}_high"].values
+        ax.fill_between(sizes, low, high, color=colour, alpha=0.18, linewidth=0)
+        ax.plot(sizes, dataset[name].values, color=colour, linewidth=1.2, label=label)
+    facts = dataset.attrs
+    ax.axhline(facts["wanted_faithfulness"], color=style.GREY, linewidth=0.6, linestyle=":")
+    if facts["circuit_size"]:
+        ax.axvline(facts["circuit_size"], color=style.GREY, linewidth=0.6, linestyle=":")
+    ax.set_xscale("log")
+    ax.set_xlabel("edges")
+    ax.set_ylabel("share of the metric")
+    ax.legend(loc="center left", frameon=False, fontsize=style.SMALL)
+    notes = [f"n = {facts['pairs']} pairs in {facts['units']} units"]
+    if "random_area" in facts:
+        notes.append(
+            f"Area {facts['area']:.2f}; random rankings (grey) {facts['random_area']:.2f}, "
+            f"p {facts['area_p']:.2g}"
+        )
+    return style.complete(fig, f"Circuit of {facts['task']}", notes)
+
+
+@figure(
+    "circuit",
+    name="graph",
+    title="The circuit",
+    caption="The strongest edges of the smallest circuit that keeps the stated share of the metric. "
+    "Layers from the embedding (bottom) to the logits (top); width: effect of the edge; colour: the "
+    "input of the head that it enters; dashed: the edge works against the answer.",
+    paper="Wang et al. 2022",
+    needs=("in_circuit",),
+)
+def graph(dataset: xr.Dataset) -> Figure:
+    """The circuit as a graph with a row for each layer."""
+    layout = circuit_layout(dataset)
+    height = min(style.PAGE_HEIGHT, max(2.6, 0.9 + 0.3 * len(layout.rows)))
+    fig, ax = style.one_panel(style.PAGE, height)
+    if not layout.edges:
+        ax.set_axis_off()
+        return style.complete(fig, "No circuit", ["No part of the model does the task alone."])
+    largest = max(abs(edge.effect) for edge in layout.edges)
+    for edge in layout.edges:
+        _draw_edge(ax, layout, edge, largest)
+    for name, (x, y) in layout.places.items():
+        ax.annotate(
+            name,
+            (x, y),
+            ha="center",
+            va="center",
+            fontsize=style.SMALL,
+            zorder=4,
+            bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": style.GREY},
+        )
+    rows = range(len(layout.rows))
+    ax.set_yticks(list(rows), [_row_label(nodes) for nodes in layout.rows])
+    ax.set_xticks([])
+    ax.set_xlim(-0.06, 1.06)
+    ax.set_ylim(-0.6, len(layout.rows) - 0.4)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)
+    ax.tick_params(length=0)
+    inputs = [role for role in INPUT_COLOURS if any(edge.input == role for edge in layout.edges)]
+    handles = []
+    for role in inputs:
+        handles.append(Line2D([], [], color=INPUT_COLOURS[role], label=INPUT_NAMES[role]))
+    ax.legend(
+        handles=handles,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=len(handles),
+        frameon=False,
+        fontsize=style.SMALL,
+    )
+    facts = dataset.attrs
+    notes = [
+        f"{len(layout.edges)} strongest of {facts['circuit_edges']} edges; effects from "
+        f"{min(abs(edge.effect) for edge in layout.edges):.2f} to {largest:.2f}",
+        f"n = {facts['pairs']} pairs",
+    ]
+    return style.complete(fig, f"Circuit of {facts['task']}", notes)
+
+
+def _draw_edge(ax: Axes, layout: CircuitLayout, edge: CircuitEdge, largest: float) -> None:
+    """Draw an edge as an arc, wider the stronger it is."""
+    start = layout.places[edge.sender]
+    stop = layout.places[edge.receiver]
+    # Edges that span several layers bend, so that they do not run through the nodes between.
+    bend = 0.0
+    if stop[1] - start[1] > 1:
+        bend = 0.12 if start[0] >= stop[0] else -0.12
+    ax.add_patch(
+        FancyArrowPatch(
+            start,
+            stop,
+            arrowstyle="-|>",
+            mutation_scale=6,
+            shrinkA=7,
+            shrinkB=7,
+            linewidth=max(0.4, WIDEST * abs(edge.effect) / largest),
+            linestyle="-" if edge.effect > 0 else (0, (3, 2)),
+            color=INPUT_COLOURS[edge.input],
+            alpha=0.75,
+            connectionstyle=f"arc3,rad={bend}",
+            zorder=2,
+        )
+    )
+
+
+def _row_label(nodes: list[str]) -> str:
+    """Return the label of a row: its layer, nothing for embedding and logits."""
+    first = nodes[0]
+    if not first.startswith("L") or not first[1:2].isdigit():
+        return ""
+    digits = ""
+    for character in first[1:]:
+        if not character.isdigit():
+            break
+        digits += character
+    return f"layer {digits}"
+
+
+@figure(
+    "circuit",
+    name="nodes",
+    title="What every head carries",
+    caption="What the metric loses, to first order, when the head gives what it gives on the "
+    "corrupted input: the sum over its outgoing edges.",
+    paper="Syed et al. 2023",
+    needs=("head_effect",),
+)
+def nodes(dataset: xr.Dataset) -> Figure:
+    """Heat map `[layer, head]` of `head_effect`, zero in the neutral colour."""
+    total = float(np.abs(dataset["mlp_effect"].values).max())
+    return heatmap_panels(
+        {"heads": dataset["head_effect"]},
+        title="What every head carries",
+        label="loss of the metric",
+        centre=0.0,
+        notes=[
+            f"n = {dataset.attrs['pairs']} pairs",
+            f"metric {dataset.attrs['clean']:.2f} clean, {dataset.attrs['corrupted']:.2f} corrupted",
+            f"strongest MLP {total:.2f}",
+        ],
+    )

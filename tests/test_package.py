@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from headwise import __version__
-from headwise.analyses.papers import reference
+from headwise.analyses.papers import HEADWISE, current_citation, reference
 from headwise.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +37,36 @@ def test_the_citation_has_the_five_papers() -> None:
         assert title.replace("{", "").replace("}", "") in references
         for author in authors.split(" and "):
             assert author.split()[-1] in references, author
+
+
+def test_headwise_is_cited_alike_everywhere() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").partition("references:")[0]
+    facts = dict(re.findall(r'^([a-z-]+): "?([^"\n]*)"?$', citation, re.M))
+    (author,) = re.findall(r'^  - name: "(.*)"$', citation, re.M)
+    for text in (facts["title"], facts["version"], facts["license"], author):
+        assert text in HEADWISE.citation
+        assert text in HEADWISE.bibtex
+    for arguments in (["cite"], ["cite", "surface"]):
+        assert HEADWISE.citation in CliRunner().invoke(app, arguments).output
+    assert HEADWISE.bibtex in CliRunner().invoke(app, ["cite", "surface", "--bibtex"]).output
+
+
+def test_lists_of_authors_are_whole() -> None:
+    # As printed in the papers: first, last and number of authors.
+    expected = {
+        "elhage2021": ("Nelson Elhage", "Chris Olah", 25),
+        "olsson2022": ("Catherine Olsson", "Chris Olah", 26),
+        "gu2024": ("Xiangming Gu", "Min Lin", 8),
+        "wang2022": ("Kevin Wang", "Jacob Steinhardt", 5),
+    }
+    for key, (first, last, count) in expected.items():
+        (authors,) = re.findall(r"^  author = {(.*)},", reference(key).bibtex, re.M)
+        names = authors.split(" and ")
+        assert (names[0], names[-1], len(names)) == (first, last, count), key
+        assert all(name in reference(key).citation for name in names)
+    # An atlas of an earlier version holds the cut list; the page cites the whole one.
+    assert current_citation("Olsson et al. 2022", "cut") == reference("olsson2022").citation
+    assert current_citation("Somebody 2030", "as it is") == "as it is"
 
 
 @pytest.mark.slow

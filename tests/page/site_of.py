@@ -3,7 +3,9 @@ no model."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -40,6 +42,11 @@ def dependency(
             "accuracy_high": (dims, accuracy + 0.03),
             "p_adjusted": (dims, np.where(accuracy > 0.8, 1e-12, 1.0)),
             "bar": (("direction", "relation"), np.full((2, len(relations)), 0.39)),
+            "baseline_possible": (("direction", "relation"), np.full((2, len(relations)), 0.39)),
+            "best_layer": ("relation", np.full(len(relations), BEST[0])),
+            "best_head": ("relation", np.full(len(relations), BEST[1])),
+            "best_margin": ("relation", np.full(len(relations), 0.48)),
+            "best_p_adjusted": ("relation", np.where(np.arange(len(relations)) == 2, 1e-12, 1.0)),
         },
         {"direction": ["dependent_to_head", "head_to_dependent"], "relation": list(relations)},
         {"title": "Heads that follow syntax", "paper": "Clark et al. 2019", "section": "Table 1"},
@@ -68,6 +75,54 @@ def small_atlas(
     for title, group in {"Where heads look": "surface", "Distances": "distance"}.items():
         groups[group].attrs |= {"title": title, "paper": "Clark et al. 2019"}
     return Atlas(groups, {"model": {"name": name}, "corpus": {"name": "made up", "examples": 200}})
+
+
+SINK_HEAD, INDUCTION_HEAD = (2, 1), (4, 3)
+
+
+def decoder_atlas(layers: int = 6, heads: int = 8) -> Atlas:
+    """A decoder with a head that rests on the first token and one that finds repeats (and rests
+    there, too)."""
+    data = surface(layers, heads, causal=True)
+    for place in (SINK_HEAD, INDUCTION_HEAD):
+        for token_type, share in (("first", 0.97), ("cls", 0.97), ("other", 0.02), ("punct", 0.01)):
+            data["mass"].loc[{"layer": place[0], "head": place[1], "token_type": token_type}] = (
+                share
+            )
+        for name in ("max_weight", "max_weight_rest"):
+            data[name].loc[{"layer": place[0], "head": place[1]}] = 0.99
+        # Nearly nothing is left without the first token: few examples have a value.
+        data["max_weight_rest_n"].loc[{"layer": place[0], "head": place[1]}] = 3
+    dims = ("layer", "head")
+    score, p_adjusted = np.full((layers, heads), 0.02), np.ones((layers, heads))
+    score[INDUCTION_HEAD], p_adjusted[INDUCTION_HEAD] = 0.85, 1e-9
+    induction = xr.Dataset(
+        {
+            "prefix_matching": (dims, score),
+            "prefix_matching_p_adjusted": (dims, p_adjusted),
+            "uniform": ((), 0.02),
+        },
+        {"layer": np.arange(layers), "head": np.arange(heads)},
+        {"title": "Induction heads", "paper": "Olsson et al. 2022"},
+    )
+    return Atlas({"surface": data, "induction": induction}, {"model": {"name": "tiny decoder"}})
+
+
+def decoder_samples(layers: int = 6, heads: int = 8) -> list[Sample]:
+    """A sentence seen by a decoder: `INDUCTION_HEAD` gives the first token 0.96 of each row and the
+    previous token three quarters of the rest."""
+    tokens = ["Once", "upon", "a", "time", "a", "cat"]
+    maps = np.zeros((layers, heads, len(tokens), len(tokens)))
+    for query in range(len(tokens)):
+        maps[..., query, : query + 1] = 1 / (query + 1)
+        maps[..., query, query + 1 :] = np.nan
+    planted = maps[INDUCTION_HEAD]
+    for query in range(1, len(tokens)):
+        planted[query, : query + 1] = 0
+        planted[query, 0] = 0.96
+        planted[query, query] += 0.01
+        planted[query, max(query - 1, 1)] += 0.03
+    return [Sample(tokens, maps, None, list(range(len(tokens))), [False] * len(tokens))]
 
 
 def compared() -> Atlas:
@@ -127,7 +182,11 @@ def samples(layers: int = 6, heads: int = 8, more: tuple[str, ...] = ()) -> list
 
 
 def write_site(
-    folder: Path, atlas: Atlas, given: list[Sample], title: str = "What the heads of tiny do"
+    folder: Path,
+    atlas: Atlas,
+    given: list[Sample],
+    title: str = "What the heads of tiny do",
+    provenance: Mapping[str, Any] | None = None,
 ) -> Path:
     """The page of an atlas without its figures: one made-up figure stands for them."""
     (folder / "tables").mkdir(parents=True, exist_ok=True)
@@ -153,7 +212,7 @@ def write_site(
         data=page_data(atlas, given),
         sections=sections,
         notes=["One note."],
-        provenance={"seed": 0},
+        provenance=provenance or {"seed": 0},
         citations=["Clark et al. (2019). https://aclanthology.org/W19-4828/."],
     )
     return page

@@ -4,16 +4,29 @@ none of which runs."""
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from site_of import BEST, NEAREST, compared, samples, small_atlas, write_site
+from PIL import Image
+from site_of import (
+    BEST,
+    INDUCTION_HEAD,
+    NEAREST,
+    compared,
+    decoder_atlas,
+    decoder_samples,
+    samples,
+    small_atlas,
+    write_site,
+)
 from test_page import page as page_of
 
 from browsing import needs_browser
@@ -181,7 +194,10 @@ def test_heads_are_compared_side_by_side(visit: Any) -> None:
         tab.click(f"td[data-head={name}] a", modifiers=["Shift"])
     assert tab.locator("#compare thead a.head").all_inner_texts() == ["L0H0", "L1H1", "L2H2"]
     assert tab.locator("#compare canvas").count() == 3
-    assert tab.locator("#compare tbody.differ tr").count() == 19  # all leading measures
+    rows = tab.locator("#compare tbody.differ tr").all_inner_texts()
+    numbers = [tuple(row.split("\t")[1:]) for row in rows]
+    assert len(rows) == 18  # of 19 leading measures, one says of these heads what another says
+    assert len(set(numbers)) == len(numbers)
     for k in range(3, 8):
         tab.click(f"td[data-head=L3H{k}] a", modifiers=["Shift"])
     assert tab.locator("#compare thead a.head").count() == 8
@@ -212,6 +228,171 @@ def test_the_address_shows_what_its_sender_saw(visit: Any) -> None:
     )
 
 
+def test_the_first_screen_shows_the_strongest_head_and_ranks_by_strength(visit: Any) -> None:
+    tab = visit()
+    assert tab.inner_text("#card-title").startswith(f"L{BEST[0]}H{BEST[1]}")
+    assert tab.get_attribute(f"td[data-head=L{BEST[0]}H{BEST[1]}]", "aria-selected") == "true"
+    assert re.search(
+        r"label rests on\s+accuracy on obj 0\.870; best baseline 0\.390", tab.inner_text("#card dl")
+    )
+    assert "overlap" in tab.inner_text("#card dl")
+    assert tab.is_visible("#card .hw-matrix")
+    first = tab.inner_text("#list tbody tr >> nth=0").split("\t")
+    assert first == [
+        "L3H2",
+        "obj",
+        "accuracy on obj",
+        "0.870",
+        "0.390 best baseline",
+        "0.480",
+    ]
+    assert tab.get_attribute("#list thead th:last-child", "aria-sort") == "descending"
+    # The filter that is offered as an example can be used, and keeps the head that is shown.
+    example = tab.get_attribute("#filter", "placeholder")
+    assert "obj > 0.7" in example
+    tab.fill("#filter", example)
+    tab.wait_for_selector("#filter-said:not(.wrong):not(:empty)")
+    assert "dim" not in (tab.get_attribute("td[data-head=L3H2]", "class") or "")
+    assert tab.locator("#grid td.dim").count() > 0
+    with tab.expect_download() as saved:
+        tab.click("#list-csv")
+    lines = Path(saved.value.path()).read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "head,does,measured,value,bar,bar_is,margin"
+    assert lines[1] == "L3H2,obj,accuracy on obj,0.87,0.39,best baseline,0.48"
+
+
+@pytest.fixture(scope="module")
+def decoder_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_site(tmp_path_factory.mktemp("decoder"), decoder_atlas(), decoder_samples())
+
+
+def test_a_sinks_map_is_shown_without_the_first_token(visit: Any, decoder_site: Path) -> None:
+    name = f"L{INDUCTION_HEAD[0]}H{INDUCTION_HEAD[1]}"
+    tab = visit("", decoder_site)
+    assert tab.inner_text("#card-title").startswith(name)  # what a test found, not the sink
+    label = "document.querySelector('#card .hw-matrix').getAttribute('aria-label')"
+    assert tab.is_checked("#hide-first")
+    assert "5 by 5 tokens" in tab.evaluate(label)
+    assert "scaled to sum to 1" in tab.inner_text("#first-note")
+    box = tab.locator("#card .hw-frame").bounding_box()
+    # The row `time` gives `a` 0.03 of the 0.04 it leaves.
+    tab.mouse.move(box["x"] + 1.5 / 5 * box["width"], box["y"] + 2.5 / 5 * box["height"])
+    said = tab.inner_text("#card .said")
+    assert said.startswith("time → a: ")
+    assert float(said.rsplit(" ", 1)[1]) == pytest.approx(0.75, abs=0.02)
+    tab.uncheck("#hide-first")
+    assert "6 by 6 tokens" in tab.evaluate(label)
+    assert "first=show" in tab.evaluate("location.hash")
+    other = visit("#L0H0", decoder_site)  # no sink: the whole map
+    assert not other.is_checked("#hide-first")
+    other.check("#hide-first")
+    assert "first=hide" in other.evaluate("location.hash")
+    assert "5 by 5 tokens" in other.evaluate(label)
+    encoder = visit("#L0H0")
+    assert encoder.locator("#hide-first").count() == 0
+
+
+def test_a_map_is_saved_as_svg_png_and_csv_with_its_colour_bar(
+    visit: Any, decoder_site: Path
+) -> None:
+    tab = visit("", decoder_site)
+    name = f"L{INDUCTION_HEAD[0]}H{INDUCTION_HEAD[1]}"
+
+    def saved(button: str) -> tuple[str, bytes]:
+        with tab.expect_download() as download:
+            tab.focus(button)
+            tab.keyboard.press("Enter")  # by the keyboard, too
+        return download.value.suggested_filename, Path(download.value.path()).read_bytes()
+
+    file, svg = saved("#map-svg")
+    assert file == f"{name}-map-1.svg"
+    root = ElementTree.fromstring(svg)
+    texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == f"tiny decoder {name}: induction"
+    assert "attention weight, excluding the first token" in texts
+    assert {"0", "0.1", "0.5", "1"} <= set(texts)  # the colour bar
+    assert "upon" in texts
+    assert "Once" not in texts
+    assert b"var(--" not in svg
+    file, png = saved("#map-png")
+    assert file.endswith(".png")
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    assert picture.width == 3 * float(root.get("width"))
+    colours = {colour for _, colour in picture.getcolors(1 << 24)}
+    assert (255, 255, 255) in colours
+    # Somewhere in it is the darkest colour of the bar.
+    assert min(sum(colour) for colour in colours) < 260
+    file, table = saved("#map-csv")
+    rows = list(csv.DictReader(table.decode().splitlines()))
+    assert list(rows[0]) == ["head", "query_position", "query", "key_position", "key", "weight"]
+    by_pair = {(int(r["query_position"]), int(r["key_position"])): float(r["weight"]) for r in rows}
+    assert len(by_pair) == 15  # five tokens that see themselves and what is before
+    assert by_pair[3, 2] == pytest.approx(0.75, abs=0.02)
+    for query in range(1, 6):
+        assert sum(w for (q, _), w in by_pair.items() if q == query) == pytest.approx(1, abs=1e-3)
+    tab.uncheck("#hide-first")
+    _, table = saved("#map-csv")
+    rows = list(csv.DictReader(table.decode().splitlines()))
+    assert len(rows) == 21
+    assert float(rows[1]["weight"]) == pytest.approx(0.96, abs=0.01)
+
+
+def test_on_a_phone_fingers_tap_and_the_grid_says_that_it_scrolls(
+    chromium: Any, decoder_site: Path
+) -> None:
+    context = chromium.new_context(
+        viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True
+    )
+    tab = context.new_page()
+    tab.set_default_timeout(10_000)
+    tab.goto(decoder_site.as_uri())
+    tab.wait_for_selector("html[data-ready]")
+    how = tab.inner_text(".how")
+    assert "Tap a head" in how
+    assert "lick" not in how
+    assert "Tap the picture" in tab.inner_text("#card .said")
+    assert tab.is_visible("#swipe")
+    assert "more-right" in tab.get_attribute(".scroll.grid", "class")
+    tab.evaluate("document.querySelector('.scroll.grid').scrollLeft = 10000")
+    tab.wait_for_selector(".scroll.grid:not(.more-right)")
+    tab.tap("td[data-head=L1H7] a")
+    tab.wait_for_function("() => document.getElementById('card').getBoundingClientRect().top < 100")
+    assert tab.inner_text("#card-title").startswith("L1H7")
+    tab.locator("#card .hw-frame").tap(position={"x": 4, "y": 4})
+    assert "Once → Once" in tab.inner_text("#card .said")  # a tap tells the number, too
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    context.close()
+    wide = chromium.new_page(viewport={"width": 1400, "height": 900})
+    wide.goto(decoder_site.as_uri())
+    wide.wait_for_selector("html[data-ready]")
+    assert not wide.is_visible("#swipe")
+    assert "Click a head" in wide.inner_text(".how")
+    wide.close()
+
+
+def test_how_it_was_made_is_five_facts_and_the_rest_on_demand(visit: Any, tmp_path: Path) -> None:
+    provenance = {
+        "model": {"name": "tiny", "weight_hash": "ab" * 32},
+        "corpus": {"name": "made up", "examples": 1200, "tokens": 9000, "licence": "CC0"},
+        "headwise": "0.1.0",
+        "torch": "2",
+        "transformers": "5",
+        "seed": 7,
+        "device": "cpu",
+        "dtype": "float32",
+        "limits": {"surface": None},
+    }
+    page = write_site(tmp_path, small_atlas(), samples(), provenance=provenance)
+    tab = visit("", page)
+    facts = tab.locator("#provenance > .provenance dt").all_inner_texts()
+    assert facts == ["Model", "Corpus", "Software", "Seed", "Computed on"]
+    said = tab.inner_text("#provenance > .provenance")
+    assert "made up: 1,200 examples, 9,000 tokens (CC0)" in said
+    assert not tab.is_visible("#provenance details .provenance")
+    tab.click("#provenance details summary")
+    assert tab.is_visible("#provenance details .provenance")
+
+
 def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> None:
     tab, (sample, _) = visit("#L1H2"), samples()
     label = "document.querySelector('#card .hw-matrix').getAttribute('aria-label')"
@@ -240,7 +421,7 @@ def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> Non
 
 
 def test_keys_walk_the_grid_and_the_picker(visit: Any) -> None:
-    tab = visit()
+    tab = visit("#L0H0")
     tab.focus("#grid a[tabindex='0']")
     for key in (
         "ArrowDown",

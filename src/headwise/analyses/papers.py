@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwise.core.errors import ParameterError, unknown
+from headwise.core.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Reference:
         return {"paper": self.short, "section": section, "citation": self.citation}
 
 
-# Key (whose end is the year), authors, title and place of each.
+# Key (whose end is the year), authors, title and place of each. A line of authors that ends in
+# "and" goes on in the next.
 _PAPERS = """
 clark2019
 Kevin Clark and Urvashi Khandelwal and Omer Levy and Christopher D. Manning
@@ -88,12 +90,20 @@ Are Sixteen Heads Really Better than One?
 Advances in Neural Information Processing Systems 32
 
 elhage2021
-Nelson Elhage and Neel Nanda and Catherine Olsson and Tom Henighan and Nicholas Joseph
+Nelson Elhage and Neel Nanda and Catherine Olsson and Tom Henighan and Nicholas Joseph and
+Ben Mann and Amanda Askell and Yuntao Bai and Anna Chen and Tom Conerly and Nova DasSarma and
+Dawn Drain and Deep Ganguli and Zac Hatfield-Dodds and Danny Hernandez and Andy Jones and
+Jackson Kernion and Liane Lovitt and Kamal Ndousse and Dario Amodei and Tom Brown and
+Jack Clark and Jared Kaplan and Sam McCandlish and Chris Olah
 A Mathematical Framework for Transformer Circuits
 Transformer Circuits Thread
 
 olsson2022
-Catherine Olsson and Nelson Elhage and Neel Nanda and Nicholas Joseph and Nova DasSarma
+Catherine Olsson and Nelson Elhage and Neel Nanda and Nicholas Joseph and Nova DasSarma and
+Tom Henighan and Ben Mann and Amanda Askell and Yuntao Bai and Anna Chen and Tom Conerly and
+Dawn Drain and Deep Ganguli and Zac Hatfield-Dodds and Danny Hernandez and Scott Johnston and
+Andy Jones and Jackson Kernion and Liane Lovitt and Kamal Ndousse and Dario Amodei and
+Tom Brown and Jack Clark and Jared Kaplan and Sam McCandlish and Chris Olah
 In-context Learning and Induction Heads
 Transformer Circuits Thread
 
@@ -103,7 +113,8 @@ Efficient Streaming Language Models with Attention Sinks
 arXiv:2309.17453
 
 gu2024
-Xiangming Gu and Tianyu Pang and Chao Du and Qian Liu and Fengzhuo Zhang
+Xiangming Gu and Tianyu Pang and Chao Du and Qian Liu and Fengzhuo Zhang and Cunxiao Du and
+Ye Wang and Min Lin
 When Attention Sink Emerges in Language Models: An Empirical View
 arXiv:2410.10781
 
@@ -130,7 +141,7 @@ arXiv:2403.17806
 
 
 def _reference(paper: str) -> Reference:
-    key, authors, title, venue = paper.split("\n")
+    key, authors, title, venue = paper.replace(" and\n", " and ").split("\n")
     year, names = key[-4:], authors.split(" and ")
     last = [name.split()[-1] for name in names]
     short = f"{last[0]} et al. {year}" if len(names) > 2 else f"{' & '.join(last)} {year}"
@@ -142,6 +153,28 @@ def _reference(paper: str) -> Reference:
     )
 
 
+def _headwise() -> Reference:
+    """headwise itself, as CITATION.cff says it."""
+    authors = "The headwise developers"
+    title = "headwise: what each attention head of a transformer language model does"
+    year = "2026"
+    fields = {
+        "title": title,
+        "author": f"{{{authors}}}",  # doubled braces: an organisation, not first and last names
+        "version": __version__,
+        "year": year,
+        "license": "Apache-2.0",
+    }
+    bibtex = ",\n".join(f"  {name} = {{{value}}}" for name, value in fields.items())
+    return Reference(
+        "headwise",
+        f"headwise {__version__}",
+        f"{authors} ({year}). {title}. Version {__version__}. Apache-2.0.",
+        f"@software{{headwise,\n{bibtex}\n}}",
+    )
+
+
+HEADWISE = _headwise()
 REFERENCES = {r.key: r for r in map(_reference, _PAPERS.strip().split("\n\n"))}
 
 
@@ -150,3 +183,15 @@ def reference(key: str) -> Reference:
     if key not in REFERENCES:
         raise ParameterError(unknown("paper", key, REFERENCES))
     return REFERENCES[key]
+
+
+def current_citation(paper: str, citation: str) -> str:
+    """Return how to cite a paper by its short name, as it is known today.
+
+    An atlas of an earlier version may hold a citation whose list of authors is cut off; that of a
+    paper that is not known here (of another package) is returned as it is.
+    """
+    for known in REFERENCES.values():
+        if known.short == paper:
+            return known.citation
+    return citation

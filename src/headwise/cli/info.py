@@ -37,12 +37,12 @@ def cite(
     ),
     bibtex: bool = option(False, help="Print BibTeX."),
 ) -> None:
-    """Print how to cite the papers behind analyses, and headwise.
+    """Print how to cite headwise, and the papers behind analyses.
 
     [dim]Example:[/dim] headwise cite surface --bibtex
     """
     from headwise.analyses.contract import known_analyses
-    from headwise.analyses.papers import reference
+    from headwise.analyses.papers import HEADWISE, reference
     from headwise.core.errors import unknown
 
     registry = known_analyses()
@@ -54,7 +54,6 @@ def cite(
     for name in analyses or registry:
         paper = registry[name].paper
         keys |= dict.fromkeys((paper.key, *paper.more))
-    for key in keys:
-        source = reference(key)
+    for source in (HEADWISE, *map(reference, keys)):
         text = source.bibtex if bibtex else source.citation
         out.print(text, markup=False, soft_wrap=True)

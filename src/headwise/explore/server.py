@@ -41,6 +41,7 @@ FILES = {
     "explore.css": ("headwise.explore", "static/explore.css", "text/css; charset=utf-8"),
     "d3.js": ("headwise.plots", "views/d3/d3.js", "text/javascript; charset=utf-8"),
     "drawing.js": ("headwise.plots", "views/drawing.js", "text/javascript; charset=utf-8"),
+    "export.js": ("headwise.plots", "views/export.js", "text/javascript; charset=utf-8"),
     "tokens.css": ("headwise.plots", "views/tokens.css", "text/css; charset=utf-8"),
     "design.css": ("headwise.plots", "views/design.css", "text/css; charset=utf-8"),
     "heads.css": ("headwise.plots", "views/heads.css", "text/css; charset=utf-8"),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headwise.models.view import TAPS, AttentionRows, Layer, Trace, Watcher
 
 # Imported when first used: a module of this room that needs no transformers does not wait for it.
-_HOMES = {"HeadModel": "headmodel", "Trace": "trace"}
+_HOMES = {"HeadModel": "headmodel", "Trace": "view"}
 _HOMES |= dict.fromkeys(("Mean", "Patch", "Scale"), "interventions")
 _HOMES |= dict.fromkeys(("TAPS", "Layer", "AttentionRows", "Watcher"), "view")
 

@@ -20,11 +20,18 @@ import pandas as pd
 import xarray as xr
 
 from headwise.atlas import Atlas
-from headwise.atlas.behaviours import OTHER
+from headwise.atlas.behaviours import MIN_SHARE, OTHER, SINK, attention_shares, is_decoder
 from headwise.atlas.describe import CARD_COLUMNS, LABEL_CATEGORIES, SHORT_LABELS
 from headwise.page.compared import WORDS, models_of, words_of
+from headwise.page.evidence import (
+    WHERE_ATTENTION_GOES,
+    Evidence,
+    label_evidence,
+    most_interesting,
+)
 from headwise.page.measures import Measure, group_order, head_measures
 from headwise.page.sample import Sample
+from headwise.page.wording import roles_text
 
 FORMAT = 1
 NEAREST = 8  # heads named as nearest to a head
@@ -114,6 +121,8 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
         "heads": atlas.heads,
         **model_structure(atlas),
     }
+    if "surface" in atlas and is_decoder(atlas["surface"]):
+        model_data["decoder"] = 1
     return {
         "format": FORMAT,
         **_compared_models(atlas, measures["measures"]),
@@ -239,9 +248,13 @@ def described(atlas: Atlas) -> pd.DataFrame:
 
 
 def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
-    """Return the label and the description of every head, layer by layer."""
+    """Return the label and the description of every head, layer by layer, and the head to show
+    first."""
+    table = described(atlas)
+    evidence = label_evidence(atlas, table)
+    sinks = _sink_heads(atlas)
     heads = []
-    for row in described(atlas).to_dict("records"):
+    for row, head_evidence in zip(table.to_dict("records"), evidence, strict=True):
         head = {
             "name": row["name"],
             "word": SHORT_LABELS.get(row["does"], row["does"]),
@@ -254,12 +267,64 @@ def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
         for column in CARD_COLUMNS:
             if row[column]:
                 head[column] = row[column]
+        if row["roles"]:
+            head["roles"] = roles_text(row["roles"])
         if "models" in row:
             head["models"] = row["models"]
+        if head_evidence is not None:
+            head["evidence"] = _evidence_entry(head_evidence)
+        if row["kind"] not in WHERE_ATTENTION_GOES:
+            head["tested"] = 1
+        if (row["layer"], row["head"]) in sinks:
+            head["sink"] = 1
         heads.append(head)
     for head, examples in zip(heads, _examples(atlas, len(heads), notes), strict=False):
         head["examples"] = examples
-    return {"heads": heads}
+    return {"heads": heads, **_first_screen(atlas, table, evidence)}
+
+
+def _evidence_entry(evidence: Evidence) -> list[Any]:
+    """Return evidence as the script reads it: measure, value, bar, what the bar is."""
+    return [
+        evidence.measure,
+        short(evidence.value, 4),
+        short(evidence.bar, 4),
+        evidence.bar_name,
+    ]
+
+
+def _first_screen(
+    atlas: Atlas, heads: pd.DataFrame, evidence: Sequence[Evidence | None]
+) -> dict[str, Any]:
+    """Return the head that the page shows first, and a filter that keeps it, as an example."""
+    if not len(heads):
+        return {}
+    row = most_interesting(heads, list(evidence))
+    if models_of(atlas) and "cosine" in atlas["change"]:
+        # In a comparison, the head whose maps changed most.
+        row = int(atlas["change"]["cosine"].transpose("layer", "head").fillna(1).values.argmin())
+    conditions = []
+    if row is None:
+        row = 0
+    elif evidence[row] is not None and evidence[row].short_name:
+        least = math.floor(10 * evidence[row].value - 1) / 10
+        conditions.append(f"{evidence[row].short_name} > {max(least, 0):g}")
+    if "surface" in atlas and "entropy" in atlas["surface"]:
+        conditions.append("entropy < 1")
+    conditions.append("layer = 0")
+    return {"start": str(heads["name"].iloc[row]), "filter": " or ".join(conditions[:2])}
+
+
+def _sink_heads(atlas: Atlas) -> set[tuple[int, int]]:
+    """Return the heads of a decoder that put more than half of their attention on the first
+    token."""
+    if "surface" not in atlas or not is_decoder(atlas["surface"]):
+        return set()
+    shares = attention_shares(atlas["surface"])
+    if SINK not in shares:
+        return set()
+    is_sink = shares[SINK].transpose("layer", "head").values > MIN_SHARE
+    return {(int(layer), int(head)) for layer, head in np.argwhere(is_sink)}
 
 
 def _examples(atlas: Atlas, n_heads: int, notes: list[str]) -> list[list[list[Any]]]:

@@ -15,6 +15,7 @@ import xarray as xr
 from headwise.analyses.contract import known_analyses
 from headwise.atlas.tables import LEADING_MEASURES, measures
 from headwise.core.labels import labels_of, variable_of
+from headwise.page.wording import role_words
 
 # The arrays that belong to a measure (count, interval, p-value, reference), by field of `Measure`.
 Companions = Mapping[str, xr.DataArray | None]
@@ -241,6 +242,8 @@ def _for_each_label(
                 model = dim_labels[position]
         label = str(facts["variable"]).replace("_", " ")
         item_text = " ".join(item).replace("_", " ")
+        if facts["group"] == "roles":
+            item_text = " ".join(role_words(name) for name in item)
         if item_text:
             label = f"{label}: {item_text}"
         measure_planes: dict[str, Any] = {}

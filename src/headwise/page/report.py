@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from headwise.analyses.papers import HEADWISE, current_citation
 from headwise.atlas import Atlas
-from headwise.atlas.behaviours import attention_shares
+from headwise.atlas.behaviours import attention_shares, is_decoder
 from headwise.core.errors import OutputError
 from headwise.core.failures import Failure
 from headwise.core.files import file_digest, sweep, write_atomically
@@ -40,9 +41,10 @@ HIGHLIGHTS = {
     ("surface", "mass", "sep"): "most on the closing token",
     ("surface", "mass", "punct"): "most on full stops and commas",
     ("surface", "max_weight", ""): "sharpest: largest mean weight",
-    ("surface", "entropy", ""): "broadest: highest entropy (nats)",
-    ("offsets", "mean_distance", "attention"): "looks furthest (tokens)",
+    ("surface", "entropy", ""): "broadest: highest entropy, in nats",
+    ("offsets", "mean_distance", "attention"): "looks furthest, in tokens",
 }
+MIN_EXAMPLES = 0.5  # of the examples, on which an extreme head must have a value
 Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
 _SAMPLE = "sample"  # the section of one input drawn whole
@@ -250,10 +252,11 @@ def _content(
         files.append(("everything as labelled arrays (atlas.nc)", "atlas.nc"))
 
     # A dict keeps the first of equal citations, in order.
-    citations: dict[str, None] = {}
+    citations: dict[str, None] = {HEADWISE.citation: None}
     for dataset in atlas.values():
         if dataset.attrs.get("citation"):
-            citations[str(dataset.attrs["citation"])] = None
+            paper = str(dataset.attrs.get("paper", ""))
+            citations[current_citation(paper, str(dataset.attrs["citation"]))] = None
 
     return Content(
         title=title,
@@ -272,7 +275,10 @@ def _content(
 
 
 def highlights(atlas: Atlas) -> list[tuple[str, str]]:
-    """Return the most extreme head of each measure that readers look for first, in words."""
+    """Return the most extreme head of each measure that readers look for first, in words.
+
+    Of a decoder excluding the first token, which would make its strongest sink the most extreme
+    head of several measures."""
     frames = {}
     for name in ("surface", "offsets"):
         if name in atlas:
@@ -281,15 +287,24 @@ def highlights(atlas: Atlas) -> list[tuple[str, str]]:
     redundant_type = "cls"
     if "surface" in atlas and "to cls" in attention_shares(atlas["surface"]):
         redundant_type = "first"
+    decoder = "surface" in atlas and is_decoder(atlas["surface"])
     rows = []
     for (analysis, variable, item), words in HIGHLIGHTS.items():
         if analysis not in frames or item == redundant_type:
             continue
+        if decoder and item != "first":
+            if f"{variable}_rest" not in atlas[analysis]:
+                continue
+            variable = f"{variable}_rest"
+            words = f"{words}, excluding the first token"
         frame = frames[analysis]
         is_measure = (frame["variable"] == variable) & (frame["item"] == item)
         values = frame[is_measure & frame["value"].notna()]
         if not len(values):
             continue
+        if values["n"].notna().any():
+            # Excluding the first token, a strong sink has values on few examples only.
+            values = values[values["n"] >= MIN_EXAMPLES * values["n"].max()]
         best = values.loc[values["value"].idxmax()]
         text = f"{words}: {best['value']:.3f}"
         if not pd.isna(best["low"]):

@@ -19,6 +19,7 @@ from headwise.core.spreadsheet import csv_text
 from headwise.page.data import described, model_structure
 from headwise.page.measures import paper_of
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
+from headwise.page.wording import parameters_text, roles_text
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
 from headwise.plots.registry import DrawnFigure, FigureSpec, TableSpec, tables_for
@@ -27,7 +28,7 @@ from headwise.plots.style import FORMATS
 Item = TypeVar("Item")
 # The columns of `describe_heads` in the table of heads, and their names on the page.
 HEAD_COLUMNS = {
-    "attention": "attention goes to",
+    "attention": "attention goes to (token types and positions overlap)",
     "finds": "finds (baseline)",
     "roles": "roles",
     "maps": "its maps are",
@@ -175,6 +176,7 @@ def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
     heads = heads.drop(columns="models", errors="ignore")
     page_heads = []
     for row in heads.to_dict("records"):
+        words = {**row, "roles": roles_text(row["roles"])}
         page_heads.append(
             PageHead(
                 name=row["name"],
@@ -183,7 +185,7 @@ def head_grid(atlas: Atlas) -> tuple[HeadGrid | None, dict[str, bytes]]:
                 kind=row["kind"],
                 below=SHORT_LABELS.get(row["below"], row["below"]),
                 strong=row["best"],
-                cells=[row[name] for name in columns],
+                cells=[words[name] for name in columns],
             )
         )
     drawing = Drawing()
@@ -228,8 +230,7 @@ def _definition(dataset: xr.Dataset) -> str:
     )
     parameters = json.loads(str(dataset.attrs.get("parameters", "{}")))
     if parameters:
-        values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
-        text += f" Parameters: {values}."
+        text += f" Parameters: {parameters_text(parameters)}."
     return text
 
 

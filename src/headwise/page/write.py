@@ -22,7 +22,8 @@ from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import write_atomically
 from headwise.core.version import __version__
 from headwise.page.data import data_text, packed
-from headwise.plots.scripts import DRAWING, design_style, joined_script
+from headwise.page.wording import run_facts
+from headwise.plots.scripts import PAGE, design_style, joined_script
 
 _MANY_HEADS = 600  # a grid of more heads has no room for labels in its cells
 _LARGE_FIGURE = 100_000  # characters of a packed SVG; a larger one is replaced by a bitmap
@@ -180,6 +181,7 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
         "many_rows": _MANY_ROWS,
         "papers": _by_paper(sections),
         "provenance": _tree(content.get("provenance", {})),
+        "run_facts": run_facts(content.get("provenance", {})),
         "embed": lambda figure: _embed(figure, folder, has_script),
     }
     grid = content.get("grid")
@@ -221,7 +223,7 @@ def page_environment() -> jinja2.Environment:
 def page_script() -> str:
     """Return the script of the page: its files joined, in a scope of their own."""
     folder = Path(__file__).parent / "assets"
-    files = [joined_script(DRAWING)]
+    files = [joined_script(PAGE)]
     for name in SCRIPTS:
         files.append((folder / f"{name}.js").read_text(encoding="utf-8"))
     return '(() => {\n"use strict";\n' + "\n".join(files) + "\n})();"

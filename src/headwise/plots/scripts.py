@@ -8,6 +8,7 @@ from functools import cache
 from importlib import resources
 
 DRAWING = ("d3/d3", "drawing")  # a few parts of d3, and the drawing functions that use them
+PAGE = (*DRAWING, "export")
 NOTEBOOK = (*DRAWING, "heads", "notebook")
 # The styles: colours and type; one head large and all heads small; the parts of whole pages.
 TOKENS = "tokens.css"

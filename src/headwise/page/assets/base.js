@@ -1,10 +1,14 @@
-// What all parts of the page share: the data, reading packed numbers, names of measures, downloads. Elements, numbers,
-// colours and drawing are of drawing.js, which stands before.
+// What all parts of the page share: the data, reading packed numbers, names of measures. Elements, numbers,
+// colours and drawing are of drawing.js, files to take away of export.js, which stand before.
 
 const data = JSON.parse(document.getElementById("headwise-data").textContent);
 const HEADS = data.model.heads, LAYERS = data.model.layers, COUNT = HEADS * LAYERS;
 const NO_VALUE = 65535, HIDDEN = 255;
 let codes = new Uint16Array(0), mapCodes = new Uint8Array(0);
+
+// Fingers tap, pointers point.
+const TOUCH = matchMedia("(hover: none)").matches;
+const POINT_AT = TOUCH ? "Tap" : "Point at";
 
 const byId = (id) => document.getElementById(id);
 
@@ -46,19 +50,4 @@ function scaleOf(measure) {
   return scales.get(measure);
 }
 
-function download(name, text, type = "text/csv") {
-  const address = URL.createObjectURL(new Blob([text], { type: `${type};charset=utf-8` }));
-  const link = element("a", { href: address, download: name });
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(address), 10000);
-}
-// A cell of CSV; one that a spreadsheet would take for a formula is marked as text.
-function csvCell(value) {
-  let text = value === null || value === undefined || Number.isNaN(value) ? "" : String(value);
-  if (typeof value === "string" && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
-  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
-}
-const csvText = (rows) => rows.map((row) => row.map(csvCell).join(",")).join("\n") + "\n";
 const short = (x) => (x === null || Number.isNaN(x) ? NaN : Number(x.toPrecision(5)));

@@ -2,6 +2,8 @@
 
 const FIRST_ROWS = 8;
 const FACTS = { attention: "attention goes to", finds: "finds", roles: "roles", maps: "its maps are" };
+// A full stop that is also the previous token counts twice, so the shares can sum to more than 1.
+const overlapNote = () => element("small", { class: "overlap" }, "token types and positions overlap: a token counts for both");
 const opened = new Set();  // groups that the reader has opened, kept from card to card
 
 const rankOf = (values, i) => { let above = 1; for (const x of values) if (x > values[i]) above++; return above; };
@@ -33,6 +35,13 @@ function tableOf(rows) {
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
 }
 
+// Why the head has its label: what was measured, and the bar it is held against.
+function evidenceText(head) {
+  if (!head.evidence) return "";
+  const [measure, value, bar, barName] = head.evidence;
+  return `${measure} ${number(value)}; ${barName} ${number(bar)}`;
+}
+
 // In a comparison: what each model has, what changed, and the evidence for it. null for groups without changes.
 function changesOf(group, i) {
   const changes = data.measures.filter((m) => m.group === group && m.kind === "value" && m.variable.endsWith("_change"));
@@ -42,8 +51,8 @@ function changesOf(group, i) {
     const [before, after] = [mean(data.models[0]), mean(m.model)].map((own) => (own ? valuesOf(own)[i] : NaN));
     return { m, before, after, ...rowOf(m, i) };
   }).filter((row) => !Number.isNaN(row.x));
-  const seen = new Set();  // several measures may show one significant change: a decoder's first token is its `cls` too
-  const once = rows.filter((row) => { const key = [row.m.model, row.before, row.after, row.low, row.high, row.p].join(); return !(row.p < 0.05) || (!seen.has(key) && seen.add(key)); });
+  const seen = new Set();  // several measures may show one change: a decoder's first token is its `cls` too
+  const once = rows.filter((row) => { const key = [row.m.model, row.before, row.after, row.low, row.high, row.p].join(); return !seen.has(key) && seen.add(key); });
   once.sort((a, b) => (a.p < 0.05 ? 0 : 1) - (b.p < 0.05 ? 0 : 1));
   const many = data.models.length > 2;
   const heads = ["measure", ...(many ? ["model"] : []), data.models[0], many ? "there" : data.models[1], "change", "95 % interval", "corrected p"];
@@ -105,12 +114,13 @@ function modelLabels(head) {
 function paintCard(keys) {
   const card = byId("card");
   if (!state.head) {
-    card.replaceChildren(element("p", { class: "quiet empty" }, "Click a head in the grid: its card opens here, with all its measures and its attention maps on example sentences."));
+    card.replaceChildren(element("p", { class: "quiet empty" }, `${TOUCH ? "Tap" : "Click"} a head in the grid: its card opens here, with all its measures and its attention maps on example sentences.`));
     return;
   }
   const i = headIndex.get(state.head), head = data.heads[i];
   const compared = state.compare.includes(head.name);
-  const facts = [...modelLabels(head), ...Object.entries(FACTS).filter(([key]) => head[key]).map(([key, words]) => [words, head[key]])];
+  const evidence = evidenceText(head);
+  const facts = [...(evidence ? [["label rests on", evidence]] : []), ...modelLabels(head), ...Object.entries(FACTS).filter(([key]) => head[key]).map(([key, words]) => [words, head[key]])];
   if (data.model.kv_groups) {
     let left = i % HEADS;
     const own = data.model.kv_groups.find(([, size]) => (left -= size) < 0);
@@ -122,9 +132,9 @@ function paintCard(keys) {
     element("h2", { id: "card-title" }, head.name, " ", element("span", { class: `does kind-${head.kind}` }, head.does || head.word)),
     element("p", { class: "buttons" },
       element("button", { type: "button", id: "compare-button", "aria-pressed": String(compared), onclick: () => toggleCompared(head.name) }, compared ? "Remove from comparison" : "Compare"),
-      element("button", { type: "button", id: "card-csv", onclick: () => cardCsv(i) }, "Download CSV")),
-    element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)])),
-    ...((data.sentences || []).length ? [element("h3", {}, "On a sentence"), mapControls(), mapView(i)] : []),
+      element("button", { type: "button", id: "card-csv", onclick: () => cardCsv(i) }, "All measures (CSV)")),
+    element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text, name === FACTS.attention ? overlapNote() : "")])),
+    ...((data.sentences || []).length ? [element("h3", {}, "On a sentence"), mapControls(i), mapView(i)] : []),
     ...nearestOf(i),
     ...(head.examples && head.examples.length ? [element("h3", {}, "Strongest examples"), element("ul", { class: "rows" }, ...head.examples.map(([text, weight]) => element("li", {}, text, " ", element("span", { class: "quiet" }, number(weight)))))] : []),
     element("h3", {}, "Measures"),

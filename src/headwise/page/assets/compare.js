@@ -14,6 +14,16 @@ function apart(measure, heads) {
   return own.length < 2 || !range ? -1 : (Math.max(...own) - Math.min(...own)) / range;
 }
 
+// Measures that say the same of these heads once: a decoder's first token is its `cls` too, and the better direction of a
+// relation is one of the two.
+function withoutRepeats(ranked, heads) {
+  const seen = new Set();
+  return ranked.filter(([, m]) => {
+    const key = `${m.group} ${m.model || ""} ${heads.map((i) => valuesOf(m)[i].toPrecision(4))}`;
+    return !seen.has(key) && seen.add(key);
+  });
+}
+
 function paintCompare() {
   const box = byId("compare"), heads = state.compare.map((name) => headIndex.get(name));
   for (let i = 0; i < COUNT; i++) if (cells[i]) cells[i].classList.toggle("compared", heads.includes(i));
@@ -35,7 +45,7 @@ function paintCompare() {
     const near = data.nearest[heads[0]].find(([other]) => other === heads[1]);
     if (near) rows.push(element("tr", {}, element("th", { scope: "row" }, "divergence of attention"), element("td", { colspan: 2 }, `${number(near[1])} nats`)));
   }
-  const ranked = data.measures.filter((m) => m.leading && m.kind === "value").map((m) => [apart(m, heads), m]).filter(([far]) => far >= 0).sort((a, b) => b[0] - a[0]);
+  const ranked = withoutRepeats(data.measures.filter((m) => m.leading && m.kind === "value").map((m) => [apart(m, heads), m]).filter(([far]) => far >= 0).sort((a, b) => b[0] - a[0]), heads);
   const body = ranked.slice(0, comparedRows).map(([, m]) => {
     const values = valuesOf(m), scale = scaleOf(m);
     return element("tr", {}, element("th", { scope: "row" }, nameButton(m, fullLabel(m))), ...heads.map((i) => {

@@ -50,6 +50,19 @@ function setUpGrid() {
   table.addEventListener("pointerleave", () => point(null));
 }
 
+// A narrow screen shows some of the heads: words and a fading edge say that the grid scrolls, until its end.
+function setUpSwiping() {
+  const box = byId("grid").parentElement, cue = byId("swipe");
+  const look = () => {
+    const hidden = box.scrollWidth - box.clientWidth;
+    box.classList.toggle("more-right", hidden - box.scrollLeft > 8);
+    cue.hidden = hidden <= 8;
+  };
+  box.addEventListener("scroll", look, { passive: true });
+  new ResizeObserver(look).observe(box);
+  look();
+}
+
 function focusCell(i, grab) {
   const before = byId("grid").querySelector('a[tabindex="0"]');
   if (before) before.tabIndex = -1;
@@ -160,43 +173,56 @@ function applyFilter() {
   for (let i = 0; i < COUNT; i++) if (cells[i]) cells[i].classList.toggle("dim", Boolean(filter) && !filter(i));
 }
 
+// Heads from the strongest label to the weakest: what a test found first, then by how far each is above its bar.
+const marginOf = (i) => (data.heads[i].evidence ? data.heads[i].evidence[1] - data.heads[i].evidence[2] : -Infinity);
+const byStrength = (a, b) => (data.heads[b].tested || 0) - (data.heads[a].tested || 0) || marginOf(b) - marginOf(a) || a - b;
+
 let listedAll = false;
 function paintList() {
   const measure = byName.get(state.colour), values = measure && valuesOf(measure);
   const up = state.down ? 1 : -1, rank = (x) => (Number.isNaN(x) ? -Infinity * up : x);
   const compare = {
-    value: (a, b) => (values ? up * (rank(values[b]) - rank(values[a])) || a - b : up * (a - b)),
+    value: (a, b) => (values ? up * (rank(values[b]) - rank(values[a])) || a - b : up * byStrength(a, b)),
     name: (a, b) => up * (a - b),
-    word: (a, b) => up * data.heads[a].word.localeCompare(data.heads[b].word) || a - b,
+    word: (a, b) => up * data.heads[a].word.localeCompare(data.heads[b].word) || byStrength(a, b),
   }[state.sort];
   const shown = d3.range(COUNT).filter((i) => !filter || filter(i)).sort(compare);
-  const beside = measure ? ["low", "high", "p", "against"].map((name) => part(measure, name)) : [];
-  const [low, high, p, against] = beside;
   const column = (key, text) => element("th", { scope: "col", "aria-sort": state.sort === key ? (state.down ? "descending" : "ascending") : "none" },
     element("button", { type: "button", onclick: () => change({ sort: key, down: state.sort === key ? !state.down : true }) }, text, state.sort === key ? (state.down ? " ↓" : " ↑") : ""));
-  const head = element("tr", {}, column("name", "head"), column("word", "label"));
-  if (measure) {
-    head.append(column("value", measure.label), element("th", { scope: "col" }, "95 % interval"));
-    if (against) head.append(element("th", { scope: "col" }, measure.against_name));
-    if (p) head.append(element("th", { scope: "col" }, "corrected p"));
-  }
-  const rows = shown.slice(0, listedAll ? COUNT : LISTED).map((i) => {
-    const row = element("tr", { "data-head": data.heads[i].name, class: state.head === data.heads[i].name ? "chosen" : null },
-      element("th", { scope: "row" }, headLink(i)), element("td", {}, data.heads[i].does || data.heads[i].word));
-    if (measure) {
-      row.append(element("td", { class: "number" }, number(values[i], measure.kind)));
-      row.append(element("td", { class: "number" }, low && !Number.isNaN(low[i]) ? `${number(low[i])} to ${number(high[i])}` : ""));
-      if (against) row.append(element("td", { class: "number" }, number(against[i])));
-      if (p) row.append(element("td", { class: "number" }, number(p[i], "p")));
-    }
-    return row;
-  });
-  byId("list").replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+  const columns = measure ? measureColumns(measure, column) : evidenceColumns(column);
+  byId("list-about").textContent = measure ? "Heads that pass the filter, sorted by the measure that colours the grid." :
+    columns.length ? "Heads that pass the filter, sorted by how far their label's measure is above its bar: first what a test found, then where attention goes." : "Heads that pass the filter.";
+  const rows = shown.slice(0, listedAll ? COUNT : LISTED).map((i) => element("tr", { "data-head": data.heads[i].name, class: state.head === data.heads[i].name ? "chosen" : null },
+    element("th", { scope: "row" }, headLink(i)), element("td", {}, labelText(i)), ...columns.map((own) => element("td", { class: own.words ? null : "number" }, own.text(i)))));
+  byId("list").replaceChildren(element("thead", {}, element("tr", {}, column("name", "head"), column("word", "label"), ...columns.map((own) => own.head))), element("tbody", {}, ...rows));
   const more = byId("list-more");
   more.hidden = shown.length <= LISTED;
   more.textContent = listedAll ? `Show the first ${LISTED}` : `Show all ${shown.length}`;
   byId("list-csv").onclick = () => {
-    const lines = shown.map((i) => [data.heads[i].name, data.heads[i].does || data.heads[i].word, ...(measure ? [short(values[i]), ...[low, high, p].map((own) => (own ? short(own[i]) : NaN))] : [])]);
-    download("heads.csv", csvText([["head", "does", ...(measure ? [measure.name, "low", "high", "p_adjusted"] : [])], ...lines]));
+    const lines = shown.map((i) => [data.heads[i].name, labelText(i), ...columns.flatMap((own) => own.cells(i))]);
+    download("heads.csv", csvText([["head", "does", ...columns.flatMap((own) => own.names)], ...lines]));
   };
+}
+const labelText = (i) => data.heads[i].does || data.heads[i].word;
+
+// The columns of the ranking: { head (its cell in the header), text(i), names and cells(i) in the CSV }.
+function measureColumns(measure, sortable) {
+  const values = valuesOf(measure), [low, high, p, against] = ["low", "high", "p", "against"].map((name) => part(measure, name));
+  const plain = (text) => element("th", { scope: "col" }, text);
+  const columns = [{ head: sortable("value", measure.label), text: (i) => number(values[i], measure.kind), names: [measure.name], cells: (i) => [short(values[i])] }];
+  if (low) columns.push({ head: plain("95 % interval"), text: (i) => (Number.isNaN(low[i]) ? "" : `${number(low[i])} to ${number(high[i])}`), names: ["low", "high"], cells: (i) => [short(low[i]), short(high[i])] });
+  if (against) columns.push({ head: plain(measure.against_name), text: (i) => number(against[i]), names: ["against"], cells: (i) => [short(against[i])] });
+  if (p) columns.push({ head: plain("corrected p"), text: (i) => number(p[i], "p"), names: ["p_adjusted"], cells: (i) => [short(p[i])] });
+  return columns;
+}
+function evidenceColumns(sortable) {
+  if (!data.heads.some((head) => head.evidence)) return [];
+  const of = (i, place) => (data.heads[i].evidence || [])[place], numberOf = (x) => (x === undefined ? "" : number(x));
+  const plain = (text) => element("th", { scope: "col" }, text);
+  return [
+    { head: plain("measured"), words: true, text: (i) => of(i, 0) || "", names: ["measured"], cells: (i) => [of(i, 0)] },
+    { head: plain("value"), text: (i) => numberOf(of(i, 1)), names: ["value"], cells: (i) => [of(i, 1)] },
+    { head: plain("bar"), text: (i) => (of(i, 2) === undefined ? "" : `${number(of(i, 2))} ${of(i, 3)}`), names: ["bar", "bar_is"], cells: (i) => [of(i, 2), of(i, 3)] },
+    { head: sortable("value", "margin"), text: (i) => (of(i, 1) === undefined ? "" : number(marginOf(i))), names: ["margin"], cells: (i) => [of(i, 1) === undefined ? NaN : short(marginOf(i))] },
+  ];
 }

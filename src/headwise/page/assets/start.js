@@ -31,6 +31,7 @@ async function start() {
   codes = new Uint16Array(planesRead);
   mapCodes = new Uint8Array(mapsRead);
   setUpGrid();
+  setUpSwiping();
   setUpPicker();
   setUpDistances();
   let typing = 0;
@@ -46,8 +47,8 @@ async function start() {
       byId("grid").querySelectorAll("td.chosen").forEach((cell) => { cell.classList.remove("chosen"); cell.removeAttribute("aria-selected"); });
       if (state.head) { const i = headIndex.get(state.head); if (cells[i]) { cells[i].classList.add("chosen"); cells[i].setAttribute("aria-selected", "true"); focusCell(i, false); } }
     }
-    if (any("head", "compare", "sentence", "view", "special", "words")) paintCard(keys);
-    if (any("compare", "sentence", "special", "words")) paintCompare();
+    if (any("head", "compare", "sentence", "view", "special", "words", "first")) paintCard(keys);
+    if (any("compare", "sentence", "special", "words", "first")) paintCompare();
   });
   document.addEventListener("click", (event) => {  // heads named in tables
     const link = event.target.closest("td > a.head, dt > a.head");

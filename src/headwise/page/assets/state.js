@@ -1,8 +1,9 @@
 // What is shown, kept in the address: #L4H0&colour=surface.entropy, so that a link shows what its sender saw.
 
 const PLAIN = data.colour || "";  // what colours the grid where the address says nothing
+const START = data.start || null;  // the head that is shown where the address names none
 const state = {
-  head: null, colour: PLAIN, filter: "", compare: [], sentence: 0, view: "matrix", special: true, words: false, sort: "value", down: true,
+  head: START, first: null, colour: PLAIN, filter: "", compare: [], sentence: 0, view: "matrix", special: true, words: false, sort: "value", down: true,
 };
 const listeners = [];
 const onState = (listener) => listeners.push(listener);
@@ -16,7 +17,8 @@ function readAddress() {
     return false;
   }
   const decoded = (key) => { try { return decodeURIComponent(given.get(key) || ""); } catch { return ""; } };
-  state.head = isHead ? first : null;
+  state.head = isHead ? first : START;
+  state.first = ["hide", "show"].includes(given.get("first")) ? given.get("first") : null;
   state.colour = given.has("colour") ? (byName.has(decoded("colour")) ? decoded("colour") : "") : PLAIN;
   state.filter = decoded("filter");
   state.compare = decoded("compare").split(",").filter((name) => headIndex.has(name)).slice(0, 8);
@@ -37,6 +39,7 @@ function writeAddress() {
   add("compare", state.compare.join(","));
   add("sentence", state.sentence || "");
   add("view", state.view === "lines" ? "lines" : "");
+  add("first", state.first);
   add("special", state.special ? "" : "hide");
   add("words", state.words ? "1" : "");
   add("sort", state.sort === "value" ? "" : state.sort);

@@ -25,7 +25,7 @@ export function bytesOf(base64) {
 }
 
 // Numbers. d3 writes a true minus; in exponents it does not.
-const written = Object.fromEntries(["d", ".0f", ".1f", ".2f", ".3f", "+.3f", ".0e", ".1e", ",d"].map((how) => [how, d3.format(how)]));
+const written = Object.fromEntries(["d", ".0f", ".1f", ".2f", ".2~f", ".3f", "+.3f", ".0e", ".1e", ",d"].map((how) => [how, d3.format(how)]));
 export const counted = written[",d"];
 export function number(x, kind = "value") {
   if (x === null || x === undefined || Number.isNaN(x)) return "–";
@@ -110,11 +110,13 @@ export function paintCells(canvas, rows, columns, colours, code) {
 
 // A head on a sentence as it is shown: { rows, columns } of { text, tokens } and weights[row][column], NaN for what a row
 // may not see. `view`: tokens, keys (where they are others), special, keysSpecial, weights (rows × columns, flat), hide
-// (special tokens), words (of each token) and join (pieces to words: to a word the sum, from a word the mean).
+// (special tokens), words (of each token) and join (pieces to words: to a word the sum, from a word the mean),
+// withoutFirst (the first token is left out, and the rest of each row sums to 1).
 export function arranged(view) {
   const across = (view.keys || view.tokens).length;
+  const flat = view.withoutFirst ? withoutFirst(view.weights, across) : view.weights;
   const groups = (tokens, special, words) => {
-    const shown = d3.range(tokens.length).filter((t) => !(view.hide && special && special[t]));
+    const shown = d3.range(tokens.length).filter((t) => !(view.hide && special && special[t]) && !(view.withoutFirst && t === 0));
     const found = [];
     for (const t of shown.length ? shown : d3.range(tokens.length)) {
       const word = view.join && words ? words[t] : -1, last = found.at(-1);
@@ -127,10 +129,23 @@ export function arranged(view) {
   const columns = view.keys ? groups(view.keys, view.keysSpecial, null) : rows;
   const known = (values) => values.filter((x) => !Number.isNaN(x));
   const weights = rows.map((row) => columns.map((column) => d3.mean(known(row.tokens.map((r) => {
-    const seen = known(column.tokens.map((k) => view.weights[r * across + k]));
+    const seen = known(column.tokens.map((k) => flat[r * across + k]));
     return seen.length ? d3.sum(seen) : NaN;
   }))) ?? NaN));
   return { rows, columns, weights };
+}
+
+// The weights of rows without their first key, scaled to sum to 1. A row that leaves less than a ten-thousandth of its
+// attention has none: the analyses (`surface`, `sinks`) hold the same threshold.
+const LEAST_REST = 1e-4;
+function withoutFirst(weights, across) {
+  const scaled = Float64Array.from(weights);
+  for (let start = 0; start < scaled.length; start += across) {
+    const rest = d3.sum(scaled.subarray(start + 1, start + across));
+    scaled[start] = NaN;
+    for (let k = start + 1; k < start + across; k++) scaled[k] = rest < LEAST_REST ? NaN : scaled[k] / rest;
+  }
+  return scaled;
 }
 
 // What a picture of a map says in words, for those who do not see it.
@@ -162,17 +177,39 @@ export function smallMap(view, size) {
 }
 
 // One head large. `view`: what `arranged` wants, and mode (lines or matrix), signed (a difference), ramp (the colours of a
-// matrix; the theme's ink where there is none), room (pixels for its cells), row (the picked token, or null),
-// pick(token), say(text).
+// matrix; the theme's ink where there is none), room (pixels for its cells), bar (whether a colour bar is drawn), row (the
+// picked token, or null), pick(token), say(text). Gives what it drew, as `arranged` does.
 export function drawHead(host, view) {
   const map = arranged(view), ink = inkRamp(host, view.signed);
   const told = (x) => (view.signed && !Number.isNaN(x) ? written["+.3f"](x) : weightText(x));
   const pair = (r, k) => `${shownToken(map.rows[r].text, 40)} → ${shownToken(map.columns[k].text, 40)}: ${told(map.weights[r][k])}`;
   const svg = d3.create("svg").attr("class", `hw-${view.mode}`).attr("role", view.pick ? "group" : "img").attr("aria-label", described(map));
-  const [width, height] = (view.mode === "matrix" ? matrix : lines)(svg, { say: () => {}, ...view, ...map, ink, told, pair });
+  let [width, height] = (view.mode === "matrix" ? matrix : lines)(svg, { say: () => {}, ...view, ...map, ink, told, pair });
+  if (view.bar) height = colourBar(svg, view.ramp || ink, Boolean(view.signed), height + 8, view.barTitle || "attention weight");
   svg.attr("width", width).attr("height", height).attr("viewBox", `0 0 ${width} ${height}`);
   host.replaceChildren(svg.node());
+  return map;
 }
+
+// The colours of weights, which are even in their square root; gives the height down to which it reaches.
+const BAR_TICKS = [0, 0.01, 0.1, 0.25, 0.5, 1], SIGNED_TICKS = [-1, -0.25, 0, 0.25, 1];
+function colourBar(svg, ramp, signed, top, title) {
+  const [left, width, tall] = [12, 210, 9];
+  const share = (x) => codeOf(x, signed) / CODES;
+  const bar = svg.append("g").attr("class", "hw-bar-of-weights");
+  bar.append("text").attr("class", "hw-axis").attr("x", left).attr("y", top + 8).text(title);
+  const colours = element("canvas");
+  paintCells(colours, 1, CODES + 1, palette(ramp), (code) => code);
+  const frame = (own) => own.attr("x", left).attr("y", top + 13).attr("width", width).attr("height", tall);
+  frame(bar.append("image")).attr("preserveAspectRatio", "none").attr("href", colours.toDataURL());
+  frame(bar.append("rect")).attr("class", "hw-bar-frame");
+  for (const tick of signed ? SIGNED_TICKS : BAR_TICKS)
+    bar.append("text").attr("class", "hw-axis").attr("x", left + share(tick) * width).attr("y", top + 13 + tall + 11).attr("text-anchor", "middle").text(written[tick && Math.abs(tick) < 1 ? ".2~f" : "d"](tick));
+  return top + 13 + tall + 16;
+}
+
+// A finger that is lifted leaves too, but its reader still reads.
+const pointerLeft = (event) => event.pointerType !== "touch";
 
 // The labels of tokens that look: those that can be picked are buttons.
 function rowLabels(labels, view) {
@@ -204,7 +241,7 @@ function lines(svg, view) {
   const strongest = (list, name) => d3.sort(list.filter(([x]) => Math.abs(x) >= 0.005), ([x]) => -Math.abs(x)).slice(0, 5).map(([x, i]) => `${shownToken(name(i), 20)} ${view.told(x)}`).join(", ");
   const names = (list, x, anchor, over) => svg.append("g").selectAll("text").data(list).join("text").attr("class", "hw-token")
     .attr("x", x).attr("y", (_, i) => y(i)).attr("text-anchor", anchor).attr("dominant-baseline", "central").text((own) => shownToken(own.text))
-    .on("pointerenter", (_, own) => over(list.indexOf(own))).on("pointerleave", () => { rest(); view.say(""); });
+    .on("pointerenter", (_, own) => over(list.indexOf(own))).on("pointerleave", (event) => { if (!pointerLeft(event)) return; rest(); view.say(""); });
   const looking = names(rows, left - 6, "end", (at) => {
     only(({ r }) => r === at);
     view.say(`${shownToken(rows[at].text, 30)} → ${strongest(view.weights[at].map((x, k) => [x, k]), (k) => columns[k].text)}`);
@@ -229,12 +266,12 @@ function matrix(svg, view) {
   frame(svg.append("image")).attr("preserveAspectRatio", "none").attr("style", "image-rendering: pixelated")
     .attr("href", cellsOf(view, palette(view.ramp || view.ink), view.signed).toDataURL());
   const cover = frame(svg.append("rect")).attr("class", "hw-frame"), hint = cover.append("title");
-  cover.on("pointermove", (event) => {
+  cover.on("pointermove pointerdown", (event) => {
     const [px, py] = d3.pointer(event), [r, k] = [Math.floor((py - top) / cell), Math.floor((px - left) / cell)];
     if (!rows[r] || !columns[k]) return;
     hint.text(view.pair(r, k));
     view.say(view.pair(r, k));
-  }).on("pointerleave", () => view.say(""));
+  }).on("pointerleave", (event) => pointerLeft(event) && view.say(""));
   const names = (list, axis, moved, longest) => svg.append("g").attr("class", "hw-names").attr("transform", moved)
     .call(axis.tickSize(0).tickPadding(5).tickFormat((i) => shownToken(list[i].text, longest)))
     .selectAll("text").data(list).attr("class", "hw-token").attr("font-size", Math.min(12, cell + 1));

@@ -341,7 +341,10 @@ def test_on_a_phone_fingers_tap_and_the_grid_says_that_it_scrolls(
     chromium: Any, decoder_site: Path
 ) -> None:
     context = chromium.new_context(
-        viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True
+        viewport={"width": 360, "height": 740},
+        has_touch=True,
+        is_mobile=True,
+        reduced_motion="reduce",
     )
     tab = context.new_page()
     tab.set_default_timeout(10_000)
@@ -358,7 +361,9 @@ def test_on_a_phone_fingers_tap_and_the_grid_says_that_it_scrolls(
     tab.tap("td[data-head=L1H7] a")
     tab.wait_for_function("() => document.getElementById('card').getBoundingClientRect().top < 100")
     assert tab.inner_text("#card-title").startswith("L1H7")
-    tab.locator("#card .hw-frame").tap(position={"x": 4, "y": 4})
+    tab.locator("#card .hw-frame").scroll_into_view_if_needed()
+    box = tab.locator("#card .hw-frame").bounding_box()
+    tab.touchscreen.tap(box["x"] + 4, box["y"] + 4)
     assert "Once → Once" in tab.inner_text("#card .said")  # a tap tells the number, too
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
     context.close()

@@ -303,12 +303,12 @@ def _first_screen(
     if models_of(atlas) and "cosine" in atlas["change"]:
         # In a comparison, the head whose maps changed most.
         row = int(atlas["change"]["cosine"].transpose("layer", "head").fillna(1).values.argmin())
+    row = row or 0
     conditions = []
-    if row is None:
-        row = 0
-    elif evidence[row] is not None and evidence[row].short_name:
-        least = math.floor(10 * evidence[row].value - 1) / 10
-        conditions.append(f"{evidence[row].short_name} > {max(least, 0):g}")
+    row_evidence = evidence[row]
+    if row_evidence is not None and row_evidence.short_name:
+        least = math.floor(10 * row_evidence.value - 1) / 10
+        conditions.append(f"{row_evidence.short_name} > {max(least, 0):g}")
     if "surface" in atlas and "entropy" in atlas["surface"]:
         conditions.append("entropy < 1")
     conditions.append("layer = 0")

@@ -134,16 +134,12 @@ def _score_evidence(dataset: xr.Dataset | None, rule: _ScoreRule) -> _ByHead:
     if rule.reference in dataset:
         bars = dataset[rule.reference].broadcast_like(values).transpose("layer", "head")
         bar_name = UNIFORM
-    evidence = {}
-    for place in np.ndindex(*values.shape):
-        evidence[place] = Evidence(
-            rule.measure,
-            rule.variable,
-            float(values.values[place]),
-            float(bars.values[place]),
-            bar_name,
-        )
-    return evidence  # type: ignore[return-value]
+    evidence: _ByHead = {}
+    for layer, head in np.ndindex(*values.shape):
+        value = float(values.values[layer, head])
+        bar = float(bars.values[layer, head])
+        evidence[layer, head] = Evidence(rule.measure, rule.variable, value, bar, bar_name)
+    return evidence
 
 
 def _relation_evidence(dependency: xr.Dataset | None) -> dict[str, _ByHead]:
@@ -199,8 +195,8 @@ def _attention_evidence(surface: xr.Dataset | None) -> dict[str, _ByHead]:
     parts[behaviours.DELIMITERS] = [label for label in shares if label not in near]
     by_label: dict[str, _ByHead] = {}
     for label, names in parts.items():
-        value = sum(shares[name].fillna(0) for name in names)
-        bar = sum(uniform[name].fillna(0) for name in names)
+        value = xr.concat([shares[name] for name in names], "part").sum("part")
+        bar = xr.concat([uniform[name] for name in names], "part").sum("part")
         by_label[label] = _by_head("share of attention", value, bar)
     if {"entropy", "entropy_uniform"} <= set(surface):
         relative = surface["entropy"] / surface["entropy_uniform"]

@@ -6,6 +6,7 @@ import gc
 import sys
 
 from headwise.core.interrupts import Interrupted, say, watching_signals
+from headwise.core.streams import guarded_standard_streams
 
 
 def main() -> None:
@@ -15,7 +16,7 @@ def main() -> None:
     # nearly two seconds.
     atexit.register(gc.freeze)
     try:
-        with watching_signals():
+        with guarded_standard_streams(), watching_signals():
             from headwise.cli import main as run
 
             run()

@@ -179,9 +179,7 @@ def test_a_signal_before_the_command_is_even_imported_is_one_sentence(
     done = subprocess.run(
         [sys.executable, "-c", STOPPED_AT, module, number], capture_output=True, text=True
     )
-    said = (
-        f"headwise: Interrupted by {name}; finished work is kept: repeat the command to resume.\n"
-    )
+    said = f"headwise: Interrupted by {name}.\n"
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
 
 

@@ -327,6 +327,16 @@ class Experiment(Analysis):
 
     What is in `context.store` is not computed again when an interrupted run resumes."""
 
+    # The power of the number of layers with which its time grows.
+    depth_power: ClassVar[float] = 1.0
+
+    def smallest(self) -> tuple[Self, float]:
+        """Return the analysis with as little work as shows its cost, for `headwise plan`, and how
+        many times that work the whole analysis has.
+
+        By default the analysis itself: one that reads a budget of examples is tried on few."""
+        return self, 1.0
+
     def perform(self, context: ExperimentContext) -> xr.Dataset:
         """Do the work and return the labelled arrays."""
         raise NotImplementedError

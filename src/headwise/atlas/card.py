@@ -11,7 +11,7 @@ import xarray as xr
 from headwise.atlas.describe import CARD_COLUMNS, describe_heads
 from headwise.atlas.tables import ITEM, LEADING_MEASURES, per_head
 from headwise.core.display import NotebookDisplay, view_of
-from headwise.core.errors import ParameterError
+from headwise.core.errors import ParameterError, similar_names
 from headwise.core.labels import head_name
 
 _TABLE_FORMAT: dict[str, Any] = {
@@ -56,10 +56,20 @@ class HeadCard(NotebookDisplay):
         if item:
             rows = rows[rows["item"] == str(item[0])]
         if len(rows) != 1:
-            raise ParameterError(
-                f"{key} names {len(rows)} values of head {self.name}; see .table for all."
-            )
+            raise ParameterError(self._explain(key, len(rows)))
         return float(rows["value"].iloc[0])
+
+    def _explain(self, key: tuple[str, ...], n_values: int) -> str:
+        """Return why a key does not name exactly one value."""
+        sentence = f"{key} names {n_values} values of head {self.name}; see .table for all."
+        names = set()
+        for row in self.table[ITEM].itertuples(index=False):
+            names.add(".".join(part for part in map(str, row) if part))
+        similar = similar_names(".".join(map(str, key)), sorted(names))
+        if n_values == 0 and similar:
+            keys = " or ".join(str(tuple(name.split(".", 2))) for name in similar)
+            sentence += f" Did you mean {keys}?"
+        return sentence
 
     def __repr__(self) -> str:
         lines = [f"<headwise head {self.name}>"]

@@ -17,6 +17,7 @@ import xarray as xr
 from headwise.atlas.arrays import read_groups
 from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
 from headwise.core.errors import AtlasError, HeadwiseError
+from headwise.core.files import similar_path
 from headwise.core.store import digest_of
 
 FIRST_COMPLETE_DIGEST = 3  # the first format whose digest covers everything
@@ -107,10 +108,15 @@ def read_tree(
     first : bool, default True
         Whether to check the seal, and to try a file without one in a subprocess before.
     """
-    if path.is_dir():
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # a name that is too long, say
+        raise AtlasError(f"{path} cannot be read ({error.strerror}); check the path.") from error
+    if is_folder:
         path = path / "atlas.nc"
     if not path.exists():
-        raise AtlasError(f"There is no file {path}; run `headwise atlas` to create one.")
+        hint = similar_path(path if path.name != "atlas.nc" else path.parent)
+        raise AtlasError(f"There is no file {path}; run `headwise atlas` to create one.{hint}")
     if not path.is_file():
         raise AtlasError(f"{path} is not a file; give the atlas.nc of a run.")
     try:

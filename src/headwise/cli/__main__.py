@@ -1,6 +1,6 @@
 """`python -m headwise.cli`."""
 
-from headwise.cli import main
+from headwise.__main__ import main
 
 if __name__ == "__main__":
     main()

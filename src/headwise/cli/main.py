@@ -68,14 +68,17 @@ def whole_command() -> Callable[[list[str]], Any]:
 
 
 def main() -> None:
-    """Run the command line: 0 where all went well, 2 for what a user can mend, 3 for what failed
-    unexpectedly, 130 and 143 where a signal stopped it."""
+    """Run the command line: 0 where all went well, 2 for what a user can fix, 3 for what failed
+    unexpectedly, 130 and 143 where a signal stopped it, 141 where the reader of a pipe has gone."""
     debug = "--debug" in sys.argv[1:]  # wherever it stands, so that it can be added to any command
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     with common.debugging(debug):
         try:
             with watching_signals():
-                whole_command()(arguments)
+                try:
+                    whole_command()(arguments)
+                finally:
+                    sys.stdout.flush()  # what is not yet written may fail, and must do so here
         except Interrupted as stopped:
             say(str(stopped))
             sys.exit(stopped.code)

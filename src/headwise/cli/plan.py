@@ -25,15 +25,16 @@ def plan(
     text: TextOptions,
     analyses: AnalysisOptions,
     sample: int = option(
-        16, min=2, help="Examples of the calibration run; more take longer and are more exact."
+        16, min=2, help="Most examples of the calibration; fewer are run where they take long."
     ),
     as_json: bool = option(False, flag="json", help="Print JSON, for programs."),
     options: PlanOptions,
 ) -> None:
     """Estimate time and memory of `headwise atlas` with the same options, by analysis, from a
-    short calibration run.
+    calibration of a few seconds on a few examples and the first layers of the model.
 
-    Times are those of this machine as busy as it is now; the page is not included.
+    Processor time with its range (nine of ten runs lie in it), and the time it takes while this
+    machine is as busy as it is now; the page is not included.
 
     [dim]Examples:[/dim]
 
@@ -51,31 +52,40 @@ def plan(
     from headwise.run.estimate import estimate
 
     source = Source(model.name, text.spec(), options.source_options())
-    costs = estimate(source, analyses.chosen(), options.run_options(), sample)
+    with common.Watch() as watch:
+        costs = estimate(source, analyses.chosen(), options.run_options(), sample, watch)
     if as_json:
         common.out.print(json.dumps(costs.to_dict(), indent=1), highlight=False, soft_wrap=True)
         return
     title = f"{costs.examples:,} examples, {costs.tokens:,} tokens"
-    table = Table("stage", "examples", "time", "processor time", "memory", "", title=title)
-    for cost in sorted(costs.stages, key=lambda cost: -cost.seconds):
+    table = Table(
+        "stage", "examples", "processor time", "range", "time now", "memory", "", title=title
+    )
+    for cost in sorted(costs.stages, key=lambda cost: -cost.cpu_seconds):
         table.add_row(
             cost.stage,
             f"{cost.examples:,}",
-            common.shown_time(cost.seconds),
             common.shown_time(cost.cpu_seconds),
+            _range(cost.cpu_low, cost.cpu_high),
+            common.shown_time(cost.seconds),
             _gibibytes(cost.memory),
             cost.note,
         )
     table.add_row(
         "total",
         "",
-        common.shown_time(costs.seconds),
         common.shown_time(costs.cpu_seconds),
+        _range(costs.cpu_low, costs.cpu_high),
+        common.shown_time(costs.seconds),
         _gibibytes(costs.memory),
         "",
         style="bold",
     )
     common.out.print(table)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{common.shown_time(low)} to {common.shown_time(high)}"
 
 
 def _gibibytes(n_bytes: int) -> str:

@@ -9,7 +9,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from headwise.core.errors import HeadwiseError, OutputError
+from headwise.core.errors import HeadwiseError, InputError, OutputError
 
 HOW_TO_REPORT = "please report it with its traceback"
 # Errors of a disk that is full, over a quota, broken or read-only: never a failure of the code that
@@ -23,6 +23,44 @@ _DISK_ERRORS = {
     errno.EMFILE,
     errno.ENFILE,
 }
+
+# Errors of a path that no program could open: a name that is too long, a link that leads to itself,
+# bytes that the file system does not take.
+_PATH_ERRORS = {errno.ENAMETOOLONG, errno.ELOOP, errno.EILSEQ}
+_SYMLINK_LOOP = re.compile(r"Symlink loop from (?P<path>.+)", re.DOTALL)
+
+
+def error_of_user(error: Exception) -> HeadwiseError | None:
+    """Return the error that a user caused, of which an exception is the symptom; None if there is
+    none.
+
+    Examples
+    --------
+    >>> str(error_of_user(OSError(errno.ELOOP, "Too many levels of symbolic links", "loop")))
+    "The path 'loop' cannot be used (Too many levels of symbolic links); check it."
+    >>> error_of_user(ValueError("no rows")) is None
+    True
+    """
+    if isinstance(error, HeadwiseError):
+        return error
+    if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+        return OutputError(
+            f"{error.strerror or error}; free some space or choose another output path.",
+            option="out",
+        )
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
+        path = f" '{error.filename}'" if error.filename else ""
+        return InputError(f"The path{path} cannot be used ({error.strerror}); check it.")
+    # Path.resolve raises this before Python 3.13.
+    loop = _SYMLINK_LOOP.fullmatch(str(error)) if isinstance(error, RuntimeError) else None
+    if loop is not None:
+        return InputError(f"The path {loop['path']} is a link that leads to itself; check it.")
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        # Python decodes the bytes of a file name that are no text to surrogates.
+        return InputError(
+            f"The name {error.object!r} holds bytes that are no text; give the file another name."
+        )
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +83,19 @@ class Failure:
 
     @classmethod
     def of(cls, what: str, error: Exception) -> Self:
-        """Return the failure behind an exception; errors of the user or of the disk are raised
-        instead.
+        """Return the failure behind an exception; errors of the user, of the disk or of a path are
+        raised instead.
 
         Examples
         --------
         >>> Failure.of("gradient", ValueError("no rows")).error
         'ValueError: no rows'
         """
-        if isinstance(error, HeadwiseError):
+        users_error = error_of_user(error)
+        if users_error is error:
             raise error
-        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
-            raise OutputError(
-                f"{error.strerror or error}; free some space or choose another output path.",
-                option="out",
-            ) from error
+        if users_error is not None:
+            raise users_error from error
         line = " ".join(f"{type(error).__name__}: {error}".split())
         line = re.sub(r" at 0x[0-9a-f]+", "", line)  # addresses differ from run to run
         return cls(what, line[:500], "".join(traceback.format_exception(error)))

@@ -9,7 +9,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from headwise.core.errors import OutputError
+from headwise.core.errors import OutputError, similar_names
 
 # A file that is being written has such a name, beside its final one, until it is complete; the
 # number is the process.
@@ -70,6 +70,17 @@ def cannot_write(path: Path, error: OSError) -> OutputError:
         "free some space or choose another output path.",
         option="out",
     )
+
+
+def similar_path(path: Path) -> str:
+    """Return a sentence that names the most similar file or folder beside a path that does not
+    exist; "" if there is none."""
+    try:
+        names = [neighbour.name for neighbour in path.parent.iterdir()]
+    except (OSError, ValueError):
+        return ""
+    similar = similar_names(path.name, names, count=1)
+    return f" Did you mean '{path.with_name(similar[0])}'?" if similar else ""
 
 
 def sweep(folder: Path, name: str | None = None) -> None:

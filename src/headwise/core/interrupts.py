@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the work stops at once, and one sentence says how to resume."""
+"""SIGINT and SIGTERM: the work stops at once, and one sentence says whether it can resume."""
 
 from __future__ import annotations
 
@@ -11,15 +11,30 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143}  # and the exit codes a shell expects of them
-SENTENCE = "Interrupted by {name}; finished work is kept: repeat the command to resume."
+_jobs_kept: list[object] = []  # the jobs under way whose finished work lies on disk
 
 
 class Interrupted(BaseException):
-    """A signal came. It is no `Exception`, so that no code takes it for a failure of its own."""
+    """A signal came. It is no `Exception`, so that no code takes it for a failure of its own.
+
+    Its sentence promises that work is kept only while a job keeps some."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(SENTENCE.format(name=name))
+        sentence = f"Interrupted by {name}"
+        if _jobs_kept:
+            sentence += "; finished work is kept: repeat the command to resume"
+        super().__init__(f"{sentence}.")
         self.code = SIGNALS[name]
+
+
+@contextmanager
+def keeping_work(job: object) -> Iterator[None]:
+    """Say, within this block, that the finished work of a job survives an interruption."""
+    _jobs_kept.append(job)
+    try:
+        yield
+    finally:
+        _jobs_kept.remove(job)
 
 
 _received: list[Interrupted] = []  # the signal that came and was raised

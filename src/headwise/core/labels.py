@@ -3,6 +3,7 @@ interval."""
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,10 @@ from headwise.core.errors import ParameterError
 
 FEW = 30  # below this many values an approximation by large samples is flagged
 HEAD_NAME = re.compile(r"^L(\d{1,9})H(\d{1,9})$")
+# Other spellings of a head, which are rejected with the right one: `l7h9`, `7.9`, `L7 H9`.
+LIKE_HEAD_NAME = re.compile(
+    r"\s*(?:L|layer)?\s*(\d{1,4})\s*(?:[.,:_/-]\s*(?:H|head)?|H|head)\s*(\d{1,4})\s*", re.IGNORECASE
+)
 HEAD_OR_LAYER_NAME = re.compile(r"L(\d+)(?:H(\d+))?")
 
 
@@ -27,8 +32,12 @@ def parse_head(name: str) -> tuple[int, int]:
     """Return the layer and the head of a name: (7, 9) for `L7H9`."""
     match = HEAD_NAME.match(name)
     if match is None:
+        hint = ""
+        alike = LIKE_HEAD_NAME.fullmatch(name)
+        if alike is not None:
+            hint = f" Did you mean '{head_name(int(alike[1]), int(alike[2]))}'?"
         raise ParameterError(
-            f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{name}'."
+            f"A head is named like 'L7H9' (layer 7, head 9, counted from 0); it is '{name}'.{hint}"
         )
     return int(match[1]), int(match[2])
 
@@ -46,6 +55,17 @@ def parse_place(name: str) -> Any:
     if head is None:
         return int(layer)
     return int(layer), int(head)
+
+
+def is_list_of_heads(value: Any) -> bool:
+    """Return whether a value stands for several heads: a list, or a tuple that is no (layer, head).
+
+    >>> is_list_of_heads(["L3H5"]), is_list_of_heads(("L3H5", "L4H0")), is_list_of_heads((3, 5))
+    (True, True, False)
+    """
+    if isinstance(value, tuple):
+        return not all(isinstance(part, int | np.integer) for part in value)
+    return isinstance(value, list)
 
 
 def variable_of(dataset: xr.Dataset, name: str) -> xr.DataArray | None:
@@ -66,8 +86,12 @@ def existing_heads(
         if isinstance(item, str):
             layer, head = parse_head(item)
         else:
-            layer = int(item[0])
-            head = int(item[1])
+            try:
+                layer, head = map(operator.index, item)
+            except (TypeError, ValueError):
+                raise ParameterError(
+                    f"A head is named like 'L7H9' or (7, 9); it is {item!r}."
+                ) from None
         if not (0 <= layer < layers and 0 <= head < heads):
             known = f"the model has layers 0 to {layers - 1} and heads 0 to {heads - 1}"
             raise ParameterError(f"There is no head {head_name(layer, head)}: {known}.")

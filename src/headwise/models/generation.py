@@ -58,8 +58,8 @@ def compare_predictions(
     before = logits_before.log_softmax(-1)
     after = logits_after.log_softmax(-1)
     if tokens is None:
-        n_shown = min(top, len(before))
-        likeliest = {*before.topk(n_shown).indices.tolist(), *after.topk(n_shown).indices.tolist()}
+        # The likeliest in either distribution, so that what rises to the top is among them.
+        likeliest = torch.maximum(before, after).topk(min(top, len(before))).indices.tolist()
         ids = sorted(likeliest, key=lambda token: (-float(before[token]), token))
     else:
         ids = [_token_id(model, token, len(before)) for token in tokens]

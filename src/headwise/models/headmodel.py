@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
-from headwise.core.labels import existing_heads, head_name, parse_place
+from headwise.core.labels import existing_heads, head_name, is_list_of_heads, parse_place
 from headwise.models import fingerprint, generation, loading
 from headwise.models.devices import (
     DeviceMap,
@@ -43,6 +43,7 @@ from headwise.models.session import BLOCK_BYTES, Session, at_least_float32
 from headwise.models.sites import STACKS, LayerCount, Sites
 from headwise.models.sizes import head_of, input_limit, padding_id
 from headwise.models.tap import Call, TapSession, use_session
+from headwise.models.token_array import TokenArray
 from headwise.models.view import AttentionRows, Trace, TraceWatcher, Watcher, check_needs
 from headwise.text.encode import TOO_LONG_RULES, Batch, Encoded, Encoder, collate
 from headwise.text.example import Example
@@ -448,9 +449,11 @@ class HeadModel:
             traced = getattr(self.trace(batch, {kind}, interventions=interventions), kind)
             numbers = {"layer": np.arange(self.layers), "head": np.arange(self.heads)}
             dims = ("layer", "head", *coords)
-            return xr.DataArray(traced[0].cpu().numpy(), numbers | coords, dims, name, attrs)
-        if isinstance(place, list):
-            heads = existing_heads(place, self.layers, self.heads)
+            return TokenArray(traced[0].cpu().numpy(), numbers | coords, dims, name, attrs)
+        if is_list_of_heads(place):
+            heads = existing_heads(place, self.layers, self.heads)  # type: ignore[arg-type]
+            if not heads:
+                raise ParameterError("The list of heads is empty; name at least one, like 'L7H9'.")
             coords = {"head": np.array([head_name(*pair) for pair in heads])} | coords
         elif isinstance(place, int) and not isinstance(place, bool):
             heads = existing_heads([(place, 0)], self.layers, self.heads)
@@ -462,7 +465,7 @@ class HeadModel:
         if "head" not in coords:
             values = values[0]
             name = head_name(*heads[0])
-        return xr.DataArray(values, coords, tuple(coords), name, attrs)
+        return TokenArray(values, coords, tuple(coords), name, attrs)
 
     def _head_values(
         self,
@@ -502,7 +505,8 @@ class HeadModel:
     ) -> pd.DataFrame:
         """Return what the model predicts next (or at the mask), before and after an intervention.
 
-        One row for each of the likeliest tokens before and after, the likeliest before first:
+        One row for each of the `top` likeliest tokens, by the larger of their two probabilities, the
+        likeliest before first:
         `token`, `id`, `logit_before`, `logit_after`, `probability_before`, `probability_after`. In
         `attrs`: `position`, and `kl`, the divergence of the distribution after from that before, in
         nats.
@@ -514,7 +518,7 @@ class HeadModel:
         interventions : mapping
             `{"L3H5": "zero"}`, as in `forward`.
         top : int, default 5
-            Number of likeliest tokens of each distribution.
+            Number of tokens.
         tokens : sequence of str or int, optional
             Show these tokens instead, as texts or ids.
         position : int, optional

@@ -24,6 +24,7 @@ from transformers.models.auto import modeling_auto as auto
 
 from headwise.core.checks import shown
 from headwise.core.errors import ModelError, ParameterError
+from headwise.core.files import similar_path
 from headwise.models.devices import stored_weights
 from headwise.models.fingerprint import remember
 from headwise.models.sites import NO_ATTENTION, has_attention
@@ -206,7 +207,7 @@ def located(name: str | Path) -> str:
         )
     looks_like_path = text.startswith((".", "/", "~")) or text.count("/") > 1
     if isinstance(name, Path) or looks_like_path or not text:
-        raise ModelError(f"There is no folder '{text}'.")
+        raise ModelError(f"There is no folder '{text}'.{similar_path(path)}")
     return text
 
 

@@ -1,11 +1,19 @@
-"""What a run would take, before it is run: a short calibration on a few examples, by analysis."""
+"""What a run would take, before it is run: by analysis, from a calibration of a few seconds.
+
+The calibration runs every stage on the smallest input that tells its cost: a few examples of all
+lengths, through the first layers of the model (`models.first_layers`), analyses with fixed inputs on
+few of these (`Experiment.smallest`). From there it extrapolates: linearly in examples, by the rise
+from one to three layers in depth. Processor time is bounded: what it does not suffice for is estimated
+from the model's pass, and said so.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,16 +31,28 @@ from headwise.analyses.contract import (
 )
 from headwise.analyses.nulls import RandomNull
 from headwise.core.checks import at_least
-from headwise.core.errors import HeadwiseError
+from headwise.core.errors import HeadwiseError, ModelError
 from headwise.core.options import takes_options
 from headwise.models import HeadModel
+from headwise.models.first_layers import first_layers
+from headwise.models.session import BLOCK_BYTES
+from headwise.models.sizes import layer_kinds
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
-from headwise.run.extrapolation import CostLine, extrapolate_fit
-from headwise.run.nulls import RandomModels
+from headwise.run.extrapolation import CostLine, DepthLine, extrapolate_fit
+from headwise.run.nulls import HALVINGS, SHARPNESS_INPUTS, RandomModels
 from headwise.run.options import AtlasOptions, RunOptions
 from headwise.run.plan import CorpusPart, make_plan
-from headwise.run.progress import Clock, Usage, peak_memory, report_stages, reset_peak_memory, stage
+from headwise.run.progress import (
+    Clock,
+    Progress,
+    Usage,
+    no_progress,
+    peak_memory,
+    reset_peak_memory,
+    resident_memory,
+    stage,
+)
 from headwise.run.runner import MODEL_PASS, RANDOM_MODELS, LocalContext, Run, RunCallbacks
 from headwise.run.source import Source
 from headwise.stats.accumulators import State
@@ -40,23 +60,33 @@ from headwise.text import Corpus, Spec
 from headwise.text.encode import Encoded, batches
 
 T = TypeVar("T")
-SAMPLE = 16  # examples of a calibration
-PATIENCE = 20.0  # seconds after which work that reports its progress is stopped
-# Seconds of the first try of an experiment from which on the second try is on an eighth of the
-# examples, not on a quarter.
-LONG = 60.0
+SAMPLE = 16  # most examples of a calibration
+# Processor time of a calibration in seconds. With imports and opening a small model, the command
+# stays below twenty.
+CPU_SECONDS = 10.0
+PASS_SHARE = 0.45  # of that time, for the pass that all observers share
+CUT_DEPTHS = (1, 3)  # layers of the cut models; less deep models are not cut
+MOST_UNCUT = 4
 OPENING = "opening"
 # A state is merged with itself until it has so many times the examples, to see how the time of its
 # result grows.
 STATE_GROWTH = 8
+# How far off an estimate may be, as a factor both ways: measured in the whole model; extrapolated
+# from its first layers; from other work.
+UNCUT_FACTOR = 1.25
+CUT_FACTOR = 1.6
+UNMEASURED_FACTOR = 3.0
+MACHINE_FACTOR = 1.15  # of all stages together: the machine is not always as fast
+NOT_MEASURED = "not measured: from the model's pass"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one stage of a run would take.
 
-    `seconds` is wall-clock time as this machine is now, `cpu_seconds` processor time; `memory` is
-    the peak in bytes: of the GPU, or of the process with the model in it."""
+    `seconds` is wall-clock time as this machine is now, `cpu_seconds` processor time, which lies
+    between `cpu_low` and `cpu_high` in nine of ten cases; `memory` is the peak in bytes: of the GPU,
+    or of the process with the model in it."""
 
     stage: str
     examples: int
@@ -64,6 +94,8 @@ class Cost:
     cpu_seconds: float
     memory: int
     note: str = ""
+    cpu_low: float = 0.0
+    cpu_high: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +119,25 @@ class Costs:
         return sum(cost.cpu_seconds for cost in self.stages)
 
     @property
+    def cpu_low(self) -> float:
+        """The lower end of the range of the processor time."""
+        return self._end_of_range([cost.cpu_low for cost in self.stages], 1 / MACHINE_FACTOR)
+
+    @property
+    def cpu_high(self) -> float:
+        """The upper end of the range of the processor time."""
+        return self._end_of_range([cost.cpu_high for cost in self.stages], MACHINE_FACTOR)
+
+    def _end_of_range(self, ends: Sequence[float], machine_factor: float) -> float:
+        """Return an end of the range of the sum: errors of stages are independent of each other,
+        the speed of the machine is common to all."""
+        squares = 0.0
+        for cost, end in zip(self.stages, ends, strict=True):
+            squares += (end - cost.cpu_seconds) ** 2
+        sign = 1.0 if machine_factor > 1 else -1.0
+        return max(0.0, (self.cpu_seconds + sign * math.sqrt(squares)) * machine_factor)
+
+    @property
     def memory(self) -> int:
         """The largest peak memory of any stage, in bytes."""
         return max(cost.memory for cost in self.stages)
@@ -98,6 +149,8 @@ class Costs:
             "tokens": self.tokens,
             "seconds": self.seconds,
             "cpu_seconds": self.cpu_seconds,
+            "cpu_low": self.cpu_low,
+            "cpu_high": self.cpu_high,
             "memory": self.memory,
             "stages": [asdict(cost) for cost in self.stages],
         }
@@ -116,48 +169,67 @@ def plan(
     *,
     parameters: Mapping[str, Mapping[str, Any]] | None = None,
     sample: int = SAMPLE,
+    progress: Progress = no_progress,
     options: AtlasOptions,
 ) -> Costs:
-    """Return what `make_atlas` with the same arguments would take, from a calibration on a few
-    examples.
+    """Return what `make_atlas` with the same arguments would take, from a calibration of a few
+    seconds.
 
     Parameters
     ----------
     model, corpus, analyses, parameters, options
         As in `make_atlas`.
     sample : int, default 16
-        Examples that are run; more take longer and tell more.
+        Most examples that are run; fewer where they take long.
+    progress : callable, optional
+        Called as `progress(what, done, total)`.
 
     Examples
     --------
     >>> costs = plan(analyses=["surface"], limit=200, sample=2)
     >>> [cost.stage for cost in costs.stages]
     ['opening', 'model pass', 'surface']
+    >>> costs.cpu_low < costs.cpu_seconds < costs.cpu_high
+    True
     """
     source = Source(model, corpus, options.source_options())
     chosen = choose_analyses(analyses, parameters)
-    return estimate(source, chosen, options.run_options(), sample)
+    return estimate(source, chosen, options.run_options(), sample, progress)
 
 
 def estimate(
-    source: Source, analyses: Sequence[Analysis], options: RunOptions, sample: int = SAMPLE
+    source: Source,
+    analyses: Sequence[Analysis],
+    options: RunOptions,
+    sample: int = SAMPLE,
+    progress: Progress = no_progress,
 ) -> Costs:
     """Return what a `Run` with the same arguments would take; see `plan`."""
     at_least("sample", sample, 2)
     clock = Clock()
     quiet = RunCallbacks(note=lambda _: None)
+    progress("calibration", 0, len(analyses))
     with clock.running():
         with stage(OPENING, memory=True):
             run = Run(source, analyses, None, options, quiet)
         with run, run.same_threads():
             scan = run.plan.scan
-            opening = _cost(OPENING, scan.examples, clock.usage[OPENING])
-            stages = _Calibration(run, sample).stages()
+            opening = _cost(OPENING, scan.examples, clock.usage[OPENING], UNCUT_FACTOR)
+            stages = _Calibration(run, sample, progress).stages()
             return Costs((opening, *stages), scan.examples, scan.tokens)
 
 
-def _cost(name: str, examples: int, usage: Usage, note: str = "") -> Cost:
-    return Cost(name, examples, usage.seconds, usage.cpu_seconds, usage.memory, note)
+def _cost(name: str, examples: int, usage: Usage, factor: float, note: str = "") -> Cost:
+    return Cost(
+        name,
+        examples,
+        usage.seconds,
+        usage.cpu_seconds,
+        usage.memory,
+        note,
+        cpu_low=usage.cpu_seconds / factor,
+        cpu_high=usage.cpu_seconds * factor,
+    )
 
 
 class _EnoughMeasured(BaseException):
@@ -165,14 +237,73 @@ class _EnoughMeasured(BaseException):
 
 
 class _Calibration:
-    """Runs every stage of a run on a few examples, and extrapolates to all of them."""
+    """Runs every stage of a run on little, and extrapolates to all of it.
 
-    def __init__(self, run: Run, sample: int) -> None:
+    Parameters
+    ----------
+    run : Run
+        The run that is planned; nothing of it is computed.
+    sample : int
+        Most examples that are run.
+    progress : callable
+        Told how many analyses are done.
+    """
+
+    def __init__(self, run: Run, sample: int, progress: Progress) -> None:
         self.run = run
         self.model = run.model
         self.sample = sample
+        self.progress = progress
+        self.n_done = 0
         self.notes: dict[str, str] = {}
         self.views = run._own_views()
+        self.deadline = time.process_time() + CPU_SECONDS
+        self.depths = self._choose_depths()
+        # What an example took in the pass of the whole model, with all observers.
+        self.pass_per_example = Usage()
+
+    @property
+    def cpu_left(self) -> float:
+        """Processor time that is left, in seconds."""
+        return self.deadline - time.process_time()
+
+    @property
+    def factor(self) -> float:
+        """How far off an extrapolation may be."""
+        return UNCUT_FACTOR if self.depths[-1] == self.model.layers else CUT_FACTOR
+
+    def _choose_depths(self) -> tuple[int, int]:
+        """Return the layers of the models that are run: twice those of the model, if it is not
+        cut."""
+        uncut = (self.model.layers, self.model.layers)
+        if self.model.layers <= MOST_UNCUT:
+            return uncut
+        try:
+            for depth in CUT_DEPTHS:
+                with first_layers(self.model, depth) as cut:
+                    if cut.layers != depth:
+                        return uncut
+        except ModelError:
+            return uncut
+        return CUT_DEPTHS
+
+    @contextmanager
+    def _cut(self, depth: int, part: CorpusPart) -> Iterator[tuple[HeadModel, CorpusPart]]:
+        """Yield the model with so many layers, and the part of the corpus as seen by it."""
+        if depth == self.model.layers:
+            yield self.model, part
+            return
+        with first_layers(self.model, depth) as cut:
+            shape = replace(
+                part.shape,
+                layers=depth,
+                extras={**part.shape.extras, "layer_kinds": layer_kinds(cut)},
+            )
+            yield cut, CorpusPart(part.rows, shape)
+
+    def _finish(self, *names: str) -> None:
+        self.n_done += len(names)
+        self.progress("calibration", self.n_done, len(self.run.plan.analyses))
 
     def stages(self) -> list[Cost]:
         """Return the cost of every stage but the opening."""
@@ -190,17 +321,20 @@ class _Calibration:
             for observer in observers:
                 name = observer.name
                 note = self.notes.get(name, "")
-                observer_costs.append(_cost(name, counts[name], added[name], note))
+                observer_costs.append(_cost(name, counts[name], added[name], self.factor, note))
+            self._finish(*added)
 
         costs = []
         if pass_examples:
-            costs.append(_cost(MODEL_PASS, pass_examples, pass_usage))
+            costs.append(_cost(MODEL_PASS, pass_examples, pass_usage, self.factor))
         costs += observer_costs
         for observer in plan.streaming:
             if observer.name in self.views:
                 costs.append(self._observe_view(observer))
+                self._finish(observer.name)
         for experiment in plan.experiments:
             costs.append(self._perform(experiment))
+            self._finish(experiment.name)
         return costs + self._random_models()
 
     # --- observers --------------------------------------------------------------------------------
@@ -213,40 +347,49 @@ class _Calibration:
         shard_size = self.run.plan.shard_size
         return min(len(rows), -(-limit // shard_size) * shard_size)
 
-    def _choose_rows(self, rows: EncodedCorpus) -> tuple[list[Encoded], list[Encoded]]:
-        """Return rows of all lengths, evenly, and the longest ones that fill a batch."""
+    def _choose_rows(self, rows: EncodedCorpus) -> list[Encoded]:
+        """Return rows of all lengths, evenly."""
         by_length = sorted((len(row), row.index) for row in rows)
         sampled = [index for _, index in _evenly(by_length, self.sample)]
-        longest_length = by_length[-1][0]
-        n_fitting = max(1, self.run.options.batch_tokens // longest_length)
-        n_longest = min(n_fitting, self.run.plan.shard_size)
-        longest = [index for _, index in by_length[-n_longest:]]
-        row_at = rows.pick({*sampled, *longest})
-        return [row_at[index] for index in sampled], [row_at[index] for index in longest]
+        row_at = rows.pick(set(sampled))
+        return [row_at[index] for index in sampled]
 
     def _observe(
         self, part: CorpusPart, observers: Sequence[Observer], counts: Mapping[str, int]
     ) -> tuple[Usage, dict[str, Usage]]:
         """Return what the pass over a part takes, and what each observer adds to it: observing, and
         its result."""
-        rows, longest = self._choose_rows(part.rows)
-        one_row = _evenly(rows, 1)
-        # The first pass includes what is done only once.
-        seconds_per_row = _measure(lambda: self._run_pass(part, observers, one_row)).seconds
-        if seconds_per_row * self.sample > PATIENCE:
-            seconds_per_row = _measure(lambda: self._run_pass(part, observers, one_row)).seconds
-        takes_long = seconds_per_row * len(longest) > PATIENCE
-        memory = self._measure_peak(part, observers, longest, takes_long)
-
-        n_affordable = int(PATIENCE / (1.5 * seconds_per_row))
-        rows = _evenly(rows, max(2, min(len(rows), n_affordable)))
-        half = rows[::2]
-        half_clock = Clock()
-        with half_clock.running(), stage(MODEL_PASS):
-            self._run_pass(part, observers, half)
-        full_clock = Clock()
-        with full_clock.running(), stage(MODEL_PASS):
-            states = self._run_pass(part, observers, rows)
+        rows = self._choose_rows(part.rows)
+        shallow, deep = self.depths
+        with self._cut(shallow, part) as (model, shallow_part):
+            # The first pass includes what is done only once.
+            one_row = _evenly(rows, 1)
+            row_cost = _measure(lambda: self._run_pass(model, shallow_part, observers, one_row))
+            if row_cost.cpu_seconds * self.sample > PASS_SHARE * self.cpu_left:
+                row_cost = _measure(lambda: self._run_pass(model, shallow_part, observers, one_row))
+            # Half of the rows through few layers, then half of them and all through more.
+            layers_per_row = shallow / 2 + 1.5 * deep
+            cpu_per_row = row_cost.cpu_seconds / shallow * layers_per_row
+            n_rows = int(PASS_SHARE * self.cpu_left / max(cpu_per_row, 1e-9))
+            rows = _evenly(rows, max(2, min(len(rows), n_rows)))
+            half = rows[::2]
+            shallow_clock = Clock()
+            if shallow < deep:
+                with shallow_clock.running(), stage(MODEL_PASS):
+                    shallow_states = self._run_pass(model, shallow_part, observers, half)
+        with self._cut(deep, part) as (model, deep_part):
+            reset_peak_memory()
+            memory_before = resident_memory()
+            half_clock = Clock()
+            with half_clock.running(), stage(MODEL_PASS):
+                self._run_pass(model, deep_part, observers, half)
+            full_clock = Clock()
+            with full_clock.running(), stage(MODEL_PASS):
+                states = self._run_pass(model, deep_part, observers, rows)
+            memory = self._extrapolate_memory(memory_before, observers, rows)
+        if shallow == deep:
+            shallow_clock = half_clock
+            shallow_states = states
 
         # A batch takes some time whatever is in it, so what counts is how many rows the batches of
         # the run have.
@@ -255,169 +398,204 @@ class _Calibration:
         rows_of_batch = max(1, min(self.run.plan.shard_size, rows_of_batch))
 
         def usage_of(name: str, n_examples: int) -> Usage:
-            line = CostLine(
-                len(half),
-                len(rows),
-                half_clock.usage.get(name, Usage()),
-                full_clock.usage.get(name, Usage()),
-            )
-            return line.at(rows_of_batch) * (n_examples / rows_of_batch)
+            half_usage = half_clock.usage.get(name, Usage())
+            by_depth = DepthLine(shallow, deep, shallow_clock.usage.get(name, Usage()), half_usage)
+            line = CostLine(len(half), len(rows), half_usage, full_clock.usage.get(name, Usage()))
+            per_batch = line.at(rows_of_batch) * (n_examples / rows_of_batch)
+            return per_batch * by_depth.factor(self.model.layers)
 
         added: dict[str, Usage] = {}
         for observer in observers:
-            n_examples = counts[observer.name]
-            added[observer.name] = usage_of(observer.name, n_examples)
+            name = observer.name
+            added[name] = usage_of(name, counts[name])
             try:
-                line = self._measure_result(observer, states[observer.name], part, len(rows))
+                result = self._extrapolate_result(
+                    observer,
+                    {shallow: shallow_states[name], deep: states[name]},
+                    part,
+                    len(rows),
+                    counts[name],
+                )
             except Exception:
                 # So few examples may have nothing of what it looks for; the run itself will say
                 # what is wrong.
-                self.notes[observer.name] = (
-                    "without its result, for which the sample has too little"
-                )
+                self.notes[name] = "without its result, for which the sample has too little"
             else:
-                added[observer.name] = added[observer.name] + line.at(n_examples)
+                added[name] = added[name] + result
         pass_usage = usage_of(MODEL_PASS, max(counts.values()))
         pass_usage.memory = memory
+        self.pass_per_example = pass_usage * (1 / max(counts.values()))
         return pass_usage, added
 
-    def _measure_peak(
+    def _extrapolate_memory(
+        self, before: int, observers: Sequence[Observer], rows: Sequence[Encoded]
+    ) -> int:
+        """Return the peak memory of a pass over whole batches, from that over some rows.
+
+        Observers that read one layer after the other need as much for the first as for the last;
+        those with a pass of their own hold the maps of all layers."""
+        grown = float(max(peak_memory() - before, 0))
+        n_tokens = sum(map(len, rows))
+        grown *= max(1.0, self.run.options.batch_tokens / max(n_tokens, 1))
+        if any(isinstance(observer, OwnPassObserver) for observer in observers):
+            grown *= self.model.layers / self.depths[-1]
+        # Blocks of weights are bounded.
+        return before + int(min(grown, 2 * BLOCK_BYTES))
+
+    def _run_pass(
         self,
+        model: HeadModel,
         part: CorpusPart,
         observers: Sequence[Observer],
         rows: Sequence[Encoded],
-        takes_long: bool,
-    ) -> int:
-        """Return the peak memory of a pass over some rows.
-
-        A pass that takes long is stopped early: observers that read one layer after the other need
-        as much for the first as for the last, and those that read whole examples hold all maps
-        before they begin."""
-        reset_peak_memory()
-        if not takes_long:
-            self._run_pass(part, observers, rows)
-            return peak_memory()
-        whole = [observer for observer in observers if isinstance(observer, OwnPassObserver)]
-        by_layer = [observer for observer in observers if observer not in whole]
-        for group in (whole, by_layer):
-            deadline = time.perf_counter() + PATIENCE
-
-            def stop_when_due(_: str, deadline: float = deadline) -> None:
-                if time.perf_counter() > deadline:
-                    raise _EnoughMeasured
-
-            with suppress(_EnoughMeasured), report_stages(stop_when_due):
-                self._run_pass(part, group, rows)
-        return peak_memory()
-
-    def _run_pass(
-        self, part: CorpusPart, observers: Sequence[Observer], rows: Sequence[Encoded]
     ) -> Mapping[str, State]:
-        model = self.model
         states = {observer.name: observer.start(part.shape) for observer in observers}
         batch_tokens = self.run.options.batch_tokens
         pass_batches = batches(list(rows), batch_tokens, model.pad_id, model.device)
         return observe_batches(model, pass_batches, observers, states, failed={})
 
-    def _measure_result(
-        self, observer: Observer, state: State, part: CorpusPart, examples: int
-    ) -> CostLine:
-        """Return the cost of a result, by the number of examples in its state."""
-
-        def measure() -> Usage:
-            return _measure(lambda: observer.result(state, part.shape))
-
-        first = measure()
-        grown = examples
-        while grown < STATE_GROWTH * examples and (grown == examples or first.seconds < PATIENCE):
-            copy = observer.start(part.shape)
-            copy.load(state.arrays())
-            state.merge(copy)  # as shards are merged: twice the examples
-            grown *= 2
-        return CostLine(examples, grown, first, measure())
+    def _extrapolate_result(
+        self,
+        observer: Observer,
+        states: Mapping[int, State],
+        part: CorpusPart,
+        n_rows: int,
+        n_examples: int,
+    ) -> Usage:
+        """Return the cost of a result for so many examples, from states of cut models by their
+        depth."""
+        shallow, deep = self.depths
+        with self._cut(shallow, part) as (_, shallow_part):
+            first = _measure(lambda: observer.result(states[shallow], shallow_part.shape))
+        with self._cut(deep, part) as (_, deep_part):
+            state = states[deep]
+            shape = deep_part.shape
+            second = first
+            if shallow < deep:
+                second = _measure(lambda: observer.result(state, shape))
+            grown = n_rows
+            while grown < STATE_GROWTH * n_rows and second.cpu_seconds < self.cpu_left / 4:
+                copy = observer.start(shape)
+                copy.load(state.arrays())
+                state.merge(copy)  # as shards are merged: twice the examples
+                grown *= 2
+            line = CostLine(n_rows, grown, second, second)
+            if grown > n_rows:
+                line = replace(line, second=_measure(lambda: observer.result(state, shape)))
+        by_depth = DepthLine(shallow, deep, first, second)
+        return line.at(n_examples) * by_depth.factor(self.model.layers)
 
     def _observe_view(self, observer: Observer) -> Cost:
         """Return the cost of an observer with its own pass over its form of the corpus."""
         name = observer.name
         rows = EncodedCorpus(self.views[name].alone(), self.model.encoder)
         part = make_plan(self.model, rows, [observer]).parts[name]
+        if self.cpu_left < 0:
+            return self._unmeasured(name, len(rows))
         pass_usage, added = self._observe(part, [observer], {name: len(rows)})
-        return _cost(name, len(rows), pass_usage + added[name], "a pass of its own")
+        return _cost(name, len(rows), pass_usage + added[name], self.factor, "a pass of its own")
+
+    def _unmeasured(self, name: str, n_examples: int, times: float = 1.0) -> Cost:
+        """Return the cost of a stage for which no time is left, by that of the model's pass."""
+        usage = self.pass_per_example * (n_examples * times)
+        return _cost(name, n_examples, usage, UNMEASURED_FACTOR, NOT_MEASURED)
 
     # --- experiments ------------------------------------------------------------------------------
 
     def _perform(self, experiment: Experiment) -> Cost:
-        """Return the cost of an experiment, tried on few examples and on more.
-
-        One whose work does not depend on examples is stopped once it has reported its progress."""
+        """Return the cost of an experiment, tried with as little work as tells its cost."""
         name = experiment.name
         part = self.run.plan.parts[name]
         limit = self.run.plan.limits[name]
         n_examples = len(part.rows)
         if limit is not None:
             n_examples = min(limit, n_examples)
-        if type(experiment).budget is None:
-            return _cost(name, n_examples, self._try(experiment, part, n_examples, stop=True))
-        few = max(2, n_examples // 16)
-        more = max(4, n_examples // 8)
-        while more <= n_examples:
-            try:
-                usage = self._extrapolate(experiment, part, few, more, n_examples)
-            except HeadwiseError:  # too few examples for what it does
-                few *= 2
-                more *= 2
-            else:
-                return _cost(name, n_examples, usage)
+        if self.cpu_left < 0:
+            return self._unmeasured(name, n_examples)
         try:
-            return _cost(name, n_examples, self._try(experiment, part, n_examples))
+            if type(experiment).budget is None:
+                usage = self._extrapolate_work(experiment, part, n_examples)
+            else:
+                usage = self._extrapolate_examples(experiment, part, n_examples)
         except HeadwiseError as error:
             note = f"cannot be done on this corpus: {error}"
-            return _cost(name, n_examples, Usage(), note)
+            return _cost(name, n_examples, Usage(), 1.0, note)
+        return _cost(name, n_examples, usage, self.factor)
 
-    def _extrapolate(
-        self, experiment: Experiment, part: CorpusPart, few: int, more: int, n_examples: int
-    ) -> Usage:
-        first = self._try(experiment, part, few)
-        # What takes long whatever it is given grows more slowly than two small tries suggest. The
-        # smaller of both times counts: the machine may be busy.
-        if min(first.seconds, first.cpu_seconds) <= LONG:
-            more = max(more, n_examples // 4)
-        second = self._try(experiment, part, more)
-        return extrapolate_fit(CostLine(few, more, first, second), n_examples)
+    def _extrapolate_work(self, experiment: Experiment, part: CorpusPart, n_examples: int) -> Usage:
+        """Return the cost of an experiment whose work does not depend on examples."""
+        small, times = experiment.smallest()
+        shallow, deep = self.depths
+        second = self._try(small, part, n_examples, deep)
+        first = second
+        if shallow < deep:
+            first = self._try(small, part, n_examples, shallow)
+        by_depth = DepthLine(shallow, deep, first, second, experiment.depth_power)
+        return second * (times * by_depth.factor(self.model.layers))
 
-    def _try(
-        self, experiment: Experiment, part: CorpusPart, limit: int, stop: bool = False
+    def _extrapolate_examples(
+        self, experiment: Experiment, part: CorpusPart, n_examples: int
     ) -> Usage:
-        """Return what an experiment takes on so many examples; with `stop` it is stopped after a
-        while, and what it took is multiplied by the work that was left."""
-        began = time.perf_counter()
+        """Return the cost of an experiment that reads examples, tried on few and on more."""
+        shallow, deep = self.depths
+        few = min(2, n_examples)
+        while True:
+            try:
+                first = self._try(experiment, part, few, deep)
+                break
+            except HeadwiseError:
+                # Too few examples for what it does; with all of them the error is its own.
+                if few >= n_examples:
+                    raise
+                few = min(2 * few, n_examples)
+        by_depth = DepthLine(shallow, deep, first, first, experiment.depth_power)
+        if shallow < deep:
+            by_depth = replace(by_depth, first=self._try(experiment, part, few, shallow))
+        # As many more as an eighth of the time that is left allows, up to a quarter of all.
+        n_affordable = int(few * self.cpu_left / 8 / max(first.cpu_seconds, 1e-9))
+        more = min(n_examples, max(2 * few, min(n_affordable, n_examples // 4)))
+        usage = first
+        if more > few and first.cpu_seconds * more / few < max(self.cpu_left, 0):
+            second = self._try(experiment, part, more, deep)
+            usage = extrapolate_fit(CostLine(few, more, first, second), n_examples)
+        elif n_examples > few:
+            usage = first * (n_examples / few)
+        return usage * by_depth.factor(self.model.layers)
+
+    def _try(self, experiment: Experiment, part: CorpusPart, limit: int, depth: int) -> Usage:
+        """Return what an experiment takes on so many examples in a model of so many layers.
+
+        One that reports its progress is stopped after a while, and what it took is multiplied by the
+        work that was left."""
+        deadline = time.process_time() + max(self.cpu_left / 4, 0.5)
         total_over_done = 0.0
         factor = 1.0
 
         def progress(what: str, done: int, total: int) -> None:
             nonlocal total_over_done
             total_over_done = total / max(done, 1)
-            if stop and done and time.perf_counter() - began > PATIENCE:
+            if done and time.process_time() > deadline:
                 raise _EnoughMeasured
 
-        context = LocalContext(
-            model=self.model,
-            corpus=part.rows.corpus,
-            rows=part.rows,
-            shape=part.shape,
-            store=self.run.store.part(f"plan-{uuid4().hex}"),
-            limit=limit,
-            progress=progress,
-        )
+        with self._cut(depth, part) as (model, cut_part):
+            context = LocalContext(
+                model=model,
+                corpus=part.rows.corpus,
+                rows=part.rows,
+                shape=cut_part.shape,
+                store=self.run.store.part(f"plan-{uuid4().hex}"),
+                limit=limit,
+                progress=progress,
+            )
 
-        def perform() -> None:
-            nonlocal factor
-            try:
-                experiment.perform(context)
-            except _EnoughMeasured:
-                factor = total_over_done
+            def perform() -> None:
+                nonlocal factor
+                try:
+                    experiment.perform(context)
+                except _EnoughMeasured:
+                    factor = total_over_done
 
-        return _measure(perform) * factor
+            return _measure(perform) * factor
 
     # --- random models ----------------------------------------------------------------------------
 
@@ -426,27 +604,49 @@ class _Calibration:
         plan = self.run.plan
         usage = Usage()
         n_models = 0
+        measured = True
         for part, observers in plan.together(self.views):
             analyses = [observer for observer in observers if isinstance(observer, RandomNull)]
             models = RandomModels(self.model, part, plan.limits, self.run.options.seed)
             models_of = models.n_models(analyses)
-            try:
-                for rows, group in models.together(analyses):
-                    few = rows[:: max(1, 2 * len(rows) // self.sample)]
-                    more = rows[:: max(1, len(rows) // self.sample)]
-                    first = _measure(partial(models.alone, 1, few, group))
-                    second = _measure(partial(models.alone, 1, more, group))
-                    if not n_models:  # sharpness is measured once for all of them
-                        usage = _measure(partial(models.sharpness, rows))
-                    count = max(models_of[analysis.name] for analysis in group)
-                    line = CostLine(len(few), len(more), first, second)
-                    usage = usage + line.at(len(rows)) * count
-                    n_models += count
-            except HeadwiseError:
-                continue  # none can be built of this model
+            for rows, group in models.together(analyses):
+                if not n_models:
+                    # Sharpness is matched once for all of them, in several passes over a few rows.
+                    n_passes = (HALVINGS + 1) * min(SHARPNESS_INPUTS, len(rows))
+                    usage = self.pass_per_example * n_passes
+                count = max(models_of[analysis.name] for analysis in group)
+                if self.cpu_left < 0:
+                    measured = False
+                    usage = usage + self.pass_per_example * (len(rows) * count)
+                else:
+                    try:
+                        usage = usage + self._random_model(part, rows, group) * count
+                    except HeadwiseError:
+                        continue  # none can be built of this model
+                n_models += count
         if not n_models:
             return []
-        return [_cost(RANDOM_MODELS, n_models, usage)]
+        if not measured:
+            return [_cost(RANDOM_MODELS, n_models, usage, UNMEASURED_FACTOR, NOT_MEASURED)]
+        return [_cost(RANDOM_MODELS, n_models, usage, self.factor)]
+
+    def _random_model(
+        self, part: CorpusPart, rows: Sequence[Encoded], analyses: Sequence[RandomNull]
+    ) -> Usage:
+        """Return the cost of one random-weights model on its rows."""
+        by_layers = {}
+        few = _evenly(rows, max(1, self.sample // 4))
+        more = _evenly(rows, max(2, self.sample // 2))
+        for depth in dict.fromkeys(self.depths):
+            with self._cut(depth, part) as (model, cut_part):
+                models = RandomModels(model, cut_part, self.run.plan.limits, self.run.options.seed)
+                by_layers[depth] = _measure(partial(models.alone, 1, few, analyses))
+                if depth == self.depths[-1]:
+                    second = _measure(partial(models.alone, 1, more, analyses))
+        shallow, deep = self.depths
+        by_depth = DepthLine(shallow, deep, by_layers[shallow], by_layers[deep])
+        line = CostLine(len(few), len(more), by_layers[deep], second)
+        return line.at(len(rows)) * by_depth.factor(self.model.layers)
 
 
 def _evenly(items: Sequence[T], count: int) -> list[T]:

@@ -1,4 +1,4 @@
-"""How the cost of some work grows with the number of examples, from tries on a few of them."""
+"""How the cost of some work grows with examples and with layers, from tries on a few of them."""
 
 from __future__ import annotations
 
@@ -39,6 +39,40 @@ class CostLine:
         # Noise must not make more examples cost less, nor more than the same number one by one.
         slope = min(slope, high / max(self.more, 1))
         return high + slope * (examples - self.more)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthLine:
+    """What some work took in a model cut after `few` and after `more` layers.
+
+    The time in the whole model is `a + b · layers ** power`, through both. The same number of layers
+    twice stands for a model that was not cut.
+
+    Examples
+    --------
+    >>> line = DepthLine(1, 3, Usage(2.0, 2.0), Usage(4.0, 4.0))
+    >>> line.factor(30)
+    7.75
+    """
+
+    few: int
+    more: int
+    first: Usage
+    second: Usage
+    power: float = 1.0
+
+    def factor(self, layers: int) -> float:
+        """Return how many times the time in `more` layers the time in so many is; by processor
+        time, since the machine may be busy."""
+        if self.more >= layers or self.second.cpu_seconds <= 0:
+            return 1.0
+        grown = layers**self.power
+        high = self.more**self.power
+        low = self.few**self.power
+        rise = max(self.second.cpu_seconds - self.first.cpu_seconds, 0.0) / max(high - low, 1e-9)
+        # No more than if all of it were spent in layers.
+        rise = min(rise, self.second.cpu_seconds / high)
+        return 1.0 + rise * (grown - high) / self.second.cpu_seconds
 
 
 def extrapolate_fit(line: CostLine, examples: int) -> Usage:

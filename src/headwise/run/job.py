@@ -39,6 +39,7 @@ import torch
 import xarray as xr
 
 from headwise.core.failures import Failure
+from headwise.core.interrupts import keeping_work
 from headwise.core.output import FolderTarget, OutputTarget, work_folder
 from headwise.core.store import Checkpoint, CheckpointStore, Facts, stored_identity
 from headwise.core.version import __version__
@@ -237,6 +238,8 @@ class Job:
         folder = self.folder
         if folder is None:
             folder = Path(self._stack.enter_context(TemporaryDirectory(prefix="headwise-")))
+        else:
+            self._stack.enter_context(keeping_work(self))
         store = CheckpointStore(
             folder,
             {**software_versions(), **identity},

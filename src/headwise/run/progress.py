@@ -237,14 +237,26 @@ def reset_peak_memory() -> None:
         CLEAR_REFS.write_text(RESET_PEAK)
 
 
+def resident_memory() -> int:
+    """Return the memory in use now, in bytes: of the GPU if there is one, else of this process."""
+    if _on_gpu():
+        return int(torch.cuda.memory_allocated())
+    return _process_status("VmRSS")
+
+
 def peak_memory() -> int:
     """Return the peak memory in bytes since it was reset: of the GPU if there is one, else of this
     process."""
     if _on_gpu():
         return int(torch.cuda.max_memory_allocated())
+    return _process_status("VmHWM")
+
+
+def _process_status(field: str) -> int:
+    """Return a number of bytes that Linux knows of this process; elsewhere the peak."""
     try:
         for line in PROCESS_STATUS.read_text().splitlines():
-            if line.startswith("VmHWM"):
+            if line.startswith(field):
                 return int(line.split()[1]) * 1024
     except (OSError, ValueError):
         pass

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import InputError, ParameterError, unknown
+from headwise.core.files import similar_path
 from headwise.text.attach import attach_trees
 from headwise.text.corpus import Corpus, Notes
 from headwise.text.demo import builtin_corpus
@@ -129,7 +130,7 @@ def _open_path(
     """
     format_name, path = parse_spec(spec, options)
     if not path.exists():
-        raise InputError(f"There is no file '{path}'; check the path.")
+        raise InputError(f"There is no file '{path}'; check the path.{similar_path(path)}")
     if format_name is None:
         if path.is_dir():
             known = ", ".join(FORMATS)

@@ -4,9 +4,9 @@ twice."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pandas as pd
@@ -140,6 +140,15 @@ class Induction(Experiment):
         if shape.extras.get("reads_source"):
             return "the decoder reads a source beside its own text, and random sequences have none"
         return None
+
+    def smallest(self) -> tuple[Self, float]:
+        # Two sequences, and no confirmation: a cut model does not induce.
+        small = replace(self, sequences=2, disable=0)
+        n_sequences = self.sequences
+        if self.disable:
+            # Without heads disabled, with the best, and with each draw.
+            n_sequences += (self.draws + 2) * self.confirm
+        return small, n_sequences / small.sequences
 
     # --- the passes -------------------------------------------------------------------------------
 

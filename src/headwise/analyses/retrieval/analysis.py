@@ -4,9 +4,9 @@ while it is said."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -113,6 +113,11 @@ class Retrieval(Experiment):
         if shape.extras.get("reads_source"):
             return "the decoder reads a source beside its own text, and a needle in a text has none"
         return None
+
+    def smallest(self) -> tuple[Self, float]:
+        shortest = min(self.lengths)
+        n_tokens = sum(self.lengths) * self.depths * self.needles
+        return replace(self, lengths=(shortest,), depths=1, needles=1), n_tokens / shortest
 
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model

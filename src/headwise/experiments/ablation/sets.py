@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import xarray as xr
 
-from headwise.core.errors import ParameterError
+from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import existing_heads, labels_of
 from headwise.experiments.ablation.options import Heads
 
@@ -104,9 +104,7 @@ def _heads_with_role(dataset: xr.Dataset, group: str, role: str) -> Heads:
         raise ParameterError(f"'{group}' has no roles; {RULE_HELP}.")
     known_roles = labels_of(dataset, "role")
     if role not in known_roles:
-        raise ParameterError(
-            f"There is no role '{role}' in this atlas; it has {', '.join(known_roles)}."
-        )
+        raise ParameterError(unknown("role in this atlas", role, known_roles))
     has_role = dataset["has_role"].transpose("layer", "head", "role").values
     has_this_role = has_role[..., known_roles.index(role)].astype(float)
     heads = [(layer, head) for layer, head in np.argwhere(has_this_role > 0).tolist()]

@@ -114,6 +114,7 @@ def planted_time(monkeypatch: pytest.MonkeyPatch) -> None:
     fake: Any = SimpleNamespace(perf_counter=lambda: NOW[0], process_time=lambda: NOW[0] / 2)
     monkeypatch.setattr(progress, "time", fake)
     monkeypatch.setattr(estimate, "time", fake)
+    monkeypatch.setattr(estimate, "CPU_SECONDS", 400.0)  # the planted analyses take long
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +151,61 @@ def test_what_is_said_is_what_then_happens(
     assert said["watching"].cpu_seconds == pytest.approx(said["watching"].seconds / 2)
 
 
-def test_a_calibration_is_short(planted_time: None, opened: HeadModel) -> None:
-    estimate.estimate(Source(opened, texts(600)), [Long()], RunOptions(full=True), sample=8)
-    assert NOW[0] < estimate.PATIENCE + 1
+def test_a_calibration_is_short(
+    planted_time: None, opened: HeadModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "CPU_SECONDS", 10.0)
+    said = estimate.estimate(Source(opened, texts(600)), [Long()], RunOptions(full=True), sample=8)
+    # Stopped after a quarter of the time: 2.5 s of processor time, of which 0.3 for each step.
+    assert NOW[0] == pytest.approx(0.6 * 9)
+    assert said.stages[-1].seconds == pytest.approx(60)
+
+
+def test_what_no_time_is_left_for_is_estimated_from_the_pass_and_said(
+    planted_time: None, opened: HeadModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "CPU_SECONDS", 2.0)
+    source = Source(opened, texts(150))
+    stages = estimate.estimate(source, [Slow(), Trying()], RunOptions(full=False)).stages
+    said = {cost.stage: cost for cost in stages}
+    assert said["slow"].seconds == pytest.approx(150 * 5 * 2)
+    assert said["trying"].note == estimate.NOT_MEASURED
+    assert said["trying"].cpu_high == pytest.approx(3 * said["trying"].cpu_seconds)
+    assert NOW[0] <= 10 + 20 + 10 + 20 + 60  # one row twice, then one and two
+
+
+def test_a_deep_model_is_cut_and_whole_again_afterwards(planted_time: None) -> None:
+    words = ["the", "cat", "saw", "a", "dog"]
+    module, tokenizer = random_model(words=words, d_head=8, layers=12)
+    deep = HeadModel.open(module, tokenizer=tokenizer)
+    before = deep.attention("the cat saw a dog", "L11H0")
+    costs = estimate.estimate(Source(deep, texts(150)), [Watching()], RunOptions(full=True), 8)
+    took = NOW[0]
+    said = {cost.stage: cost for cost in costs.stages}["watching"]
+    assert said.seconds == pytest.approx(150 * 0.5 * 12 + 16)
+    assert said.cpu_low < said.cpu_seconds < said.cpu_high
+    assert took < 8 * 0.5 * 12 * 2  # eight rows through the whole model, twice
+    assert deep.config.num_hidden_layers == 12
+    np.testing.assert_array_equal(deep.attention("the cat saw a dog", "L11H0"), before)
+
+
+def test_the_range_of_a_sum_is_narrower_than_the_sum_of_ranges() -> None:
+    stage = estimate.Cost("a", 1, 10.0, 10.0, 0, cpu_low=5.0, cpu_high=20.0)
+    costs = estimate.Costs((stage, replace(stage, stage="b")), 1, 1)
+    assert costs.cpu_seconds == 20
+    assert costs.cpu_high == pytest.approx((20 + 200**0.5) * estimate.MACHINE_FACTOR)
+    assert costs.cpu_low == pytest.approx((20 - 50**0.5) / estimate.MACHINE_FACTOR)
+    assert 10 < costs.cpu_low < costs.cpu_high < 40
+
+
+@pytest.mark.parametrize("name", ["induction", "retrieval"])
+def test_the_smallest_work_is_a_share_of_the_whole(name: str) -> None:
+    analysis = make_analysis(name)
+    assert isinstance(analysis, Experiment)
+    small, times = analysis.smallest()
+    assert small.smallest()[1] == 1.0
+    # Of induction: 25 sequences, 22 runs of 6 to confirm. Of retrieval: 256 and 512, six each.
+    assert times == {"induction": (25 + 22 * 6) / 2, "retrieval": 18.0}[name]
 
 
 def test_a_sample_too_small_for_a_result_is_said(
@@ -292,12 +345,6 @@ def test_the_time_of_fits_lies_between_a_line_and_a_power(
 def test_noise_makes_no_time_that_falls() -> None:
     line = extrapolation.CostLine(12, 50, progress.Usage(9.0, 0.0, 0), progress.Usage(8.0, 0.0, 0))
     assert extrapolation.extrapolate_fit(line, 200) == progress.Usage(8.0, 0.0, 0)
-
-
-def test_where_an_example_takes_long_fewer_are_tried(planted_time: None, opened: HeadModel) -> None:
-    costs = estimate.estimate(Source(opened, texts(150)), [Slow()], RunOptions(full=True), sample=8)
-    assert {cost.stage: cost.seconds for cost in costs.stages}["slow"] == pytest.approx(150 * 5 * 2)
-    assert NOW[0] <= 64 * 5 + 5 * 10  # one of the two layers of the longest rows, and five rows
 
 
 def test_budgets_of_a_thousand_heads(

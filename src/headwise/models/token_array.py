@@ -14,6 +14,9 @@ TOKEN_DIMS = ("query", "key", "token")
 class UnknownTokenError(ParameterError, KeyError):
     """A token that is not among the labels of an array."""
 
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError would quote it
+
 
 class TokenArray(xr.DataArray):
     """An array with tokens as labels; everywhere else a `DataArray`.
@@ -23,9 +26,11 @@ class TokenArray(xr.DataArray):
     Examples
     --------
     >>> weights = TokenArray([0.2, 0.8], {"query": ["The", " cat"]}, ("query",))
-    >>> weights.sel(query="cat")
-    Traceback (most recent call last):
-    headwise.models.token_array.UnknownTokenError: There is no token 'cat' in `query`. Did you mean ' cat', with a space?
+    >>> try:
+    ...     weights.sel(query="cat")
+    ... except KeyError as error:
+    ...     print(error)
+    There is no token 'cat' in `query`. Did you mean ' cat', with a space?
     """
 
     __slots__ = ()

@@ -382,10 +382,10 @@ class _Calibration:
             memory_before = resident_memory()
             half_clock = Clock()
             with half_clock.running(), stage(MODEL_PASS):
-                self._run_pass(model, deep_part, observers, half)
+                states = self._run_pass(model, deep_part, observers, half)
             full_clock = Clock()
             with full_clock.running(), stage(MODEL_PASS):
-                states = self._run_pass(model, deep_part, observers, rows)
+                self._run_pass(model, deep_part, observers, rows)
             memory = self._extrapolate_memory(memory_before, observers, rows)
         if shallow == deep:
             shallow_clock = half_clock
@@ -413,7 +413,7 @@ class _Calibration:
                     observer,
                     {shallow: shallow_states[name], deep: states[name]},
                     part,
-                    len(rows),
+                    len(half),
                     counts[name],
                 )
             except Exception:

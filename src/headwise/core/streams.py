@@ -13,7 +13,8 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from io import TextIOWrapper
+from typing import Any, TextIO
 
 from headwise.core.errors import OutputError
 
@@ -61,7 +62,7 @@ class GuardedOutput:
     Everything but `write`, `writelines`, `flush`, `isatty` and `encoding` is that of the stream
     itself."""
 
-    def __init__(self, stream: IO[str] | None) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
         # Raised at every write from the first that fails on: a library may have swallowed it there.
         self._end: SystemExit | OutputError | None = None
@@ -133,10 +134,10 @@ def guarded_standard_streams() -> Iterator[None]:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (until the process ends)
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None and hasattr(stream, "reconfigure"):
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors=ERRORS)
     stdout = sys.stdout
-    sys.stdout = GuardedOutput(stdout)  # type: ignore[assignment]
+    sys.stdout = GuardedOutput(stdout)
     try:
         yield
     finally:

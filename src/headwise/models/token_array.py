@@ -18,7 +18,7 @@ class UnknownTokenError(ParameterError, KeyError):
         return str(self.args[0])  # a KeyError would quote it
 
 
-class TokenArray(xr.DataArray):
+class TokenArray(xr.DataArray):  # type: ignore[no-untyped-call]
     """An array with tokens as labels; everywhere else a `DataArray`.
 
     The tokens of most decoders begin with the space before the word, which is easily forgotten.

@@ -66,9 +66,9 @@ class DepthLine:
         time, since the machine may be busy."""
         if self.more >= layers or self.second.cpu_seconds <= 0:
             return 1.0
-        grown = layers**self.power
-        high = self.more**self.power
-        low = self.few**self.power
+        grown = float(layers**self.power)
+        high = float(self.more**self.power)
+        low = float(self.few**self.power)
         rise = max(self.second.cpu_seconds - self.first.cpu_seconds, 0.0) / max(high - low, 1e-9)
         # No more than if all of it were spent in layers.
         rise = min(rise, self.second.cpu_seconds / high)

@@ -31,9 +31,11 @@ def render_reproduction(facts: Mapping[str, Any], files: Mapping[str, bytes]) ->
     claim_counts = facts["counts"]["claims"]
     header_facts = [
         ("Computed", f"{entry_counts['done']} of {n_entries}"),
-        ("Claims that hold", f"{claim_counts['holds']} of {n_claims}"),
-        ("That do not", str(claim_counts["does not hold"])),
-        ("Not tried", str(claim_counts["not tried"])),
+        ("Claims as printed", f"{claim_counts['as printed']} of {n_claims}"),
+        ("In a weaker form", str(claim_counts["in a weaker form"])),
+        ("Do not hold", str(claim_counts["does not hold"])),
+        ("Undecided", str(claim_counts["undecided"])),
+        ("Cannot be tried", str(claim_counts["cannot be tried"])),
     ]
     template = page_environment().get_template("reproduction.html")
     return template.render(

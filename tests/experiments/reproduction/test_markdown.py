@@ -49,7 +49,13 @@ def report_facts(**changes: Any) -> dict[str, Any]:
         "settings": ["BERT-base."],
         "counts": {
             "entries": {"done": 1, "not run": 2, "failed": 0},
-            "claims": {"holds": 3, "does not hold": 4, "not tried": 5},
+            "claims": {
+                "as printed": 3,
+                "in a weaker form": 2,
+                "does not hold": 4,
+                "undecided": 1,
+                "cannot be tried": 5,
+            },
         },
         "summary": "A summary.",
         "claims": [],
@@ -108,7 +114,8 @@ def test_the_summary_counts_entries_and_claims() -> None:
     assert "tiny (Bert, 2 layers × 3 heads)" in text
     assert "the paper's sample sizes, seed 7" in text
     assert "Of 3 tables, figures and sections 1 were computed, 2 not run, 0 failed" in text
-    assert "of 12 claims 3 hold, 4 do not, 5 could not be tried" in text
+    assert "of 15 claims 3 hold as printed, 2 in a weaker form, 4 do not hold" in text
+    assert "1 are undecided, 5 cannot be tried" in text
     assert "released" not in text
 
 
@@ -133,14 +140,19 @@ def test_claims_are_a_table_with_the_rule_and_the_verdict() -> None:
         "where": "§3",
         "printed": "four heads",
         "ours": "",
-        "rule": "at least one",
-        "verdict": "not tried",
+        "rule": "four heads",
+        "leaves_out": "their layers",
+        "weaker": [{"key": "one", "rule": "at least one", "supports": "some head does"}],
+        "minimum": {"segments": 1000},
+        "verdict": "cannot be tried",
         "why": "no data",
     }
     text = as_markdown(report_facts(claims=[claim]))
-    assert "| claim | printed | ours | holds if | verdict |" in text
-    row = "| “heads \\| attend” (§3) | four heads | – | at least one | **not tried**: no data |"
+    assert "| claim | printed | ours (95 % interval) | as printed if | verdict |" in text
+    rule = "four heads; not tried: their layers; weaker: at least one; at least 1,000 segments"
+    row = f"| “heads \\| attend” (§3) | four heads | – | {rule} | **cannot be tried**: no data |"
     assert row in text
+    assert "*undecided*: the interval spans the bound, or the sample is too small" in text
     assert "## Claims" not in as_markdown(report_facts())
 
 

@@ -12,14 +12,14 @@ import pytest
 import tiny_data
 
 from headwise.experiments.reproduction import (
+    Evidence,
     ReproductionContext,
     ReproductionOptions,
     ReproductionReport,
-    Verdict,
     reproduce,
 )
 from headwise.experiments.reproduction.clark2019.corpora import treebank
-from headwise.experiments.reproduction.shared import only_if_trained
+from headwise.experiments.reproduction.shared import FEW_ROWS, evidence_on_learned
 from headwise.models import HeadModel
 from headwise.testing import planted_annotations, random_model
 from headwise.text.demo import demo_corpus
@@ -34,9 +34,9 @@ def entry(report: ReproductionReport, key: str) -> dict:
 def test_a_planted_head_that_follows_trees_is_the_best_of_table_1(tmp_path: Path) -> None:
     chosen = [
         e
-        for e in demo_corpus(160)
+        for e in demo_corpus(400)
         if e.heads is not None and not e.has_pair and len(e.all_words) <= 20
-    ][:40]
+    ][:110]
     planted, renamed = planted_annotations(chosen, [["uniform", "previous"], ["self", "tree"]])
     (tmp_path / "en_ewt-ud-dev.conllu").write_text(tiny_data.conllu(renamed))
     model = HeadModel.open(planted.model, tokenizer=planted.tokenizer)
@@ -50,8 +50,12 @@ def test_a_planted_head_that_follows_trees_is_the_best_of_table_1(tmp_path: Path
     assert rows["dobj"]["note"].endswith("as obj")
     assert rows["dobj-baseline"]["ours"] < 100
     assert rows["prep"]["ours"] is None
-    verdicts = {claim["key"]: claim["verdict"] for claim in report.facts["claims"]}
-    assert verdicts == {"no-single": "does not hold", "specialise": "holds", "dependent": "holds"}
+    claims = {claim["key"]: claim for claim in report.facts["claims"]}
+    assert claims["no-single"]["verdict"] == "does not hold"
+    assert claims["specialise"]["verdict"] == "as printed"
+    # UD has no prep, so that not all relations of the sentence can be tried.
+    assert claims["dependent"]["verdict"] == "in a weaker form"
+    assert claims["dependent"]["why"].startswith("it is so for ")
     assert any("UD English EWT, dev" in text for text in entry(report, "table1")["differs"])
 
 
@@ -103,11 +107,26 @@ def test_a_quick_run_judges_models_only_where_all_were_given(
     context: Callable[..., ReproductionContext], model_folder: Path
 ) -> None:
     quick_context = context(quick=True, finetuned={"rte": model_folder})
-    claims = {"one": Verdict("so", True)}
-    assert only_if_trained(quick_context, claims, ["RTE"])["one"].holds is True
-    assert only_if_trained(quick_context, claims, ["RTE", "MRPC"])["one"].holds is None
-    assert only_if_trained(quick_context, claims)["one"].holds is None  # all are trained here
-    assert only_if_trained(context(), claims)["one"].holds is True
+
+    def undecided(
+        work: ReproductionContext, tasks: list[str], not_learned: dict[str, str] | None = None
+    ) -> str:
+        evidence = evidence_on_learned(
+            work,
+            ("one",),
+            dict.fromkeys(tasks, 0.5),
+            not_learned or {},
+            lambda learned: {"one": Evidence(", ".join(learned))},
+        )["one"]
+        return evidence.undecided or f"judged: {evidence.ours}"
+
+    assert undecided(quick_context, ["RTE"]) == "judged: RTE"
+    assert undecided(quick_context, ["RTE", "MRPC"]) == FEW_ROWS
+    assert undecided(context(), ["RTE", "MRPC"]) == "judged: RTE, MRPC"
+    # What was not learned is not judged.
+    reason = {"MRPC": "nothing learned: it predicts one class"}
+    assert undecided(context(), ["RTE", "MRPC"], reason) == "judged: RTE"
+    assert undecided(context(), ["MRPC"], reason) == f"MRPC: {reason['MRPC']}"
 
 
 @pytest.fixture(scope="module")
@@ -154,9 +173,10 @@ def test_starts_of_fine_tuning_are_trained_and_kept(
         start: pytest.approx(100 * metrics["accuracy"]) for start, metrics in records.items()
     }
     assert rows["MRPC-f1-none"] is None
-    assert {claim["verdict"] for claim in report.facts["claims"]} == {
-        "not tried"
-    }  # a quick run judges none
+    # A quick run judges none, least of all where nothing was learned.
+    assert {claim["verdict"] for claim in report.facts["claims"]} == {"undecided"}
+    notes = {row["key"]: row["note"] for row in entry(report, "table1")["rows"]}
+    assert "nothing learned" in notes["RTE-accuracy-random"]
     written = results.stat().st_mtime_ns
     reproduce("kovaleva2019", model_folder, options=options, folder=tmp_path)
     assert results.stat().st_mtime_ns == written

@@ -16,6 +16,7 @@ from headwise.core.errors import InputError, OutputError, ParameterError
 from headwise.experiments.reproduction import (
     Entry,
     EntryResult,
+    Evidence,
     NotRunError,
     ReportFigure,
     ReportRow,
@@ -23,13 +24,13 @@ from headwise.experiments.reproduction import (
     Reproduction,
     ReproductionContext,
     ReproductionOptions,
-    Verdict,
     papers,
     reproduce,
     reproduction_of,
     run,
 )
 from headwise.experiments.reproduction.data import DataFolder
+from headwise.experiments.reproduction.estimates import Outcome
 from headwise.experiments.reproduction.printed import printed_paper
 from headwise.experiments.reproduction.shared import size_text
 from headwise.models import HeadModel
@@ -48,6 +49,7 @@ SEEDS = {
     "jo2020": "004",
 }
 ReplaceEntries = Callable[..., None]
+TRUE = Outcome.TRUE
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def entry_with_figure(context: ReproductionContext) -> EntryResult:
         ],
         [ReportTable("Layers", ["layer", "<b>"], [["L0", 0.5]])],
         [ReportFigure("line", "A line", "It rises.", figure)],
-        {"cls-last": Verdict("3.5 nats", True)},
+        {"cls-last": Evidence("3.5 nats", TRUE, {"higher": TRUE}, {"segments": 1000})},
         ["Another | corpus."],
         {"text": "two sentences"},
     )
@@ -96,9 +98,15 @@ def test_printed_stands_beside_ours_with_the_difference(
     assert "(figures/clark2019-fig4-line.svg)" in text
     assert {Path(name).suffix for name in report.files} == {".svg", ".pdf", ".png"}
     claims = {claim["key"]: claim for claim in report.facts["claims"]}
-    assert claims["cls-last"]["verdict"] == "holds"
-    assert claims["broad-low"]["verdict"] == "not tried"
-    assert report.facts["counts"]["claims"] == {"holds": 1, "does not hold": 0, "not tried": 2}
+    assert claims["cls-last"]["verdict"] == "as printed"
+    assert claims["broad-low"]["verdict"] == "cannot be tried"
+    assert report.facts["counts"]["claims"] == {
+        "as printed": 1,
+        "in a weaker form": 0,
+        "does not hold": 0,
+        "undecided": 0,
+        "cannot be tried": 2,
+    }
     page = render_reproduction(json.loads(report.to_json()), report.files)
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
@@ -121,7 +129,9 @@ def test_a_missing_data_set_is_named_with_where_to_get_it(
     )
     assert first["rows"][0]["printed"] == 3.89  # what is printed is shown all the same
     assert second["reason"] == "the model has no such thing"
-    assert all(claim["verdict"] == "not tried" and claim["why"] for claim in report.facts["claims"])
+    for claim in report.facts["claims"]:
+        assert claim["verdict"] == "cannot be tried"
+        assert claim["why"]
     assert "**Not run**: needs UD English EWT" in report.markdown()
 
 
@@ -183,9 +193,12 @@ def test_finished_runs_are_stored_and_not_repeated(
     assert (rows["previous"]["ours"], rows["next"]["ours"]) == (1, 1)  # as planted
     assert rows["previous"]["note"].startswith("L0H0")
     assert rows["next"]["note"].startswith("L0H1")
-    verdicts = {claim["key"]: claim["verdict"] for claim in report.facts["claims"]}
-    assert verdicts["earlier"] == "holds"
-    assert verdicts["broad-low"] == "holds"  # the uniform head is L0H2
+    claims = {claim["key"]: claim for claim in report.facts["claims"]}
+    assert claims["earlier"]["ours"] == "2 of 2 heads in the first half of the layers"
+    assert "broadest L0H2" in claims["broad-low"]["ours"]  # the uniform head
+    # So few segments decide nothing, however clear the numbers are.
+    assert claims["broad-low"]["verdict"] == "undecided"
+    assert "segments, the rule needs 100" in claims["broad-low"]["why"]
 
 
 def write_articles(folder: Path) -> Path:

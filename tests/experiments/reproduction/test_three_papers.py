@@ -76,10 +76,10 @@ def test_pascual_on_planted_heads(model: HeadModel, tmp_path: Path) -> None:
     assert entries["fig6"]["figures"]
     assert entries["fig23"]["reason"] == "the model has 2 layers"
     claims = {claim["key"]: claim for claim in report.facts["claims"]}
-    assert (
-        claims["negligible"]["verdict"] == "holds"
-    )  # a head of the second layer looks at [CLS] alone
-    assert claims["languages"]["verdict"] == "not tried"
+    # A head of the second layer looks at [CLS] alone; ten inputs are too few to judge by.
+    assert claims["negligible"]["ours"].startswith("1 heads of layer 0")
+    assert claims["negligible"]["verdict"] == "undecided"
+    assert claims["languages"]["verdict"] == "cannot be tried"
     assert "no model of its own for German and Arabic" in claims["languages"]["why"]
 
 
@@ -146,21 +146,6 @@ def test_released_accuracies_are_read_and_picked_by_validation(
     table = probing.selection_table(found)
     assert table.rows[0][:3] == ["Length", "L0H1 69.0", 75.0]
     assert table.rows[0][3] == pytest.approx((69 + 75 + 72 + 61) / 4)
-
-
-def test_layer_claims_are_judged_by_their_rules() -> None:
-    low, high = (
-        np.array([[90.0, 90]] * 2 + [[60, 60]] * 2),
-        np.array([[50.0, 51]] * 2 + [[80, 81]] * 2),
-    )
-    middle = np.array([[50.0, 51, 50], [50, 90, 90], [50, 80, 80], [50, 51, 50]])
-    planes = {"sentence_length": low, "tree_depth": low, "bigram_shift": high, "odd_man_out": high}
-    found = probing.layer_verdicts(
-        planes | {"subj_number": middle, "coordination_inversion": middle}
-    )
-    assert [found[key].holds for key in ("lower", "middle", "upper")] == [True, True, True]
-    turned = probing.layer_verdicts(planes | {"bigram_shift": low})
-    assert (turned["upper"].holds, turned["middle"].holds) == (False, None)
 
 
 def test_jo_probes_what_was_given(model: HeadModel, tmp_path: Path) -> None:
@@ -234,9 +219,9 @@ def test_downstream_tasks_are_fine_tuned_three_ways_and_probed_in_three_states(
         "top heads",
     ]
     claims = {claim["key"]: claim for claim in report.facts["claims"]}
-    assert claims["amplified"]["ours"].startswith("mean change")
-    assert claims["amplified"]["why"] == "fine-tuned on a few rows only (quick run)"
-    assert claims["sst-upper"]["verdict"] == "not tried"
+    assert claims["amplified"]["verdict"] == "undecided"
+    assert claims["amplified"]["why"].startswith(("MRPC: ", "fine-tuned on a few rows only"))
+    assert claims["sst-upper"]["verdict"] == "cannot be tried"
     again = reproduce(
         "pande2021", folder, options=replace(options, only=("fig6",)), folder=tmp_path / "again"
     )

@@ -8,6 +8,7 @@ from headwise.core.lazy import lazy_names
 if TYPE_CHECKING:
     from headwise.experiments.reproduction.context import ReproductionContext
     from headwise.experiments.reproduction.options import ReproductionOptions
+    from headwise.experiments.reproduction.rules import Evidence, Verdict
     from headwise.experiments.reproduction.run import (
         ReproductionReport,
         papers,
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
         ReportRow,
         ReportTable,
         Reproduction,
-        Verdict,
     )
 
 __all__ = [
     "Entry",
     "EntryResult",
+    "Evidence",
     "NotRunError",
     "ReportFigure",
     "ReportRow",
@@ -48,6 +49,7 @@ __getattr__ = lazy_names(
     {
         "headwise.experiments.reproduction.context": ("ReproductionContext",),
         "headwise.experiments.reproduction.options": ("ReproductionOptions",),
+        "headwise.experiments.reproduction.rules": ("Evidence", "Verdict"),
         "headwise.experiments.reproduction.run": (
             "ReproductionReport",
             "papers",
@@ -62,7 +64,6 @@ __getattr__ = lazy_names(
             "ReportRow",
             "ReportTable",
             "Reproduction",
-            "Verdict",
         ),
     },
 )

@@ -18,6 +18,11 @@ from headwise.core.failures import UnexpectedError
 from headwise.core.store import digest_of
 from headwise.experiments.finetuning import FinetuneOptions, TrainingRecord, finetune
 from headwise.experiments.reproduction.data import DATA_SETS, DataFolder
+from headwise.experiments.reproduction.learning import (
+    PREDICTIONS,
+    DevPredictions,
+    why_nothing_learned,
+)
 from headwise.experiments.reproduction.options import ReproductionOptions
 from headwise.experiments.reproduction.schema import NotRunError
 from headwise.models import HeadModel
@@ -224,6 +229,20 @@ class ReproductionContext:
         scores = ", ".join(f"{metric} {value:.3f}" for metric, value in record.metrics.items())
         origin = f"{name}: fine-tuned here on {len(task.train):,} rows, recipe {recipe} ({scores})"
         return folder / record.folder / "model", origin
+
+    def why_nothing_learned(self, name: str, recipe: str = "kovaleva") -> str:
+        """Say why the model of a task counts as having learned nothing; empty where it learned
+        something, or where a provided model has no predictions beside it."""
+
+        def find_reason() -> str:
+            model_folder, _ = self.finetuned_folder(name, recipe)
+            path = model_folder.parent / PREDICTIONS
+            if not path.is_file():
+                return ""
+            regression = self.task(name, train=False).regression
+            return why_nothing_learned(DevPredictions.read(path, regression))
+
+        return self.compute_once(f"learned {name} {recipe}", find_reason)
 
     def training_task(self, name: str) -> Task:
         """Return a task to train on: all training rows, the share `scale` of them, or few rows of

@@ -8,10 +8,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from headwise.experiments.reproduction.rules import (
+    AS_PRINTED,
+    CANNOT,
+    DOES_NOT_HOLD,
+    UNDECIDED,
+    VERDICT_MEANINGS,
+    WEAKER,
+)
+
 DASH = "–"
 ONE_DIGIT_UNITS = ("%", "points")  # one digit after the decimal point
 ROW_COLUMNS = ("", "printed", "ours (95 % interval)", "difference", "note")
-CLAIM_COLUMNS = ("claim", "printed", "ours", "holds if", "verdict")
+CLAIM_COLUMNS = ("claim", "printed", "ours (95 % interval)", "as printed if", "verdict")
 
 
 def as_markdown(facts: Mapping[str, Any], figures: bool = True) -> str:
@@ -46,8 +55,9 @@ def summary(facts: Mapping[str, Any]) -> str:
         f"Made by headwise {facts['headwise']}, {size}, seed {options['seed']}.",
         f"Of {sum(entries.values())} tables, figures and sections {entries['done']} were computed, "
         f"{entries['not run']} not run, {entries['failed']} failed; of {sum(claims.values())} "
-        f"claims {claims['holds']} hold, {claims['does not hold']} do not, "
-        f"{claims['not tried']} could not be tried.",
+        f"claims {claims[AS_PRINTED]} hold as printed, {claims[WEAKER]} in a weaker form, "
+        f"{claims[DOES_NOT_HOLD]} do not hold, {claims[UNDECIDED]} are undecided, "
+        f"{claims[CANNOT]} cannot be tried.",
         "Heads count from 0 (`L7H9` is the paper's 8-10).",
     ]
     if options["variant"] == "released":
@@ -135,8 +145,22 @@ def _claim_lines(claims: Sequence[Mapping[str, Any]]) -> list[str]:
         if claim["why"]:
             verdict += f": {claim['why']}"
         quote = f"“{claim['quote']}” ({claim['where']})"
-        rows.append([quote, claim["printed"], claim["ours"] or DASH, claim["rule"], verdict])
-    return ["## Claims", "", *_table_lines(CLAIM_COLUMNS, rows), ""]
+        rows.append([quote, claim["printed"], claim["ours"] or DASH, rule_text(claim), verdict])
+    meanings = [f"*{name}*: {meaning}" for name, meaning in VERDICT_MEANINGS.items()]
+    note = f"Verdicts: {'; '.join(meanings)}."
+    return ["## Claims", "", note, "", *_table_lines(CLAIM_COLUMNS, rows), ""]
+
+
+def rule_text(claim: Mapping[str, Any]) -> str:
+    """Return the rule of a claim with its weaker forms and its least sample."""
+    parts = [claim["rule"]]
+    if claim["leaves_out"]:
+        parts.append(f"not tried: {claim['leaves_out']}")
+    for form in claim["weaker"]:
+        parts.append(f"weaker: {form['rule']}")
+    for name, minimum in claim["minimum"].items():
+        parts.append(f"at least {minimum:,} {name}")
+    return "; ".join(parts)
 
 
 def _entry_lines(entry: Mapping[str, Any], figures: bool) -> list[str]:

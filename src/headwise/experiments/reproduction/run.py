@@ -25,6 +25,7 @@ from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.markdown import ROW_COLUMNS, as_markdown, row_cells, summary
 from headwise.experiments.reproduction.options import ReproductionOptions
 from headwise.experiments.reproduction.printed import Claim, PrintedValue, printed_paper
+from headwise.experiments.reproduction.rules import CANNOT, VERDICTS, Verdict, judge
 from headwise.experiments.reproduction.schema import (
     Entry,
     EntryResult,
@@ -41,11 +42,6 @@ FORMATS = ("svg", "pdf", "png")
 DONE = "done"
 NOT_RUN = "not run"
 FAILED = "failed"
-# What became of a claim.
-HOLDS = "holds"
-DOES_NOT_HOLD = "does not hold"
-NOT_TRIED = "not tried"
-VERDICT_NAMES = {True: HOLDS, False: DOES_NOT_HOLD, None: NOT_TRIED}
 # Folders beside the report.
 WORK_FOLDER = ".reproduction"
 FINETUNED_FOLDER = "finetuned"
@@ -210,7 +206,7 @@ class ReportBuilder:
         report["claims"] = claims
         report["counts"] = {
             "entries": _count(entry_facts, "status", (DONE, NOT_RUN, FAILED)),
-            "claims": _count(claims, "verdict", (HOLDS, DOES_NOT_HOLD, NOT_TRIED)),
+            "claims": _count(claims, "verdict", VERDICTS),
         }
         report["summary"] = summary(report)
         return ReproductionReport(report, self.files, self.failures)
@@ -285,8 +281,11 @@ class ReportBuilder:
         self, entry: Entry, result: EntryResult
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Convert a result to what the store holds: figures as bytes, the rest as JSON."""
-        known_claims = {claim.key for claim in self.printed.claims if claim.entry == entry.key}
-        unknown_claims = sorted(set(result.verdicts) - known_claims)
+        known_claims = {}
+        for claim in self.printed.claims:
+            if claim.entry == entry.key:
+                known_claims[claim.key] = claim
+        unknown_claims = sorted(set(result.evidence) - set(known_claims))
         if unknown_claims:
             raise ValueError(f"claims that are not printed: {', '.join(unknown_claims)}")
         arrays: dict[str, np.ndarray] = {}
@@ -297,11 +296,14 @@ class ReportBuilder:
             figures.append(
                 {"title": figure.title, "caption": figure.caption, "files": list(figure_files)}
             )
+        verdicts = {}
+        for key, evidence in result.evidence.items():
+            verdicts[key] = asdict(judge(known_claims[key], evidence))
         facts = {
             "rows": self._row_facts(entry, result.rows),
             "tables": [asdict(table) for table in result.tables],
             "figures": figures,
-            "claims": {key: asdict(verdict) for key, verdict in result.verdicts.items()},
+            "claims": verdicts,
             "differs": list(result.deviations),
             "seen": dict(result.inputs),
         }
@@ -349,9 +351,8 @@ def _claim_facts(claim: Claim, entry_facts: Mapping[str, Any]) -> dict[str, Any]
     verdict = entry_facts["claims"].get(claim.key)
     if verdict is None:
         why = entry_facts["reason"] or "nothing was computed for it"
-        verdict = {"ours": "", "holds": None, "why": why}
-    name = VERDICT_NAMES[verdict["holds"]]
-    return {**asdict(claim), "ours": verdict["ours"], "verdict": name, "why": verdict["why"]}
+        verdict = asdict(Verdict(CANNOT, "", why))
+    return {**asdict(claim), **verdict}
 
 
 def _count(

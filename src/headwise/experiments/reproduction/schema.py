@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from headwise.experiments.reproduction.context import ReproductionContext
+    from headwise.experiments.reproduction.rules import Evidence
 
 
 class NotRunError(HeadwiseError):
@@ -98,25 +99,6 @@ class ReportFigure:
     figure: Figure
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result of testing a claim.
-
-    Parameters
-    ----------
-    ours : str
-        What was measured here.
-    holds : bool, optional
-        Whether the claim holds by its rule; None where it could not be tried.
-    why : str, default ""
-        Why it could not be tried.
-    """
-
-    ours: str
-    holds: bool | None
-    why: str = ""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class EntryResult:
     """Everything that an entry computes.
@@ -129,8 +111,8 @@ class EntryResult:
         Further numbers.
     figures : sequence of ReportFigure
         The figures.
-    verdicts : mapping of str to Verdict
-        By the claim's key in `printed/`.
+    evidence : mapping of str to Evidence
+        What was measured for each claim, by the claim's key in `printed/`.
     deviations : sequence of str
         What differs from the paper's set-up and why, one sentence each.
     inputs : mapping of str to str
@@ -140,7 +122,7 @@ class EntryResult:
     rows: Sequence[ReportRow] = ()
     tables: Sequence[ReportTable] = ()
     figures: Sequence[ReportFigure] = ()
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
     deviations: Sequence[str] = ()
     inputs: Mapping[str, str] = field(default_factory=dict)
 

@@ -12,11 +12,11 @@ import xarray as xr
 
 from headwise.core.errors import HeadwiseError, ParameterError, unknown
 from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.rules import Evidence
 from headwise.experiments.reproduction.schema import (
     NotRunError,
     ReportFigure,
     ReportTable,
-    Verdict,
 )
 from headwise.models import HeadModel
 from headwise.plots import figures_for
@@ -237,33 +237,40 @@ def figures_of_task(task: str, figures: Iterable[ReportFigure]) -> list[ReportFi
     return renamed
 
 
-def not_tried(why: str) -> Verdict:
-    """Return the verdict on a claim that cannot be tried here."""
-    return Verdict("", None, why)
-
-
-def only_if_trained(
-    context: ReproductionContext, verdicts: Mapping[str, Verdict], tasks: Iterable[str] = ()
-) -> dict[str, Verdict]:
-    """Withdraw verdicts on fine-tuned models that a quick run has hardly trained.
+def evidence_on_learned(
+    context: ReproductionContext,
+    keys: Iterable[str],
+    results: Mapping[str, Result],
+    not_learned: Mapping[str, str],
+    gather: Callable[[Mapping[str, Result]], Mapping[str, Evidence]],
+) -> dict[str, Evidence]:
+    """Return the evidence on claims about fine-tuned models, from those that learned something.
 
     Parameters
     ----------
     context : ReproductionContext
-        The context of the entry.
-    verdicts : mapping of str to Verdict
-        Verdicts on claims about fine-tuning.
-    tasks : iterable of str, default ()
-        The tasks whose models the options may provide. Where all are provided, verdicts stand.
+        The context of the entry. Models that a quick run has hardly trained decide nothing.
+    keys : iterable of str
+        The claims.
+    results : mapping
+        What was measured on the model of each task.
+    not_learned : mapping of str to str
+        Tasks whose model learned nothing, with the reason.
+    gather : callable
+        Takes the results of the other tasks and returns the evidence.
     """
-    task_names = list(tasks)
-    all_provided = bool(task_names)
-    for task in task_names:
-        if context.provided_model(task) is None:
-            all_provided = False
-    if not context.options.quick or all_provided:
-        return dict(verdicts)
+    learned = {}
+    for task, result in results.items():
+        if task not in not_learned:
+            learned[task] = result
+    if not learned:
+        reasons = "; ".join(f"{task}: {reason}" for task, reason in not_learned.items())
+        return {key: Evidence(undecided=reasons or "no task was run") for key in keys}
+    evidence = dict(gather(learned))
+    is_provided = [context.provided_model(task) is not None for task in learned]
+    if not context.options.quick or all(is_provided):
+        return evidence
     withdrawn = {}
-    for key, verdict in verdicts.items():
-        withdrawn[key] = replace(verdict, holds=None, why=verdict.why or FEW_ROWS)
+    for key, item in evidence.items():
+        withdrawn[key] = replace(item, undecided=item.undecided or FEW_ROWS)
     return withdrawn

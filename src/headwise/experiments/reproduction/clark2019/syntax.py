@@ -4,7 +4,6 @@ Figures 5 and 6."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,14 @@ import xarray as xr
 
 from headwise.analyses.distance.analysis import with_behaviours
 from headwise.core.labels import head_name
+from headwise.experiments.reproduction.clark2019 import claims
 from headwise.experiments.reproduction.clark2019.corpora import documents, segments, treebank
 from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.estimates import Estimate, Estimates
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     ReportRow,
     ReportTable,
-    Verdict,
 )
 from headwise.experiments.reproduction.shared import registered_figures
 
@@ -40,11 +40,6 @@ RELATIONS = {
     "mark": ("mark",),
     "prt": ("prt", "compound:prt"),
 }
-SIGNIFICANCE = 0.05
-HIGH_ACCURACY = 75.0  # per cent of a relation at one head (§4.2)
-MIN_SPECIALISED = 3  # relations with such a head
-OVERALL_ACCURACY = 50.0  # per cent of all relations at one head (§4.2)
-FAR_POINTS = 10.0  # between a head and a coreference baseline (§4.3)
 # Sizes of the data sets, and of a quick run.
 N_SENTENCES = 2001
 N_SENTENCES_QUICK = 120
@@ -98,13 +93,20 @@ def best_of_relation(result: xr.Dataset, name: str) -> tuple[str, xr.Dataset] | 
     return relation, scores
 
 
+def _percent(scores: xr.Dataset, name: str) -> Estimate:
+    """Return one cell of a result with its interval, in per cent."""
+    share = Estimate(
+        float(scores[name]), float(scores[f"{name}_low"]), float(scores[f"{name}_high"])
+    )
+    return share.times(100)
+
+
 def relations(context: ReproductionContext) -> EntryResult:
     """Table 1."""
     result, inputs, deviations = dependency(context)
     rows = []
-    specialised = []
-    directions = []
-    overall_accuracy = 0.0
+    scores_by_relation = {}
+    overall = Estimate(np.nan, np.nan, np.nan)
     for name in RELATIONS:
         best = best_of_relation(result, name)
         if best is None:
@@ -114,7 +116,7 @@ def relations(context: ReproductionContext) -> EntryResult:
         head = head_name(int(scores["best_layer"]), int(scores["best_head"]))
         direction = str(scores["best_direction"].values)
         p_adjusted = float(scores["best_p_adjusted"])
-        accuracy = 100 * float(scores["best_accuracy"])
+        accuracy = _percent(scores, "best_accuracy")
         note = (
             f"{head}, {direction.replace('_', ' ')}, {int(scores['best_accuracy_n']):,} pairs, "
             f"corrected p {p_adjusted:.3g}"
@@ -127,48 +129,36 @@ def relations(context: ReproductionContext) -> EntryResult:
         rows.append(ReportRow.from_variable(name, scores, "best_accuracy", note))
         rows.append(ReportRow.from_variable(f"{name}-baseline", scores, "baseline", offset_note))
         if name == "all":
-            overall_accuracy = accuracy
+            overall = accuracy
             continue
-        directions.append(direction)
-        if accuracy > HIGH_ACCURACY and p_adjusted < SIGNIFICANCE:
-            specialised.append(f"{relation} {accuracy:.0f} % at {head}")
+        by_direction = scores.transpose("direction", "layer", "head", ...)
+        directions = [str(value) for value in by_direction["direction"].values]
+        scores_by_relation[name] = claims.RelationScore(
+            accuracy,
+            p_adjusted,
+            claims.direction_outcome(
+                Estimates(
+                    *(by_direction[f"accuracy{end}"].values for end in ("", "_low", "_high"))
+                ),
+                directions,
+            ),
+            f"{relation} at {head}",
+        )
     deviations.append(
         "Intervals are over documents (or sentences); p is corrected over heads and relations."
     )
     return EntryResult(
         rows,
         figures=registered_figures("dependency", result, "accuracy", "no-op"),
-        verdicts=relation_verdicts(overall_accuracy, specialised, directions),
+        evidence=claims.relation_evidence(
+            overall,
+            scores_by_relation,
+            [name for name in RELATIONS if name != "all"],
+            int(result.attrs["examples"]),
+        ),
         deviations=deviations,
         inputs=inputs,
     )
-
-
-def relation_verdicts(
-    overall_accuracy: float, specialised: Sequence[str], directions: Sequence[str]
-) -> dict[str, Verdict]:
-    """Judge the claims of §4.2.
-
-    Parameters
-    ----------
-    overall_accuracy : float
-        The best head's accuracy over all relations, in per cent.
-    specialised : sequence of str
-        A description of each relation with a head of high accuracy.
-    directions : sequence of str
-        The direction of each relation's best head.
-    """
-    n_backward = sum(direction == "dependent_to_head" for direction in directions)
-    return {
-        "no-single": Verdict(f"{overall_accuracy:.1f} %", overall_accuracy < OVERALL_ACCURACY),
-        "specialise": Verdict(
-            f"{len(specialised)}: {', '.join(specialised) or 'none'}",
-            len(specialised) >= MIN_SPECIALISED,
-        ),
-        "dependent": Verdict(
-            f"{n_backward} of {len(directions)}", n_backward > len(directions) / 2
-        ),
-    }
 
 
 # --- §4.3: coreference ----------------------------------------------------------------------------
@@ -200,13 +190,13 @@ def coreference(context: ReproductionContext) -> EntryResult:
     of_head = result.isel(layer=layer, head=head)
     note = f"{head_name(layer, head)}, the best over all mentions"
     # Points by which the head is better than a baseline, by baseline and mention type.
-    margins: dict[str, dict[str, float]] = {"head_match": {}, "rules": {}}
+    margins: dict[str, dict[str, Estimate]] = {"head_match": {}, "rules": {}}
     for mention_type in mention_types:
         scores = of_head.sel(mention_type=mention_type)
         rows.append(ReportRow.from_variable(f"head-{mention_type}", scores, "accuracy", note))
         for baseline, margin in margins.items():
-            baseline_accuracy = scores["baseline_accuracy"].sel(baseline=baseline)
-            margin[mention_type] = 100 * float(scores["accuracy"] - baseline_accuracy)
+            of_baseline = _percent(scores.sel(baseline=baseline), "baseline_accuracy")
+            margin[mention_type] = _percent(scores, "accuracy").minus(of_baseline)
     n_cut = result.attrs["mentions_cut"]
     deviations += [
         f"{n_cut:,} of {result.attrs['mentions']:,} mentions lie behind the cut and are not "
@@ -217,29 +207,12 @@ def coreference(context: ReproductionContext) -> EntryResult:
     return EntryResult(
         rows,
         figures=registered_figures("coreference", result, "antecedents"),
-        verdicts=coreference_verdicts(margins["head_match"], margins["rules"]),
+        evidence=claims.coreference_evidence(
+            margins["head_match"], margins["rules"], int(overall["count"])
+        ),
         deviations=deviations,
         inputs=inputs,
     )
-
-
-def coreference_verdicts(
-    over_head_match: Mapping[str, float], over_rules: Mapping[str, float]
-) -> dict[str, Verdict]:
-    """Judge the claims of §4.3 from the best head's margin over two baselines, in points by
-    mention type."""
-    is_close = over_head_match["all"] > FAR_POINTS and over_rules["all"] > -FAR_POINTS
-    return {
-        "close-rules": Verdict(
-            f"{over_head_match['all']:+.1f} over head match, "
-            f"{over_rules['all']:+.1f} over the rules",
-            is_close,
-        ),
-        "nominal": Verdict(
-            f"{over_rules['nominal']:+.1f} for nominals, {over_rules['all']:+.1f} over all",
-            over_rules["nominal"] > over_rules["all"],
-        ),
-    }
 
 
 # --- §5: probes -----------------------------------------------------------------------------------
@@ -259,13 +232,12 @@ def probes(context: ReproductionContext) -> EntryResult:
     inputs["word vectors"] = f"{result.attrs['vectors']}, for {coverage:.0f} % of words"
 
     rows = []
-    intervals = {}
+    accuracies = {}
     for probe in PROBES:
         scores = result.sel(probe=probe)
-        intervals[probe] = (float(scores["uas_low"]), float(scores["uas_high"]))
+        accuracies[probe] = _percent(scores, "uas")
         note = "" if bool(scores["converged"]) else "still gaining when its epochs ended"
         rows.append(ReportRow.from_variable(probe, scores, "uas", note))
-    accuracy = rows[0].ours
     structural_layer = int(result.attrs["structural_layer"])
     n_train = int(result.attrs["sentences_train"])
     note = (
@@ -277,7 +249,11 @@ def probes(context: ReproductionContext) -> EntryResult:
     return EntryResult(
         rows,
         figures=registered_figures("tree_probe", result, "uas", "weights"),
-        verdicts={"words-best": probe_verdict(accuracy, intervals)},
+        evidence=claims.probe_evidence(
+            accuracies["attention_words"],
+            {probe: accuracies[probe] for probe in PROBE_BASELINES},
+            int(result.attrs["sentences_test"]),
+        ),
         deviations=deviations,
         inputs=inputs,
     )
@@ -312,15 +288,6 @@ def _probe_parameters(
     return parameters, deviations
 
 
-def probe_verdict(accuracy: float | None, intervals: Mapping[str, tuple[float, float]]) -> Verdict:
-    """Judge whether the attention-and-words probe is above all baselines: intervals apart."""
-    low = intervals["attention_words"][0]
-    beaten = [probe for probe in PROBE_BASELINES if low > intervals[probe][1]]
-    count = len(PROBE_BASELINES)
-    ours = f"{accuracy:.1f} %, above {len(beaten)} of {count} baselines"
-    return Verdict(ours, len(beaten) == count)
-
-
 # --- §6: distances --------------------------------------------------------------------------------
 
 
@@ -339,21 +306,14 @@ def distances(context: ReproductionContext) -> EntryResult:
     deviations.append(
         "Behaviours are headwise's labels of heads, from the same run, not the authors' labels."
     )
-    verdict = same_layer_verdict(
+    evidence = claims.distance_evidence(
         float(distance["js_within_layer"]),
         float(distance["js_between_layers"]),
         float(distance["layer_p_value"]),
+        corpus.survey().count,
     )
     figures = registered_figures("distance", distance, "map", "layers")
-    return EntryResult(
-        (), [cluster_table(distance)], figures, {"same-layer": verdict}, deviations, inputs
-    )
-
-
-def same_layer_verdict(within: float, between: float, p_value: float) -> Verdict:
-    """Judge whether heads of one layer are closer to each other than to heads of other layers."""
-    ours = f"{within:.3f} nats within a layer, {between:.3f} between layers, p {p_value:.3g}"
-    return Verdict(ours, within < between and p_value < SIGNIFICANCE)
+    return EntryResult((), [cluster_table(distance)], figures, evidence, deviations, inputs)
 
 
 def cluster_table(distance: xr.Dataset) -> ReportTable:

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from scipy.stats import spearmanr
 
 from headwise.analyses.probing.analysis import probe_tasks
+from headwise.experiments.finetuning import TrainingRecord
 from headwise.experiments.reproduction.context import QUICK_ROWS, ReproductionContext
+from headwise.experiments.reproduction.jo2020 import claims
+from headwise.experiments.reproduction.jo2020.claims import BEFORE
 from headwise.experiments.reproduction.jo2020.probing import POOLINGS, probing_options
+from headwise.experiments.reproduction.learning import (
+    PREDICTIONS,
+    DevPredictions,
+    why_nothing_learned,
+)
+from headwise.experiments.reproduction.rules import Evidence
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     ReportFigure,
     ReportRow,
     ReportTable,
-    Verdict,
 )
 from headwise.experiments.reproduction.shared import (
     compute_by_task,
-    not_tried,
-    only_if_trained,
+    evidence_on_learned,
     registered_figures,
 )
 from headwise.models import HeadModel
@@ -32,8 +39,6 @@ from headwise.text.tasks import read_tasks
 METRICS = {"MRPC": ("accuracy", "f1"), "STS-B": ("pearson", "spearman"), "SST-2": ("accuracy",)}
 RECIPE = "jo"
 N_SEEDS = 5
-MIN_RANK_CORRELATION = 0.3
-BEFORE = "pre-trained"
 # Models after fine-tuning, by the pooling that was fine-tuned.
 AFTER = {"last layer": "last_layer", "top heads": "top_heads"}
 
@@ -41,52 +46,79 @@ AFTER = {"last layer": "last_layer", "top heads": "top_heads"}
 # --- Table 4 --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FinetunedTask:
+    """The rows of Table 4 of one task, the gain of top heads over the last layer in points `[seed]`
+    by metric, and why a pooling learned nothing."""
+
+    rows: list[ReportRow]
+    gains: dict[str, np.ndarray]
+    nothing_learned: str
+
+
 def fine_tuned(context: ReproductionContext) -> EntryResult:
     """Table 4: three poolings, fine-tuned end to end; medians over seeds."""
     n_seeds = 1 if context.options.quick else N_SEEDS
-    rows_by_task, deviations = compute_by_task(
-        METRICS, partial(_finetune_rows, context, n_seeds=n_seeds)
+    by_task, deviations = compute_by_task(
+        METRICS, partial(_finetune_task, context, n_seeds=n_seeds)
     )
     rows = []
-    for task_rows in rows_by_task.values():
-        rows += task_rows
+    not_learned = {}
+    for name, task in by_task.items():
+        rows += task.rows
+        if task.nothing_learned:
+            not_learned[name] = task.nothing_learned
     if n_seeds < N_SEEDS:
         deviations.append("One seed in place of five; one epoch on a few rows, to save time.")
-    verdicts = only_if_trained(context, {"downstream": downstream_verdict(rows)})
-    return EntryResult(rows, verdicts=verdicts, deviations=deviations)
+
+    def gather(learned: Mapping[str, FinetunedTask]) -> dict[str, Evidence]:
+        gains = {}
+        for name, task in learned.items():
+            for metric, gain in task.gains.items():
+                gains[f"{name}-{metric}"] = gain
+        return claims.downstream_evidence(gains, n_seeds)
+
+    evidence = evidence_on_learned(context, ("downstream",), by_task, not_learned, gather)
+    return EntryResult(rows, evidence=evidence, deviations=deviations)
 
 
-def _finetune_rows(
+def _finetune_task(
     context: ReproductionContext, name: str, n_seeds: int
-) -> tuple[list[ReportRow], list[str]]:
-    """Fine-tune a task with each pooling; return the median scores over seeds."""
+) -> tuple[FinetunedTask, list[str]]:
+    """Fine-tune a task with each pooling, and take medians over seeds."""
     task = context.training_task(name)
     metrics = METRICS[name]
     plural = "s" if n_seeds > 1 else ""
     note = f"{len(task.train):,} training rows, {n_seeds} seed{plural}"
     rows = {}
+    scores: dict[tuple[str, str], np.ndarray] = {}
+    reasons = []
     for key, pooling in POOLINGS.items():
-        records, _ = context.train(task, RECIPE, seeds=n_seeds, pooling=pooling)
+        records, folder = context.train(task, RECIPE, seeds=n_seeds, pooling=pooling)
+        reason = _why_most_learned_nothing(records, folder, task.regression)
+        if reason:
+            reasons.append(f"{pooling.replace('_', ' ')}: {reason}")
+        row_note = f"{note}; {reason}" if reason else note
         for metric in metrics:
-            score = 100 * float(np.median([record.metrics[metric] for record in records]))
-            rows[metric, key] = ReportRow(f"{name}-{metric}-{key}", score, note=note)
+            scores[metric, key] = 100 * np.array([record.metrics[metric] for record in records])
+            median = float(np.median(scores[metric, key]))
+            rows[metric, key] = ReportRow(f"{name}-{metric}-{key}", median, note=row_note)
+    gains = {metric: scores[metric, "top"] - scores[metric, "last"] for metric in metrics}
     # In the order of the printed table: metric by metric.
-    return [rows[metric, key] for metric in metrics for key in POOLINGS], []
+    ordered_rows = [rows[metric, key] for metric in metrics for key in POOLINGS]
+    return FinetunedTask(ordered_rows, gains, "; ".join(reasons)), []
 
 
-def downstream_verdict(rows: list[ReportRow]) -> Verdict:
-    """Judge whether top heads are better than the last layer on average, from rows with keys
-    `TASK-METRIC-top` and `TASK-METRIC-last`."""
-    scores = {row.key: row.ours for row in rows}
-    gains = []
-    for key, score in scores.items():
-        if key.endswith("-top"):
-            last_score = scores[f"{key.removesuffix('-top')}-last"]
-            assert score is not None
-            assert last_score is not None
-            gains.append(score - last_score)
-    gain = float(np.mean(gains))
-    return Verdict(f"{gain:+.2f} points over {len(gains)} scores", gain > 0)
+def _why_most_learned_nothing(
+    records: Sequence[TrainingRecord], folder: Path, regression: bool
+) -> str:
+    """Say why more than half of the seeds learned nothing; empty where they learned something."""
+    reasons = []
+    for record in records:
+        path = folder / record.folder / PREDICTIONS
+        reasons.append(why_nothing_learned(DevPredictions.read(path, regression)))
+    failed = [reason for reason in reasons if reason]
+    return failed[0] if len(failed) > len(reasons) / 2 else ""
 
 
 # --- Figure 4 -------------------------------------------------------------------------------------
@@ -98,24 +130,43 @@ def states(context: ReproductionContext) -> EntryResult:
     figures = []
     table_rows = []
     accuracies: dict[str, dict[str, np.ndarray]] = {}
-    for name, probed in by_task.items():
+    not_learned = {}
+    n_test = 0
+    for name, states_of_task in by_task.items():
+        probed = states_of_task.probed
+        if states_of_task.nothing_learned:
+            not_learned[name] = states_of_task.nothing_learned
+            deviations.append(f"{name}: {states_of_task.nothing_learned}; no claim uses it.")
         figures += _state_figures(name, probed)
         accuracies[name] = {}
+        n_test = int(probed[BEFORE]["accuracy_n"].max())
         for state, scores in probed.items():
             accuracies[name][state] = 100 * scores["accuracy"].isel(task=0).values
         before = accuracies[name][BEFORE]
         for state, accuracy in accuracies[name].items():
             rank_text = ""
             if state != BEFORE:
-                correlation = rank_correlation(before, accuracy)
+                correlation = claims.rank_correlation(before, accuracy)
                 if np.isfinite(correlation):
                     rank_text = f"{correlation:.2f}"
             mean = float(accuracy.mean())
             highest = float(accuracy.max())
             table_rows.append([name, state, mean, highest, *layer_thirds(accuracy), rank_text])
-    verdicts = only_if_trained(context, {"amplified": amplified_verdict(accuracies)})
+    evidence = evidence_on_learned(
+        context,
+        ("amplified",),
+        accuracies,
+        not_learned,
+        lambda learned: claims.amplified_evidence(learned, n_test),
+    )
     if "SST-2" in accuracies:
-        verdicts["sst-upper"] = upper_third_verdict(accuracies["SST-2"][BEFORE])
+        pretrained = by_task["SST-2"].probed[BEFORE]
+        if bool((pretrained["better"] > 0).any()):
+            accuracy = accuracies["SST-2"][BEFORE]
+            evidence |= claims.upper_layer_evidence(accuracy, int(pretrained["accuracy_n"].max()))
+        else:
+            why = "nothing learned: no head is significantly better than the most frequent label"
+            evidence["sst-upper"] = Evidence(undecided=why)
     columns = [
         "task",
         "state",
@@ -128,24 +179,37 @@ def states(context: ReproductionContext) -> EntryResult:
     ]
     title = "Scores of heads (%, STS-B: Pearson's r × 100)"
     table = ReportTable(title, columns, table_rows)
-    return EntryResult((), [table], figures, verdicts, deviations)
+    return EntryResult((), [table], figures, evidence, deviations)
 
 
-def _probe_states(
-    context: ReproductionContext, name: str
-) -> tuple[dict[str, xr.Dataset], list[str]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class ProbedStates:
+    """The probes of one task's heads by the state of the model, and why a fine-tuned one learned
+    nothing."""
+
+    probed: dict[str, xr.Dataset]
+    nothing_learned: str
+
+
+def _probe_states(context: ReproductionContext, name: str) -> tuple[ProbedStates, list[str]]:
     """Probe the heads of the pre-trained model and of two fine-tuned ones on a task."""
     task = context.training_task(name)
-    probed = {BEFORE: _probe_heads(context, context.model, name)}
+    probed = {BEFORE: _probe_heads(context, context.model, name, BEFORE)}
+    reasons = []
     for state, pooling in AFTER.items():
         records, folder = context.train(task, RECIPE, pooling=pooling)
+        reason = _why_most_learned_nothing(records, folder, task.regression)
+        if reason:
+            reasons.append(f"{state}: {reason}")
         model_folder = folder / records[0].folder / "model"
         with HeadModel.open(model_folder, device=context.options.device) as model:
-            probed[state] = _probe_heads(context, model, name)
-    return probed, []
+            probed[state] = _probe_heads(context, model, name, state)
+    return ProbedStates(probed, "; ".join(reasons)), []
 
 
-def _probe_heads(context: ReproductionContext, model: HeadModel, name: str) -> xr.Dataset:
+def _probe_heads(
+    context: ReproductionContext, model: HeadModel, name: str, state: str
+) -> xr.Dataset:
     """Probe all heads of a model on a task; a part of the training rows validates."""
     (task,) = read_tasks([context.data.path(f"glue-{name}")], context.seed)
     options, _ = probing_options(context)
@@ -153,7 +217,12 @@ def _probe_heads(context: ReproductionContext, model: HeadModel, name: str) -> x
     n_other = QUICK_ROWS if context.options.quick else 0
     options = replace(options, train=n_train, validation=n_other, test=n_other)
     return probe_tasks(
-        model, task, options, store=context.job.started_store, progress=context.job.progress
+        model,
+        task,
+        options,
+        # A part for each state: the models differ, so that one would take the other's place.
+        store=context.job.started_store.part(f"heads-{name}-{state.replace(' ', '-')}"),
+        progress=context.job.progress,
     )
 
 
@@ -167,36 +236,6 @@ def _state_figures(name: str, probed: Mapping[str, xr.Dataset]) -> list[ReportFi
     for figure in registered_figures("change_probing", joined, "states"):
         figures.append(replace(figure, name=f"{name.lower()}-{figure.name}"))
     return figures
-
-
-def rank_correlation(before: np.ndarray, after: np.ndarray) -> float:
-    """Return Spearman's correlation of the accuracies of heads before and after."""
-    return float(spearmanr(before.ravel(), after.ravel()).statistic)
-
-
-def amplified_verdict(accuracies: Mapping[str, Mapping[str, np.ndarray]]) -> Verdict:
-    """Judge whether fine-tuning raises the accuracies of heads and keeps their order, from
-    accuracies `[layer, head]` in per cent by task and state."""
-    changes = []
-    correlations = []
-    for by_state in accuracies.values():
-        before = by_state[BEFORE]
-        for state, after in by_state.items():
-            if state != BEFORE:
-                changes.append(after.mean() - before.mean())
-                correlations.append(rank_correlation(before, after))
-    lowest = float(np.min(correlations))  # NaN, where heads do not differ, fails the rule
-    ours = f"mean change {np.mean(changes):+.1f} points, least rank correlation {lowest:.2f}"
-    return Verdict(ours, bool(min(changes) > 0 and lowest > MIN_RANK_CORRELATION))
-
-
-def upper_third_verdict(accuracy: np.ndarray) -> Verdict:
-    """Judge whether the final third of the layers has the highest mean accuracy."""
-    thirds = layer_thirds(accuracy)
-    if np.isnan(thirds).any():
-        return not_tried("the model has fewer than three layers")
-    ours = ", ".join(f"{value:.1f} %" for value in thirds)
-    return Verdict(f"thirds: {ours}", int(np.argmax(thirds)) == 2)
 
 
 def layer_thirds(accuracy: np.ndarray) -> list[float]:

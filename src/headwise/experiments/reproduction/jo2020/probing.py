@@ -9,26 +9,29 @@ from pathlib import Path
 
 import numpy as np
 import xarray as xr
-from scipy.stats import spearmanr
 
 from headwise.analyses.probing.analysis import probe_tasks
 from headwise.analyses.probing.options import ProbingOptions
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.estimates import Estimates
+from headwise.experiments.reproduction.jo2020 import claims
+from headwise.experiments.reproduction.jo2020.claims import task_title
 from headwise.experiments.reproduction.jo2020.reference import (
     BERT_BASE,
     ReleasedAccuracies,
     released_accuracies,
 )
 from headwise.experiments.reproduction.printed import printed_paper
+from headwise.experiments.reproduction.rules import judge
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     NotRunError,
     ReportRow,
     ReportTable,
-    Verdict,
 )
-from headwise.experiments.reproduction.shared import not_tried, registered_figures
+from headwise.experiments.reproduction.shared import registered_figures
+from headwise.stats.intervals import wilson_interval
 from headwise.text.known_tasks import SENTEVAL
 from headwise.text.tasks import read_tasks
 
@@ -44,24 +47,9 @@ FIGURE_3_TASKS = (
     "odd_man_out",
 )
 POOLINGS = {"last": "last_layer", "best": "best_layer", "top": "top_heads"}
-# Tasks that the paper places in lower, middle and upper layers (§4.2).
-LOWER_TASKS = ("sentence_length", "tree_depth")
-MIDDLE_TASKS = ("subj_number", "coordination_inversion")
-UPPER_TASKS = ("bigram_shift", "odd_man_out")
-N_TOP_OF_LAYER = 3  # heads of a layer whose mean places a task
-MIN_LOCALISATION = 0.2
-MIN_CORRELATION = 0.5
-VERDICT_TEXTS = {True: "holds", False: "does not hold", None: "not tried"}
 N_TOP_HEADS = 12
 # Table 3's top-12 heads of BERT-base, in SentEval's order.
 PRINTED_TOP_HEADS = (95.0, 73.1, 38.3, 84.2, 88.3, 89.0, 88.2, 83.4, 65.1, 74.6)
-MISSING_TASK = "a task was not given"
-
-
-def task_title(task: str) -> str:
-    """Return the paper's name of a SentEval task."""
-    title, _ = SENTEVAL[task]
-    return title
 
 
 # --- data and probes ------------------------------------------------------------------------------
@@ -145,7 +133,7 @@ def probed_tasks(context: ReproductionContext) -> tuple[xr.Dataset, dict[str, st
         context.model,
         list(files.values()),
         options,
-        store=context.job.started_store,
+        store=context.job.started_store.part("probing"),
         progress=context.job.progress,
     )
     result = context.stored_dataset("probing", identity, run)
@@ -189,16 +177,31 @@ def heads(context: ReproductionContext, entry: str) -> EntryResult:
         return EntryResult(figures=figures, deviations=deviations, inputs=inputs)
     figures += registered_figures("probing", result, "localised")
     tables = [localisation_table(result)]
-    accuracies = {}
-    for task in _task_names(result):
-        accuracies[task] = 100 * result["accuracy"].sel(task=task).values
-    verdicts = layer_verdicts(accuracies)
-    verdicts["few-heads"] = few_heads_verdict(result)
+    evidence = claims.layer_evidence(probed_by_task(result))
     if _has_released(context):
         released = released_accuracies(context)
         tables.append(released_layer_table(released))
+        accuracies = {}
+        for task in _task_names(result):
+            accuracies[task] = 100 * result["accuracy"].sel(task=task).values
         tables += _comparison_tables(released, context.model.name, accuracies)
-    return EntryResult((), tables, figures, verdicts, deviations, inputs)
+    return EntryResult((), tables, figures, evidence, deviations, inputs)
+
+
+def probed_by_task(result: xr.Dataset) -> dict[str, claims.ProbedTask]:
+    """Return the accuracies of heads in per cent, and what was learned, by task."""
+    probed = {}
+    for task in _task_names(result):
+        scores = result.sel(task=task)
+        shares = Estimates.of(scores, "accuracy")
+        percent = Estimates(100 * shares.value, 100 * shares.low, 100 * shares.high)
+        probed[task] = claims.ProbedTask(
+            percent,
+            100 * float(scores["majority"]),
+            bool((scores["better"] > 0).any()),
+            int(scores["accuracy_n"].max()),
+        )
+    return probed
 
 
 def localisation_table(result: xr.Dataset) -> ReportTable:
@@ -218,76 +221,19 @@ def localisation_table(result: xr.Dataset) -> ReportTable:
     return ReportTable("How localised each task is (0: all alike, 1: a single one)", columns, rows)
 
 
-def layer_verdicts(accuracies: Mapping[str, np.ndarray]) -> dict[str, Verdict]:
-    """Judge the claims on layers from accuracies `[layer, head]` in per cent, by task."""
-    return {
-        "lower": _half_verdict(accuracies, LOWER_TASKS, first_is_better=True),
-        "middle": _middle_verdict(accuracies),
-        "upper": _half_verdict(accuracies, UPPER_TASKS, first_is_better=False),
-    }
-
-
-def _half_verdict(
-    accuracies: Mapping[str, np.ndarray], tasks: tuple[str, str], first_is_better: bool
-) -> Verdict:
-    """Judge whether one half of the layers is better than the other on both tasks."""
-    parts = []
-    as_claimed = []
-    for task in tasks:
-        if task not in accuracies:
-            return not_tried(MISSING_TASK)
-        accuracy = accuracies[task]
-        half = len(accuracy) // 2
-        first = float(np.nanmean(accuracy[:half]))
-        second = float(np.nanmean(accuracy[half:]))
-        parts.append(f"{task_title(task)} {first:.1f} and {second:.1f} %")
-        as_claimed.append(first > second if first_is_better else first < second)
-    return Verdict(f"first and second half: {'; '.join(parts)}", all(as_claimed))
-
-
-def _middle_verdict(accuracies: Mapping[str, np.ndarray]) -> Verdict:
-    """Judge whether the layer with the best heads lies in the middle half on both tasks."""
-    parts = []
-    as_claimed = []
-    for task in MIDDLE_TASKS:
-        if task not in accuracies:
-            return not_tried(MISSING_TASK)
-        sorted_heads = np.sort(accuracies[task], axis=1)
-        layer = int(np.argmax(sorted_heads[:, -N_TOP_OF_LAYER:].mean(1)))
-        n_layers = len(sorted_heads)
-        parts.append(f"{task_title(task)} layer {layer}")
-        as_claimed.append(n_layers / 4 <= layer < 3 * n_layers / 4)
-    return Verdict(", ".join(parts), all(as_claimed))
-
-
-def few_heads_verdict(result: xr.Dataset) -> Verdict:
-    """Judge whether two tasks are localised in few heads, by the lower end of the interval."""
-    lower_ends = {}
-    for task in MIDDLE_TASKS:
-        if task in result["task"].values:
-            lower_ends[task] = float(result["localisation_low"].sel(task=task))
-    are_known = all(np.isfinite(value) for value in lower_ends.values())
-    if len(lower_ends) < len(MIDDLE_TASKS) or not are_known:
-        return not_tried(
-            "no head is significantly better than the most frequent label, or a task was not given"
-        )
-    ours = ", ".join(f"{task_title(task)} {value:.2f}" for task, value in lower_ends.items())
-    is_localised = all(value > MIN_LOCALISATION for value in lower_ends.values())
-    return Verdict(f"lower ends: {ours}", is_localised)
-
-
 def released_layer_table(
     released: Mapping[tuple[str, str], ReleasedAccuracies],
 ) -> ReportTable:
     """Apply the rules on layers to the authors' own accuracies."""
     rows = []
+    rules = {claim.key: claim for claim in printed_paper(claims.PAPER).claims}
     for model in _models(released):
-        accuracies = {}
+        probed = {}
         for (name, task), accuracy in released.items():
             if name == model:
-                accuracies[task] = accuracy.test
-        verdicts = layer_verdicts(accuracies)
-        cells = [VERDICT_TEXTS[verdicts[key].holds] for key in ("lower", "middle", "upper")]
+                probed[task] = _released_task(accuracy.test)
+        evidence = claims.layer_evidence(probed)
+        cells = [judge(rules[key], evidence[key]).verdict for key in ("lower", "middle", "upper")]
         rows.append([model, *cells])
     columns = [
         "model",
@@ -296,6 +242,16 @@ def released_layer_table(
         "BShift, OddManOut: upper",
     ]
     return ReportTable("The same rules on the authors' released accuracies", columns, rows)
+
+
+def _released_task(accuracy: np.ndarray) -> claims.ProbedTask:
+    """Return released accuracies with Wilson's intervals for the paper's number of test
+    sentences."""
+    n_test = PAPER_SIZES[2]
+    low, high = wilson_interval(accuracy / 100 * n_test, np.full_like(accuracy, n_test))
+    return claims.ProbedTask(
+        Estimates(accuracy, 100 * low, 100 * high), float("nan"), learned=True, n_test=n_test
+    )
 
 
 def _models(released: Mapping[tuple[str, str], ReleasedAccuracies]) -> list[str]:
@@ -337,7 +293,6 @@ def poolings(context: ReproductionContext) -> EntryResult:
             note = f"layer {int(scores['best_layer'])}" if name == "best" else ""
             rows.append(ReportRow.from_variable(f"{task}-{name}", scores, "pooled_accuracy", note))
     accuracy = 100 * result["pooled_accuracy"]
-    last = accuracy.sel(pooling="last_layer").values
     best = accuracy.sel(pooling="best_layer").values
     top = accuracy.sel(pooling="top_heads").values
     gain = float(np.median(100 * (top / best - 1)))
@@ -347,23 +302,24 @@ def poolings(context: ReproductionContext) -> EntryResult:
     if _has_released(context):
         tables.append(selection_table(released_accuracies(context)))
     figures = registered_figures("probing", result, "poolings")
-    verdicts = pooling_verdicts(last, best, top)
-    return EntryResult(rows, tables, figures, verdicts, deviations, inputs)
+    evidence = claims.pooling_evidence(_pooled_by_task(result))
+    return EntryResult(rows, tables, figures, evidence, deviations, inputs)
 
 
-def pooling_verdicts(last: np.ndarray, best: np.ndarray, top: np.ndarray) -> dict[str, Verdict]:
-    """Judge the claims of Table 3 on accuracies `[task]` of last layer, best layer, top heads."""
-    count = len(best)
-    best_as_good = best >= last
-    top_better = top > best
-    return {
-        "last-not-best": Verdict(
-            f"{int(best_as_good.sum())} of {count} tasks", bool(best_as_good.mean() >= 0.9)
-        ),
-        "top-better": Verdict(
-            f"{int(top_better.sum())} of {count} tasks", bool(top_better.mean() >= 0.8)
-        ),
-    }
+def _pooled_by_task(result: xr.Dataset) -> dict[str, claims.PooledTask]:
+    """Return the accuracies of three poolings in per cent, for tasks that some head learned."""
+    pooled = {}
+    for task, probed in probed_by_task(result).items():
+        if not probed.learned:
+            continue
+        scores = result.sel(task=task)
+        by_pooling = {}
+        for name, pooling in POOLINGS.items():
+            share = Estimates.of(scores.sel(pooling=pooling), "pooled_accuracy").one(())
+            by_pooling[name] = share.times(100)
+        n_test = int(scores["pooled_accuracy_n"].max())
+        pooled[task] = claims.PooledTask(**by_pooling, n_test=n_test)
+    return pooled
 
 
 def selection_table(released: Mapping[tuple[str, str], ReleasedAccuracies]) -> ReportTable:
@@ -418,22 +374,9 @@ def scores(context: ReproductionContext) -> EntryResult:
     if _has_released(context):
         tables.append(released_score_table(released_accuracies(context)))
     figures = registered_figures("probing", result, "syntactic-semantic")
-    verdicts = score_verdicts(syntactic, semantic)
-    return EntryResult((), tables, figures, verdicts, deviations, inputs)
-
-
-def score_verdicts(syntactic: np.ndarray, semantic: np.ndarray) -> dict[str, Verdict]:
-    """Judge the claims of Figure 5 on scores `[layer, head]`."""
-    n_layers, n_heads = syntactic.shape
-    correlation = float(np.corrcoef(syntactic.ravel(), semantic.ravel())[0, 1])
-    layer_of_head = np.repeat(np.arange(n_layers), n_heads)
-    rise = float(spearmanr(layer_of_head, (syntactic + semantic).ravel()).statistic)
-    return {
-        "linear": Verdict(
-            f"r = {correlation:.2f} over {syntactic.size} heads", correlation > MIN_CORRELATION
-        ),
-        "lower-less": Verdict(f"Spearman {rise:.2f}", rise > 0),
-    }
+    n_test = min(task.n_test for task in probed_by_task(result).values())
+    evidence = claims.score_evidence(syntactic, semantic, n_test)
+    return EntryResult((), tables, figures, evidence, deviations, inputs)
 
 
 def released_score_table(

@@ -8,32 +8,38 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from headwise.core.errors import HeadwiseError
 from headwise.core.labels import head_name
 from headwise.experiments.ablation import AblationOptions, ScoredClassifier, ablate_scored_model
 from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.kovaleva2019 import claims
 from headwise.experiments.reproduction.kovaleva2019.frames import best_frame_heads
 from headwise.experiments.reproduction.kovaleva2019.tasks import (
     RECIPE,
     TaskResults,
     available_tasks,
     dev_task,
+    inputs_text,
+    note_learning,
+)
+from headwise.experiments.reproduction.learning import (
+    PREDICTIONS,
+    DevPredictions,
+    score_difference,
+    why_nothing_learned,
 )
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     ReportFigure,
     ReportRow,
     ReportTable,
-    Verdict,
 )
 from headwise.experiments.reproduction.shared import (
     best_head,
+    evidence_on_learned,
     head_values,
-    not_tried,
-    only_if_trained,
 )
 from headwise.plots import heatmap_panels
 
@@ -52,8 +58,8 @@ def scores(context: ReproductionContext) -> EntryResult:
     names, deviations = available_tasks(context)
     rows = []
     inputs = {}
-    # The deciding score of each task by start; Table 1's last metric decides.
-    scores_by_start: dict[str, dict[str, float]] = {}
+    starts: dict[str, claims.StartScores] = {}
+    not_learned = {}
     for name in names:
         if context.data.find(f"glue-{name}") is None:
             missing = context.data.missing(f"glue-{name}")
@@ -61,14 +67,24 @@ def scores(context: ReproductionContext) -> EntryResult:
             continue
         task = context.training_task(name)
         inputs[name] = f"{len(task.train):,} training and {len(task.dev):,} dev rows"
-        scores_by_start[name] = {}
+        metrics = METRICS.get(name, ("accuracy",))
+        predictions = {}
         for start in STARTS:
-            (record,), _ = context.train(task, RECIPE, start)
-            for metric in METRICS.get(name, ("accuracy",)):
-                score = 100 * record.metrics[metric]
-                scores_by_start[name][start] = score
+            (record,), folder = context.train(task, RECIPE, start)
+            path = folder / record.folder / PREDICTIONS
+            predictions[start] = DevPredictions.read(path, task.regression)
+            note = f"seed {record.seed}"
+            reason = why_nothing_learned(predictions[start])
+            if start != "none" and reason:
+                note += f"; {reason}"
+            for metric in metrics:
                 key = f"{name}-{metric}-{start}"
-                rows.append(ReportRow(key, score, note=f"seed {record.seed}"))
+                rows.append(ReportRow(key, 100 * record.metrics[metric], note=note))
+        # From random weights little is learned; that is the paper's finding, not a failure.
+        reason = why_nothing_learned(predictions["pretrained"])
+        if reason:
+            not_learned[name] = reason
+        starts[name] = _compare_starts(predictions, metrics[-1])
     deviations.append(
         "One seed each; the paper does not say how many. MRPC is scored on its labelled test file."
     )
@@ -76,41 +92,27 @@ def scores(context: ReproductionContext) -> EntryResult:
         deviations.append("A quick run: 256 rows, one epoch.")
     elif context.options.scale < 1:
         deviations.append(f"Trained on {context.options.scale:g} of the rows.")
-    verdicts = only_if_trained(context, start_verdicts(scores_by_start))
-    return EntryResult(rows, verdicts=verdicts, deviations=deviations, inputs=inputs)
+    evidence = evidence_on_learned(
+        context,
+        ("better", "random-lower", "random-worse"),
+        starts,
+        not_learned,
+        claims.start_evidence,
+    )
+    return EntryResult(rows, evidence=evidence, deviations=deviations, inputs=inputs)
 
 
-def start_verdicts(scores_by_start: Mapping[str, Mapping[str, float]]) -> dict[str, Verdict]:
-    """Judge the claims on three starts from each task's score, in per cent, by start."""
-    verdicts = {}
-    if scores_by_start:
-        gains = []
-        random_losses = {}
-        for task, by_start in scores_by_start.items():
-            gains.append(by_start["pretrained"] - by_start["none"])
-            random_losses[task] = by_start["random"] - by_start["pretrained"]
-        verdicts["better"] = Verdict(
-            f"{np.mean(gains):+.1f} points on average over {len(gains)} tasks",
-            all(gain > 0 for gain in gains),
-        )
-        verdicts["random-lower"] = Verdict(
-            _points_text(random_losses), all(loss < 0 for loss in random_losses.values())
-        )
-    random_gains = {}
-    for task in ("STS-B", "QNLI"):
-        if task in scores_by_start:
-            by_start = scores_by_start[task]
-            random_gains[task] = by_start["random"] - by_start["none"]
-    if random_gains:
-        is_worse = any(gain < 0 for gain in random_gains.values())
-        verdicts["random-worse"] = Verdict(_points_text(random_gains), is_worse)
-    else:
-        verdicts["random-worse"] = not_tried("neither STS-B nor QNLI was run")
-    return verdicts
-
-
-def _points_text(points: Mapping[str, float]) -> str:
-    return ", ".join(f"{task} {value:+.1f}" for task, value in points.items())
+def _compare_starts(predictions: Mapping[str, DevPredictions], metric: str) -> claims.StartScores:
+    """Compare the starts of one task by the metric that decides, Table 1's last one."""
+    not_trained = predictions["none"]
+    from_random = predictions["random"]
+    from_pretrained = predictions["pretrained"]
+    return claims.StartScores(
+        score_difference(from_pretrained, not_trained, metric),
+        score_difference(from_random, from_pretrained, metric),
+        score_difference(from_random, not_trained, metric),
+        len(from_pretrained.truth),
+    )
 
 
 # --- disabling ------------------------------------------------------------------------------------
@@ -146,8 +148,8 @@ def _run_ablations(context: ReproductionContext) -> TaskResults:
         }
         run = partial(ablate_scored_model, subject, options, report=context.job.progress)
         ablations.results[name] = context.stored_dataset(f"ablation-{name}", identity, run)
-        _, _, model_text = origin.partition(": ")
-        ablations.inputs[name] = f"{model_text}, {subject.examples:,} dev inputs"
+        note_learning(context, ablations, name)
+        ablations.inputs[name] = inputs_text(ablations, name, origin, subject.examples)
     return ablations
 
 
@@ -206,8 +208,14 @@ def one_head(context: ReproductionContext) -> EntryResult:
         "Each cell is one head: the score without it minus that of the intact model, for each task."
     )
     figure = ReportFigure("heads", "The effect of disabling one head, by task", caption, drawing)
-    verdicts = only_if_trained(context, head_verdicts(ablations.results), ablations.results)
-    return EntryResult(rows, [table], [figure], verdicts, ablations.deviations, ablations.inputs)
+    evidence = evidence_on_learned(
+        context,
+        ("some-gain", "random-head", "frames-idle"),
+        ablations.results,
+        ablations.not_learned,
+        claims.head_evidence,
+    )
+    return EntryResult(rows, [table], [figure], evidence, ablations.deviations, ablations.inputs)
 
 
 def _mean_difference(ablation: xr.Dataset) -> tuple[float, float, float]:
@@ -218,35 +226,6 @@ def _mean_difference(ablation: xr.Dataset) -> tuple[float, float, float]:
         100 * float(attrs["mean_difference_low"]),
         100 * float(attrs["mean_difference_high"]),
     )
-
-
-def head_verdicts(ablations: Mapping[str, xr.Dataset]) -> dict[str, Verdict]:
-    """Judge the claims of §4.6 on single heads, and of §5 on frame heads, by task."""
-    n_improving = {}
-    mean_texts = []
-    any_gain = False
-    frame_texts = []
-    any_frame_drop = False
-    for task, ablation in ablations.items():
-        n_improving[task] = int(ablation.attrs["improving"])
-        mean, low, high = _mean_difference(ablation)
-        mean_texts.append(f"{task} {mean:+.2f} ({low:+.2f} to {high:+.2f})")
-        any_gain = any_gain or low > 0
-        set_names = ablation["set"].values if "set" in ablation.dims else ()
-        for set_name in map(str, set_names):
-            of_set = ablation.sel(set=set_name)
-            difference = float(of_set["set_difference"])
-            is_significant = float(of_set["set_p_adjusted"]) < SIGNIFICANCE
-            frame_texts.append(f"{set_name} on {task} {100 * difference:+.1f}")
-            any_frame_drop = any_frame_drop or (difference < 0 and is_significant)
-    improving_text = ", ".join(f"{task} {count} heads" for task, count in n_improving.items())
-    verdicts = {
-        "some-gain": Verdict(improving_text, all(count > 0 for count in n_improving.values())),
-        "random-head": Verdict(", ".join(mean_texts), any_gain),
-    }
-    if frame_texts:
-        verdicts["frames-idle"] = Verdict("; ".join(frame_texts), not any_frame_drop)
-    return verdicts
 
 
 def one_layer(context: ReproductionContext) -> EntryResult:
@@ -280,31 +259,17 @@ def one_layer(context: ReproductionContext) -> EntryResult:
     columns = ["task", *(f"L{layer}" for layer in range(n_layers))]
     note = "Points; a star: corrected p < 0.05."
     table = ReportTable("Change of the score without a layer", columns, table_rows, note)
-    verdicts = only_if_trained(context, layer_verdicts(ablations.results), ablations.results)
+    evidence = evidence_on_learned(
+        context,
+        ("first-layer", "layer-gain"),
+        ablations.results,
+        ablations.not_learned,
+        claims.layer_evidence,
+    )
     return EntryResult(
         rows,
         [table],
-        verdicts=verdicts,
+        evidence=evidence,
         deviations=ablations.deviations,
         inputs=ablations.inputs,
     )
-
-
-def layer_verdicts(ablations: Mapping[str, xr.Dataset]) -> dict[str, Verdict]:
-    """Judge the claims of §4.6 on whole layers, by task."""
-    verdicts = {"first-layer": not_tried("RTE was not run")}
-    n_better: dict[str, int] = {}
-    for task, ablation in ablations.items():
-        n_better[task] = int((ablation["layer_difference"].values > 0).sum())
-    if "RTE" in ablations:
-        verdicts["first-layer"] = _first_layer_verdict(ablations["RTE"])
-    ours = ", ".join(f"{task} {count} layers" for task, count in n_better.items())
-    verdicts["layer-gain"] = Verdict(ours, any(n_better.values()))
-    return verdicts
-
-
-def _first_layer_verdict(ablation: xr.Dataset) -> Verdict:
-    difference = 100 * float(ablation["layer_difference"].values[0])
-    low = 100 * float(ablation["layer_difference_low"].values[0])
-    high = 100 * float(ablation["layer_difference_high"].values[0])
-    return Verdict(f"{difference:+.1f} ({low:+.1f} to {high:+.1f})", low > 0)

@@ -12,12 +12,12 @@ from headwise.analyses.frames.figures import best_heads, frame_annotation, frame
 from headwise.analyses.frames.links import chosen_links
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.kovaleva2019 import claims
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     NotRunError,
     ReportFigure,
     ReportRow,
-    Verdict,
 )
 from headwise.experiments.reproduction.shared import (
     attention_maps,
@@ -102,29 +102,10 @@ def heads(context: ReproductionContext) -> EntryResult:
     return EntryResult(
         rows,
         figures=figures,
-        verdicts={"two-heads": two_heads_verdict(scores)},
+        evidence=claims.frame_evidence(scores),
         deviations=deviations,
         inputs=inputs,
     )
-
-
-def two_heads_verdict(scores: xr.Dataset) -> Verdict:
-    """Judge whether some head above the 99th percentile stands out significantly."""
-    is_above = head_values(scores["above"]) > 0
-    stands_out = np.zeros_like(is_above)
-    if "stands_out" in scores:
-        stands_out = head_values(scores["stands_out"]) > 0
-    above = _head_names(is_above)
-    significant = _head_names(is_above & stands_out)
-    ours = f"above: {', '.join(above)}; of them standing out: {', '.join(significant) or 'none'}"
-    was_tested = "p_adjusted" in scores and bool(scores["p_adjusted"].notnull().any())
-    if not was_tested:
-        return Verdict(ours, None, "fewer than 30 sentences: not tested")
-    return Verdict(ours, len(significant) > 0)
-
-
-def _head_names(mask: np.ndarray) -> list[str]:
-    return [head_name(int(layer), int(head)) for layer, head in np.argwhere(mask)]
 
 
 def annotation(context: ReproductionContext) -> EntryResult:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import xarray as xr
@@ -16,24 +16,25 @@ from headwise.atlas.behaviours import attention_shares
 from headwise.core.labels import head_name
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.estimates import Estimates, weighted_layer
+from headwise.experiments.reproduction.kovaleva2019 import claims
 from headwise.experiments.reproduction.kovaleva2019.tasks import (
     analyse_by_task,
     compute_by_task,
     dev_corpus,
 )
+from headwise.experiments.reproduction.rules import Evidence
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     ReportFigure,
     ReportRow,
     ReportTable,
-    Verdict,
 )
 from headwise.experiments.reproduction.shared import (
     attention_maps,
     best_head,
+    evidence_on_learned,
     head_values,
-    not_tried,
-    only_if_trained,
     registered_figures,
     treebank_sentences,
 )
@@ -41,11 +42,7 @@ from headwise.models import HeadModel
 from headwise.plots import all_maps, heatmap_panels
 from headwise.text.tasks import Task
 
-HALF = 0.5
-MIN_SHARE = 0.01  # of a pattern that "is repeated" (§4.1)
-HETEROGENEOUS_SHARES = (0.32, 0.61)  # the paper's range over tasks (§4.1)
-REPEATED_PATTERNS = ("vertical", "diagonal", "vertical+diagonal", "heterogeneous")
-SPECIAL_TOKENS = ("cls", "sep")
+N_CANDIDATES = 3  # heads that are shown for a pair of word classes (§4.5)
 N_TYPICAL = 100
 N_TYPICAL_QUICK = 16
 N_SENTENCES = 1000
@@ -115,26 +112,16 @@ def kinds(context: ReproductionContext) -> EntryResult:
         rows,
         [table],
         [figure],
-        only_if_trained(context, pattern_verdicts(pattern_shares), results),
+        evidence_on_learned(
+            context,
+            ("heterogeneous", "repeated"),
+            results,
+            by_task.not_learned,
+            claims.pattern_evidence,
+        ),
         [*by_task.deviations, CLASSIFIER_DEVIATION],
         by_task.inputs,
     )
-
-
-def pattern_verdicts(pattern_shares: Mapping[str, Mapping[str, float]]) -> dict[str, Verdict]:
-    """Judge the claims of §4.1 on the share of each pattern, by task."""
-    heterogeneous = [task_shares["heterogeneous"] for task_shares in pattern_shares.values()]
-    low, high = HETEROGENEOUS_SHARES
-    in_range = all(low <= share <= high for share in heterogeneous)
-    repeated = []
-    for task_shares in pattern_shares.values():
-        repeated += [task_shares[name] for name in REPEATED_PATTERNS]
-    smallest = min(repeated)
-    ours = f"{100 * min(heterogeneous):.0f} to {100 * max(heterogeneous):.0f} %"
-    return {
-        "heterogeneous": Verdict(ours, in_range),
-        "repeated": Verdict(f"smallest share {100 * smallest:.1f} %", smallest >= MIN_SHARE),
-    }
 
 
 # --- §4.3: change by fine-tuning ------------------------------------------------------------------
@@ -186,26 +173,20 @@ def change(context: ReproductionContext) -> EntryResult:
         "inputs. Dark: changed."
     )
     figure = ReportFigure("cosine", "How far maps are alike, by task", caption, drawing)
-    verdicts = only_if_trained(context, last_layers_verdicts(by_layer), by_task.results)
-    return EntryResult((), [table], [figure], verdicts, by_task.deviations, by_task.inputs)
 
+    def gather(comparisons: Mapping[str, xr.Dataset]) -> dict[str, Evidence]:
+        cosine_by_task = {}
+        n_inputs = []
+        for task, comparison in comparisons.items():
+            of_task = comparison.isel(model=0)
+            cosine_by_task[task] = Estimates.of(of_task, "cosine_to")
+            n_inputs.append(int(of_task["cosine_to_n"].max()))
+        return claims.last_layers_evidence(cosine_by_task, min(n_inputs))
 
-def last_layers_verdicts(by_layer: Mapping[str, np.ndarray]) -> dict[str, Verdict]:
-    """Judge whether the last two layers change most on every task but QQP, from the mean cosine
-    `[layer]` by task."""
-    tasks = [task for task in by_layer if task != "QQP"]
-    if not tasks:
-        return {}
-    n_layers = len(by_layer[tasks[0]])
-    if n_layers <= 3:
-        return {}  # of three layers the last two are no finding
-    as_claimed = []
-    for task in tasks:
-        two_lowest = sorted(np.argsort(by_layer[task], kind="stable")[:2].tolist())
-        if two_lowest == [n_layers - 2, n_layers - 1]:
-            as_claimed.append(task)
-    ours = f"{len(as_claimed)} of {len(tasks)} ({', '.join(as_claimed) or 'none'})"
-    return {"last-two": Verdict(ours, len(as_claimed) == len(tasks))}
+    evidence = evidence_on_learned(
+        context, ("last-two",), by_task.results, by_task.not_learned, gather
+    )
+    return EntryResult((), [table], [figure], evidence, by_task.deviations, by_task.inputs)
 
 
 # --- §4.4: attention to features ------------------------------------------------------------------
@@ -218,19 +199,17 @@ def _feature_analysis(context: ReproductionContext) -> Analysis:
 def special(context: ReproductionContext) -> EntryResult:
     """Figure 6."""
     by_task = analyse_by_task(context, _feature_analysis(context))
-    means: dict[str, dict[str, np.ndarray]] = {}
-    for task, features in by_task.results.items():
-        by_layer = features["attention"].mean("head")
-        means[task] = {name: by_layer.sel(feature=name).values for name in SPECIAL_TOKENS}
     rows = []
-    for task, mean in means.items():
+    for task, features in by_task.results.items():
+        to_sep = Estimates.of(features, "attention", feature="sep")
+        to_cls = Estimates.of(features, "attention", feature="cls")
         rows.append(
             [
                 task,
-                float(mean["sep"].mean()),
-                float(mean["cls"].mean()),
-                mean_layer(mean["sep"]),
-                mean_layer(mean["cls"]),
+                to_sep.mean().value,
+                to_cls.mean().value,
+                weighted_layer(to_sep).value,
+                weighted_layer(to_cls).value,
             ]
         )
     columns = ["task", "to [SEP]", "to [CLS]", "mean layer of [SEP]", "of [CLS]"]
@@ -241,37 +220,14 @@ def special(context: ReproductionContext) -> EntryResult:
     )
     drawing = special_tokens(by_task.results)
     figure = ReportFigure("special", "Attention to [SEP] and [CLS] by task", caption, drawing)
-    verdicts = only_if_trained(context, special_token_verdicts(means), by_task.results)
-    return EntryResult((), [table], [figure], verdicts, by_task.deviations, by_task.inputs)
-
-
-def mean_layer(attention: np.ndarray) -> float:
-    """Return the mean layer of attention `[layer]`, weighted by the attention."""
-    return float((attention * np.arange(len(attention))).sum() / attention.sum())
-
-
-def special_token_verdicts(
-    means: Mapping[str, Mapping[str, np.ndarray]],
-) -> dict[str, Verdict]:
-    """Judge the claims of §4.4 on attention `[layer]` to [CLS] and [SEP], by task."""
-    early_cls = []
-    to_sep = {}
-    for task, mean in means.items():
-        to_sep[task] = float(mean["sep"].mean())
-        if mean_layer(mean["cls"]) < mean_layer(mean["sep"]):
-            early_cls.append(task)
-    verdicts = {
-        "cls-early": Verdict(
-            f"{len(early_cls)} of {len(means)} tasks", len(early_cls) == len(means)
-        )
-    }
-    if "SST-2" in means and len(means) > 1:
-        ours = ", ".join(f"{task} {share:.3f}" for task, share in to_sep.items())
-        highest = max(to_sep, key=lambda task: to_sep[task])
-        verdicts["sst-sep"] = Verdict(ours, highest == "SST-2")
-    else:
-        verdicts["sst-sep"] = not_tried("SST-2 and a task of pairs are needed")
-    return verdicts
+    evidence = evidence_on_learned(
+        context,
+        ("cls-early", "sst-sep"),
+        by_task.results,
+        by_task.not_learned,
+        claims.special_token_evidence,
+    )
+    return EntryResult((), [table], [figure], evidence, by_task.deviations, by_task.inputs)
 
 
 def last_layer(context: ReproductionContext) -> EntryResult:
@@ -292,17 +248,12 @@ def last_layer(context: ReproductionContext) -> EntryResult:
     drawing = from_cls(by_task.results)
     figure = ReportFigure("from-cls", "What [CLS] attends to in the last layer", caption, drawing)
     deviation = "GLUE has no parts of speech: special tokens and punctuation alone are shown."
-    verdicts = only_if_trained(context, {"cls-sep": cls_to_sep_verdict(means)}, by_task.results)
-    return EntryResult(
-        (), [table], [figure], verdicts, [*by_task.deviations, deviation], by_task.inputs
+    evidence = evidence_on_learned(
+        context, ("cls-sep",), by_task.results, by_task.not_learned, claims.cls_to_sep_evidence
     )
-
-
-def cls_to_sep_verdict(means: Mapping[str, Mapping[str, float]]) -> Verdict:
-    """Judge whether [CLS] attends more to [SEP] than to punctuation on most tasks."""
-    as_claimed = [task for task, mean in means.items() if mean["sep"] > mean["punct"]]
-    ours = f"{len(as_claimed)} of {len(means)} ({', '.join(as_claimed) or 'none'})"
-    return Verdict(ours, len(as_claimed) > len(means) / 2)
+    return EntryResult(
+        (), [table], [figure], evidence, [*by_task.deviations, deviation], by_task.inputs
+    )
 
 
 def linguistic(context: ReproductionContext) -> EntryResult:
@@ -310,15 +261,13 @@ def linguistic(context: ReproductionContext) -> EntryResult:
     limit = context.sample_size(N_SENTENCES, N_SENTENCES_QUICK)
     corpus, inputs, deviations = treebank_sentences(context, limit)
     features = context.run_analysis(corpus, context.analysis("features"))
-    highest = {}
     rows = []
     for name in map(str, features["feature"].values):
         attention = head_values(features["attention"].sel(feature=name))
         if not np.isfinite(attention).any():
             continue
         head = best_head(attention)
-        highest[name] = float(attention[head])
-        rows.append([name, highest[name], head_name(*head)])
+        rows.append([name, float(attention[head]), head_name(*head)])
     table = ReportTable(
         "The head with most attention to each feature", ["feature", "attention", "head"], rows
     )
@@ -328,27 +277,10 @@ def linguistic(context: ReproductionContext) -> EntryResult:
     return EntryResult(
         tables=[table],
         figures=registered_figures("features", features, "features"),
-        verdicts=feature_verdicts(highest),
+        evidence=claims.feature_evidence(features),
         deviations=deviations,
         inputs=inputs,
     )
-
-
-def feature_verdicts(highest: Mapping[str, float]) -> dict[str, Verdict]:
-    """Judge whether linguistic features get under half of what special tokens get, from the
-    highest attention of any head to each feature."""
-    special_attention = [highest[name] for name in SPECIAL_TOKENS if name in highest]
-    linguistic_attention = {}
-    for name, attention in highest.items():
-        if name not in (*SPECIAL_TOKENS, "punct"):
-            linguistic_attention[name] = attention
-    if not linguistic_attention or not special_attention:
-        return {}
-    most_attended = max(linguistic_attention, key=lambda name: linguistic_attention[name])
-    attention = linguistic_attention[most_attended]
-    to_special = max(special_attention)
-    ours = f"{most_attended} {attention:.2f}, special tokens {to_special:.2f}"
-    return {"special": Verdict(ours, attention < to_special / 2)}
 
 
 # --- §4.5: token to token -------------------------------------------------------------------------
@@ -365,13 +297,18 @@ def token_pairs(context: ReproductionContext) -> EntryResult:
         if behaviour in behaviour_shares:
             neighbour_shares.append(behaviour_shares[behaviour])
     rows = []
+    candidates: dict[str, list[tuple[str, float]]] = {}
     for pair in PAIRS:
         scores = head_values(pair_scores["attention"].sel(pair=pair))
         if not np.isfinite(scores).any():
             continue
-        head = best_head(scores)
-        on_neighbour = max(float(share[head]) for share in neighbour_shares)
-        rows.append([pair, float(scores[head]), head_name(*head), on_neighbour])
+        candidates[pair] = []
+        best_first = np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=None, kind="stable")
+        for index in best_first[:N_CANDIDATES].tolist():
+            head = divmod(index, scores.shape[1])
+            on_neighbour = max(float(share[head]) for share in neighbour_shares)
+            candidates[pair].append((head_name(*head), on_neighbour))
+            rows.append([pair, float(scores[head]), head_name(*head), on_neighbour])
     columns = [
         "pair",
         "score",
@@ -379,28 +316,12 @@ def token_pairs(context: ReproductionContext) -> EntryResult:
         "its mean attention to the previous or next token, the larger",
     ]
     return EntryResult(
-        tables=[ReportTable("The head with the highest score", columns, rows)],
+        tables=[ReportTable("The heads with the highest scores", columns, rows)],
         figures=registered_figures("token_pairs", pair_scores, "pairs", "excess"),
-        verdicts=diagonal_verdicts(rows),
+        evidence=claims.diagonal_evidence(candidates, corpus.survey().count),
         deviations=deviations,
         inputs=inputs,
     )
-
-
-def diagonal_verdicts(rows: Sequence[Sequence[object]]) -> dict[str, Verdict]:
-    """Judge whether the best head of each pair is a diagonal one: over half on a neighbour.
-
-    Each row has the pair, its score, the head, and the head's attention to a neighbour.
-    """
-    if not rows:
-        return {}
-    parts = []
-    are_diagonal = []
-    for pair, _, head, on_neighbour in rows:
-        assert isinstance(on_neighbour, float)
-        parts.append(f"{pair}: {head}, {on_neighbour:.2f} on a neighbour")
-        are_diagonal.append(on_neighbour > HALF)
-    return {"diagonal": Verdict("; ".join(parts), all(are_diagonal))}
 
 
 # --- appendix -------------------------------------------------------------------------------------

@@ -24,9 +24,13 @@ RECIPE = "kovaleva"
 
 @dataclass(slots=True)
 class TaskResults:
-    """The results of each task, what they were computed on, and deviations from the paper."""
+    """The results of each task, what they were computed on, and deviations from the paper.
+
+    `not_learned` has the tasks whose model learned nothing, with the reason: no claim uses them.
+    """
 
     results: dict[str, Any] = field(default_factory=dict)
+    not_learned: dict[str, str] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     deviations: list[str] = field(default_factory=list)
 
@@ -77,7 +81,8 @@ def compute_by_task(
         with context.open_finetuned(name, RECIPE) as (model, origin):
             task = dev_task(context, name)
             task_results.results[name] = compute(model, task)
-            task_results.inputs[name] = _inputs_text(origin, len(task.dev))
+            note_learning(context, task_results, name)
+            task_results.inputs[name] = inputs_text(task_results, name, origin, len(task.dev))
     if context.options.quick:
         task_results.deviations.append(
             "A quick run: models are fine-tuned on a few rows for one epoch, so they hardly change."
@@ -90,10 +95,21 @@ def compute_by_task(
     return task_results
 
 
-def _inputs_text(origin: str, n_inputs: int) -> str:
-    """Say which model and how many inputs; `origin` begins with the task's name."""
+def note_learning(context: ReproductionContext, task_results: TaskResults, name: str) -> None:
+    """Record where the model of a task learned nothing."""
+    reason = context.why_nothing_learned(name, RECIPE)
+    if reason:
+        task_results.not_learned[name] = reason
+
+
+def inputs_text(task_results: TaskResults, name: str, origin: str, n_inputs: int) -> str:
+    """Say which model, what it learned, and how many inputs; `origin` begins with the task's
+    name."""
     _, _, model_text = origin.partition(": ")
-    return f"{model_text}, {n_inputs:,} dev inputs"
+    text = f"{model_text}, {n_inputs:,} dev inputs"
+    if name in task_results.not_learned:
+        text += f", {task_results.not_learned[name]}, so that no claim uses it"
+    return text
 
 
 def analyse_by_task(context: ReproductionContext, analysis: Analysis) -> TaskResults:

@@ -8,32 +8,30 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.roles.significance import COARSE_ROLES
 from headwise.experiments.comparison import ComparisonOptions, compare
 from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.pande2021 import claims
 from headwise.experiments.reproduction.pande2021.tasks import (
     RECIPE,
     TASKS,
     role_analysis,
     task_inputs,
 )
+from headwise.experiments.reproduction.rules import Evidence
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     ReportRow,
     ReportTable,
-    Verdict,
 )
 from headwise.experiments.reproduction.shared import (
     compute_by_task,
+    evidence_on_learned,
     figures_of_task,
-    not_tried,
-    only_if_trained,
     registered_figures,
 )
 
-INITIAL = "initial"
-MIDDLE = "middle"
-FINAL = "final"
+CLAIMS = ("delimiter-falls", "block-rises", "sep-not-cls", "initial-stays")
+THIRDS = ("initial", "middle", "final")
 
 
 def changes(context: ReproductionContext) -> EntryResult:
@@ -47,7 +45,7 @@ def changes(context: ReproductionContext) -> EntryResult:
         _change_rows(by_task),
         [_role_table(by_task)],
         figures,
-        only_if_trained(context, change_verdicts(by_task), by_task),
+        _evidence(context, by_task),
         deviations,
     )
 
@@ -71,29 +69,32 @@ def _change_of_task(context: ReproductionContext, task: str) -> tuple[xr.Dataset
     return change, [f"{origin}.", *deviations]
 
 
-def change_in_third(change: xr.Dataset, role: str, third: str) -> tuple[float, float, float]:
-    """Return the change of a role's mean bias in a third of the layers, with its interval."""
-    cell = change.isel(model=0).sel(role=role, third=third)
-    return (
-        float(cell["bias_third_change"]),
-        float(cell["bias_third_change_low"]),
-        float(cell["bias_third_change_high"]),
-    )
+def _evidence(
+    context: ReproductionContext, by_task: Mapping[str, xr.Dataset]
+) -> dict[str, Evidence]:
+    not_learned = {}
+    for task in by_task:
+        reason = context.why_nothing_learned(task, RECIPE)
+        if reason:
+            not_learned[task] = reason
 
+    def gather(changes: Mapping[str, xr.Dataset]) -> dict[str, Evidence]:
+        n_inputs = [int(change["bias_third_change_n"].max()) for change in changes.values()]
+        return claims.change_evidence(changes, min(n_inputs))
 
-def _present_roles(change: xr.Dataset) -> list[str]:
-    return [role for role in COARSE_ROLES if role in change["role"].values]
+    return evidence_on_learned(context, CLAIMS, by_task, not_learned, gather)
 
 
 def _change_rows(by_task: Mapping[str, xr.Dataset]) -> list[ReportRow]:
     rows = []
     for task, change in by_task.items():
-        for role in _present_roles(change):
-            for third in (INITIAL, MIDDLE, FINAL):
-                value, low, high = change_in_third(change, role, third)
-                if np.isfinite(value):
+        for role in claims.present_roles(change):
+            for third in THIRDS:
+                bias = claims.change_in_third(change, role, third)
+                if np.isfinite(bias.value):
+                    key = f"{task}-{role}-{third}"
                     label = f"{task}, {role}, {third} third: change of mean bias"
-                    rows.append(ReportRow(f"{task}-{role}-{third}", value, low, high, label=label))
+                    rows.append(ReportRow(key, bias.value, bias.low, bias.high, label=label))
     return rows
 
 
@@ -126,55 +127,3 @@ def _role_table(by_task: Mapping[str, xr.Dataset]) -> ReportTable:
         "that way, corrected p < 0.05."
     )
     return ReportTable("Roles gained and lost by fine-tuning", columns, rows, note)
-
-
-def change_verdicts(by_task: Mapping[str, xr.Dataset]) -> dict[str, Verdict]:
-    """Judge the claims on fine-tuning from the change of bias, by task."""
-    return {
-        "delimiter-falls": _final_third_verdict(by_task, "delimiter", sign=-1),
-        "block-rises": _final_third_verdict(by_task, "block", sign=1),
-        "sep-not-cls": _sep_not_cls_verdict(by_task),
-        "initial-stays": _initial_stays_verdict(by_task),
-    }
-
-
-def _final_third_verdict(by_task: Mapping[str, xr.Dataset], role: str, sign: int) -> Verdict:
-    """Judge whether a role's bias rises (1) or falls (-1) in the final third on every task, with
-    its whole interval."""
-    parts = []
-    as_claimed = []
-    for task, change in by_task.items():
-        value, low, high = change_in_third(change, role, FINAL)
-        if np.isfinite(value):
-            parts.append(f"{task} {value:+.2f} ({low:+.2f} to {high:+.2f})")
-            as_claimed.append(sign * value > 0 and sign * low > 0 and sign * high > 0)
-    if not parts:
-        return not_tried(f"no input has the role {role}")
-    return Verdict(", ".join(parts), all(as_claimed))
-
-
-def _sep_not_cls_verdict(by_task: Mapping[str, xr.Dataset]) -> Verdict:
-    """Judge whether the bias to [SEP] falls, by more than that to [CLS] moves, on every task."""
-    parts = []
-    as_claimed = []
-    for task, change in by_task.items():
-        to_sep, _, _ = change_in_third(change, "sep", FINAL)
-        to_cls, _, _ = change_in_third(change, "cls", FINAL)
-        parts.append(f"{task}: sep {to_sep:+.2f}, cls {to_cls:+.2f}")
-        as_claimed.append(to_sep < 0 and -to_sep > abs(to_cls))
-    return Verdict(", ".join(parts), all(as_claimed))
-
-
-def _initial_stays_verdict(by_task: Mapping[str, xr.Dataset]) -> Verdict:
-    """Judge whether every role changes less than half as much in the initial third as in the
-    final one."""
-    parts = []
-    as_claimed = []
-    for task, change in by_task.items():
-        for role in _present_roles(change):
-            initial, _, _ = change_in_third(change, role, INITIAL)
-            final, _, _ = change_in_third(change, role, FINAL)
-            if np.isfinite(initial) and np.isfinite(final):
-                parts.append(f"{task} {role} {initial:+.2f} and {final:+.2f}")
-                as_claimed.append(abs(initial) < abs(final) / 2)
-    return Verdict("; ".join(parts), bool(as_claimed) and all(as_claimed))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import xarray as xr
 
-from headwise.analyses.roles.significance import FINE_ROLES
 from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.pande2021 import claims
+from headwise.experiments.reproduction.pande2021.claims import has_role
 from headwise.experiments.reproduction.pande2021.tasks import (
     TASKS,
     TREES,
@@ -19,28 +19,30 @@ from headwise.experiments.reproduction.schema import (
     EntryResult,
     ReportRow,
     ReportTable,
-    Verdict,
 )
 from headwise.experiments.reproduction.shared import (
+    evidence_on_learned,
     figures_of_task,
-    head_values,
     layer_table,
-    layers_at_depth,
-    layers_text,
-    not_tried,
     registered_figures,
 )
 
-# Bounds of the claims: shares of heads, and a rank correlation.
-MAX_UNSKILLED = 0.2
-MIN_RANK_CORRELATION = 0.7
-FEW = 0.25
-MOST = 0.5
-
-
-def has_role(roles: xr.Dataset, role: str) -> np.ndarray:
-    """Return which heads have a role, bool `[layer, head]`."""
-    return head_values(roles["has_role"].sel(role=role)) > 0
+OVERLAP_CLAIMS = (
+    "delimiters",
+    "few-unskilled",
+    "local-syntactic",
+    "rank",
+    "nsubj-next",
+    "block-apart",
+)
+LAYER_CLAIMS = (
+    "multi-middle",
+    "first-layer",
+    "only-delimiters",
+    "block-zeroth",
+    "syntactic-middle",
+    "last-two",
+)
 
 
 def overlap_share(members: np.ndarray, whole: np.ndarray) -> float:
@@ -84,14 +86,18 @@ def overlaps(context: ReproductionContext) -> EntryResult:
         *_local_rows(local_of_syntactic),
         *_rank_rows(rank_correlation),
     ]
-    verdicts = share_verdicts(delimiter, unskilled, local_of_syntactic, rank_correlation)
-    verdicts["nsubj-next"] = direction_verdict(results.syntactic)
-    verdicts["block-apart"] = block_verdict(results.tasks, results.syntactic)
+    evidence = evidence_on_learned(
+        context,
+        OVERLAP_CLAIMS,
+        results.by_task,
+        results.not_learned,
+        lambda learned: claims.overlap_evidence(list(learned.values()), results.syntactic),
+    )
     return EntryResult(
         rows,
         [block_table(results.tasks)],
         registered_figures("roles", results.tasks[0].roles, "venn", "overlap"),
-        verdicts,
+        evidence,
         results.deviations,
         results.inputs,
     )
@@ -119,79 +125,6 @@ def _rank_rows(rank_correlation: Mapping[str, float]) -> list[ReportRow]:
         label = f"Spearman, {TREES}"
         rows.append(ReportRow(f"spearman-{TREES}", rank_correlation[TREES], label=label))
     return rows
-
-
-def share_verdicts(
-    delimiter: Mapping[str, float],
-    unskilled: Mapping[str, float],
-    local_of_syntactic: Mapping[str, float],
-    rank_correlation: Mapping[str, float],
-) -> dict[str, Verdict]:
-    """Judge the claims of Figure 4 on shares of heads and rank correlations, by task.
-
-    Parameters
-    ----------
-    delimiter, unskilled : mapping of str to float
-        The share of all heads that are delimiter heads, and that have no role.
-    local_of_syntactic : mapping of str to float
-        The share of syntactic heads that are local too; empty where no head is syntactic.
-    rank_correlation : mapping of str to float
-        Spearman's correlation of local and syntactic scores over heads.
-    """
-    verdicts = {
-        "delimiters": Verdict(_shares_text(delimiter), _mean(delimiter) > MOST),
-        "few-unskilled": Verdict(_shares_text(unskilled), _mean(unskilled) < MAX_UNSKILLED),
-        "local-syntactic": not_tried("no head is syntactic"),
-    }
-    if local_of_syntactic:
-        verdicts["local-syntactic"] = Verdict(
-            _shares_text(local_of_syntactic), _mean(local_of_syntactic) > MOST
-        )
-    ranks_text = ", ".join(f"{task} {value:.2f}" for task, value in rank_correlation.items())
-    verdicts["rank"] = Verdict(ranks_text, _mean(rank_correlation) > MIN_RANK_CORRELATION)
-    return verdicts
-
-
-def direction_verdict(with_trees: Sequence[TaskRoles]) -> Verdict:
-    """Judge whether nsubj heads attend to the next token and dobj heads to the previous one."""
-    if not with_trees:
-        return not_tried("no trees")
-    parts = []
-    as_claimed = []
-    for task_roles in with_trees:
-        nsubj_next = _count_both(task_roles.roles, "nsubj", "local:next")
-        nsubj_prev = _count_both(task_roles.roles, "nsubj", "local:prev")
-        dobj_prev = _count_both(task_roles.roles, "dobj", "local:prev")
-        dobj_next = _count_both(task_roles.roles, "dobj", "local:next")
-        parts.append(
-            f"{task_roles.task}: nsubj next {nsubj_next}, prev {nsubj_prev}; "
-            f"dobj prev {dobj_prev}, next {dobj_next}"
-        )
-        as_claimed.append(nsubj_next > nsubj_prev and dobj_prev > dobj_next)
-    return Verdict("; ".join(parts), bool(np.mean(as_claimed) > MOST))
-
-
-def _count_both(roles: xr.Dataset, first: str, second: str) -> int:
-    return int((has_role(roles, first) & has_role(roles, second)).sum())
-
-
-def block_verdict(tasks: Sequence[TaskRoles], with_trees: Sequence[TaskRoles]) -> Verdict:
-    """Judge whether few block heads are local or syntactic too."""
-    syntactic: np.ndarray | None = None
-    if with_trees:
-        syntactic = np.any([has_role(task.roles, "syntactic") for task in with_trees], axis=0)
-    shares = {}
-    for task_roles in tasks:
-        block_heads = has_role(task_roles.released, "block")
-        if not block_heads.any():
-            continue
-        other_heads = has_role(task_roles.roles, "local")
-        if syntactic is not None:
-            other_heads = other_heads | syntactic
-        shares[task_roles.task] = overlap_share(other_heads, block_heads)
-    if not shares:
-        return not_tried("no head is a block head, as released either")
-    return Verdict(_shares_text(shares), _mean(shares) < FEW)
 
 
 def block_table(tasks: Sequence[TaskRoles]) -> ReportTable:
@@ -249,122 +182,15 @@ def grid(context: ReproductionContext) -> EntryResult:
         (),
         [layer_table("Heads with each role", columns)],
         figures,
-        layer_verdicts(results.tasks, results.syntactic, context.model.layers),
+        evidence_on_learned(
+            context,
+            LAYER_CLAIMS,
+            results.by_task,
+            results.not_learned,
+            lambda learned: claims.layer_evidence(
+                list(learned.values()), results.syntactic, context.model.layers
+            ),
+        ),
         results.deviations,
         results.inputs,
     )
-
-
-def layer_verdicts(
-    tasks: Sequence[TaskRoles], with_trees: Sequence[TaskRoles], n_layers: int
-) -> dict[str, Verdict]:
-    """Judge the claims of Figure 5 on the layers of roles.
-
-    Parameters
-    ----------
-    tasks : sequence of TaskRoles
-        The roles on each task's inputs.
-    with_trees : sequence of TaskRoles
-        The roles on inputs with trees.
-    n_layers : int
-        The layers of the model.
-    """
-    # The paper's layers 5 to 9 and 6 to 8 count from 0.
-    middle = layers_at_depth(6, 10, n_layers)
-    syntactic_middle = layers_at_depth(7, 9, n_layers)
-    last_two = layers_at_depth(11, 12, n_layers)
-    last_quarter = range(n_layers - max(1, n_layers // 4), n_layers)
-    return {
-        "multi-middle": _more_heads_verdict(with_trees or tasks, middle, _is_multifunctional),
-        "first-layer": _first_layer_verdict(tasks),
-        "only-delimiters": _only_delimiters_verdict(tasks, last_quarter),
-        "block-zeroth": _zeroth_layer_verdict(tasks),
-        "syntactic-middle": _more_heads_verdict(with_trees, syntactic_middle, _is_syntactic),
-        "last-two": _last_layers_verdict(with_trees, last_two),
-    }
-
-
-def _all_roles(task_roles: TaskRoles) -> np.ndarray:
-    """Return which heads have each of the nine roles, bool `[layer, head, role]`."""
-    return np.stack([has_role(task_roles.roles, role) for role in FINE_ROLES], -1)
-
-
-def _is_multifunctional(task_roles: TaskRoles) -> np.ndarray:
-    return np.asarray(_all_roles(task_roles).sum(-1) > 1)
-
-
-def _is_syntactic(task_roles: TaskRoles) -> np.ndarray:
-    return has_role(task_roles.roles, "syntactic")
-
-
-def _more_heads_verdict(
-    results: Sequence[TaskRoles],
-    layers: range,
-    select_heads: Callable[[TaskRoles], np.ndarray],
-) -> Verdict:
-    """Judge whether these layers have more selected heads than the other layers, a layer."""
-    if not results:
-        return not_tried("no inputs have trees")
-    inside = []
-    outside = []
-    for task_roles in results:
-        heads_by_layer = select_heads(task_roles).sum(1)
-        other_layers = [layer for layer in range(len(heads_by_layer)) if layer not in layers]
-        if not other_layers:
-            return not_tried("the model has too few layers")
-        inside.append(heads_by_layer[list(layers)].mean())
-        outside.append(heads_by_layer[other_layers].mean())
-    mean_inside = float(np.mean(inside))
-    mean_outside = float(np.mean(outside))
-    ours = (
-        f"{mean_inside:.1f} heads a layer in {layers_text(layers)}, {mean_outside:.1f} in the "
-        "others"
-    )
-    return Verdict(ours, mean_inside > mean_outside)
-
-
-def _first_layer_verdict(tasks: Sequence[TaskRoles]) -> Verdict:
-    shares = []
-    for task_roles in tasks:
-        is_delimiter = has_role(task_roles.roles, "cls") | has_role(task_roles.roles, "sep")
-        shares.append(is_delimiter[0].mean())
-    share = float(np.mean(shares))
-    return Verdict(f"{100 * share:.0f} % of the first layer's heads", share < FEW)
-
-
-def _only_delimiters_verdict(tasks: Sequence[TaskRoles], layers: range) -> Verdict:
-    """Judge whether most heads with a role in the last layers are delimiter heads and nothing
-    else."""
-    delimiter_roles = [FINE_ROLES.index("cls"), FINE_ROLES.index("sep")]
-    n_skilled = 0
-    n_delimiter_only = 0
-    for task_roles in tasks:
-        roles = _all_roles(task_roles)[list(layers)]
-        is_delimiter = roles[..., delimiter_roles].any(-1)
-        has_other_role = np.delete(roles, delimiter_roles, -1).any(-1)
-        n_skilled += int(roles.any(-1).sum())
-        n_delimiter_only += int((is_delimiter & ~has_other_role).sum())
-    if not n_skilled:
-        return not_tried(f"no head of {layers_text(layers)} has a role")
-    ours = f"{n_delimiter_only} of {n_skilled} heads in {layers_text(layers)}"
-    return Verdict(ours, n_delimiter_only > n_skilled / 2)
-
-
-def _zeroth_layer_verdict(tasks: Sequence[TaskRoles]) -> Verdict:
-    shares = []
-    for task_roles in tasks:
-        # A task of single sentences has no blocks.
-        if bool(task_roles.released["bias"].sel(role="block").notnull().any()):
-            shares.append(has_role(task_roles.released, "block")[0].mean())
-    if not shares:
-        return not_tried("no task of two sentences")
-    share = float(np.mean(shares))
-    return Verdict(f"{100 * share:.0f} % of layer 0, as released", share > MOST)
-
-
-def _last_layers_verdict(with_trees: Sequence[TaskRoles], layers: range) -> Verdict:
-    if not with_trees:
-        return not_tried("no inputs have trees")
-    shares = [_is_syntactic(task_roles)[list(layers)].mean() for task_roles in with_trees]
-    share = float(np.mean(shares))
-    return Verdict(f"{100 * share:.0f} % of the heads of {layers_text(layers)}", share < FEW)

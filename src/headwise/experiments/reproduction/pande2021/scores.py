@@ -10,13 +10,13 @@ from headwise.analyses.roles.sieves.tokens import token_axes
 from headwise.analyses.roles.significance import COARSE_ROLES, undecided_share
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.context import ReproductionContext
-from headwise.experiments.reproduction.pande2021.tasks import role_results
+from headwise.experiments.reproduction.pande2021 import claims
+from headwise.experiments.reproduction.pande2021.tasks import RoleResults, role_results
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     ReportFigure,
     ReportRow,
     ReportTable,
-    Verdict,
 )
 from headwise.experiments.reproduction.shared import registered_figures
 from headwise.plots import style
@@ -40,7 +40,6 @@ RELATIONS = (
     "punct",
 )
 DRAWN_SIEVES = ("block", "nsubj", "local", "amod", "delimiter")
-MAX_UNDECIDED = 0.05  # share of p-values between both ends (§5)
 
 
 def sieves(context: ReproductionContext) -> EntryResult:
@@ -76,7 +75,7 @@ def one_head(context: ReproductionContext) -> EntryResult:
     n_by_mean_only = 0
     for task_roles in results.tasks:
         roles = task_roles.roles
-        task_skewed, task_scores = count_skewed(roles)
+        task_skewed, task_scores = count_skewed_and_broad(roles)
         n_skewed += task_skewed
         n_scores += task_scores
         by_mean_only = int(roles["mean_only"].sum())
@@ -89,35 +88,43 @@ def one_head(context: ReproductionContext) -> EntryResult:
         (),
         [ReportTable("Roles by mean and by test", columns, rows)],
         registered_figures("roles", results.tasks[0].roles, "scores", "labels"),
-        score_verdicts(n_skewed, n_scores, n_by_mean_only),
+        claims.score_evidence(
+            claims.SkewCounts(n_skewed, n_scores, n_by_mean_only, fewest_inputs(results))
+        ),
         results.deviations,
         results.inputs,
     )
 
 
-def score_verdicts(n_skewed: int, n_scores: int, n_by_mean_only: int) -> dict[str, Verdict]:
-    """Judge the claims on skewed scores: how many of all are skewed, and how many roles the mean
-    alone gives."""
-    return {
-        "skewed": Verdict(f"{n_skewed} of {n_scores} heads and roles", n_skewed > n_scores / 2),
-        "averages": Verdict(f"{n_by_mean_only} roles of heads, over all tasks", n_by_mean_only > 0),
-    }
+def count_skewed_and_broad(roles: xr.Dataset) -> tuple[int, int]:
+    """Count heads and coarse roles whose scores are skewed and broad over inputs, and all of them.
 
-
-def count_skewed(roles: xr.Dataset) -> tuple[int, int]:
-    """Count heads and coarse roles whose mean lies above their median's bin, and all of them."""
+    Skewed: the mean lies above the median's bin. Broad: of the inputs a tenth lies at less than half
+    of what another tenth reaches.
+    """
     counts = roles["histogram"].transpose("layer", "head", "role", "bin").values
     bin_low = roles["bin_low"].values
     bin_high = np.append(bin_low[1:], bin_low[-1] * 2)
     n_inputs = counts.sum(-1)
-    below_median = np.cumsum(counts, -1) < n_inputs[..., None] / 2
-    median_bin = below_median.sum(-1)
-    median = (bin_low[median_bin] + bin_high[median_bin]) / 2
+
+    def bin_of(share: float) -> np.ndarray:
+        """Return the bin in which a share of the inputs is reached."""
+        is_below = np.cumsum(counts, -1) < share * n_inputs[..., None]
+        return np.asarray(np.minimum(is_below.sum(-1), len(bin_low) - 1))
+
     mean = roles["bias"].transpose("layer", "head", "role").values
+    is_skewed = mean > bin_high[bin_of(0.5)]
+    # By the inner edges of both bins, so that the width of bins cannot make it broad.
+    is_broad = bin_low[bin_of(0.9)] > 2 * bin_high[bin_of(0.1)]
     coarse = [index for index, role in enumerate(roles["role"].values) if role in COARSE_ROLES]
     is_known = n_inputs[..., coarse] > 0
-    is_skewed = (mean > median)[..., coarse] & is_known
-    return int(is_skewed.sum()), int(is_known.sum())
+    is_both = (is_skewed & is_broad)[..., coarse] & is_known
+    return int(is_both.sum()), int(is_known.sum())
+
+
+def fewest_inputs(results: RoleResults) -> int:
+    """Return the smallest number of inputs of a task."""
+    return min(int(task_roles.roles.attrs["inputs"]) for task_roles in results.with_trees)
 
 
 def p_values(context: ReproductionContext) -> EntryResult:
@@ -153,15 +160,10 @@ def p_values(context: ReproductionContext) -> EntryResult:
         rows,
         [table],
         registered_figures("roles", results.tasks[0].roles, "p-values"),
-        {"bimodal": bimodal_verdict(share_undecided)},
+        claims.bimodal_evidence(np.concatenate(coarse_p_values), fewest_inputs(results)),
         results.deviations,
         results.inputs,
     )
-
-
-def bimodal_verdict(share_undecided: float) -> Verdict:
-    """Judge whether almost all p-values lie at either end."""
-    return Verdict(f"{100 * share_undecided:.1f} %", share_undecided <= MAX_UNDECIDED)
 
 
 def least_decided(roles: xr.Dataset) -> list[object]:

@@ -3,7 +3,7 @@ substitutes, and the roles of heads on them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import xarray as xr
@@ -38,6 +38,7 @@ class TaskRoles:
     roles: xr.Dataset
     released: xr.Dataset
     parsed: bool  # whether the syntactic roles are among them
+    nothing_learned: str = ""  # why its model learned nothing; no claim uses such a task
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,9 +52,23 @@ class RoleResults:
     inputs: dict[str, str]
 
     @property
+    def by_task(self) -> dict[str, TaskRoles]:
+        """The results by the name of the task."""
+        return {task_roles.task: task_roles for task_roles in self.tasks}
+
+    @property
+    def not_learned(self) -> dict[str, str]:
+        """The tasks whose model learned nothing, with the reason."""
+        reasons = {}
+        for task_roles in self.tasks:
+            if task_roles.nothing_learned:
+                reasons[task_roles.task] = task_roles.nothing_learned
+        return reasons
+
+    @property
     def syntactic(self) -> tuple[TaskRoles, ...]:
         """The results with syntactic roles: the parsed tasks, else the treebank."""
-        parsed = tuple(task for task in self.tasks if task.parsed)
+        parsed = tuple(task for task in self.tasks if task.parsed and not task.nothing_learned)
         if parsed:
             return parsed
         return () if self.trees is None else (self.trees,)
@@ -121,7 +136,11 @@ def roles_of_task(context: ReproductionContext, task: str) -> tuple[TaskRoles, l
     try:
         with context.open_finetuned(task, RECIPE) as (model, origin):
             corpus, deviations = task_inputs(context, task, model)
-            return _compute_task_roles(context, task, corpus, model), [f"{origin}.", *deviations]
+            task_roles = _compute_task_roles(context, task, corpus, model)
+            reason = context.why_nothing_learned(task, RECIPE)
+            if reason:
+                origin += f", {reason}, so that no claim uses it"
+            return replace(task_roles, nothing_learned=reason), [f"{origin}.", *deviations]
     except NotRunError as error:
         corpus, deviations = task_inputs(context, task, context.model)
         origin = f"{task}: the model as it is, not fine-tuned ({str(error).rstrip('.')})."

@@ -1,19 +1,20 @@
-"""Pascual et al. 2021, "Telling BERT's Full Story": figures 1 to 23."""
+"""The inputs, and figures 1 to 23."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
 import xarray as xr
-from scipy import stats as scipy_stats
 
 from headwise.analyses.attribution.map_figures import map_pairs
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.offsets.figures import PRINTED, centre_lines, histogram_grid
 from headwise.experiments.reproduction.context import ReproductionContext
+from headwise.experiments.reproduction.estimates import Estimates
+from headwise.experiments.reproduction.pascual2021 import claims
+from headwise.experiments.reproduction.rules import Evidence
 from headwise.experiments.reproduction.schema import (
     Entry,
     EntryResult,
@@ -21,15 +22,12 @@ from headwise.experiments.reproduction.schema import (
     ReportFigure,
     ReportRow,
     ReportTable,
-    Reproduction,
-    Verdict,
 )
 from headwise.experiments.reproduction.shared import (
     head_values,
     layer_table,
     layers_at_depth,
     layers_text,
-    not_tried,
     registered_figures,
     sample_by_length,
     size_deviation,
@@ -46,9 +44,7 @@ MAX_TOKENS = 64
 N_PATTERN_INPUTS = 100  # inputs whose maps are classified; the paper looked at some
 LANGUAGES = {"en": "English", "de": "German", "ar": "Arabic"}
 SHOWN_LAYERS = (2, 5, 10)  # of Figures 2 and 3
-NEARLY_ALL_HEADS = 0.95
 SOURCES = ("attention", "input")
-FADING_PATTERNS = ("vertical", "diagonal", "vertical+diagonal")
 SAMPLE_DIMS = ("layer", "head", "token", "source_token")
 
 
@@ -172,23 +168,12 @@ def local(context: ReproductionContext) -> EntryResult:
     figures = registered_figures("attribution", previous_layer, "correlation")
     figures += registered_figures("attribution", attribution, "head")
     table = _correlation_table(pearson, spearman)
-    verdicts = local_verdicts(pearson, spearman)
-    return EntryResult(rows, [table], figures, verdicts, deviations, inputs)
-
-
-def local_verdicts(pearson: np.ndarray, spearman: np.ndarray) -> dict[str, Verdict]:
-    """Judge whether nearly all heads correlate with the contributions of the previous layer."""
-    n_heads = int(np.isfinite(pearson).sum())
-    n_pearson = n_heads - int((pearson <= 0.7).sum())
-    n_spearman = n_heads - int((spearman < 0.9).sum())
-    return {
-        "local-pearson": Verdict(
-            f"{n_pearson} of {n_heads} heads", n_pearson / n_heads >= NEARLY_ALL_HEADS
-        ),
-        "local-spearman": Verdict(
-            f"{n_spearman} of {n_heads} heads", n_spearman / n_heads >= NEARLY_ALL_HEADS
-        ),
-    }
+    evidence = claims.local_evidence(
+        Estimates.of(attribution, "pearson", source="previous_layer"),
+        Estimates.of(attribution, "spearman", source="previous_layer"),
+        int(attribution.attrs["examples"]),
+    )
+    return EntryResult(rows, [table], figures, evidence, deviations, inputs)
 
 
 def far(context: ReproductionContext) -> EntryResult:
@@ -210,38 +195,12 @@ def far(context: ReproductionContext) -> EntryResult:
     of_input = attribution.sel(source=["input"])
     figures = registered_figures("attribution", of_input, "correlation")
     table = _correlation_table(pearson, spearman)
-    verdicts = far_verdicts(pearson, spearman)
-    return EntryResult(rows, [table], figures, verdicts, deviations, inputs)
-
-
-def far_verdicts(pearson: np.ndarray, spearman: np.ndarray) -> dict[str, Verdict]:
-    """Judge the claims on the contributions of the input from correlations `[layer, head]`."""
-    n_layers = len(pearson)
-    late = layers_at_depth(5, 12, n_layers)
-    last = layers_at_depth(9, 12, n_layers)
-    third = layers_at_depth(3, 3, n_layers)[0]
-    median_pearson = np.nanmedian(pearson, 1)
-    median_spearman = np.nanmedian(spearman, 1)
-    share_below_half = float((pearson[list(late)] < 0.5).mean())
-    highest_last = float(median_pearson[list(last)].max())
-    verdicts = {
-        "decreases": not_tried("two layers"),
-        "after-four": Verdict(
-            f"{100 * share_below_half:.0f} % of the heads in {layers_text(late)}",
-            share_below_half > 0.5,
-        ),
-        "last-four": Verdict(
-            f"largest {highest_last:.2f} in {layers_text(last)}", highest_last < 0.25
-        ),
-        "spearman-three": Verdict(
-            f"{median_spearman[third]:.2f} in layer {third}, {median_spearman[-1]:.2f} in the last",
-            bool(median_spearman[third] < 0.7 and median_spearman[-1] < 0.25),
-        ),
-    }
-    if n_layers > 2:
-        trend = float(scipy_stats.spearmanr(np.arange(n_layers), median_pearson).statistic)
-        verdicts["decreases"] = Verdict(f"Spearman {trend:.2f}", trend < -0.7)
-    return verdicts
+    evidence = claims.far_evidence(
+        Estimates.of(attribution, "pearson", source="input"),
+        Estimates.of(attribution, "spearman", source="input"),
+        int(attribution.attrs["examples"]),
+    )
+    return EntryResult(rows, [table], figures, evidence, deviations, inputs)
 
 
 # --- Figures 2, 3, 8 to 11: relative positions ----------------------------------------------------
@@ -266,40 +225,13 @@ def chosen(context: ReproductionContext, source: str) -> EntryResult:
     n_layers = attribution.sizes["layer"]
     layers = sorted({layers_at_depth(number, number, n_layers)[0] for number in SHOWN_LAYERS})
     figure = _histogram_figure(attribution, source, layers)
-    verdicts: dict[str, Verdict] = {}
+    evidence: dict[str, Evidence] = {}
     if source == "attention":
         of_attention = attribution.sel(source=source)
-        verdicts = position_verdicts(of_attention["centre"], of_attention["histogram"])
-    return EntryResult(figures=[figure], verdicts=verdicts, deviations=deviations, inputs=inputs)
-
-
-def position_verdicts(centre: xr.DataArray, histogram: xr.DataArray) -> dict[str, Verdict]:
-    """Judge the claims on past and future.
-
-    Parameters
-    ----------
-    centre : xr.DataArray
-        The centre of mass `[layer, head]`, in tokens.
-    histogram : xr.DataArray
-        The mean weight `[layer, head, offset]`.
-    """
-    n_layers = centre.sizes["layer"]
-    first = layers_at_depth(1, 3, n_layers)
-    last = layers_at_depth(9, 12, n_layers)
-    second = layers_at_depth(2, 2, n_layers)[0]
-    centre_values = head_values(centre)
-    mean_first = float(np.nanmean(centre_values[list(first)]))
-    share_ahead = float((centre_values[list(last)] > 0).mean())
-    weight = histogram.isel(layer=second)
-    ahead = weight.sel(offset=weight["offset"] > 0)
-    least_ahead = float((ahead.sum("offset") / weight.sum("offset")).min())
-    return {
-        "past-first": Verdict(f"{mean_first:+.1f} tokens in {layers_text(first)}", mean_first < 0),
-        "future-later": Verdict(
-            f"{100 * share_ahead:.0f} % of the heads in {layers_text(last)}", share_ahead > 0.5
-        ),
-        "negligible": Verdict(f"least {least_ahead:.3f} in layer {second}", least_ahead < 0.05),
-    }
+        evidence = claims.position_evidence(
+            of_attention["centre"], of_attention["histogram"], int(attribution.attrs["examples"])
+        )
+    return EntryResult(figures=[figure], evidence=evidence, deviations=deviations, inputs=inputs)
 
 
 def half(context: ReproductionContext, source: str, which: int) -> EntryResult:
@@ -320,6 +252,7 @@ def languages(context: ReproductionContext) -> EntryResult:
     offsets: dict[str, xr.Dataset] = {}
     deviations: list[str] = []
     without_model = []
+    n_inputs = []
     count = context.sample_size(N_INPUTS, N_OFFSETS_QUICK)
     with ExitStack() as stack:
         for key, language in LANGUAGES.items():
@@ -340,6 +273,7 @@ def languages(context: ReproductionContext) -> EntryResult:
             )
             name = f"{language} ({model.name})"
             offsets[name] = context.run_analysis(corpus, make_analysis("offsets"), model=model)
+            n_inputs.append(len(lengths))
             deviations += size_deviation(context, len(lengths), N_INPUTS, f"inputs ({language})")
     if not offsets:
         raise NotRunError(context.data.missing("xnli-en"))
@@ -364,28 +298,9 @@ def languages(context: ReproductionContext) -> EntryResult:
     return EntryResult(
         tables=[table],
         figures=[figure],
-        verdicts={"languages": language_verdict(centres_by_name, without_model)},
+        evidence=claims.language_evidence(centres_by_name, without_model, min(n_inputs)),
         deviations=deviations,
     )
-
-
-def language_verdict(
-    centres_by_name: Mapping[str, np.ndarray], without_model: list[str]
-) -> Verdict:
-    """Judge whether the centre of mass `[layer]` moves ahead from the first to the last third in
-    every language that has a model."""
-    parts = []
-    moves_ahead = []
-    for name, centre in centres_by_name.items():
-        n_third = max(1, len(centre) // 3)
-        first = float(centre[:n_third].mean())
-        last = float(centre[-n_third:].mean())
-        parts.append(f"{name}: {first:+.1f}, then {last:+.1f}")
-        moves_ahead.append(first < last)
-    ours = "; ".join(parts)
-    if without_model:
-        return Verdict(ours, None, f"no model of its own for {' and '.join(without_model)}")
-    return Verdict(ours, all(moves_ahead))
 
 
 def centres(context: ReproductionContext) -> EntryResult:
@@ -397,20 +312,9 @@ def centres(context: ReproductionContext) -> EntryResult:
     columns = {"attention": of_attention, "input contribution": of_input}
     table = layer_table("Mean centre of mass (tokens)", columns)
     figures = registered_figures("attribution", attribution, "centre")
-    verdicts = {"uniform": uniform_verdict(of_attention, of_input)}
-    return EntryResult((), [table], figures, verdicts, deviations, inputs)
-
-
-def uniform_verdict(of_attention: np.ndarray, of_input: np.ndarray) -> Verdict:
-    """Judge whether input contributions lie less than half as far off centre as attention, from
-    the mean centre `[layer]`."""
-    late = layers_at_depth(5, 12, len(of_attention))
-    attention_offset = float(np.abs(of_attention[list(late)]).mean())
-    input_offset = float(np.abs(of_input[list(late)]).mean())
-    ours = (
-        f"attention {attention_offset:.1f}, input {input_offset:.1f} tokens in {layers_text(late)}"
-    )
-    return Verdict(ours, input_offset < attention_offset / 2)
+    n_inputs = int(attribution.attrs["examples"])
+    evidence = claims.uniform_evidence(of_attention, of_input, n_inputs)
+    return EntryResult((), [table], figures, evidence, deviations, inputs)
 
 
 # --- Figure 7: patterns ---------------------------------------------------------------------------
@@ -431,30 +335,8 @@ def patterns(context: ReproductionContext) -> EntryResult:
         "at maps)."
     )
     figures = registered_figures("attribution", attribution, "five", "patterns")
-    verdicts = pattern_verdicts(pattern_share)
-    return EntryResult((), [table], figures, verdicts, deviations, inputs)
-
-
-def pattern_verdicts(pattern_share: xr.DataArray) -> dict[str, Verdict]:
-    """Judge the claims on patterns from the share of maps `[source, layer, pattern]`."""
-    mean = pattern_share.mean("layer")
-    parts = []
-    kept_share = {}  # of a pattern's share in attention, what is left in contributions
-    for name in map(str, pattern_share["pattern"].values):
-        in_attention = float(mean.sel(source="attention", pattern=name))
-        in_input = float(mean.sel(source="input", pattern=name))
-        parts.append(f"{name} {in_attention:.2f} → {in_input:.2f}")
-        kept_share[name] = in_input / max(in_attention, 1e-9)
-    most_kept = max(kept_share[name] for name in FADING_PATTERNS)
-    late = list(layers_at_depth(5, 12, pattern_share.sizes["layer"]))
-    late_block = pattern_share.sel(source="input", pattern="block").isel(layer=late)
-    highest_block = float(late_block.max())
-    return {
-        "block-stays": Verdict(", ".join(parts), most_kept < 1 and kept_share["block"] > most_kept),
-        "no-deep-block": Verdict(
-            f"largest share of a layer {highest_block:.3f}", highest_block <= 0.02
-        ),
-    }
+    evidence = claims.pattern_evidence(attribution)
+    return EntryResult((), [table], figures, evidence, deviations, inputs)
 
 
 # --- Figures 12 to 23: maps -----------------------------------------------------------------------
@@ -477,61 +359,10 @@ def maps(context: ReproductionContext, layer: int) -> EntryResult:
     return EntryResult(figures=[figure], deviations=deviations, inputs=inputs)
 
 
-def _map_entries() -> list[Entry]:
+def map_entries() -> list[Entry]:
     """Figures 12 to 23, one for each layer of BERT-base."""
     entries = []
     for layer in range(12):
         title = f"attention over input contribution, layer {layer}"
         entries.append(Entry(f"fig{12 + layer}", title, partial(maps, layer=layer)))
     return entries
-
-
-REPRODUCTION = Reproduction(
-    "pascual2021",
-    (
-        "BERT-base uncased, not fine-tuned; German and Arabic BERT for Figure 4.",
-        "1800 examples of MNLI-m's dev part of 6 to 64 tokens (as many as a head has dimensions, "
-        "where attention is identifiable); XNLI for Figure 4.",
-        "Contributions by Hidden Token Attribution, from the layer below and from the input; means "
-        "over all tokens.",
-    ),
-    (
-        Entry("text5", "the inputs", setup),
-        Entry("fig1", "attention against contributions of the previous layer", local),
-        Entry(
-            "fig2",
-            "attention by relative position, layers 2, 5 and 10",
-            partial(chosen, source="attention"),
-        ),
-        Entry(
-            "fig3",
-            "input contribution by relative position, layers 2, 5 and 10",
-            partial(chosen, source="input"),
-        ),
-        Entry("fig4", "centres of mass of attention in three languages", languages),
-        Entry("fig5", "centres of mass of attention and input contribution", centres),
-        Entry("fig6", "attention against contributions of the input", far),
-        Entry("fig7", "five patterns, in attention and in input contribution", patterns),
-        Entry(
-            "fig8",
-            "attention by relative position, first half",
-            partial(half, source="attention", which=0),
-        ),
-        Entry(
-            "fig9",
-            "attention by relative position, second half",
-            partial(half, source="attention", which=1),
-        ),
-        Entry(
-            "fig10",
-            "input contribution by relative position, first half",
-            partial(half, source="input", which=0),
-        ),
-        Entry(
-            "fig11",
-            "input contribution by relative position, second half",
-            partial(half, source="input", which=1),
-        ),
-        *_map_entries(),
-    ),
-)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
-from headwise.experiments.circuit.layout import CircuitEdge, CircuitLayout, circuit_layout
+from headwise.experiments.circuit.layout import NODE, CircuitEdge, CircuitLayout, circuit_layout
 from headwise.plots import style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
@@ -55,10 +55,11 @@ def curve(dataset: xr.Dataset) -> Figure:
     ax.axhline(facts["wanted_faithfulness"], color=style.GREY, linewidth=0.6, linestyle=":")
     if facts["circuit_size"]:
         ax.axvline(facts["circuit_size"], color=style.GREY, linewidth=0.6, linestyle=":")
-    ax.set_xscale("log")
+    style.log_axis(ax.xaxis)
     ax.set_xlabel("edges")
     ax.set_ylabel("share of the metric")
-    ax.legend(loc="center left", frameon=False, fontsize=style.SMALL)
+    # Where neither line is: to the left of the rise, above the remainder.
+    ax.legend(loc="upper left", frameon=False, fontsize=style.SMALL, bbox_to_anchor=(0.0, 0.78))
     notes = [f"n = {facts['pairs']} pairs in {facts['units']} units"]
     if "random_area" in facts:
         notes.append(
@@ -136,6 +137,8 @@ def _draw_edge(ax: Axes, layout: CircuitLayout, edge: CircuitEdge, largest: floa
     bend = 0.0
     if stop[1] - start[1] > 1:
         bend = 0.12 if start[0] >= stop[0] else -0.12
+    if start[0] == stop[0] and stop[1] - start[1] > 1:
+        bend = 0.25 + 0.03 * (stop[1] - start[1])
     ax.add_patch(
         FancyArrowPatch(
             start,
@@ -155,16 +158,11 @@ def _draw_edge(ax: Axes, layout: CircuitLayout, edge: CircuitEdge, largest: floa
 
 
 def _row_label(nodes: list[str]) -> str:
-    """Return the label of a row: its layer, nothing for embedding and logits."""
-    first = nodes[0]
-    if not first.startswith("L") or not first[1:2].isdigit():
+    """Return the label of a row of heads, its layer; other rows need none."""
+    match = NODE.fullmatch(nodes[0])
+    if match is None or match[2] == "MLP":
         return ""
-    digits = ""
-    for character in first[1:]:
-        if not character.isdigit():
-            break
-        digits += character
-    return f"layer {digits}"
+    return f"layer {match[1]}"
 
 
 @figure(

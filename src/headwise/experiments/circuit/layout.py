@@ -10,6 +10,8 @@ import xarray as xr
 
 MAX_EDGES = 60  # more cannot be read in one drawing
 SWEEPS = 12
+HEADS_WIDTH = 0.85  # heads, embedding and logits stand left of this
+MLP_COLUMN = 0.96
 NODE = re.compile(r"L(\d+)(H\d+|MLP)")
 
 
@@ -102,5 +104,8 @@ def _places(rows: list[list[str]], edges: list[CircuitEdge]) -> dict[str, tuple[
 
 
 def _spread(row: list[str], number: int, places: dict[str, tuple[float, float]]) -> None:
+    """Put the nodes of a row side by side; MLPs have a column of their own at the right, so that
+    the edges between them do not run through the heads."""
     for position, node in enumerate(row):
-        places[node] = ((position + 0.5) / len(row), float(number))
+        x = MLP_COLUMN if node.endswith("MLP") else HEADS_WIDTH * (position + 0.5) / len(row)
+        places[node] = (x, float(number))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.lazy import FIGURES, VIEWS, lazy_names, register_loader
+from headwise.core.lazy import EXPERIMENTS, FIGURES, VIEWS, lazy_names, register_loader
 from headwise.core.version import __version__
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headwise.experiments.circuit import circuit
     from headwise.experiments.comparison import compare
     from headwise.experiments.finetuning import finetune
-    from headwise.experiments.patching import patch
+    from headwise.experiments.patching import PromptPair, patch
     from headwise.experiments.probe import probe
     from headwise.experiments.reproduction import reproduce
     from headwise.models import HeadModel, Mean, Patch, Scale
@@ -50,6 +50,7 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     "ablate",
     "patch",
     "circuit",
+    "PromptPair",
     "prune",
     "compare",
     "finetune",
@@ -88,7 +89,7 @@ __getattr__ = lazy_names(
         "headwise.experiments.circuit": ("circuit",),
         "headwise.experiments.comparison": ("compare",),
         "headwise.experiments.finetuning": ("finetune",),
-        "headwise.experiments.patching": ("patch",),
+        "headwise.experiments.patching": ("PromptPair", "patch"),
         "headwise.experiments.reproduction": ("reproduce",),
         "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),
         "headwise.page.views": ("draw",),
@@ -104,8 +105,8 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# Lower layers display results and list figures; the code for that lies in higher layers, and this
-# module lies above all of them.
+# Lower layers display results, list figures and run experiments; the code for that lies in higher
+# layers, and this module lies above all of them.
 
 
 def _load_views() -> Any:
@@ -120,5 +121,12 @@ def _load_figures() -> None:
     load_figures()
 
 
+def _load_experiments() -> Any:
+    import headwise
+
+    return headwise
+
+
+register_loader(EXPERIMENTS, _load_experiments)
 register_loader(VIEWS, _load_views)
 register_loader(FIGURES, _load_figures)

@@ -43,6 +43,7 @@ def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[st
 
 
 VIEWS = "views"  # loads the module that shows results in notebooks
+EXPERIMENTS = "experiments"  # loads a module with the functions that change a model
 FIGURES = "figures"  # imports every module of figures, which registers them
 
 _loaders: dict[str, Callable[[], Any]] = {}

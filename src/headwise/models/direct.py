@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import xarray as xr
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
+from headwise.core.labels import head_name
 from headwise.models.devices import weight_in
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.session import Session
-from headwise.models.structure import Structure
+from headwise.models.structure import Structure, find_structure
 from headwise.models.view import AttentionRows, Layer
 from headwise.text.encode import Batch
 
@@ -210,6 +212,29 @@ class Recorded:
         if "bias" in weights:
             return matrix, weights["bias"]
         return matrix, matrix.new_zeros(len(matrix))
+
+
+def logit_attribution(
+    model: HeadModel, batch: Batch, target: int, against: int | None, position: int
+) -> xr.DataArray:
+    """Return what every component adds to a logit; see `HeadModel.logit_attribution`."""
+    recorded = Recorded(model, find_structure(model), batch)
+    targets = torch.full_like(batch.ids, target)
+    others = None if against is None else torch.full_like(batch.ids, against)
+    direct = recorded.direct(targets, others)
+    names = ["embedding"]
+    values = [direct.embedding[0, position]]
+    for layer in range(model.layers):
+        for head in range(model.heads):
+            names.append(head_name(layer, head))
+            values.append(direct.heads[layer, 0, position, head])
+        names.append(f"L{layer}MLP")
+        values.append(direct.other[layer, 0, position])
+    names.append("constant")
+    values.append(direct.bias[:, 0, position].sum() + direct.constant[0, position])
+    array = torch.stack(values).double().cpu().numpy()
+    attributes = {"logit": float(direct.logit[0, position]), "model": model.name}
+    return xr.DataArray(array, {"component": names}, ("component",), "logit", attributes)
 
 
 def adds_up(direct: Direct, attention_mask: Tensor) -> float:

@@ -62,7 +62,7 @@ def compare_predictions(
         likeliest = torch.maximum(before, after).topk(min(top, len(before))).indices.tolist()
         ids = sorted(likeliest, key=lambda token: (-float(before[token]), token))
     else:
-        ids = [_token_id(model, token, len(before)) for token in tokens]
+        ids = [token_id(model, token, len(before)) for token in tokens]
     token_text = batch.rows[0].token_text
     table = pd.DataFrame(
         {
@@ -116,9 +116,14 @@ def _predicting_position(model: HeadModel, batch: Batch, position: int | None) -
     return int(positions[0])
 
 
-def _token_id(model: HeadModel, token: str | int, vocabulary: int) -> int:
+def token_id(model: HeadModel, token: str | int, vocabulary: int) -> int:
+    """Return the id of a token given as text or id; a text of several tokens is rejected."""
     if isinstance(token, str):
         ids = model.encoder.tokenizer(token, add_special_tokens=False, verbose=False)["input_ids"]
+        # Tokenizers that write ▁ for a space put one before a text: before a text that begins with
+        # a space it stands alone, and is not the token.
+        if len(ids) == 2 and token.strip() and not model.encoder.piece_text(int(ids[0])):
+            ids = ids[1:]
         if len(ids) != 1:
             pieces = ", ".join(repr(model.encoder.token_text(piece)) for piece in ids) or "none"
             raise InputError(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
 from headwise.core.labels import existing_heads, head_name, is_list_of_heads, parse_place
+from headwise.core.lazy import EXPERIMENTS, load
 from headwise.models import fingerprint, generation, loading
 from headwise.models.devices import (
     DeviceMap,
@@ -491,6 +492,117 @@ class HeadModel:
                 "the module was closed or changed after opening; open it again."
             )
         return np.stack([reader.values[pair].cpu().numpy() for pair in heads])
+
+    def why(
+        self, text: Input, head: str | tuple[int, int], query: str | int, key: str | int
+    ) -> xr.Dataset:
+        """Return why a head attends from one token to another: its score, split over the components
+        that wrote the residual stream at both.
+
+        `score[query_component, key_component]` adds up to the head's score; `query_margin` and
+        `key_margin` are its sums over rows and columns. Norms are held at their actual scale. In
+        `attrs`: the tokens, the `score`, the `weight`, and, where the model has them, what a
+        position bias and soft capping add.
+
+        Parameters
+        ----------
+        text : str, or what `batch` takes
+            One input.
+        head : str or tuple
+            `L3H5` or (3, 5).
+        query, key : str or int
+            The token that attends and the one attended to: its text, or its position.
+        """
+        from headwise.models.score_attribution import ScoreAttribution, token_position, why_dataset
+
+        batch = self.one_input(text)
+        place = parse_place(head) if isinstance(head, str) else head
+        ((layer, number),) = existing_heads([place], self.layers, self.heads)  # type: ignore[list-item]
+        query_position = token_position(batch, query, "query")
+        key_position = token_position(batch, key, "key")
+        parts = ScoreAttribution(self).parts(batch, layer, number)
+        if not bool(parts.visible[query_position, key_position]):
+            raise InputError(
+                f"Token {query_position} cannot attend to token {key_position}: it is hidden from it."
+            )
+        dataset: xr.Dataset = why_dataset(
+            parts, batch, (layer, number), query_position, key_position
+        )
+        return dataset
+
+    def logit_attribution(
+        self,
+        text: Input,
+        answer: str | int,
+        *,
+        against: str | int | None = None,
+        position: int = -1,
+    ) -> xr.DataArray:
+        """Return what every component adds directly to the logit of an answer.
+
+        Components are the embedding, every head, every feed-forward part (`L3MLP`) and a constant;
+        they add up to `attrs["logit"]`, the logit less the mean over the vocabulary (or less the
+        logit of another answer).
+
+        Parameters
+        ----------
+        text : str, or what `batch` takes
+            One input.
+        answer : str or int
+            A token, as text or id.
+        against : str or int, optional
+            Another token whose logit is subtracted.
+        position : int, default -1
+            The token after which the answer would follow.
+        """
+        from headwise.models.direct import logit_attribution
+
+        batch = self.one_input(text)
+        n_tokens = batch.ids.shape[1]
+        if not -n_tokens <= position < n_tokens:
+            raise ParameterError(
+                f"`position` is {position}; the text has tokens 0 to {n_tokens - 1}."
+            )
+        vocabulary = self.config.get_text_config().vocab_size
+        other = None if against is None else generation.token_id(self, against, vocabulary)
+        target = generation.token_id(self, answer, vocabulary)
+        return logit_attribution(self, batch, target, other, position % n_tokens)
+
+    def patch(
+        self,
+        clean: str,
+        corrupted: str,
+        answer: str | None = None,
+        wrong: str | None = None,
+        **options: Any,
+    ) -> xr.Dataset:
+        """Return what each head carries from one input into another; see `headwise.patch`.
+
+        Parameters
+        ----------
+        clean, corrupted : str
+            Inputs with equally many tokens.
+        answer, wrong : str, optional
+            What follows each; by default the model's own predictions.
+        **options
+            Options of `headwise.patch`.
+        """
+        answers = []
+        for text, given in ((clean, answer), (corrupted, wrong)):
+            if given is None:
+                logits = self.forward(text, logits=True).logits[0, -1]
+                given = self.encoder.token_text(int(logits.argmax()))
+            answers.append(given)
+        experiments = load(EXPERIMENTS)
+        pair = experiments.PromptPair(clean, corrupted, answers[0], answers[1], "the pair")
+        dataset: xr.Dataset = experiments.patch(self, [pair], **options)
+        return dataset
+
+    def circuit(self, pairs: Any, **options: Any) -> xr.Dataset:
+        """Return which edges between the parts of the model carry a behaviour; see
+        `headwise.circuit`, whose options these are."""
+        dataset: xr.Dataset = load(EXPERIMENTS).circuit(self, pairs, **options)
+        return dataset
 
     # --- predictions ------------------------------------------------------------------------------
 

@@ -517,7 +517,7 @@ class HeadModel:
 
         batch = self.one_input(text)
         place = parse_place(head) if isinstance(head, str) else head
-        ((layer, number),) = existing_heads([place], self.layers, self.heads)  # type: ignore[list-item]
+        ((layer, number),) = existing_heads([place], self.layers, self.heads)
         query_position = token_position(batch, query, "query")
         key_position = token_position(batch, key, "key")
         parts = ScoreAttribution(self).parts(batch, layer, number)

@@ -135,21 +135,22 @@ def why_dataset(
     """Return the score of one query and one key as labelled arrays; see `HeadModel.why`."""
     table = parts.table(query, key).double().cpu().numpy()
     tokens = batch.rows[0].tokens
-    attributes = {
+    score = float(parts.scores[query, key])
+    attributes: dict[str, Any] = {
         "head": head_name(*head),
         "query": tokens[query],
         "key": tokens[key],
         "query_position": query,
         "key_position": key,
-        "score": float(parts.scores[query, key]),
+        "score": score,
         "weight": float(parts.weights[query, key]),
         "mean_visible_score": float(parts.scores[query][parts.visible[query]].mean()),
     }
     if parts.bias is not None:
         attributes["position_bias"] = float(parts.bias[query, key])
     if parts.softcap is not None:
-        capped = parts.softcap * np.tanh(attributes["score"] / parts.softcap)
-        attributes["soft_capping"] = float(capped - attributes["score"])
+        capped = parts.softcap * np.tanh(score / parts.softcap)
+        attributes["soft_capping"] = float(capped - score)
     variables = {
         "score": (("query_component", "key_component"), table),
         "query_margin": ("query_component", table.sum(1)),

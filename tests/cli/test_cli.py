@@ -20,7 +20,7 @@ from headwise.cli.main import app
 from headwise.core.errors import HeadwiseError
 from headwise.page import sections
 from headwise.plots import figures_for
-from headwise.run import engine as shard_module
+from headwise.run import engine as engine_module
 from headwise.testing import planted_annotations, planted_model
 from headwise.testing.corpora import battery_examples
 from headwise.text.readers.rows import row_of_example
@@ -465,7 +465,7 @@ def test_ctrl_c_says_how_to_go_on(
     def interrupted(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(shard_module.ShardFunction, "__call__", interrupted)
+    monkeypatch.setattr(engine_module.ShardFunction, "__call__", interrupted)
     stopped = headwise("atlas", model_folder, "--corpus", corpus_file, "--out", tmp_path / "out")
     assert stopped.code == 130
     assert "repeat the command to resume" in stopped.err

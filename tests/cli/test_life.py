@@ -18,11 +18,11 @@ from headwise import Atlas
 from headwise import plots as plots_module
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.folders import MANIFEST
-from headwise.page import report as hands_module
+from headwise.page import parallel as parallel_module
 from headwise.page import report as report_module
 from headwise.page import sections as sections_module
 from headwise.plots.registry import FigureSpec
-from headwise.run import engine as shard_module
+from headwise.run import engine as engine_module
 from headwise.run import runner as runner_module
 
 
@@ -97,7 +97,7 @@ def test_a_command_stopped_again_and_again_resumes_to_the_same_bytes(
 ) -> None:
     assert atlas("whole").code == 0
     for module, name, number, how, code in (
-        (shard_module, "observe_batch", 0, signal.SIGTERM, 143),
+        (engine_module, "observe_batch", 0, signal.SIGTERM, 143),
         (runner_module, "label", 1, signal.SIGINT, 130),
         (sections_module, "figure_bytes", 0, signal.SIGINT, 130),
         (report_module, "draw_section", 1, signal.SIGTERM, 143),
@@ -133,7 +133,7 @@ def test_a_comparison_stopped_while_it_draws_resumes_and_draws_nothing_twice(
 
     assert compare("whole").code == 0
     monkeypatch.setattr(
-        hands_module, "FEWEST", 99
+        parallel_module, "FEWEST", 99
     )  # what is counted here is drawn here, not by another process
     sections = stop_at(monkeypatch, report_module, "draw_section", 99, signal.SIGTERM)
     figures = stop_at(monkeypatch, plots_module, "save_figure", 99, signal.SIGTERM)

@@ -24,7 +24,8 @@ from headwise.core.failures import UnexpectedError
 from headwise.core.files import write_atomically
 from headwise.core.store import Checkpoint, CheckpointStore
 from headwise.run import Run, RunCallbacks, Source, run_analyses
-from headwise.run import engine as shard_module
+from headwise.run import engine as engine_module
+from headwise.run import runner as runner_module
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.plan import Plan, make_plan
 from headwise.testing import planted_model, random_model
@@ -213,14 +214,14 @@ def test_memory_shortage_makes_batches_smaller_and_is_said(
     model: HeadModel, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run_analyses(model, corpus, analyses(), tmp_path / "a", options())
-    original = shard_module.observe_batch
+    original = engine_module.observe_batch
 
     def short(model: HeadModel, batch: object, *rest: object, **more: object) -> None:
         if len(batch) > 1:  # type: ignore[arg-type]
             raise torch.OutOfMemoryError("no memory")
         original(model, batch, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(shard_module, "observe_batch", short)
+    monkeypatch.setattr(engine_module, "observe_batch", short)
     atlas = run_analyses(model, corpus, analyses(), tmp_path / "b", options())
     np.testing.assert_allclose(
         atlas["surface"]["entropy"], expected["surface"]["entropy"], atol=1e-6
@@ -539,7 +540,7 @@ def test_python_has_the_options_of_the_command_line(model: HeadModel, corpus: Co
         "result",
         "start",
         "missing_items",
-        "view",
+        "own_corpus",
         "unmatched",
         "extend",
     ],
@@ -551,7 +552,9 @@ def test_an_analysis_that_fails_is_taken_out_without_touching_the_others(
         raise ValueError("no rows")
 
     alone = run_analyses(model, corpus, [make_analysis("surface")], tmp_path / "alone", options())
-    monkeypatch.setattr(Offsets, where, failing)
+    if where == "own_corpus":  # as if Offsets were such an observer
+        monkeypatch.setattr(runner_module, "OwnCorpusObserver", Offsets)
+    monkeypatch.setattr(Offsets, where, failing, raising=where != "own_corpus")
     with Run(Source(model, corpus), analyses(), tmp_path / "run", options()) as run:
         atlas = run.atlas()
         assert run.failures["offsets"].error == "ValueError: no rows"

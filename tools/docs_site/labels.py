@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from docs_site.docstrings import table
 from headwise.atlas import behaviours, describe
+from headwise.core.labels import SIGNIFICANCE_LEVEL
 
 
 def page() -> str:
@@ -24,7 +25,7 @@ def page() -> str:
         ("share of its attention on a repeated sequence", f"{behaviours.MIN_REPEAT}"),
         ("share of a needle's tokens", f"{behaviours.MIN_RETRIEVAL}"),
         ("copying, by its weights", f"{behaviours.MIN_COPYING}"),
-        ("level of every test, after correction", f"{behaviours.LEVEL}"),
+        ("level of every test, after correction", f"{SIGNIFICANCE_LEVEL}"),
         (
             "`broad`: from this to that share of the entropy of a uniform head",
             f"{behaviours.MIN_BROAD_ENTROPY} to {behaviours.MAX_BROAD_ENTROPY}",

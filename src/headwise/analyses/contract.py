@@ -22,9 +22,14 @@ from headwise.analyses.registry import (
     make_analysis,
     register,
 )
-from headwise.analyses.summaries import SIGNIFICANCE_LEVEL
 from headwise.core.checks import at_least, check_types, one_of
-from headwise.core.labels import Shape, layer_head_coords, mean_variables, variable_of
+from headwise.core.labels import (
+    SIGNIFICANCE_LEVEL,
+    Shape,
+    layer_head_coords,
+    mean_variables,
+    variable_of,
+)
 from headwise.core.store import CheckpointStore
 from headwise.models import HeadModel
 from headwise.models.statistics import StatsRequest, StatsResult
@@ -39,7 +44,9 @@ __all__ = [
     "Analysis",
     "Experiment",
     "ExperimentContext",
+    "LayerObserver",
     "Observer",
+    "OwnCorpusObserver",
     "OwnPassObserver",
     "Paper",
     "Shape",
@@ -193,22 +200,6 @@ class Observer(Analysis):
 
     taps: ClassVar[frozenset[str]] = frozenset({"attention"})
 
-    def view(self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int) -> Corpus | None:
-        """Return the corpus in the form this analysis needs, for a pass of its own; None: as it is.
-
-        Parameters
-        ----------
-        corpus : Corpus
-            The examples it may use.
-        encoder : Encoder
-            The model's.
-        longest : int
-            Tokens of the longest example.
-        truncated : int
-            Number of examples that were truncated.
-        """
-        return None
-
     def max_examples(self, shape: Shape) -> int | None:
         # Observing the shared pass costs about as much as the model itself, however large it is.
         return self.budget
@@ -228,19 +219,11 @@ class Observer(Analysis):
         is heads, or 1."""
         return {}
 
-    def read_layer(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
-        """Return what it needs of one layer beside requested statistics, `[example, head, ...]`.
-
-        The layer has its values, and hidden states and outputs if `taps` names them. `update`
-        receives these tensors along with the sums."""
-        return {}
-
     def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         """Add some layers of one batch to the state.
 
-        `sums` are the tensors of `reduce` and `read_layer`, `[example, layer, head, ...]` (layer
-        and head are 1 if they are the same for all). By default `observe` receives them layer by
-        layer."""
+        `sums` are the tensors of `reduce`, `[example, layer, head, ...]` (layer and head are 1 if
+        they are the same for all). By default `observe` receives them layer by layer."""
         for place, layer in enumerate(range(layers.start, layers.stop)):
             sums_of_layer = {}
             for name, value in sums.items():
@@ -286,6 +269,41 @@ class OwnPassObserver(Observer):
         block_rows : int, optional
             Query rows per block; default: as many as fit.
         """
+        raise NotImplementedError
+
+
+class OwnCorpusObserver(Observer):
+    """An observer that may need the corpus in another form than the others (documents in windows).
+
+    It then has a pass of its own over that form."""
+
+    def own_corpus(
+        self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int
+    ) -> Corpus | None:
+        """Return the corpus in the form this analysis needs; None: as it is.
+
+        Parameters
+        ----------
+        corpus : Corpus
+            The examples it may use.
+        encoder : Encoder
+            The model's.
+        longest : int
+            Tokens of the longest example.
+        truncated : int
+            Number of examples that were truncated.
+        """
+        raise NotImplementedError
+
+
+class LayerObserver(Observer):
+    """An observer of requested statistics that also reads the values or hidden states of layers."""
+
+    def read_layer(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
+        """Return what it needs of one layer beside requested statistics, `[example, head, ...]`.
+
+        The layer has its values, and hidden states and outputs if `taps` names them. `update`
+        receives these tensors along with the sums."""
         raise NotImplementedError
 
 

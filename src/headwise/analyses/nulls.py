@@ -12,9 +12,8 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.contract import Observer
-from headwise.analyses.summaries import SIGNIFICANCE_LEVEL
 from headwise.core.checks import at_least
-from headwise.core.labels import FEW
+from headwise.core.labels import FEW, SIGNIFICANCE_LEVEL
 from headwise.stats.intervals import share
 from headwise.stats.nulls import chance_bound
 from headwise.text.encode import Encoded

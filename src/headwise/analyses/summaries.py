@@ -9,8 +9,6 @@ import xarray as xr
 
 from headwise.core.labels import head_name, variable_of
 
-SIGNIFICANCE_LEVEL = 0.05
-
 
 def ranked_heads(values: np.ndarray, allowed: np.ndarray | None = None) -> list[tuple[int, int]]:
     """Return the heads with a finite value, the largest `values[layer, head]` first.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import xarray as xr
 
-from headwise.core.labels import labels_of, variable_of
+from headwise.core.labels import SIGNIFICANCE_LEVEL, labels_of, variable_of
 
 POSITIONS = {-1: "previous token", 0: "same token", 1: "next token"}
 PREVIOUS = POSITIONS[-1]
@@ -35,7 +35,6 @@ MIN_MARGIN = 0.1  # of accuracy on a relation over the best baseline
 MIN_REPEAT = 0.3  # of a head's attention on a repeated sequence
 MIN_RETRIEVAL = 0.1  # of a needle's tokens (Wu et al. 2024)
 MIN_COPYING = 0.5
-LEVEL = 0.05  # of significance
 # `broad`: entropy as a share of a uniform head's, whatever the length of the text. A head above the
 # upper bound does not differ from a uniform one, which does nothing.
 MIN_BROAD_ENTROPY = 0.8
@@ -145,7 +144,7 @@ def significant_margins(dependency: xr.Dataset) -> xr.DataArray:
     `[direction, layer, head, relation]`: 0 where it does not beat it, or not significantly, and for
     `all`, which is not a relation."""
     margins = dependency["accuracy"] - best_baseline(dependency)
-    significant = dependency["p_adjusted"] < LEVEL
+    significant = dependency["p_adjusted"] < SIGNIFICANCE_LEVEL
     counts = significant & (margins > 0) & (dependency["relation"] != "all")
     return margins.where(counts, 0.0).transpose("direction", "layer", "head", "relation")
 
@@ -273,5 +272,5 @@ def _significant_values(
     if p_adjusted is None:
         significant = np.isfinite(values)
     else:
-        significant = p_adjusted.transpose("layer", "head").values < LEVEL
+        significant = p_adjusted.transpose("layer", "head").values < SIGNIFICANCE_LEVEL
     return np.where(significant, np.nan_to_num(values), 0.0)

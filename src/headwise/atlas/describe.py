@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from headwise.atlas import behaviours
-from headwise.core.labels import head_name, labels_of
+from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name, labels_of
 
 MIN_SHOWN_SHARE = 0.1  # smaller shares of attention are not listed
 MOST_RELATIONS = 3
@@ -237,7 +237,7 @@ def _best_heads(dependency: xr.Dataset) -> dict[str, tuple[int, int]]:
     """Return the head that follows each relation best, where one does so significantly."""
     best_layer = dependency["best_layer"].values.tolist()
     best_head = dependency["best_head"].values.tolist()
-    significant = (dependency["best_p_adjusted"] < behaviours.LEVEL).values
+    significant = (dependency["best_p_adjusted"] < SIGNIFICANCE_LEVEL).values
     best = {}
     for number, relation in enumerate(labels_of(dependency, "relation")):
         if significant[number]:
@@ -249,7 +249,7 @@ def _describe_antecedents(coreference: xr.Dataset) -> TextsByHead:
     all_mentions = coreference.sel(mention_type="all")
     (accuracy,) = _by_head(all_mentions, "accuracy")
     best_rule = float(all_mentions["baseline_accuracy"].max())
-    beats_all = (all_mentions["p_adjusted"] < behaviours.LEVEL).all("baseline")
+    beats_all = (all_mentions["p_adjusted"] < SIGNIFICANCE_LEVEL).all("baseline")
     significant = beats_all.transpose("layer", "head").values
     finds = significant & (np.nan_to_num(accuracy) - best_rule >= behaviours.MIN_MARGIN)
     rule_text = f"(best rule {100 * best_rule:.0f} %)"
@@ -262,7 +262,7 @@ def _describe_repeats(induction: xr.Dataset) -> TextsByHead:
         if measure not in induction or f"{measure}_p_adjusted" not in induction:
             continue
         score, p_adjusted = _by_head(induction, measure, f"{measure}_p_adjusted")
-        passes = (p_adjusted < behaviours.LEVEL) & (score >= behaviours.MIN_REPEAT)
+        passes = (p_adjusted < SIGNIFICANCE_LEVEL) & (score >= behaviours.MIN_REPEAT)
         for place, head_texts in _scores_where(passes, f"{label} on repeats", score).items():
             texts.setdefault(place, []).extend(head_texts)
     return texts
@@ -276,7 +276,7 @@ def _describe_retrieval(retrieval: xr.Dataset) -> TextsByHead:
 
 def _describe_copying(circuits: xr.Dataset) -> TextsByHead:
     score, p_adjusted = _by_head(circuits, "ov_copying", "ov_copying_p_adjusted")
-    passes = (p_adjusted < behaviours.LEVEL) & (score >= behaviours.MIN_COPYING)
+    passes = (p_adjusted < SIGNIFICANCE_LEVEL) & (score >= behaviours.MIN_COPYING)
     return _scores_where(passes, "copying by weights", score)
 
 

@@ -109,7 +109,7 @@ def _samples(atlas: Atlas, run: Run, folder: Path) -> tuple[list[Sample], list[F
         return samples, []
     try:
         with run.same_threads():
-            return choose_samples(run.model, run.corpus), []
+            return choose_samples(run.model, run.rows), []
     except Exception as error:
         return [], [Failure.of("the samples on the page", error)]
 

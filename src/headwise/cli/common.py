@@ -57,8 +57,8 @@ def run_and_write_atlas(
 ) -> Iterator[tuple[Atlas, Run]]:
     """Yield the atlas of a run, written to the job's file, and the run itself.
 
-    The atlas is read from the file, so that an interrupted command draws exactly what one that was
-    never interrupted draws."""
+    Where an interrupted command has already written the atlas, it is read from the file: both have
+    the same values, to the bit (`atlas_digest`)."""
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
     from headwise.run import Run, RunCallbacks
@@ -72,13 +72,14 @@ def run_and_write_atlas(
         if written is not None:
             for facts in written["failures"]:
                 run.failures[facts["what"]] = Failure(**facts)
+            atlas = Atlas.load(job.output.target)
         else:
             with watch:
-                result = run.atlas()
-            _print_left_out(result.provenance["left_out"], run.plan.left_out)
+                atlas = run.atlas()
+            _print_left_out(atlas.provenance["left_out"], run.plan.left_out)
             failures = [failure.facts() for failure in run.failures.values()]
-            job.write(result.to_bytes(), facts={"failures": failures})
-        yield Atlas.load(job.output.target), run
+            job.write(atlas.to_bytes(), facts={"failures": failures})
+        yield atlas, run
 
 
 def exit_if_failed(failures: Iterable[Failure]) -> None:

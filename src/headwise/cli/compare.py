@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headwise.run import Job
 
 SENTENCES = 2  # inputs whose maps the page shows, of every model
-LEVEL = 0.05
 
 
 @command("compare", workers=True)
@@ -129,7 +128,7 @@ def _choose_samples(comparison: Comparison, atlas: Atlas) -> list[Sample]:
 
     samples_by_model = []
     for name, model in zip(models_of(atlas), comparison.models, strict=True):
-        samples = choose_samples(model, comparison.corpus.corpus, SENTENCES)
+        samples = choose_samples(model, comparison.corpus, SENTENCES)
         samples_by_model.append([replace(sample, model=name) for sample in samples])
     ordered: list[Sample] = []
     for samples_of_input in zip(*samples_by_model, strict=True):
@@ -159,6 +158,8 @@ def _summary_table(change: xr.Dataset, path: Path) -> Table:
 
 def _significant_changes(dataset: xr.Dataset, group: str) -> list[str]:
     """Return a line for each variable and model: how many heads changed significantly."""
+    from headwise.core.labels import SIGNIFICANCE_LEVEL
+
     lines = []
     for key, p_values in dataset.data_vars.items():
         name, suffix, rest = str(key).partition("_change_p_adjusted")
@@ -171,10 +172,10 @@ def _significant_changes(dataset: xr.Dataset, group: str) -> list[str]:
             }
         for of_model, p in by_model.items():
             n_known = int(p.notnull().sum())
-            n_significant = int((p < LEVEL).sum())
+            n_significant = int((p < SIGNIFICANCE_LEVEL).sum())
             if n_known:  # none where these models do not have what is measured
                 lines.append(
                     f"{group}{of_model}: {name} changed in {n_significant} of {n_known} values "
-                    f"(corrected p < {LEVEL})"
+                    f"(corrected p < {SIGNIFICANCE_LEVEL})"
                 )
     return lines

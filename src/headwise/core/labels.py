@@ -15,6 +15,7 @@ import xarray as xr
 from headwise.core.errors import ParameterError
 
 FEW = 30  # below this many values an approximation by large samples is flagged
+SIGNIFICANCE_LEVEL = 0.05  # of p-values after correction: a head below it is called significant
 HEAD_NAME = re.compile(r"^L(\d{1,9})H(\d{1,9})$")
 # Other spellings of a head, which are rejected with the right one: `l7h9`, `7.9`, `L7 H9`.
 LIKE_HEAD_NAME = re.compile(

@@ -88,7 +88,7 @@ class CheckpointStore:
         lock: Lock | None = None,
     ) -> None:
         self.folder = folder
-        self.identity = _as_json(identity)
+        self.identity = as_json(identity)
         self.run = digest_of(self.identity)
         self.inherited: dict[str, Any] = dict(inherited or {})
         self.note: Note = note or (lambda _: None)
@@ -174,7 +174,7 @@ class CheckpointStore:
         `identity` are computed again."""
         inner = object.__new__(CheckpointStore)
         inner.folder = self.folder / f"{name}.part"
-        inner.identity = {"run": self.run, "part": name, **_as_json(identity or {})}
+        inner.identity = {"run": self.run, "part": name, **as_json(identity or {})}
         inner.run = digest_of(inner.identity)
         inner.inherited = self.inherited
         inner.note = self.note
@@ -278,7 +278,7 @@ class CheckpointStore:
         return None
 
 
-def _as_json(facts: Facts) -> dict[str, Any]:
+def as_json(facts: Facts) -> dict[str, Any]:
     """Return facts as they come back from a JSON file."""
     as_read: dict[str, Any] = json.loads(json.dumps(dict(facts), sort_keys=True, default=str))
     return as_read

@@ -781,16 +781,21 @@ class HeadModel:
         if block_rows is not None:
             at_least("block_rows", block_rows, 1)
         self.check_length(batch.ids)
-        on_heads = head_interventions(interventions)
+        plan = None
+        streams = None
+        if interventions:
+            on_heads = head_interventions(interventions)
+            plan = plan_interventions(on_heads, self.layers, self.heads, self.d_head)
+            streams = plan_streams(interventions, self.layers, self.hidden)
         return Session(
             self.sites,
             batch.attention_mask,
             watcher,
-            plan_interventions(on_heads, self.layers, self.heads, self.d_head),
+            plan,
             block_rows=block_rows,
             block_bytes=block_bytes,
             keep=keep,
-            streams=plan_streams(interventions, self.layers, self.hidden),
+            streams=streams,
             keys=batch.keys.attention_mask,
         )
 
@@ -800,7 +805,7 @@ class HeadModel:
             raise ModelError(
                 f"{self.name} was opened without a head, so it has no logits; open it with `task`."
             )
-        with self.evaluating(), session.running():
+        with evaluating(self.module), session.running():
             output = self.run(
                 batch.ids, batch.attention_mask, batch.types, logits=logits, source=batch.source
             )

@@ -410,7 +410,7 @@ class ResidualGraph:
         return last
 
     def _entry(self, layer: int) -> nn.Module:
-        site = self.model.sites.of(self.blocks[layer].module)
+        site = self.model.sites.by_module.get(self.blocks[layer].module)
         assert site is not None
         assert site.entry is not None
         return site.entry

@@ -151,7 +151,7 @@ class Session(TapSession):
         if self._is_active():
             # Hidden states of all layers at once would not fit beside a large model.
             self._entering.pop(module, None)
-            if self.sites.of(module) is None:
+            if self.sites.by_module.get(module) is None:
                 self._leaving = hidden_output(output)
 
     def _as_hidden(self, values: Tensor) -> Tensor:
@@ -227,7 +227,7 @@ class Session(TapSession):
         return output.transpose(1, 2).contiguous(), weights
 
     def _show_layer(self, watcher: Watcher, layer: int, output: Tensor, call: Call) -> None:
-        site = self.sites.of(call.module)
+        site = self.sites.by_module.get(call.module)
         hidden = None
         if site is not None and site.entry is not None and site.entry in self._entering:
             hidden = self._as_hidden(self._entering[site.entry])

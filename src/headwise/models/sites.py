@@ -44,21 +44,18 @@ class Sites:
     # Hidden states are [token, example, width] inside the model (XLNet, FSMT).
     tokens_first: bool = False
 
-    def of(self, module: nn.Module) -> Site | None:
-        return self.by_module.get(module)
 
-
+@dataclass(slots=True, eq=False)
 class LayerCount:
     """Tells which layer each attention call of one pass belongs to: that of its module, or by the
     order of calls if layers share one."""
 
-    def __init__(self, sites: Sites) -> None:
-        self._sites = sites
-        self._calls: Counter[nn.Module] = Counter()
+    sites: Sites
+    _calls: Counter[nn.Module] = field(default_factory=Counter)
 
     def of_call(self, module: nn.Module) -> int | None:
         """Count a call and return its layer; None for a module outside the watched stack."""
-        site = self._sites.of(module)
+        site = self.sites.by_module.get(module)
         if site is None:
             return None
         self._calls[module] += 1
@@ -66,7 +63,7 @@ class LayerCount:
 
     def skip(self, layers: int) -> None:
         """Count the first layers as called: their stored outputs are used instead."""
-        for module, site in self._sites.by_module.items():
+        for module, site in self.sites.by_module.items():
             self._calls[module] += sum(layer < layers for layer in site.layers)
 
     @property
@@ -107,8 +104,9 @@ class Probe(TapSession):
         key, value = call.repeated()
         weights, _ = call.weights(key, 0, queries)
         output = (weights.to(value.dtype) @ value).transpose(1, 2)
-        if call.model_eager is not None:
-            expected = call.model_eager()[0].reshape(output.shape)
+        computed = None if call.model_eager is None else call.model_eager()
+        if computed is not None:
+            expected = computed[0].reshape(output.shape)
             is_token = attention_mask[:, : output.shape[1]]
             difference = (expected[is_token] - output[is_token]).abs().max().item()
             tolerance = PROBE_TOLERANCE * max(1.0, expected[is_token].abs().max().item())

@@ -127,7 +127,7 @@ class Call:
     causal : bool, default False
         Hide later keys besides those of the mask.
     model_eager : callable, optional
-        The model's own eager computation of the same call.
+        The model's own eager computation of the same call; it returns None if the model has none.
     """
 
     __slots__ = (
@@ -158,7 +158,7 @@ class Call:
         softcap: float | None = None,
         sinks: Tensor | None = None,
         causal: bool = False,
-        model_eager: Callable[[], tuple[Tensor, Tensor | None]] | None = None,
+        model_eager: Callable[[], tuple[Tensor, Tensor | None] | None] | None = None,
     ) -> None:
         self.module = module
         self.query = query
@@ -293,8 +293,9 @@ class Call:
 
     def plain(self) -> tuple[Tensor, Tensor | None]:
         """Return output and weights of eager attention, as the model computes it."""
-        if self.model_eager is not None:
-            return self.model_eager()
+        computed = None if self.model_eager is None else self.model_eager()
+        if computed is not None:
+            return computed
         key, value = self.repeated()
         weights, _ = self.weights(key, 0, self.query.shape[2])
         weights = weights.to(value.dtype)
@@ -374,16 +375,19 @@ def attention(
     """Compute attention for transformers: registered as `headwise`, called for every attention of a
     model that selects it."""
     session = SESSION.get()
-    eager = find_eager(module)
 
-    def model_eager() -> tuple[Tensor, Tensor | None]:
-        assert eager is not None
+    def model_eager() -> tuple[Tensor, Tensor | None] | None:
+        eager = find_eager(module)
+        if eager is None:
+            return None
         return eager(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **extras
         )
 
-    if session is None and eager is not None:
-        return model_eager()
+    if session is None:
+        computed = model_eager()
+        if computed is not None:
+            return computed
     options = read_extras(module, extras)
     is_causal = bool(options.pop("is_causal", False))
     call = Call(
@@ -394,7 +398,7 @@ def attention(
         attention_mask,
         scaling=scaling,
         causal=is_causal and attention_mask is None and query.shape[2] > 1,
-        model_eager=None if eager is None else model_eager,
+        model_eager=model_eager,
         **options,
     )
     return call.plain() if session is None else session.attend(call)

@@ -10,11 +10,11 @@ import pandas as pd
 import xarray as xr
 
 from headwise.atlas import Atlas
-from headwise.core.labels import head_name
+from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name
 from headwise.page.measures import Measure, head_measures
 
+CHANGE = "change"  # the group that an atlas of a comparison has
 WORDS = "change_words"  # the group with the labels of all models
-LEVEL = 0.05  # of significance, after correction
 MOST_ROWS = 40  # of the table of changes
 COLUMNS = (
     "head",
@@ -30,10 +30,8 @@ COLUMNS = (
 
 
 def models_of(atlas: Mapping[str, xr.Dataset]) -> list[str]:
-    """Return the models of a comparison, the reference first; an empty list for other atlases."""
-    if "change" not in atlas:
-        return []
-    change = atlas["change"]
+    """Return the models of a comparison, the reference first."""
+    change = atlas[CHANGE]
     return [str(change.attrs.get("reference_model", "?")), *map(str, change["model"].values)]
 
 
@@ -61,12 +59,12 @@ def changed_most(atlas: Atlas) -> tuple[list[tuple[Any, ...]], str]:
     rows = _without_duplicates(rows)
     if len(rows) > MOST_ROWS:
         note = (
-            f"{len(rows)} changes of single heads are significant (corrected p below {LEVEL}); "
+            f"{len(rows)} changes of single heads are significant (corrected p below {SIGNIFICANCE_LEVEL}); "
             f"the largest {MOST_ROWS} are here"
         )
     else:
         note = (
-            f"The significant changes of single heads (corrected p below {LEVEL}), the largest "
+            f"The significant changes of single heads (corrected p below {SIGNIFICANCE_LEVEL}), the largest "
             "first"
         )
     note += (
@@ -102,7 +100,7 @@ def _significant_changes(
     group = change.group.removeprefix("change_")
     label = f"{group} {base.replace('_', ' ')} {' '.join(change.item)}".strip()
     spread = float(np.nanstd(before.values))
-    significant = (change.p < LEVEL) & np.isfinite(change.values)
+    significant = (change.p < SIGNIFICANCE_LEVEL) & np.isfinite(change.values)
     rows: list[tuple[Any, ...]] = []
     for layer, head in np.argwhere(significant).tolist():
         place = (layer, head)

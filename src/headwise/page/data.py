@@ -22,7 +22,7 @@ import xarray as xr
 from headwise.atlas import Atlas
 from headwise.atlas.behaviours import MIN_SHARE, OTHER, SINK, attention_shares, is_decoder
 from headwise.atlas.describe import CARD_COLUMNS, LABEL_CATEGORIES, SHORT_LABELS
-from headwise.page.compared import WORDS, models_of, words_of
+from headwise.page.compared import CHANGE, WORDS, models_of, words_of
 from headwise.page.evidence import (
     WHERE_ATTENTION_GOES,
     Evidence,
@@ -115,6 +115,12 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
     measures, arrays = _measures(head_measures(atlas), notes)
     maps = _maps(atlas, samples, notes)
     model = atlas.provenance.get("model", {})
+    distances = {}
+    if "distance" in atlas:
+        distances = _distances(atlas)
+    compared = {}
+    if CHANGE in atlas:
+        compared = _compared_models(atlas, measures["measures"])
     model_data = {
         "name": str(model.get("name", "?")),
         "layers": atlas.layers,
@@ -125,13 +131,13 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
         model_data["decoder"] = 1
     return {
         "format": FORMAT,
-        **_compared_models(atlas, measures["measures"]),
+        **compared,
         "model": model_data,
         "groups": _groups(atlas),
         "kinds": LABEL_CATEGORIES,
         **_heads(atlas, notes),
         **measures,
-        **_distances(atlas),
+        **distances,
         **maps,
         "arrays": arrays,
         "left_out": notes,
@@ -141,8 +147,6 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
 def _compared_models(atlas: Atlas, measures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the models of a comparison and the measure that colours its grid first."""
     models = models_of(atlas)
-    if not models:
-        return {}
     data: dict[str, Any] = {"models": models}
     first_measure = f"change.cosine_to.{models[1]}"
     if any(measure["name"] == first_measure for measure in measures):
@@ -278,8 +282,10 @@ def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
         if (row["layer"], row["head"]) in sinks:
             head["sink"] = 1
         heads.append(head)
-    for head, examples in zip(heads, _examples(atlas, len(heads), notes), strict=False):
-        head["examples"] = examples
+    if "examples" in atlas:
+        all_examples = _examples(atlas["examples"], len(heads), notes)
+        for head, examples in zip(heads, all_examples, strict=False):
+            head["examples"] = examples
     return {"heads": heads, **_first_screen(atlas, table, evidence)}
 
 
@@ -300,9 +306,9 @@ def _first_screen(
     if not len(heads):
         return {}
     row = most_interesting(heads, list(evidence))
-    if models_of(atlas) and "cosine" in atlas["change"]:
+    if CHANGE in atlas and "cosine" in atlas[CHANGE]:
         # In a comparison, the head whose maps changed most.
-        row = int(atlas["change"]["cosine"].transpose("layer", "head").fillna(1).values.argmin())
+        row = int(atlas[CHANGE]["cosine"].transpose("layer", "head").fillna(1).values.argmin())
     row = row or 0
     conditions = []
     row_evidence = evidence[row]
@@ -327,11 +333,8 @@ def _sink_heads(atlas: Atlas) -> set[tuple[int, int]]:
     return {(int(layer), int(head)) for layer, head in np.argwhere(is_sink)}
 
 
-def _examples(atlas: Atlas, n_heads: int, notes: list[str]) -> list[list[list[Any]]]:
+def _examples(data: xr.Dataset, n_heads: int, notes: list[str]) -> list[list[list[Any]]]:
     """Return the strongest examples of each head, `[text, weight]`, the strongest first."""
-    data = xr.Dataset()
-    if "examples" in atlas:
-        data = atlas["examples"]
     if not {"sharp_text", "sharp_weight"} <= set(data):
         return []
     dims = ("layer", "head", "rank")
@@ -363,8 +366,6 @@ def _examples(atlas: Atlas, n_heads: int, notes: list[str]) -> list[list[list[An
 
 def _distances(atlas: Atlas) -> dict[str, Any]:
     """Return the heads nearest to each head, and the positions of heads on the map."""
-    if "distance" not in atlas:
-        return {}
     data = atlas["distance"]
     n_heads = atlas.layers * atlas.heads
     if "js" not in data or data.sizes.get("head_a") != n_heads:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -20,8 +19,8 @@ from headwise.core.failures import Failure
 from headwise.core.files import file_digest, sweep, write_atomically
 from headwise.core.folders import MANIFEST, written_before
 from headwise.core.labels import head_name
-from headwise.core.store import CheckpointStore
-from headwise.page.compared import COLUMNS, changed_most, models_of
+from headwise.core.store import CheckpointStore, as_json
+from headwise.page.compared import CHANGE, COLUMNS, changed_most, models_of
 from headwise.page.data import page_data
 from headwise.page.measures import group_order
 from headwise.page.parallel import draw_parallel
@@ -45,7 +44,6 @@ HIGHLIGHTS = {
     ("offsets", "mean_distance", "attention"): "looks furthest, in tokens",
 }
 MIN_EXAMPLES = 0.5  # of the examples, on which an extreme head must have a value
-Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
 _SAMPLE = "sample"  # the section of one input drawn whole
 # What happened to examples, by the count in the provenance.
@@ -121,16 +119,15 @@ class _ReportWriter:
         sections = self._write_sections(samples, report)
         notes: list[str] = []
         grid = None
-        grid_and_files = self._attempt("the table of heads", partial(head_grid, self.atlas), notes)
-        if grid_and_files is not None:
-            grid, files = grid_and_files
-            self.files.write(files)
+        grid_files: dict[str, bytes] = {}
+        with self._attempt("the table of heads", notes):
+            grid, grid_files = head_grid(self.atlas)
+        self.files.write(grid_files)
         self.files.note(["index.html"])
         data = None
         if grid is not None:
-            make_data = partial(page_data, self.atlas, samples)
-            data = self._attempt("the numbers in the page", make_data, notes)
-            if data:
+            with self._attempt("the numbers in the page", notes):
+                data = page_data(self.atlas, samples)
                 notes += data["left_out"]
         content = _content(self.atlas, self.folder, sections, grid, notes)
         content["data"] = data
@@ -144,12 +141,12 @@ class _ReportWriter:
         names = sorted(self.atlas, key=group_order)
         if samples:
             names.append(_SAMPLE)
-        checkpoints = {}
+        drawn_before = {}
         for name in names:
-            facts = self._load_checkpoint(name)
-            if facts is not None:
-                checkpoints[name] = facts
-        missing = [name for name in names if name not in checkpoints]
+            section = self._load_section(name)
+            if section is not None:
+                drawn_before[name] = section
+        missing = [name for name in names if name not in drawn_before]
 
         def draw(name: str) -> Drawing:
             if name == _SAMPLE:
@@ -159,42 +156,37 @@ class _ReportWriter:
         sections = []
         with draw_parallel(missing, draw) as drawings:
             for name in names:
-                if name in checkpoints:
-                    facts = checkpoints[name]
-                else:
-                    facts = self._save_section(name, next(drawings))
-                sections.append(self._section(facts))
+                section = drawn_before.get(name)
+                if section is None:
+                    section = self._save_section(name, next(drawings))
+                sections.append(section)
                 if report:
                     report("figures", len(sections), len(names))
         return sections
 
-    def _load_checkpoint(self, name: str) -> dict[str, Any] | None:
-        """Return the facts of a section that was drawn before; None if any of its files is not as
-        it was written."""
+    def _save_section(self, name: str, drawing: Drawing) -> Section:
+        """Write the files of a section and its checkpoint, note its failures, and return it."""
+        digests = self.files.write(drawing.files)
+        self.failures += drawing.failures
+        if self.store is not None:
+            facts = {
+                "section": asdict(drawing.section),
+                "failures": [failure.facts() for failure in drawing.failures],
+                "files": digests,
+            }
+            self.store.save(f"section-{name}", {}, as_json(facts))
+        return drawing.section
+
+    def _load_section(self, name: str) -> Section | None:
+        """Return a section that was drawn before, and note its failures; None without one, or if
+        any of its files is not as it was written."""
         if self.store is None:
             return None
         checkpoint = self.store.load(f"section-{name}")
         if checkpoint is None or not self.files.intact(checkpoint.facts["files"]):
             return None
-        self.files.note(checkpoint.facts["files"])
-        return dict(checkpoint.facts)
-
-    def _save_section(self, name: str, drawing: Drawing) -> dict[str, Any]:
-        """Write the files of a section and its checkpoint, and return its facts."""
-        digests = self.files.write(drawing.files)
-        contents = {
-            "section": asdict(drawing.section),
-            "failures": [failure.facts() for failure in drawing.failures],
-            "files": digests,
-        }
-        # Through JSON, so that a resumed report gets exactly the values of an uninterrupted one.
-        facts: dict[str, Any] = json.loads(json.dumps(contents, default=_to_json))
-        if self.store is not None:
-            self.store.save(f"section-{name}", {}, facts)
-        return facts
-
-    def _section(self, facts: dict[str, Any]) -> Section:
-        """Return the section that facts describe, and note its failures."""
+        facts = checkpoint.facts
+        self.files.note(facts["files"])
         for failure in facts["failures"]:
             self.failures.append(Failure(**failure))
         fields = dict(facts["section"])
@@ -204,23 +196,16 @@ class _ReportWriter:
         tables = [PageTable(**table) for table in fields.pop("tables")]
         return Section(**fields, figures=figures, tables=tables)
 
-    def _attempt(self, name: str, make: Callable[[], Result], notes: list[str]) -> Result | None:
-        """Return what `make` returns; None if it fails, which is noted."""
+    @contextmanager
+    def _attempt(self, name: str, notes: list[str]) -> Iterator[None]:
+        """Turn an exception of the block into a failure of `name`, with a note for the page."""
         try:
-            return make()
+            yield
         # Any exception: an atlas may contain groups of analyses that others wrote.
         except Exception as error:
             failure = Failure.of(name, error)
             self.failures.append(failure)
             notes.append(failure.sentence)
-            return None
-
-
-def _to_json(value: Any) -> Any:
-    """Return numpy numbers and paths as JSON can hold them."""
-    if hasattr(value, "item"):
-        return value.item()
-    return str(value)
 
 
 def _content(
@@ -229,10 +214,10 @@ def _content(
     """Return the content of the page, without its data."""
     model = atlas.provenance.get("model", {})
     corpus = atlas.provenance.get("corpus", {})
-    models = models_of(atlas)
     title = f"What the heads of {model.get('name', '?')} do"
     tables = []
-    if models:
+    if CHANGE in atlas:
+        models = models_of(atlas)
         title = f"What changed from {models[0]} to {', '.join(models[1:])}"
         changes, note = changed_most(atlas)
         if changes:

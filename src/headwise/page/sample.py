@@ -22,13 +22,13 @@ from headwise.core.checks import one_of
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.plots import all_maps, draw_head
+from headwise.text.encode import Batch, Encoded, collate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from headwise.models import HeadModel
     from headwise.text import Example
-    from headwise.text.encode import Batch, Encoded
 
 SAMPLE_FACTS = ("tokens", "keys", "words", "special", "model")
 SHOWN = ("attention", "previous_layer", "input", *MIXING_METHODS)
@@ -147,7 +147,7 @@ def _parse_sample(facts: dict[str, Any], attention: np.ndarray) -> Sample:
 
 def sample_of(
     model: HeadModel,
-    example: Example | str,
+    example: Batch | Example | str,
     what: str = "attention",
     heads: Sequence[tuple[int, int]] | None = None,
 ) -> Sample:
@@ -157,8 +157,8 @@ def sample_of(
     ----------
     model : HeadModel
         The model.
-    example : Example or str
-        The input.
+    example : Batch, Example or str
+        The input; a batch of one.
     what : {"attention", "previous_layer", "input", "rollout", "norm", "flow", "value_zeroing", "chefer"}
         Attention (default), what tokens of the previous layer, or of the input, contribute to each
         head's output (hidden token attribution, exact), or another measure of context mixing
@@ -264,7 +264,7 @@ def _words(row: Encoded) -> list[int] | None:
 
 def choose_samples(
     model: HeadModel,
-    corpus: Iterable[Example],
+    rows: Iterable[Encoded],
     count: int = SENTENCES,
     shortest: int = 10,
     longest: int = 26,
@@ -275,8 +275,8 @@ def choose_samples(
     ----------
     model : HeadModel
         The model.
-    corpus : iterable of Example
-        Its first `CANDIDATES` examples are considered.
+    rows : iterable of Encoded
+        The inputs of the corpus; the first `CANDIDATES` of them are considered.
     count : int, default 4
         The most samples.
     shortest, longest : int, default 10 and 26
@@ -288,18 +288,16 @@ def choose_samples(
         The longest first, then others evenly spread over the lengths there are; none where all are
         too long.
     """
-    by_length = []
-    for number, example in enumerate(islice(corpus, CANDIDATES)):
-        row = model.encoder.encode(example, number)
-        if row is not None and len(row) <= longest:
-            by_length.append((len(row), -number, example))
-    long_enough = [candidate for candidate in by_length if candidate[0] >= shortest]
-    candidates = long_enough or by_length
+    short_enough = [row for row in islice(rows, CANDIDATES) if len(row) <= longest]
+    long_enough = [row for row in short_enough if len(row) >= shortest]
     # The longest first, of equal ones the earlier.
-    candidates.sort(key=lambda candidate: candidate[:2], reverse=True)
+    candidates = sorted(long_enough or short_enough, key=len, reverse=True)
     evenly_spread = np.linspace(0, len(candidates) - 1, min(count, len(candidates)))
-    chosen = np.unique(evenly_spread.round().astype(int))
-    return [sample_of(model, candidates[number][2]) for number in chosen]
+    samples = []
+    for number in np.unique(evenly_spread.round().astype(int)):
+        batch = collate([candidates[number]], model.pad_id, model.device)
+        samples.append(sample_of(model, batch))
+    return samples
 
 
 def said_of(what: str) -> str:

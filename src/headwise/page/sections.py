@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -22,10 +23,9 @@ from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_head
 from headwise.page.wording import parameters_text, roles_text
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
-from headwise.plots.registry import DrawnFigure, FigureSpec, TableSpec, tables_for
+from headwise.plots.registry import DrawnFigure, tables_for
 from headwise.plots.style import FORMATS
 
-Item = TypeVar("Item")
 # The columns of `describe_heads` in the table of heads, and their names on the page.
 HEAD_COLUMNS = {
     "attention": "attention goes to (token types and positions overlap)",
@@ -44,14 +44,14 @@ class Drawing:
     files: dict[str, bytes] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
-    def attempt(self, name: str, make: Callable[[], list[Item]]) -> list[Item]:
-        """Return what `make` returns; an empty list if it fails, which is noted."""
+    @contextmanager
+    def attempt(self, name: str) -> Iterator[None]:
+        """Turn an exception of the block into a failure of `name` alone."""
         try:
-            return make()
+            yield
         # Any exception: figures may come from other packages.
         except Exception as error:
             self.failures.append(Failure.of(name, error))
-            return []
 
     def figure(self, group: str, drawn: DrawnFigure, numbers: str = "") -> PageFigure:
         """Add a figure in every format and return how the page shows it.
@@ -92,17 +92,16 @@ def draw_section(atlas: Atlas, name: str) -> Drawing:
     drawing = Drawing()
     all_values = drawing.table(atlas.to_dataframe(name), name)
 
-    def draw_figures(spec: FigureSpec) -> list[PageFigure]:
-        return [drawing.figure(name, drawn, all_values) for drawn in spec.draw(dataset)]
-
     figures: list[PageFigure] = []
     for spec in figures_for(name):
-        figures += drawing.attempt(f"figure {name}-{spec.name}", partial(draw_figures, spec))
+        with drawing.attempt(f"figure {name}-{spec.name}"):
+            figures += [drawing.figure(name, drawn, all_values) for drawn in spec.draw(dataset)]
 
     tables: list[PageTable] = []
     for table in tables_for(name):
-        make_table = partial(_table, table, dataset)
-        for frame in drawing.attempt(f"table {name}-{table.name}", make_table):
+        with drawing.attempt(f"table {name}-{table.name}"):
+            # Columns that are empty for this model are left out.
+            frame = table.function(dataset).dropna(axis="columns", how="all")
             if len(frame):
                 csv = drawing.table(frame, f"{name}-{table.name}")
                 columns = list(frame.columns)
@@ -129,29 +128,25 @@ def draw_section(atlas: Atlas, name: str) -> Drawing:
 def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
     """Draw one input with the attention of every head."""
     drawing = Drawing()
-
-    def heads() -> list[PageFigure]:
-        drawn = DrawnFigure(
+    figures: list[PageFigure] = []
+    with drawing.attempt("figure sample-heads"):
+        heads = DrawnFigure(
             name="heads",
             title="Most extreme heads on one input",
             caption="Tokens (left) attend to tokens (right); a line is as dark as its weight.",
             paper="Clark et al. 2019, Fig 1",
             figure=draw_heads(sample, telling_heads(atlas)),
         )
-        return [drawing.figure("sample", drawn)]
-
-    def maps() -> list[PageFigure]:
-        drawn = DrawnFigure(
+        figures.append(drawing.figure("sample", heads))
+    with drawing.attempt("figure sample-maps"):
+        maps = DrawnFigure(
             name="maps",
             title="All maps of one input",
             caption="Row: the token that attends; column: the token attended to; darker is more.",
             paper="Kovaleva et al. 2019, App. A",
             figure=draw_all_maps(sample),
         )
-        return [drawing.figure("sample", drawn)]
-
-    figures = drawing.attempt("figure sample-heads", heads)
-    figures += drawing.attempt("figure sample-maps", maps)
+        figures.append(drawing.figure("sample", maps))
     drawing.section = Section(
         "sample",
         "One input, drawn whole",
@@ -234,17 +229,16 @@ def _definition(dataset: xr.Dataset) -> str:
     return text
 
 
-def _table(spec: TableSpec, dataset: xr.Dataset) -> list[pd.DataFrame]:
-    """Return a table without the columns that are empty for this model."""
-    return [spec.function(dataset).dropna(axis="columns", how="all")]
-
-
 def _cells(frame: pd.DataFrame) -> list[list[Any]]:
-    """Return the cells of a table for readers, with three decimals."""
+    """Return the cells of a table for readers, with three decimals.
+
+    They are plain values, which are the same after they were in a checkpoint."""
     rows = []
     for row in frame.values.tolist():
         cells = []
         for cell in row:
+            if isinstance(cell, np.generic):
+                cell = cell.item()
             if isinstance(cell, float) and not pd.isna(cell):
                 cell = f"{cell:.3f}"
             cells.append(cell)

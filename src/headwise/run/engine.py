@@ -6,7 +6,7 @@ states of one shard, the unit of work of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analyses.contract import Observer, OwnPassObserver, Shape
+from headwise.analyses.contract import LayerObserver, Observer, OwnPassObserver, Shape
 from headwise.core.errors import ModelError
 from headwise.core.failures import Failure
 from headwise.models import HeadModel
@@ -135,6 +135,7 @@ class SharedPass:
         self._failed = failed
         self.reducing_rows: list[Observer] = []
         self.requesting: list[Observer] = []
+        self.reading_layers: list[LayerObserver] = []
         self.request = self._collect_requests(analyses)
         self.needs = self._collect_needs()
         self._row_sums: dict[str, dict[str, Tensor]] = {}
@@ -145,16 +146,16 @@ class SharedPass:
     def _collect_requests(self, analyses: Sequence[Observer]) -> StatsRequest | None:
         """Sort the observers by whether they request statistics; return all requests as one."""
         requests: list[StatsRequest] = []
-
-        def collect(analysis: Observer) -> None:
-            request = analysis.request(self.batch)
-            if request is None:
-                self.reducing_rows.append(analysis)
-            else:
+        for analysis in analyses:
+            with self._isolated(analysis):
+                request = analysis.request(self.batch)
+                if request is None:
+                    self.reducing_rows.append(analysis)
+                    continue
                 self.requesting.append(analysis)
                 requests.append(request)
-
-        self._for_each(list(analyses), collect)
+                if isinstance(analysis, LayerObserver):
+                    self.reading_layers.append(analysis)
         return StatsRequest.merge(requests)
 
     def _collect_needs(self) -> frozenset[str]:
@@ -166,24 +167,26 @@ class SharedPass:
             needs |= analysis.taps - {"attention"}
         return frozenset(needs)
 
-    def _for_each(self, analyses: list[Observer], call: Callable[[Observer], None]) -> None:
-        """Call a function for each observer; remove those that fail from the list."""
-        for analysis in list(analyses):
-            try:
-                with stage(analysis.name):
-                    call(analysis)
-            except Exception as error:  # an analysis may fail in any way
-                record_failure(analysis, error, self._failed)
-                analyses.remove(analysis)
+    @contextmanager
+    def _isolated(self, analysis: Observer) -> Iterator[None]:
+        """Count the block as a stage of an observer; if it fails, the observer is recorded and not
+        called again."""
+        try:
+            with stage(analysis.name):
+                yield
+        except Exception as error:  # an analysis may fail in any way
+            record_failure(analysis, error, self._failed)
+            # New lists: a loop over the old ones may be under way.
+            self.reducing_rows = [a for a in self.reducing_rows if a is not analysis]
+            self.requesting = [a for a in self.requesting if a is not analysis]
+            self.reading_layers = [a for a in self.reading_layers if a is not analysis]
 
     def on_rows(self, rows: AttentionRows) -> None:
         """Add up what observers reduce a block of rows to."""
-
-        def add(analysis: Observer) -> None:
-            totals = self._row_sums.setdefault(analysis.name, {})
-            add_sums(totals, analysis.reduce_rows(rows, self.batch))
-
-        self._for_each(self.reducing_rows, add)
+        for analysis in self.reducing_rows:
+            with self._isolated(analysis):
+                totals = self._row_sums.setdefault(analysis.name, {})
+                add_sums(totals, analysis.reduce_rows(rows, self.batch))
 
     def on_statistics(self, result: StatsResult) -> None:
         """Collect the statistics of one layer, and reduce them once enough layers wait."""
@@ -201,32 +204,27 @@ class SharedPass:
         layers = slice(self._waiting[0].layer, self._waiting[-1].layer + 1)
         joined = join_layers(self._waiting)
         self._waiting = []
-
-        def reduce(analysis: Observer) -> None:
-            sums = analysis.reduce(joined, self.batch)
-            parts = self._reduced.setdefault(analysis.name, [])
-            parts.append(LayerSums.from_heads(layers, sums))
-
-        self._for_each(self.requesting, reduce)
+        for analysis in self.requesting:
+            with self._isolated(analysis):
+                sums = analysis.reduce(joined, self.batch)
+                parts = self._reduced.setdefault(analysis.name, [])
+                parts.append(LayerSums.from_heads(layers, sums))
 
     def on_layer(self, layer: Layer) -> None:
         """Update the states of observers that reduce rows; let the others read the layer."""
-
-        def observe(analysis: Observer) -> None:
-            sums = self._row_sums.pop(analysis.name, {})
-            analysis.observe(self.states[analysis.name], sums, layer, self.batch)
-
-        def read(analysis: Observer) -> None:
-            tensors = analysis.read_layer(layer, self.batch)
-            if tensors:
-                self._read.setdefault(analysis.name, {})[layer.layer] = tensors
-
-        self._for_each(self.reducing_rows, observe)
-        self._for_each(self.requesting, read)
+        for analysis in self.reducing_rows:
+            with self._isolated(analysis):
+                sums = self._row_sums.pop(analysis.name, {})
+                analysis.observe(self.states[analysis.name], sums, layer, self.batch)
+        for reader in self.reading_layers:
+            with self._isolated(reader):
+                tensors = reader.read_layer(layer, self.batch)
+                if tensors:
+                    self._read.setdefault(reader.name, {})[layer.layer] = tensors
 
     def _read_of(self, analysis: Observer, layers: slice) -> dict[str, Tensor]:
         """Return what an observer read of these layers, `[example, layer, head, ...]`."""
-        by_layer = self._read.get(analysis.name, {})
+        by_layer = self._read[analysis.name]
         stacked = {}
         for name in by_layer.get(layers.start, {}):
             tensors = [by_layer[layer][name] for layer in range(layers.start, layers.stop)]
@@ -236,13 +234,13 @@ class SharedPass:
     def finish(self) -> None:
         """Update the states of the observers that requested statistics."""
         self._reduce_waiting()
-
-        def update(analysis: Observer) -> None:
-            for part in _join_consecutive(self._reduced.pop(analysis.name, [])):
-                sums = {**part.sums, **self._read_of(analysis, part.layers)}
-                analysis.update(self.states[analysis.name], sums, part.layers, self.batch)
-
-        self._for_each(self.requesting, update)
+        for analysis in self.requesting:
+            with self._isolated(analysis):
+                for part in _join_consecutive(self._reduced.pop(analysis.name, [])):
+                    sums = dict(part.sums)
+                    if analysis.name in self._read:
+                        sums |= self._read_of(analysis, part.layers)
+                    analysis.update(self.states[analysis.name], sums, part.layers, self.batch)
 
 
 def add_sums(totals: dict[str, Tensor], sums: Mapping[str, Tensor]) -> None:

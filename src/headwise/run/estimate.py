@@ -256,7 +256,7 @@ class _Calibration:
         self.progress = progress
         self.n_done = 0
         self.notes: dict[str, str] = {}
-        self.views = run._own_views()
+        self.own_corpora = run._own_corpora()
         self.deadline = time.process_time() + CPU_SECONDS
         self.depths = self._choose_depths()
         # What an example took in the pass of the whole model, with all observers.
@@ -311,7 +311,7 @@ class _Calibration:
         pass_usage = Usage()
         pass_examples = 0
         observer_costs: list[Cost] = []
-        for part, observers in plan.together(self.views):
+        for part, observers in plan.together(self.own_corpora):
             if not observers:
                 continue
             counts = {a.name: self._n_examples(a.name, part.rows) for a in observers}
@@ -329,8 +329,8 @@ class _Calibration:
             costs.append(_cost(MODEL_PASS, pass_examples, pass_usage, self.factor))
         costs += observer_costs
         for observer in plan.streaming:
-            if observer.name in self.views:
-                costs.append(self._observe_view(observer))
+            if observer.name in self.own_corpora:
+                costs.append(self._observe_own_corpus(observer))
                 self._finish(observer.name)
         for experiment in plan.experiments:
             costs.append(self._perform(experiment))
@@ -485,10 +485,10 @@ class _Calibration:
         by_depth = DepthLine(shallow, deep, first, second)
         return line.at(n_examples) * by_depth.factor(self.model.layers)
 
-    def _observe_view(self, observer: Observer) -> Cost:
+    def _observe_own_corpus(self, observer: Observer) -> Cost:
         """Return the cost of an observer with its own pass over its form of the corpus."""
         name = observer.name
-        rows = EncodedCorpus(self.views[name].alone(), self.model.encoder)
+        rows = EncodedCorpus(self.own_corpora[name].alone(), self.model.encoder)
         part = make_plan(self.model, rows, [observer]).parts[name]
         if self.cpu_left < 0:
             return self._unmeasured(name, len(rows))
@@ -605,7 +605,7 @@ class _Calibration:
         usage = Usage()
         n_models = 0
         measured = True
-        for part, observers in plan.together(self.views):
+        for part, observers in plan.together(self.own_corpora):
             analyses = [observer for observer in observers if isinstance(observer, RandomNull)]
             models = RandomModels(self.model, part, plan.limits, self.run.options.seed)
             models_of = models.n_models(analyses)

@@ -260,9 +260,10 @@ def make_plan(
 
 def _left_out(analysis: Analysis, shape: Shape, cross: bool) -> dict[str, str]:
     """Return the items of an analysis that cannot be computed, each with the reason."""
-    reason = missing_annotation_reason(analysis.requires, shape)
-    if not reason:
+    if analysis.requires <= shape.annotations:
         reason = analysis.unsupported_reason(shape)
+    else:
+        reason = missing_annotation_reason(analysis.requires, shape)
     if cross and not analysis.cross:
         reason = "it is defined for self-attention, and this is the cross-attention of a decoder"
     if reason:

@@ -13,14 +13,21 @@ from typing import Any, Self
 import xarray as xr
 from torch import nn
 
-from headwise.analyses.contract import Analysis, Experiment, Observer, Shape, choose_analyses
+from headwise.analyses.contract import (
+    Analysis,
+    Experiment,
+    Observer,
+    OwnCorpusObserver,
+    Shape,
+    choose_analyses,
+)
 from headwise.analyses.nulls import RandomNull
 from headwise.atlas import Atlas
 from headwise.core.errors import AtlasError, HeadwiseError, MissingAnnotationError, OutputError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.core.files import check_space
 from headwise.core.options import takes_options
-from headwise.core.store import Checkpoint, CheckpointStore
+from headwise.core.store import Checkpoint, CheckpointStore, as_json
 from headwise.core.workers import current
 from headwise.models import HeadModel
 from headwise.run.encoded import EncodedCorpus
@@ -116,8 +123,8 @@ class Run:
 
     Attributes
     ----------
-    model, corpus, plan : HeadModel, Corpus, Plan
-        What it runs on, and what will be done.
+    model, corpus, rows, plan : HeadModel, Corpus, EncodedCorpus, Plan
+        What it runs on (`rows`: the corpus as tokens), and what will be done.
     job, store : Job, CheckpointStore
         Its lifecycle and its checkpoints. `job.finish()` deletes them when the result is safe.
     failures : dict of str to Failure
@@ -162,10 +169,10 @@ class Run:
             for note in self.model.notes:
                 self.callbacks.note(note)
         corpus = source.open_corpus(self.model, options.limit, options.seed)
-        self._rows = EncodedCorpus(corpus, self.model.encoder)
-        self.corpus = self._rows.corpus
+        self.rows = EncodedCorpus(corpus, self.model.encoder)
+        self.corpus = self.rows.corpus
         seeded = [analysis.seeded(options.seed) for analysis in analyses]
-        self.plan = self._make_plan(self._rows, seeded, options.full)
+        self.plan = self._make_plan(self.rows, seeded, options.full)
         self.callbacks.plan(self.plan)
         stored = self.job.stored_identity
         self.store = self.job.begin(identity(self.model, self.corpus, self.plan, options, stored))
@@ -198,8 +205,8 @@ class Run:
         # Reported first, so that a display knows from the start all that is to come.
         self.callbacks.progress(RESULTS, 0, len(plan.analyses))
         with self.same_threads(), report_stages(self.callbacks.stage):
-            views = self._own_views()
-            passes = self._model_passes({*views, *self.failures})
+            own_corpora = self._own_corpora()
+            passes = self._model_passes({*own_corpora, *self.failures})
             computations: dict[str, Callable[[], xr.Dataset]] = {}
             batch_tokens: list[int] = []
             for model_pass in passes:
@@ -214,9 +221,10 @@ class Run:
                             observer.result, states[observer.name], model_pass.part.shape
                         )
             for observer in plan.streaming:
-                if observer.name in views:
-                    view = views[observer.name]
-                    computations[observer.name] = partial(self._observe_view, observer, view)
+                if observer.name in own_corpora:
+                    computations[observer.name] = partial(
+                        self._observe_own_corpus, observer, own_corpora[observer.name]
+                    )
             for experiment in plan.experiments:
                 computations[experiment.name] = partial(self._perform, experiment)
 
@@ -229,7 +237,8 @@ class Run:
         labelled = self._label(datasets, left_out)
         about = provenance(self.store, plan, left_out, batch_tokens)
         about["failed"] = {name: failure.error for name, failure in self.failures.items()}
-        return Atlas(labelled, about)
+        # As the file will hold it: a page is the same whether its atlas was just made or read.
+        return Atlas(labelled, as_json(about))
 
     def _add_failure(self, failure: Failure) -> None:
         self.failures[failure.what] = failure
@@ -252,7 +261,7 @@ class Run:
         passes = []
         for part, observers in self.plan.together(apart):
             store = self.store
-            if part.rows is not self._rows:
+            if part.rows is not self.rows:
                 store = self.store.part(f"corpus-{part.name}")
             passes.append(_ModelPass(part, observers, store))
         return passes
@@ -272,7 +281,7 @@ class Run:
 
         n_examples = len(part.rows)
         what = "examples"
-        if part.rows is not self._rows:
+        if part.rows is not self.rows:
             what = f"examples of {part.name}"
         progress = ShardProgress(self.callbacks.progress, what, n_examples, plan.shard_size)
         function = ShardFunction(
@@ -330,31 +339,29 @@ class Run:
             if observer.name in self.failures:
                 del states[observer.name]
 
-    def _own_views(self) -> dict[str, Corpus]:
-        """Return the corpora of observers that need another form of it than the others."""
-        views = {}
+    def _own_corpora(self) -> dict[str, Corpus]:
+        """Return the corpora of observers that need another form of it than the others, each within
+        the observer's budget."""
+        own_corpora = {}
         for observer in self.plan.streaming:
-            view = self._view(observer)
-            if view is not None:
-                views[observer.name] = view
-        return views
+            if not isinstance(observer, OwnCorpusObserver):
+                continue
+            rows = self.plan.parts[observer.name].rows
+            limited = rows.corpus.limit(self.plan.limits[observer.name])
+            with self._isolated(observer.name):
+                own_corpus = observer.own_corpus(
+                    limited, self.model.encoder, rows.scan.longest, rows.scan.truncated
+                )
+                if own_corpus is not None:
+                    own_corpora[observer.name] = own_corpus
+        return own_corpora
 
-    def _view(self, observer: Observer) -> Corpus | None:
-        """Return the form of the corpus that an observer needs for itself, within its budget."""
-        rows = self.plan.parts[observer.name].rows
-        limited = rows.corpus.limit(self.plan.limits[observer.name])
-        with self._isolated(observer.name):
-            return observer.view(
-                limited, self.model.encoder, rows.scan.longest, rows.scan.truncated
-            )
-        return None
-
-    def _observe_view(self, observer: Observer, view: Corpus) -> xr.Dataset:
+    def _observe_own_corpus(self, observer: Observer, corpus: Corpus) -> xr.Dataset:
         """Return the result of an observer that has its own pass over its form of the corpus."""
 
         def compute() -> xr.Dataset:
             n_failures = len(self.failures)
-            rows = EncodedCorpus(view.alone(), self.model.encoder)
+            rows = EncodedCorpus(corpus.alone(), self.model.encoder)
             plan = self._make_plan(rows, [observer], full=True)
             part = plan.parts[observer.name]
             store = self.store.part(observer.name)
@@ -434,6 +441,8 @@ class Run:
         for observer in model_pass.observers:
             if observer.name in datasets and isinstance(observer, RandomNull):
                 analyses.append(observer)
+        if not analyses:
+            return {}
         what = "random-weights models"
         compared: dict[str, xr.Dataset] = {}
         with self._isolated(what):

@@ -27,7 +27,7 @@ def aligned_words(
     Parameters
     ----------
     example : Example
-        The source of the words.
+        The source of the words; it has some.
     row : BatchEncoding
         The tokenizer's output for the whole example, with offsets unless it got separate words.
     keep : ndarray
@@ -38,8 +38,7 @@ def aligned_words(
         Whether the tokenizer got the words one by one where the example has no text.
     """
     word = np.full(len(segment), NO_WORD, dtype=np.int64)
-    if example.words is None:
-        return word, False
+    assert example.words is not None
     n_first = len(example.words)
     n_words = len(example.all_words)
     if example.text is None and splits_words:

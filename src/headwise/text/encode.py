@@ -27,6 +27,10 @@ TOO_LONG_RULES = ("truncate", "skip")
 # A text is tokenized only up to this many characters per token that the model takes.
 CHARACTERS_PER_TOKEN = 100
 PUNCTUATION = (".", ",")
+NO_TOKEN = -1  # the id of no token
+# Decoders remove the space before the first subword, so that one is put before each.
+ANCHOR = "a"
+REPLACEMENT_CHARACTER = "\ufffd"  # what bytes that are no character decode to
 Value = TypeVar("Value")
 
 
@@ -123,7 +127,17 @@ class Encoder:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.overlong = overlong
-        self._pieces = Pieces(tokenizer)
+        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        decoder = getattr(backend, "decoder", None)
+        # WordPiece (`##`) and BPE with `</w>` mark the place of a subword in its word, and their
+        # decoders would turn the marks into spaces: such subwords are not decoded.
+        if type(decoder).__name__ in ("WordPiece", "BPEDecoder"):
+            decoder = None
+        self._decoder = decoder
+        self._special_ids = frozenset(tokenizer.all_special_ids)
+        # Texts of tokens by id, each computed once.
+        self._bare_texts: dict[int, str] = {}
+        self._texts: dict[int, str] = {}
 
     def limited(self, max_length: int, overlong: str | None = None) -> Encoder:
         """Return an encoder with the same tokenizer and a lower limit.
@@ -180,29 +194,40 @@ class Encoder:
         return bool(from_words["input_ids"] == from_text["input_ids"])
 
     def piece_text(self, token: int) -> str:
-        """Return the text of a token without the tokenizer's marks and without a space."""
-        return self._pieces.bare(token)
+        """Return the text of a token without the marks of its place in a word and without
+        spaces."""
+        if token not in self._bare_texts:
+            piece = str(self.tokenizer.convert_ids_to_tokens(token) or "")
+            bare_text = piece.removeprefix("##").lstrip("▁ĠĊ ").removesuffix("</w>").strip()
+            self._bare_texts[token] = bare_text
+        return self._bare_texts[token]
 
     def token_text(self, token: int) -> str:
-        """Return the text of a token with the space before it."""
-        return self._pieces.text(token)
+        """Return the text of a token as it stands in running text, with the space before it.
+
+        A token that is no character by itself (one byte of several) and subwords with other marks
+        (`##ing`) are returned as the tokenizer writes them.
+        """
+        if token not in self._texts:
+            piece = str(self.tokenizer.convert_ids_to_tokens(token) or "")
+            if self._decoder is not None and token not in self._special_ids:
+                decoded = str(self._decoder.decode([ANCHOR, piece]))
+                text = decoded.removeprefix(ANCHOR)
+                if decoded.startswith(ANCHOR) and text and REPLACEMENT_CHARACTER not in text:
+                    piece = text
+            self._texts[token] = piece
+        return self._texts[token]
 
     def token_type_masks(
         self, ids: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
         """Return which tokens are cls, sep and punct, by their ids, and the text of each."""
         pieces = tuple(self.piece_text(int(token)) for token in ids)
-        is_cls = self._equal_to(ids, self.cls_id)
-        is_sep = self._equal_to(ids, self.sep_id)
+        # A tokenizer without such a token has no id for it, and no token is equal to None.
+        is_cls = np.equal(ids, NO_TOKEN if self.cls_id is None else self.cls_id)
+        is_sep = np.equal(ids, NO_TOKEN if self.sep_id is None else self.sep_id)
         is_punct = np.array([piece in PUNCTUATION for piece in pieces], dtype=bool)
         return is_cls, is_sep, is_punct & ~is_cls & ~is_sep, pieces
-
-    @staticmethod
-    def _equal_to(ids: np.ndarray, token: int | None) -> np.ndarray:
-        if token is None:
-            return np.zeros(len(ids), dtype=bool)
-        equal: np.ndarray = ids == token
-        return equal
 
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
         """Encode one example; None where it is too long and `overlong` is "skip".
@@ -226,7 +251,10 @@ class Encoder:
         ids = np.asarray(row["input_ids"], dtype=np.int64)
         if ids.size == 0:
             raise InputError(f"{example.where}: the text has no tokens; remove the empty row.")
-        segment = _segments(row)
+        segment = np.array(
+            [NO_SEGMENT if number is None else number for number in row.sequence_ids(0)],
+            dtype=np.int64,
+        )
         if conversation is not None:
             # The template writes its special tokens as text: the tokenizer does not mark them.
             is_special = np.isin(ids, self.tokenizer.all_special_ids)
@@ -245,7 +273,10 @@ class Encoder:
 
         # The words of a conversation move with its messages to where the template puts them.
         located = example if conversation is None else conversation.placed(example)
-        word, aligned = aligned_words(located, row, kept_tokens, segment, self.splits_words)
+        word = np.full(len(ids), NO_WORD, dtype=np.int64)
+        aligned = False
+        if located.words is not None:
+            word, aligned = aligned_words(located, row, kept_tokens, segment, self.splits_words)
         types = np.zeros_like(ids)
         if "token_type_ids" in row:
             types = np.asarray(row["token_type_ids"], dtype=np.int64)[kept_tokens]
@@ -285,12 +316,15 @@ class Encoder:
             second = example.pair
         else:
             first = list(example.words or ())
-            second = list(example.words_pair or ())
+            second = None
+            if example.words_pair is not None:
+                second = list(example.words_pair)
             if not first:
                 raise InputError(f"{example.where}: the example has no words.")
             if not words_apart:
                 first = " ".join(first)
-                second = " ".join(second)
+                if second is not None:
+                    second = " ".join(second)
         first_cut = False
         second_cut = False
         if max_characters:
@@ -301,24 +335,24 @@ class Encoder:
         with reading(example.where, "the tokenizer cannot read it"):
             row: BatchEncoding = self.tokenizer(
                 first,
-                second if example.has_pair else None,
+                second,
                 is_split_into_words=words_apart,
                 return_offsets_mapping=not words_apart,
                 return_token_type_ids="token_type_ids" in self.tokenizer.model_input_names,
                 verbose=False,
             )
-        if self._enough_tokens(row, first_cut, second_cut):
-            return row
-        return None
+        is_cut = first_cut or second_cut
+        if is_cut and not self._enough_tokens(row, first_cut, second_cut):
+            return None
+        return row
 
     def _enough_tokens(self, row: BatchEncoding, first_cut: bool, second_cut: bool) -> bool:
-        """Whether truncating a row of beginnings gives the same as truncating the whole text.
+        """Whether truncating a row of which a beginning was tokenized gives the same as truncating
+        the whole text.
 
         Truncation shortens the longer segment first, so the cut segment must be the longer one,
         with enough tokens between the last one that is kept and the cut.
         """
-        if not first_cut and not second_cut:
-            return True
         if first_cut and second_cut:
             return False
         segments: list[int | None] = row.sequence_ids(0)
@@ -327,14 +361,6 @@ class Encoder:
         if first_cut:
             return in_first >= 2 * self.max_length and in_first > in_second
         return in_second >= 2 * self.max_length and in_second > in_first
-
-
-def _segments(row: BatchEncoding) -> np.ndarray:
-    """Return the segment of each token; NO_SEGMENT for special tokens."""
-    segments = []
-    for segment in row.sequence_ids(0):
-        segments.append(NO_SEGMENT if segment is None else segment)
-    return np.array(segments, dtype=np.int64)
 
 
 def _first_id(*ids: int | None) -> int | None:
@@ -515,63 +541,6 @@ def batches(
     if group:
         result.append(collate(group, pad_id, device))
     return result
-
-
-# --- texts of single tokens ---------------------------------------------------------------------
-
-# Decoders remove the space before the first piece, so that one is put before each.
-ANCHOR = "a"
-REPLACEMENT_CHARACTER = "\ufffd"  # what bytes that are no character decode to
-
-
-class Pieces:
-    """The texts of the tokens of one tokenizer, each computed once.
-
-    Parameters
-    ----------
-    tokenizer : PreTrainedTokenizerBase
-        A fast tokenizer of transformers.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.tokenizer = tokenizer
-        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-        decoder = getattr(backend, "decoder", None)
-        # WordPiece (`##`) and BPE with `</w>` mark the place of a piece in its word, and their
-        # decoders would turn the marks into spaces: such pieces are not decoded.
-        if type(decoder).__name__ in ("WordPiece", "BPEDecoder"):
-            decoder = None
-        self._decoder = decoder
-        self._special = frozenset(tokenizer.all_special_ids)
-        self._bare: dict[int, str] = {}
-        self._texts: dict[int, str] = {}
-
-    def bare(self, token: int) -> str:
-        """Return the text of a token without the marks of its place in a word and without
-        spaces."""
-        if token not in self._bare:
-            piece = self._piece(token)
-            self._bare[token] = piece.removeprefix("##").lstrip("▁ĠĊ ").removesuffix("</w>").strip()
-        return self._bare[token]
-
-    def text(self, token: int) -> str:
-        """Return the text of a token as it stands in running text, with the space before it.
-
-        A token that is no character by itself (one byte of several) and pieces with other marks
-        (`##ing`) are returned as the tokenizer writes them.
-        """
-        if token not in self._texts:
-            piece = self._piece(token)
-            if self._decoder is not None and token not in self._special:
-                decoded = str(self._decoder.decode([ANCHOR, piece]))
-                text = decoded.removeprefix(ANCHOR)
-                if decoded.startswith(ANCHOR) and text and REPLACEMENT_CHARACTER not in text:
-                    piece = text
-            self._texts[token] = piece
-        return self._texts[token]
-
-    def _piece(self, token: int) -> str:
-        return str(self.tokenizer.convert_ids_to_tokens(token) or "")
 
 
 # --- truncation: which tokens of a row, which words of a text are kept ---------------------------

@@ -29,9 +29,9 @@ from headwise.analyses.contract import (
     at_least,
     layer_head_coords,
 )
-from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
+from headwise.analyses.summaries import format_heads, ranked_heads
 from headwise.core.errors import ModelError
-from headwise.core.labels import head_name
+from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name
 from headwise.models import HeadModel
 from headwise.models.devices import weight_in
 from headwise.models.structure import Structure, find_structure

@@ -20,7 +20,14 @@ from headwise.analyses.accuracy import (
     format_accuracy,
     parse_heads,
 )
-from headwise.analyses.contract import Observer, Paper, Shape, at_least, layer_head_coords, one_of
+from headwise.analyses.contract import (
+    OwnCorpusObserver,
+    Paper,
+    Shape,
+    at_least,
+    layer_head_coords,
+    one_of,
+)
 from headwise.analyses.coreference.baselines import (
     BASELINES,
     RULES,
@@ -29,8 +36,9 @@ from headwise.analyses.coreference.baselines import (
 )
 from headwise.analyses.coreference.mentions import MENTION_TYPES, Expression, expressions_of
 from headwise.analyses.coreference.windows import Window, cut_text, windows
-from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, align_columns, format_p_value
+from headwise.analyses.summaries import align_columns, format_p_value
 from headwise.core.errors import ParameterError
+from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.models.view import AttentionRows, Layer
 from headwise.models.words import (
     WordQuestions,
@@ -67,7 +75,7 @@ DIMS = ("layer", "head", "mention_type")
 
 
 @dataclass(frozen=True)
-class Coreference(Observer):
+class Coreference(OwnCorpusObserver):
     """Single heads as antecedent selectors, §4.3 and Table 2.
 
     A mention is represented by its head word m. The prediction of a head is the candidate word c
@@ -178,7 +186,9 @@ class Coreference(Observer):
                 f"it is {self.overlap!r}."
             )
 
-    def view(self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int) -> Corpus | None:
+    def own_corpus(
+        self, corpus: Corpus, encoder: Encoder, longest: int, truncated: int
+    ) -> Corpus | None:
         max_tokens = min(self.max_tokens or encoder.max_length, encoder.max_length)
         needs_windows = truncated and self.documents == "windows"
         if longest <= max_tokens and not needs_windows:

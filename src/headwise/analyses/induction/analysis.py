@@ -29,9 +29,9 @@ from headwise.analyses.induction.sequences import (
     second_half_loss,
     sequences_at_once,
 )
-from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
+from headwise.analyses.summaries import format_heads, ranked_heads
 from headwise.core.errors import ModelError, ParameterError
-from headwise.core.labels import head_name
+from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name
 from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
 from headwise.models.structure import Structure, find_structure

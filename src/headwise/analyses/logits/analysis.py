@@ -22,8 +22,9 @@ from headwise.analyses.contract import (
     layer_head_coords,
     mean_variables,
 )
-from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
+from headwise.analyses.summaries import format_heads, ranked_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
+from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.core.store import Checkpoint
 from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel

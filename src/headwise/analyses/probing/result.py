@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.core.labels import Shape, head_name
+from headwise.core.labels import SIGNIFICANCE_LEVEL, Shape, head_name
 from headwise.stats.bootstrap import percentile_interval, resampled_metric, resamples
 from headwise.stats.concentration import effective_number, localisation
 from headwise.stats.corrections import correct
@@ -24,7 +24,6 @@ SELECTIONS = ("top", "greedy")
 HEAD_DIMS = ("task", "layer", "head")
 LAYER_DIMS = ("task", "layer")
 PEARSON = "Pearson's r"
-SIGNIFICANCE = 0.05
 RESAMPLES = 400
 LOCALISATION = {
     "localisation": "how localised the task is among heads: 0 all alike, 1 a single head",
@@ -319,7 +318,7 @@ class _DatasetBuilder:
         self.add(
             "better",
             HEAD_DIMS,
-            adjusted < SIGNIFICANCE,
+            adjusted < SIGNIFICANCE_LEVEL,
             "better than the majority label at 5 %, corrected",
         )
 

@@ -31,8 +31,9 @@ from headwise.analyses.retrieval.trials import (
     run_trial,
     unrelated_text,
 )
-from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
+from headwise.analyses.summaries import format_heads, ranked_heads
 from headwise.core.errors import ModelError, ParameterError
+from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.core.workers import current, raise_failures
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm

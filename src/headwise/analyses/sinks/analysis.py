@@ -11,8 +11,14 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from headwise.analyses.contract import Observer, Paper, Shape, layer_head_coords, mean_variables
-from headwise.analyses.summaries import SIGNIFICANCE_LEVEL, format_heads, ranked_heads
+from headwise.analyses.contract import (
+    LayerObserver,
+    Paper,
+    Shape,
+    layer_head_coords,
+    mean_variables,
+)
+from headwise.analyses.summaries import format_heads, ranked_heads
 from headwise.analyses.surface.analysis import (
     FIRST,
     TOKEN_TYPES,
@@ -20,6 +26,7 @@ from headwise.analyses.surface.analysis import (
     token_type_columns,
 )
 from headwise.core.errors import ParameterError
+from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State
@@ -45,7 +52,7 @@ HEAD_VARIABLES = {
 
 
 @dataclass(frozen=True)
-class Sinks(Observer):
+class Sinks(LayerObserver):
     """Attention of each head to the first token of an input, its sink, and to the other tokens.
 
     Over the rows i > 0 that see token 0, averaged in an example, then over examples, with count and

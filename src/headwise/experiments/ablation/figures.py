@@ -7,12 +7,11 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap
 from headwise.plots.registry import figure
 from headwise.plots.scatter import head_points
-
-LEVEL = 0.05
 
 
 def _notes(dataset: xr.Dataset) -> list[str]:
@@ -76,10 +75,10 @@ def heads(dataset: xr.Dataset) -> Figure:
     p_values = np.ones((0, 0))
     if "p_adjusted" in dataset:
         p_values = data.values(dataset, "p_adjusted", ("layer", "head"))
-    rows, columns = np.nonzero(p_values < LEVEL)
+    rows, columns = np.nonzero(p_values < SIGNIFICANCE_LEVEL)
     notes = [*_notes(dataset), *_notes_over_heads(dataset)]
     if len(rows):
-        notes.append(f"Ringed: corrected p < {LEVEL}")
+        notes.append(f"Ringed: corrected p < {SIGNIFICANCE_LEVEL}")
     fig = heatmap(
         array,
         title="Score without one head",
@@ -123,7 +122,7 @@ def layers(dataset: xr.Dataset) -> Figure:
     above = values("difference_high") - middle
     fig, ax = style.one_panel(style.COLUMN, 0.9 + 0.19 * len(names))
     place = np.arange(len(names))
-    colours = [style.SKY if p < LEVEL else "white" for p in values("p_adjusted")]
+    colours = [style.SKY if p < SIGNIFICANCE_LEVEL else "white" for p in values("p_adjusted")]
     errors = scale * np.abs(np.stack([below, above]))
     ax.barh(place, scale * middle, color=colours, edgecolor=style.BLUE, linewidth=0.6, height=0.7)
     ax.errorbar(
@@ -139,7 +138,7 @@ def layers(dataset: xr.Dataset) -> Figure:
     ax.set_yticks(place, names)
     ax.invert_yaxis()
     ax.set_xlabel(f"change of {dataset.attrs.get('metric', 'score')} ({unit})")
-    notes = [*_notes(dataset), f"Filled: corrected p < {LEVEL}"]
+    notes = [*_notes(dataset), f"Filled: corrected p < {SIGNIFICANCE_LEVEL}"]
     return style.complete(fig, "Score without a layer or a set of heads", notes)
 
 
@@ -201,7 +200,7 @@ def roles(dataset: xr.Dataset) -> Figure:
     place = np.arange(len(shown))
     ax.hlines(place, low[shown], high[shown], color=style.BLUE, linewidth=0.9)
     for row, number in enumerate(shown):
-        fill = style.BLUE if p_values[number] < LEVEL else "white"
+        fill = style.BLUE if p_values[number] < SIGNIFICANCE_LEVEL else "white"
         ax.plot(
             correlation[number], row, "o", color=style.BLUE, markerfacecolor=fill, markersize=3.6
         )
@@ -210,5 +209,9 @@ def roles(dataset: xr.Dataset) -> Figure:
     ax.set_yticks(place, [labels[i].replace("_", " ") for i in shown])
     ax.set_ylim(len(shown) - 0.5, -0.5)
     ax.set_xlabel("correlation of harm and bias to the role")
-    notes = [*_notes(dataset), "Lines: 95 % interval", f"Filled: corrected p < {LEVEL}"]
+    notes = [
+        *_notes(dataset),
+        "Lines: 95 % interval",
+        f"Filled: corrected p < {SIGNIFICANCE_LEVEL}",
+    ]
     return style.complete(fig, "Harm of disabling heads, by role", notes)

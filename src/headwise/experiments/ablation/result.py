@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.papers import reference
-from headwise.core.labels import head_name, labels_of
+from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name, labels_of
 from headwise.experiments.ablation.options import AblationOptions, Heads
 from headwise.experiments.ablation.scored_models import ScoredModel
 from headwise.stats.corrections import correct
@@ -21,7 +21,6 @@ from headwise.stats.paired import PairedComparison, paired_differences
 if TYPE_CHECKING:
     from headwise.experiments.ablation.run import Evaluation
 
-LEVEL = 0.05
 LONG_NAMES = {
     "importance": "first-order importance (Michel et al. 2019)",
     "sink_share": "share of attention that goes to the first token, from all later ones",
@@ -185,7 +184,9 @@ class AblationBuilder:
         difference = self.variables["difference"].values
         known = difference[np.isfinite(difference)]
         gain = known if self.scored.higher_better else -known
-        significant = self.variables["p_adjusted"].values[np.isfinite(difference)] < LEVEL
+        significant = (
+            self.variables["p_adjusted"].values[np.isfinite(difference)] < SIGNIFICANCE_LEVEL
+        )
         self.attributes |= {
             "heads_disabled": len(known),
             "mean_difference": float(known.mean()),

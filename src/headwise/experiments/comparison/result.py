@@ -14,12 +14,12 @@ from headwise.analyses.papers import reference
 from headwise.analyses.roles.analysis import Roles
 from headwise.analyses.roles.significance import DIMS, roles_at_threshold
 from headwise.atlas.describe import describe_heads
+from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.experiments.comparison.measures import AnalysisValues
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import correct
 
 THIRDS = ("initial", "middle", "final")
-LEVEL = 0.05
 
 
 def third_of(layers: int) -> np.ndarray:
@@ -230,7 +230,7 @@ def role_changes(
     has = np.stack(has_role_by_model)
     bias_change = change["bias_change"].transpose("model", *DIMS).values
     p_adjusted = change["bias_change_p_adjusted"].transpose("model", *DIMS).values
-    significant = p_adjusted < LEVEL
+    significant = p_adjusted < SIGNIFICANCE_LEVEL
     gained = has[1:] & ~has[:1]
     lost = ~has[1:] & has[:1]
     by_head = {

@@ -28,7 +28,7 @@ def value_zeroing_mixing(traced: MixingInput) -> Mixing:
     """
     model = traced.model
     batch = traced.batch
-    if any(model.sites.of(entry) is not None for entry in model.sites.entries):
+    if any(model.sites.by_module.get(entry) is not None for entry in model.sites.entries):
         raise ModelError(
             f"The layers of {model.name} are no modules of their own, so what leaves them cannot "
             "be observed."

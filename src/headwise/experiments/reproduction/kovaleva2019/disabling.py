@@ -11,7 +11,7 @@ from typing import Any
 import xarray as xr
 
 from headwise.core.errors import HeadwiseError
-from headwise.core.labels import head_name
+from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name
 from headwise.experiments.ablation import AblationOptions, ScoredClassifier, ablate_scored_model
 from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.kovaleva2019 import claims
@@ -45,7 +45,6 @@ from headwise.plots import heatmap_panels
 
 STARTS = ("none", "random", "pretrained")
 METRICS = {"MRPC": ("f1", "accuracy"), "QQP": ("f1", "accuracy"), "STS-B": ("pearson",)}
-SIGNIFICANCE = 0.05
 N_DEV = 10_000  # dev examples of an ablation, before `scale`
 N_DEV_QUICK = 64
 
@@ -242,7 +241,7 @@ def one_layer(context: ReproductionContext) -> EntryResult:
         n_layers = len(difference)
         cells = []
         for value, p_value in zip(difference, p_adjusted, strict=True):
-            star = "*" if p_value < SIGNIFICANCE else ""
+            star = "*" if p_value < SIGNIFICANCE_LEVEL else ""
             cells.append(f"{value:+.1f}{star}")
         table_rows.append([task, *cells])
         rows.append(

@@ -23,9 +23,11 @@ def test_top_heads_with_their_intervals() -> None:
     dataset = xr.Dataset(
         {"x": (dims, values), "x_low": (dims, values - 0.05), "x_high": (dims, values + 0.05)}
     )
-    assert top_heads(dataset, "x", 2) == "L1H0 0.70 (0.65 to 0.75), L1H1 0.40 (0.35 to 0.45)"
+    # Picked from three heads: 0.05 times 2.394 / 1.960, the quantiles of 1 − 0.05/6 and 1 − 0.05/2.
+    assert top_heads(dataset, "x", 2) == "L1H0 0.70 (0.64 to 0.76), L1H1 0.40 (0.34 to 0.46)"
+    # From two: 2.241 / 1.960.
     assert (
-        top_heads(dataset, "x", 5, allowed=values < 0.5)
-        == "L1H1 0.40 (0.35 to 0.45), L0H0 0.10 (0.05 to 0.15)"
+        top_heads(dataset, "x", 5, allowed=values < 0.5, form=".3f")
+        == "L1H1 0.400 (0.343 to 0.457), L0H0 0.100 (0.043 to 0.157)"
     )
     assert top_heads(dataset, "x", allowed=np.zeros((2, 2), bool)) == "none"

@@ -190,3 +190,19 @@ def test_the_bootstrap_draws_whole_units() -> None:
     ]
     assert by_unit == pytest.approx(np.mean(np.array(stars) >= t), abs=0.025)
     assert by_example < by_unit / 3
+
+
+def test_a_mean_of_zeros_and_ones_has_a_share_s_interval() -> None:
+    right = torch.from_numpy((VALUES > 0).astype(float)[:, None])
+    plain = Moments(1)
+    plain.add(right)
+    expected = wilson_interval(right.sum().numpy(), np.array(200.0))
+    np.testing.assert_allclose(np.stack(plain.share_interval())[:, 0], expected)
+    by_document = Moments(1)
+    State(x=by_document).of(UNITS)
+    by_document.add(right)
+    hits = np.bincount(DOCUMENT, right[:, 0].numpy())
+    tries = np.bincount(DOCUMENT).astype(float)
+    low, high = by_document.share_interval()
+    assert (low[0], high[0]) == pytest.approx(tuple(share_interval(hits, tries)))
+    assert high[0] - low[0] > expected[1] - expected[0]

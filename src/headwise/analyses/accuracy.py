@@ -10,7 +10,8 @@ import xarray as xr
 from headwise.core.errors import ParameterError
 from headwise.core.labels import Shape, head_name, parse_head
 from headwise.stats.intervals import share
-from headwise.stats.units import share_interval
+from headwise.stats.picking import CrossFit
+from headwise.stats.units import share_interval, unit_ratio
 
 # Indices into an array `[..., item]`, one `[item]` for each of its axes.
 Places = tuple[np.ndarray, ...]
@@ -75,6 +76,105 @@ def argmax_heads(
     return (*places, np.arange(n_items)), scored
 
 
+def held_out_variables(
+    fit: CrossFit, hits: np.ndarray, tries: np.ndarray, baseline_hits: np.ndarray, item_dim: str
+) -> dict[str, xr.Variable]:
+    """Return what the best head of each item reaches on units that it was not picked on.
+
+    `best_heldout_accuracy` with count and interval, `best_heldout_baseline` (on the same tries),
+    `best_heldout_margin` with its interval, and `best_heldout_same`: whether both halves of the
+    units pick the same head.
+
+    Parameters
+    ----------
+    fit : CrossFit
+        The heads picked on each half.
+    hits, tries : ndarray
+        `[unit, head..., item]`
+    baseline_hits : ndarray
+        `[unit, head..., item]`, or `[baseline, unit, head..., item]` where there are several.
+    item_dim : str
+        The dim of the items; further baselines have the dim `baseline`.
+    """
+    dims: tuple[str, ...] = (item_dim,)
+    scored = fit.scored
+    right = fit.take(hits)
+    tried = fit.take(tries)
+    count = tried.sum(0)
+    low, high = share_interval(right, tried)
+    accuracy = share(right.sum(0), count)
+    if baseline_hits.ndim > hits.ndim:
+        dims_of_baseline: tuple[str, ...] = ("baseline", item_dim)
+        baseline_right = np.stack([fit.take(of_baseline) for of_baseline in baseline_hits], 1)
+        more = right[:, None] - baseline_right
+        margin = unit_ratio(more, np.broadcast_to(tried[:, None], more.shape))
+    else:
+        dims_of_baseline = dims
+        baseline_right = fit.take(baseline_hits)
+        margin = unit_ratio(right - baseline_right, tried)
+    margin_low, margin_high = margin.interval()
+    interval = "end of the 95 % interval"
+    what = "the best head, scored on units that it was not picked on"
+
+    def known(values: np.ndarray) -> np.ndarray:
+        return np.where(scored & (count > 0), values, np.nan)
+
+    values = {
+        "accuracy": (dims, known(accuracy), f"accuracy of {what}"),
+        "accuracy_n": (dims, count.astype(np.int64), "tries behind it"),
+        "accuracy_low": (dims, known(low), f"lower {interval}"),
+        "accuracy_high": (dims, known(high), f"upper {interval}"),
+        "baseline": (
+            dims_of_baseline,
+            known(share(baseline_right.sum(0), np.broadcast_to(count, baseline_right.shape[1:]))),
+            "accuracy of the baseline on the same tries",
+        ),
+        "margin": (dims_of_baseline, known(margin.value), f"margin of {what} over the baseline"),
+        "margin_n": (
+            dims_of_baseline,
+            np.broadcast_to(count.astype(np.int64), margin.value.shape),
+            "tries behind it",
+        ),
+        "margin_low": (dims_of_baseline, known(margin_low), f"lower {interval}"),
+        "margin_high": (dims_of_baseline, known(margin_high), f"upper {interval}"),
+        "same": (dims, fit.same, "both halves of the units pick the same head"),
+    }
+    variables = {}
+    for name, (variable_dims, array, long_name) in values.items():
+        attributes = {"long_name": long_name}
+        variables[f"best_heldout_{name}"] = xr.Variable(variable_dims, array, attributes)
+    return variables
+
+
+def shown_accuracy(dataset: xr.Dataset, name: str = "best") -> str:
+    """Return the variable with the accuracy that is reported: of a best head the one on text that
+    it was not picked on.
+
+    It is `best_accuracy` in atlases made before that was computed, and where the text has too few
+    units to be halved.
+    """
+    held_out = f"{name}_heldout_accuracy"
+    if held_out in dataset and bool(dataset[held_out].notnull().any()):
+        return held_out
+    return f"{name}_accuracy"
+
+
+def reported_best(dataset: xr.Dataset) -> xr.Dataset:
+    """Return what is reported of the best head of each item: `accuracy`, `accuracy_low`,
+    `accuracy_high`, `accuracy_n`, `baseline` and `margin`.
+
+    They are of text that the head was not picked on; where that is not known (an atlas made before
+    it was computed, too few units), of the text that it was picked on."""
+    reported = {}
+    for name in ("accuracy", "accuracy_low", "accuracy_high", "accuracy_n", "baseline", "margin"):
+        same_text = dataset[f"best_{name}"]
+        reported[name] = same_text
+        if "best_heldout_accuracy" in dataset:
+            is_known = dataset["best_heldout_accuracy"].notnull()
+            reported[name] = dataset[f"best_heldout_{name}"].where(is_known, same_text)
+    return xr.Dataset(reported)
+
+
 def format_accuracy(item: xr.Dataset, name: str) -> tuple[str, str, str]:
     """Return the head of an item, its accuracy in % with the interval, and the number of tries.
 
@@ -83,14 +183,39 @@ def format_accuracy(item: xr.Dataset, name: str) -> tuple[str, str, str]:
     item : Dataset
         A result with one item selected.
     name : str
-        `best` or `given`.
+        `best` (its accuracy on text that it was not picked on) or `given`.
     """
     head = head_name(int(item[f"{name}_layer"]), int(item[f"{name}_head"]))
-    accuracy = 100 * float(item[f"{name}_accuracy"])
-    low = 100 * float(item[f"{name}_accuracy_low"])
-    high = 100 * float(item[f"{name}_accuracy_high"])
-    count = int(item[f"{name}_accuracy_n"])
-    return head, f"{accuracy:.1f} % ({low:.1f} to {high:.1f})", f"of {count:,}"
+    variable = shown_accuracy(item, name)
+    accuracy = 100 * float(item[variable])
+    low = 100 * float(item[f"{variable}_low"])
+    high = 100 * float(item[f"{variable}_high"])
+    count = int(item[f"{variable}_n"])
+    text = f"{accuracy:.1f} % ({low:.1f} to {high:.1f})"
+    if variable == "best_accuracy":
+        text += " on the text it was picked on"
+    elif name == "best" and not bool(item["best_heldout_same"]):
+        head += "*"
+    return head, text, f"of {count:,}"
+
+
+def picking_note(dataset: xr.Dataset, heads: Sequence[str]) -> list[str]:
+    """Return a line on how the accuracies of best heads came about, in a list; none where they are
+    of the text that they were picked on.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The result.
+    heads : sequence of str
+        The heads as `format_accuracy` wrote them.
+    """
+    if shown_accuracy(dataset) == "best_accuracy":
+        return []
+    line = "  Accuracies on text that the head was not picked on (half by half)"
+    if any(head.endswith("*") for head in heads):
+        line += "; *: the two halves pick different heads"
+    return [f"{line}."]
 
 
 # --- heads chosen on one text, tested on another ------------------------------------------------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from headwise.core.labels import head_name, variable_of
+from headwise.stats.picking import simultaneous_interval
 
 
 def ranked_heads(values: np.ndarray, allowed: np.ndarray | None = None) -> list[tuple[int, int]]:
@@ -43,7 +45,7 @@ def top_heads(
     allowed: np.ndarray | None = None,
 ) -> str:
     """Return the heads with the largest values of `name[layer, head]`, each with its value and, if
-    there is one, its interval.
+    there is one, an interval that allows for picking the largest of all heads.
 
     Parameters
     ----------
@@ -59,17 +61,44 @@ def top_heads(
         Bool `[layer, head]`: heads that may be named.
     """
     values = dataset[name].transpose("layer", "head").values
-    low = variable_of(dataset, f"{name}_low")
-    high = variable_of(dataset, f"{name}_high")
+    ranked = ranked_heads(values, allowed)
+    interval = picked_interval(dataset, name, len(ranked))
     texts = []
-    for head in ranked_heads(values, allowed)[:count]:
+    for head in ranked[:count]:
         text = f"{head_name(*head)} {values[head]:{form}}"
-        if low is not None and high is not None:
-            lower = float(low.transpose("layer", "head")[head])
-            upper = float(high.transpose("layer", "head")[head])
-            text += f" ({lower:{form}} to {upper:{form}})"
+        if interval is not None:
+            low, high = interval
+            text += f" ({low[head]:{form}} to {high[head]:{form}})"
         texts.append(text)
     return ", ".join(texts) or "none"
+
+
+def picked_interval(
+    dataset: xr.Dataset, name: str, n_candidates: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the ends `[layer, head]` of intervals of a mean that hold for all heads at once; None
+    if the mean has no interval.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With all other dims selected away.
+    name : str
+        The variable.
+    n_candidates : int
+        Heads that were picked from.
+    """
+    low = variable_of(dataset, f"{name}_low")
+    high = variable_of(dataset, f"{name}_high")
+    if low is None or high is None:
+        return None
+    n_units: Any = low.attrs.get("smallest_units")
+    if n_units is None and f"{name}_n" in dataset:
+        n_units = dataset[f"{name}_n"].transpose("layer", "head").values
+    if n_units is None:
+        n_units = np.inf
+    ends = [end.transpose("layer", "head").values for end in (dataset[name], low, high)]
+    return simultaneous_interval(*ends, n_units, n_candidates)
 
 
 def format_p_value(p: float) -> str:

@@ -101,7 +101,8 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         - `finds`: up to three dependency relations on which the head beats every baseline by at
           least 10 points, antecedents where it beats every baseline by as much, frame elements
           where its score exceeds the same words without a frame link and random heads; all with
-          corrected p < 0.05, each with score and baseline;
+          corrected p < 0.05, each with score and baseline (of a relation's best head on text that
+          it was not picked on);
         - `roles`: the roles it has after correction;
         - `maps`: the pattern of more than half of its maps, by the lower end of the interval.
     """
@@ -217,6 +218,7 @@ def _describe_relations(dependency: xr.Dataset) -> TextsByHead:
     if "bar_name" in dependency:
         baseline_name = dependency["bar_name"].transpose("direction", "relation").values
     names = labels_of(dependency, "relation")
+    held_out = _held_out_scores(dependency)
     texts: TextsByHead = {}
     n_layers, n_heads = margins.shape[1:3]
     for layer, head in np.ndindex(n_layers, n_heads):
@@ -227,10 +229,28 @@ def _describe_relations(dependency: xr.Dataset) -> TextsByHead:
             direction = int(head_margins[:, relation].argmax())
             score = 100 * accuracy[direction, layer, head, relation]
             rule_score = 100 * baseline[direction, relation]
+            if (layer, head, relation) in held_out:
+                score, rule_score = held_out[layer, head, relation]
             rule = baseline_name[direction, relation]
             text = f"{names[relation]} {score:.0f} % ({rule} {rule_score:.0f} %)"
             texts.setdefault((layer, head), []).append(text)
     return texts
+
+
+def _held_out_scores(dependency: xr.Dataset) -> dict[tuple[int, int, int], tuple[float, float]]:
+    """Return accuracy and baseline in % of the best head of each relation on text that it was not
+    picked on, by (layer, head, relation), where both halves of the text pick it."""
+    scores: dict[tuple[int, int, int], tuple[float, float]] = {}
+    if "best_heldout_accuracy" not in dependency:
+        return scores
+    accuracy = 100 * dependency["best_heldout_accuracy"].values
+    baseline = 100 * dependency["best_heldout_baseline"].values
+    layers = dependency["best_layer"].values
+    heads = dependency["best_head"].values
+    for relation in np.flatnonzero(dependency["best_heldout_same"].values):
+        place = (int(layers[relation]), int(heads[relation]), int(relation))
+        scores[place] = (float(accuracy[relation]), float(baseline[relation]))
+    return scores
 
 
 def _best_heads(dependency: xr.Dataset) -> dict[str, tuple[int, int]]:

@@ -149,6 +149,8 @@ def mean_variables(
     basis: dict[str, Any] = {
         "over": "documents" if (units < n).any() else "examples",
         "few": int(((units > 0) & (units < FEW)).sum()),
+        # For intervals that hold for all heads at once.
+        "smallest_units": int(units[units > 0].min(initial=n.max(initial=0))),
     }
     low_attrs = {"long_name": f"lower end of the 95 % interval of {name}", **basis}
     high_attrs = {"long_name": f"upper end of the 95 % interval of {name}", **basis}

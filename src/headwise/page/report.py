@@ -27,6 +27,7 @@ from headwise.page.parallel import draw_parallel
 from headwise.page.sample import SAMPLE, Sample, sample_bytes
 from headwise.page.sections import Drawing, draw_sample, draw_section, head_grid
 from headwise.page.write import Content, HeadGrid, PageFigure, PageTable, Section, write_page
+from headwise.stats.picking import simultaneous_interval
 from headwise.text.demo import TREEBANK
 
 # The measures that readers look for first, by analysis, variable and label, and what the most
@@ -293,8 +294,14 @@ def highlights(atlas: Atlas) -> list[tuple[str, str]]:
         best = values.loc[values["value"].idxmax()]
         text = f"{words}: {best['value']:.3f}"
         if not pd.isna(best["low"]):
-            interval = f"{best['low']:.3f} to {best['high']:.3f}"
-            text += f" (95 % interval {interval}, {int(best['n'])} examples)"
+            # The head was picked because it is the highest: the interval allows for that.
+            low, high = simultaneous_interval(
+                best["value"], best["low"], best["high"], int(best["n"]), len(values)
+            )
+            text += (
+                f" (95 % interval {low:.3f} to {high:.3f} for the highest of {len(values)} heads, "
+                f"{int(best['n'])} examples)"
+            )
         rows.append((head_name(int(best["layer"]), int(best["head"])), text))
     return rows
 

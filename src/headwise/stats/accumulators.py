@@ -9,10 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.stats.intervals import mean_interval, share
+from headwise.stats.intervals import mean_interval, share, wilson_interval
 from headwise.stats.records import Records
 from headwise.stats.tests import z_test
-from headwise.stats.units import Accumulator, Ratio, UnitSums, default_max_units, unit_ratio
+from headwise.stats.units import (
+    Accumulator,
+    Ratio,
+    UnitSums,
+    default_max_units,
+    share_interval,
+    unit_ratio,
+)
 
 
 class Parts(Accumulator):
@@ -195,6 +202,14 @@ class Moments(Parts):
         low, high = mean_interval(mean, variance, units)
         n_units = count if clustered is None else clustered.n_units
         return _summary(mean, count, n_units, low, high)
+
+    def share_interval(self) -> tuple[np.ndarray, np.ndarray]:
+        """The interval of a mean of zeros and ones: Wilson's, over documents where there are any
+        (`units.share_interval`)."""
+        if self.over_units() is None:
+            return wilson_interval(self.mean.numpy() * self.count.numpy(), self.count.numpy())
+        hits, tries = self._units["unit"].totals.astype(np.float64).swapaxes(0, 1)
+        return share_interval(hits, tries)
 
     def p_above(self, threshold: float = 0.0) -> np.ndarray:
         """p-values of `H0: mean ≤ threshold`, by Student's t over units; 0 or 1 where the values do

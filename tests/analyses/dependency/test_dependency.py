@@ -327,7 +327,8 @@ def test_the_summary_names_best_heads_and_baselines() -> None:
         one = dataset.sel(relation=relation)
         (line,) = [line for line in lines if line.split()[0] == relation]
         assert head_name(int(one["best_layer"]), int(one["best_head"])) in line
-        assert f"{100 * float(one['best_accuracy']):.1f} %" in line
+        assert f"{100 * float(one['best_heldout_accuracy']):.1f} %" in line
+        assert float(one["best_heldout_accuracy"]) < float(one["best_accuracy"])
         assert f"{100 * float(one['best_baseline']):.1f} %" in line
 
 

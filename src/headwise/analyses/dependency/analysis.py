@@ -103,6 +103,12 @@ class Dependency(Observer):
     the highest accuracy (of those with 30 pairs, where there are any); `few[relation]`: under 30
     pairs.
 
+    The best of many is flattered on the text it was picked on. `best_heldout_accuracy[relation]`
+    (with count and interval) picks the head on one half of the documents (or sentences) and scores
+    it on the other, and the reverse; `best_heldout_baseline` and `best_heldout_margin` (with
+    interval) are on the same pairs, `best_heldout_same` says whether both halves pick the same
+    head. Summaries, figures and reports show these.
+
     The no-op reading (§3.2): `noop_with`, `noop_without[direction, layer, head, relation]` are mean
     attention to `[SEP]` (a decoder's first token) from words that have the relation (as dependents;
     for `head_to_dependent` as heads) and from those that do not, `noop_upos[layer, head, upos]` by
@@ -146,8 +152,9 @@ class Dependency(Observer):
     Assumes: The trees are right, and words can be laid on tokens. A head follows a relation if its
     largest weight says the answer: how much weight lies there does not count.
 
-    Pitfalls: The best of all heads is picked on the text it is scored on: its accuracy is
-    flattered, its corrected p-value is not; `heads` tests it on other text. An accuracy says
+    Pitfalls: `best_accuracy` is of the head picked on the text it is scored on and flattered;
+    `best_heldout_accuracy` and the corrected p-value are not. `heads` tests heads on other text. An
+    accuracy says
     nothing without the bar: most determiners stand right before their noun. A parser's trees bring
     the parser's habits with them. Of decoders only pairs they can see are scored, so their
     accuracies are not those of an encoder.
@@ -170,7 +177,8 @@ class Dependency(Observer):
     title: ClassVar[str] = "Heads that follow syntax: dependency relations"
     paper: ClassVar[Paper] = Paper("clark2019", "§4.2, Table 1, Fig 5")
     units: ClassVar[Mapping[str, str]] = {
-        "share of pairs": "best_accuracy best_baseline best_margin"
+        "share of pairs": "best_accuracy best_baseline best_margin best_heldout_accuracy "
+        "best_heldout_baseline best_heldout_margin"
     }
     requires: ClassVar[frozenset[str]] = frozenset({"words", "dependencies"})
     # Of equally good heads the first is the best: all but its accuracy depends on the order of heads.
@@ -187,6 +195,16 @@ class Dependency(Observer):
             "best_baseline_name",
             "best_p_value",
             "best_p_adjusted",
+            "best_heldout_accuracy",
+            "best_heldout_accuracy_n",
+            "best_heldout_accuracy_low",
+            "best_heldout_accuracy_high",
+            "best_heldout_baseline",
+            "best_heldout_margin",
+            "best_heldout_margin_n",
+            "best_heldout_margin_low",
+            "best_heldout_margin_high",
+            "best_heldout_same",
             "best_noop_with",
             "best_noop_without",
             "best_noop_upos",

@@ -10,13 +10,22 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.accuracy import Places, accuracy_variables, argmax_heads, format_accuracy
+from headwise.analyses.accuracy import (
+    Places,
+    accuracy_variables,
+    argmax_heads,
+    format_accuracy,
+    held_out_variables,
+    picking_note,
+    shown_accuracy,
+)
 from headwise.analyses.dependency.arcs import PairRules
 from headwise.analyses.summaries import align_columns, format_p_value
 from headwise.core.labels import FEW
 from headwise.stats.corrections import correct, correct_families
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import share, wilson_interval
+from headwise.stats.picking import cross_fit
 
 # Baselines that know no syntax: the best fixed offset; uniform attention; attention on the first
 # token alone. Of equally good ones the bar is the first in this order.
@@ -100,7 +109,11 @@ def accuracy_dataset(totals: PairTotals, rules: PairRules, correction: str) -> x
         "baseline_kind": list(BASELINES),
     }
     dataset = xr.Dataset(variables, coords=coords)
-    return dataset.assign(best_heads(dataset))
+    dataset = dataset.assign(best_heads(dataset))
+    # The bar is picked on the whole text, which favours it.
+    fit = cross_fit(totals.found, possible, _has_enough(dataset), FEW // 2)
+    bar_by_head = np.broadcast_to(bar_hits[:, :, None, None], totals.found.shape)
+    return dataset.assign(held_out_variables(fit, totals.found, possible, bar_by_head, "relation"))
 
 
 # --- baselines ------------------------------------------------------------------------------------
@@ -217,16 +230,20 @@ def _correct_over_relations(
 def best_heads(dataset: xr.Dataset) -> dict[str, xr.Variable]:
     """Return for each relation the direction, layer and head with the highest accuracy; −1, `""`
     and NaN where there is none."""
-    # A decoder may see one pair in one direction and five hundred in the other: heads with fewer
-    # than 30 pairs are best heads only where no head has more.
-    n_tried = dataset["accuracy_n"].values
-    most_tried = n_tried.reshape(-1, n_tried.shape[-1]).max(0, initial=0)
-    has_enough = n_tried >= np.minimum(most_tried, FEW)
-    place, is_scored = argmax_heads(dataset["accuracy"].values, has_enough)
+    place, is_scored = argmax_heads(dataset["accuracy"].values, _has_enough(dataset))
     p_adjusted = np.where(is_scored, dataset["p_adjusted"].values[place], np.nan)
     variables = _head_variables(dataset, place, is_scored, "best")
     variables["best_p_adjusted"] = xr.Variable(("relation",), p_adjusted)
     return variables
+
+
+def _has_enough(dataset: xr.Dataset) -> np.ndarray:
+    """Return which heads may be best, `[direction, layer, head, relation]`."""
+    # A decoder may see one pair in one direction and five hundred in the other: heads with fewer
+    # than 30 pairs are best heads only where no head has more.
+    n_tried = dataset["accuracy_n"].values
+    most_tried = n_tried.reshape(-1, n_tried.shape[-1]).max(0, initial=0)
+    return np.asarray(n_tried >= np.minimum(most_tried, FEW))
 
 
 def given_head_variables(
@@ -278,6 +295,9 @@ def summary_lines(dataset: xr.Dataset, prefix: str) -> list[str]:
     has_enough = is_scored & (ordered[f"{prefix}_accuracy_n"].values >= FEW)
     shown = has_enough if has_enough.any() else is_scored
     rows = []
+    baseline_variable = f"{prefix}_baseline"
+    if shown_accuracy(dataset, prefix) == "best_heldout_accuracy":
+        baseline_variable = "best_heldout_baseline"
     for relation in ordered["relation"].values[shown]:
         of_relation = ordered.sel(relation=relation)
         head, accuracy, count = format_accuracy(of_relation, prefix)
@@ -286,15 +306,18 @@ def summary_lines(dataset: xr.Dataset, prefix: str) -> list[str]:
         if baseline == "offset":
             offset = int(of_relation["baseline_possible_offset"].sel(direction=direction))
             baseline += f" {offset:+d}"
-        bar = f"{baseline} {100 * float(of_relation[f'{prefix}_baseline']):.1f} %"
+        bar = f"{baseline} {100 * float(of_relation[baseline_variable]):.1f} %"
         p_value = format_p_value(float(of_relation[f"{prefix}_p_adjusted"]))
         arrow = direction.replace("_", " ")
         rows.append((str(relation), head, arrow, accuracy, count, bar, p_value))
     title = "Heads found elsewhere, on this text"
+    notes = []
     if prefix == "best":
         title = "Best head of each relation"
+        notes = picking_note(dataset, [row[1] for row in rows])
     units = f"{dataset.attrs['unit_count']:,} {dataset.attrs['units']}"
     return [
         f"{title}, against the best of offset, uniform attention and first word (over {units}):",
         *align_columns(rows),
+        *notes,
     ]

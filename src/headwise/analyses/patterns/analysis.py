@@ -43,7 +43,6 @@ from headwise.atlas.behaviours import MIN_SHARE
 from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import Moments, State
 from headwise.stats.bootstrap import bootstrap_interval
-from headwise.stats.intervals import wilson_interval
 from headwise.stats.records import Records
 from headwise.text.encode import Batch
 
@@ -186,7 +185,7 @@ class Patterns(Observer):
         count = predicted.count.numpy()
         mean = predicted.mean.numpy()
         variables = mean_variables("proportion", DIMS, predicted, units="share of examples")
-        low, high = wilson_interval(mean * count, count)
+        low, high = predicted.share_interval()
         variables["proportion_low"].values[:] = low
         variables["proportion_high"].values[:] = high
         variables |= mean_variables(

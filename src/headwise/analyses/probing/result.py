@@ -14,8 +14,9 @@ from headwise.stats.bootstrap import percentile_interval, resampled_metric, resa
 from headwise.stats.concentration import effective_number, localisation
 from headwise.stats.corrections import correct
 from headwise.stats.correlation import correlation, correlation_p, fisher_interval
-from headwise.stats.intervals import mean_interval, wilson_interval
+from headwise.stats.intervals import wilson_interval
 from headwise.stats.metrics import METRICS
+from headwise.stats.paired import flip_interval
 from headwise.stats.tests import mcnemar_exact
 from headwise.text.tasks import SENTEVAL, Task
 
@@ -338,7 +339,9 @@ class _DatasetBuilder:
                 continue
             correct_answers = fit["heads/predicted"] == fit["truth"]
             control_correct = fit["control/predicted"] == fit["control/truth"]
-            interval = _paired_interval(correct_answers, control_correct)
+            gained = (correct_answers & ~control_correct).T  # [example, head]
+            lost = (~correct_answers & control_correct).T
+            interval = np.stack(flip_interval(gained, lost, np.ones_like(gained)))
             bounds[:, i] = interval.reshape(2, *self.head_shape)
         self.add("selectivity", HEAD_DIMS, selectivity, "score minus score on the control task")
         counts = self.variables["control_accuracy_n"].values
@@ -438,17 +441,6 @@ def pooling_rows(dataset: xr.Dataset) -> list[tuple[str, ...]]:
         best_head = f"{head_name(layer, head)} {score:.3f}"
         rows.append((name, str(task["metric"].values), *pooled_texts, best_head))
     return rows
-
-
-def _paired_interval(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the interval of the mean of `first − second` over examples, the last axis; NaN for a
-    single example."""
-    difference = first.astype(float) - second
-    n_examples = difference.shape[1]
-    variance = np.full(len(difference), np.nan)
-    if n_examples > 1:
-        variance = difference.var(1, ddof=1)
-    return np.array(mean_interval(difference.mean(1), variance, np.array(n_examples)))
 
 
 def second_metric(metric: str, fit: FittedArrays, family: str, unit: int) -> float:

@@ -93,8 +93,13 @@ def two_sided_p(values: np.ndarray) -> np.ndarray:
 def _share_variables(
     name: str, values: np.ndarray, gap: np.ndarray, dims: tuple[str, ...]
 ) -> dict[str, xr.Variable]:
-    """Return totals over pairs as shares of the total gap; pairs without such a position are left
-    out."""
+    ratios = patching_shares(values, gap)
+    return mean_variables(name, dims, ratios, units="share of the difference of logits")
+
+
+def patching_shares(values: np.ndarray, gap: np.ndarray) -> Ratios:
+    """Return totals of `values[pair, ...]` as shares of the total of `gap[pair]`; pairs whose value
+    is NaN (they have no such position) are left out."""
     ratios = Ratios(*values.shape[1:])
     present = ~np.isnan(values)
     # The sign of a total gap that goes the wrong way is kept: then a share means nothing, and the
@@ -115,7 +120,7 @@ def _share_variables(
     }
     for part, value in sums.items():
         ratios.parts[part] += torch.as_tensor(value)
-    return mean_variables(name, dims, ratios, units="share of the difference of logits")
+    return ratios
 
 
 def strongest_heads(arrays: Mapping[str, np.ndarray], count: int) -> list[tuple[int, int]]:

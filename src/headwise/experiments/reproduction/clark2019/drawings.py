@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
+from headwise.analyses.accuracy import shown_accuracy
 from headwise.atlas.behaviours import BROAD_LABEL, attention_shares
 from headwise.core.labels import head_name
 from headwise.experiments.reproduction.clark2019.corpora import segments, treebank
@@ -86,7 +87,7 @@ def phenomena(context: ReproductionContext) -> EntryResult:
         head = int(scores["best_head"])
         from_dependents = str(scores["best_direction"].values) == "dependent_to_head"
         direction = "from dependent to head" if from_dependents else "from head to dependent"
-        accuracy = 100 * float(scores["best_accuracy"])
+        accuracy = 100 * float(scores[shown_accuracy(scores)])
         title = f"{head_name(layer, head)}: {accuracy:.1f} % at {relation}"
         caption = (
             f"Words that attend {direction} by the relation {relation} are coloured, with their "
@@ -102,7 +103,7 @@ def phenomena(context: ReproductionContext) -> EntryResult:
     overall = coreference.sel(mention_type="all")
     best_name = head_name(int(overall["best_layer"]), int(overall["best_head"]))
     row = ReportRow.from_variable(
-        "coreference", overall, "best_accuracy", f"{best_name}; see Table 2"
+        "coreference", overall, shown_accuracy(overall), f"{best_name}; see Table 2"
     )
     return EntryResult(
         [row],

@@ -23,6 +23,11 @@ NEEDLES = (
         "What did the old sailor hide, and where?",
     ),
     (
+        "The lighthouse is guarded by",
+        "a blind cat called Admiral and six wooden soldiers",
+        "By whom is the lighthouse guarded?",
+    ),
+    (
         "For her birthday, the queen asked for",
         "a purple bicycle with three wheels and a basket full of lemons",
         "What did the queen ask for?",
@@ -116,11 +121,6 @@ NEEDLES = (
         "On her way home the nurse always passes",
         "a bakery that sells only square doughnuts and chess sets",
         "What does the nurse always pass on her way home?",
-    ),
-    (
-        "The lighthouse is guarded by",
-        "a blind cat called Admiral and six wooden soldiers",
-        "By whom is the lighthouse guarded?",
     ),
     (
         "The recipe ends with the words",

@@ -147,8 +147,8 @@ def roles(found: xr.Dataset, induction_of: xr.Dataset) -> Row:
         f"bias for every role; {a['role_rest_r']:.2f} ({a['role_rest_low']:.2f} … {a['role_rest_high']:.2f}, "
         f"{p_text(a['role_rest_p'])}) with the first token left out (`bias_rest`); for the control `rare` "
         f"{a['control_rest_r']:.2f} ({p_text(a['control_rest_p'])}). There the {int(sure.sum())} significant heads "
-        f"have a median bias of {np.nanmedian(rest[sure]):.1f}, the others of {np.nanmedian(rest[~sure]):.1f}. By the test "
-        f"{has} heads have the role, {without} with the first token left out"
+        f"have a median bias of {np.nanmedian(rest[sure]):.1f}, the others of {np.nanmedian(rest[~sure]):.1f}. "
+        f"By the test {has} heads have the role, {without} with the first token left out"
     )
 
 

@@ -97,8 +97,14 @@ def picked_interval(
         n_units = dataset[f"{name}_n"].transpose("layer", "head").values
     if n_units is None:
         n_units = np.inf
-    ends = [end.transpose("layer", "head").values for end in (dataset[name], low, high)]
-    return simultaneous_interval(*ends, n_units, n_candidates)
+    dims = ("layer", "head")
+    return simultaneous_interval(
+        dataset[name].transpose(*dims).values,
+        low.transpose(*dims).values,
+        high.transpose(*dims).values,
+        n_units,
+        n_candidates,
+    )
 
 
 def format_p_value(p: float) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headwise.experiments.circuit import circuit
     from headwise.experiments.comparison import compare
     from headwise.experiments.finetuning import finetune
+    from headwise.experiments.knockout import knockout
     from headwise.experiments.patching import PromptPair, patch
     from headwise.experiments.probe import probe
     from headwise.experiments.reproduction import reproduce
@@ -51,6 +52,7 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     "patch",
     "circuit",
     "PromptPair",
+    "knockout",
     "prune",
     "compare",
     "finetune",
@@ -89,6 +91,7 @@ __getattr__ = lazy_names(
         "headwise.experiments.circuit": ("circuit",),
         "headwise.experiments.comparison": ("compare",),
         "headwise.experiments.finetuning": ("finetune",),
+        "headwise.experiments.knockout": ("knockout",),
         "headwise.experiments.patching": ("PromptPair", "patch"),
         "headwise.experiments.reproduction": ("reproduce",),
         "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),

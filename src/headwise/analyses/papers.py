@@ -128,6 +128,11 @@ Kevin Wang and Alexandre Variengien and Arthur Conmy and Buck Shlegeris and Jaco
 Interpretability in the Wild: a Circuit for Indirect Object Identification in GPT-2 small
 arXiv:2211.00593
 
+geva2023
+Mor Geva and Jasmijn Bastings and Katja Filippova and Amir Globerson
+Dissecting Recall of Factual Associations in Auto-Regressive Language Models
+Proceedings of EMNLP 2023
+
 syed2023
 Aaquib Syed and Can Rager and Arthur Conmy
 Attribution Patching Outperforms Automated Circuit Discovery

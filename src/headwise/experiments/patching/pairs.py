@@ -164,14 +164,14 @@ def encode_pairs(
 
 def encode_pair(model: HeadModel, pair: PromptPair, index: int) -> tuple[EncodedPair, str]:
     """Return a pair as tokens, and why it cannot be used ("" if it can)."""
-    clean_text, clean_spans = _without_marks(pair.clean)
-    corrupted_text, corrupted_spans = _without_marks(pair.corrupted)
+    clean_text, clean_spans = without_marks(pair.clean)
+    corrupted_text, corrupted_spans = without_marks(pair.corrupted)
     clean = model.encode(clean_text, index)
     corrupted = model.encode(corrupted_text, index)
     reason = ""
     if clean_spans or corrupted_spans:
-        clean_stretches = _token_stretches(model, clean_text, clean_spans, len(clean))
-        corrupted_stretches = _token_stretches(
+        clean_stretches = token_stretches(model, clean_text, clean_spans, len(clean))
+        corrupted_stretches = token_stretches(
             model, corrupted_text, corrupted_spans, len(corrupted)
         )
         positions, reason = _aligned_by_marks(clean_stretches, corrupted_stretches)
@@ -180,8 +180,8 @@ def encode_pair(model: HeadModel, pair: PromptPair, index: int) -> tuple[Encoded
     tokens = EncodedPair(
         clean=clean,
         corrupted=corrupted,
-        answer=_first_token(model, pair.answer, pair),
-        wrong=_first_token(model, pair.wrong, pair),
+        answer=first_token(model, pair.answer, pair.where),
+        wrong=first_token(model, pair.wrong, pair.where),
         positions=positions,
         unit=pair.unit or f"pair {index}",
     )
@@ -201,10 +201,10 @@ def _unequal(tokens: EncodedPair) -> str:
     )
 
 
-def _without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
+def without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     """Return a text without its marks `[[...]]`, and the marked stretches of characters.
 
-    >>> _without_marks("The [[keys]] are")
+    >>> without_marks("The [[keys]] are")
     ('The keys are', [(4, 8)])
     """
     plain = ""
@@ -218,7 +218,7 @@ def _without_marks(text: str) -> tuple[str, list[tuple[int, int]]]:
     return plain + text[end:], spans
 
 
-def _token_stretches(
+def token_stretches(
     model: HeadModel, text: str, spans: Sequence[tuple[int, int]], n_tokens: int
 ) -> list[range]:
     """Return the tokens of a text as stretches: unmarked, marked, unmarked, and so on."""
@@ -259,11 +259,12 @@ def _aligned_by_marks(clean: list[range], corrupted: list[range]) -> tuple[np.nd
     return positions, ""
 
 
-def _first_token(model: HeadModel, text: str, pair: PromptPair) -> int:
+def first_token(model: HeadModel, text: str, where: str) -> int:
+    """Return the first token of an answer; `where` names its pair in errors."""
     ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
     for token_id in ids:
         # Tokenizers that write ▁ for a space put one before a text: before a text that begins with
         # a space it stands alone, and is not the answer.
         if model.encoder.piece_text(int(token_id)):
             return int(token_id)
-    raise InputError(f"{pair.where}: the answer '{text}' has no tokens.")
+    raise InputError(f"{where}: the answer '{text}' has no tokens.")

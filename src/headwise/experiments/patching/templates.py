@@ -274,6 +274,16 @@ def _capitals(random: np.random.Generator) -> Iterator[PromptPair]:
         )
 
 
+def capital_texts(count: int, seed: int) -> list[tuple[str, str]]:
+    """Return different texts that ask for a capital, the country marked, with their answers."""
+    texts = []
+    for scene in CAPITAL_SCENES:
+        for country, capital in CAPITALS:
+            texts.append((scene.format(country=f"[[{country}]]"), f" {capital}"))
+    order = np.random.default_rng(seed).permutation(len(texts))
+    return [texts[number] for number in order[:count]]
+
+
 BUILTIN: dict[str, Callable[[np.random.Generator], Iterator[PromptPair]]] = {
     "agreement": _agreement,
     "names": _names,

@@ -42,11 +42,37 @@ MAX_BROAD_ENTROPY = 0.98
 # Random weights give all heads the same share of that entropy: where the standard deviation over
 # heads is smaller than this, no head is called broad.
 MIN_ENTROPY_SPREAD = 0.05
+# The cosine of the keys of two special tokens above which they count as the same.
+SAME_KEYS = 0.95
 
 
 def is_decoder(surface: xr.Dataset) -> bool:
     """Whether no head can look ahead."""
     return 1 in surface["offset"] and bool(surface["position"].sel(offset=1).isnull().all())
+
+
+def special_token_note(surface: xr.Dataset) -> str:
+    """Return in which layers no head can tell the opening from the closing token; empty if none.
+
+    Parameters
+    ----------
+    surface : Dataset
+        The group `surface`.
+    """
+    if "special_cosine" not in surface:
+        return ""
+    cosine = surface["special_cosine"]
+    same = cosine.where(cosine > SAME_KEYS, drop=True)
+    if not same.size:
+        return ""
+    layers = ", ".join(str(int(layer)) for layer in same["layer"].values)
+    lowest = float(same.min())
+    highest = float(same.max())
+    return (
+        f"In layers {layers} (counted from 0) the opening and the closing token have the same keys "
+        f"(cosine {lowest:.3f} to {highest:.3f}): attention to cls and attention to sep cannot be "
+        "told apart there."
+    )
 
 
 def attention_shares(surface: xr.Dataset, suffix: str = "") -> dict[str, xr.DataArray]:

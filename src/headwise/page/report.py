@@ -13,7 +13,7 @@ import pandas as pd
 
 from headwise.analyses.papers import HEADWISE, current_citation
 from headwise.atlas import Atlas
-from headwise.atlas.behaviours import attention_shares, is_decoder
+from headwise.atlas.behaviours import attention_shares, is_decoder, special_token_note
 from headwise.core.errors import OutputError
 from headwise.core.failures import Failure
 from headwise.core.files import file_digest, sweep, write_atomically
@@ -250,7 +250,7 @@ def _content(
         subtitle=f"{atlas.layers} layers × {atlas.heads} heads, run on {corpus_name}",
         facts=facts,
         files=files,
-        notes=_notes(atlas) + notes,
+        notes=page_notes(atlas) + notes,
         absent=_absent(atlas),
         grid=grid,
         highlights=highlights(atlas),
@@ -306,7 +306,7 @@ def highlights(atlas: Atlas) -> list[tuple[str, str]]:
     return rows
 
 
-def _notes(atlas: Atlas) -> list[str]:
+def page_notes(atlas: Atlas) -> list[str]:
     """Return what was sampled, truncated or left out, for the top of the page."""
     corpus = atlas.provenance.get("corpus", {})
     sampled = atlas.provenance.get("sampled", {})
@@ -328,6 +328,10 @@ def _notes(atlas: Atlas) -> list[str]:
             f"Some analyses read only as many examples as their budget allows: {counts}. The option "
             "`full` lifts the budgets."
         )
+    if "surface" in atlas:
+        note = special_token_note(atlas["surface"])
+        if note:
+            notes.append(note)
     for name, error in atlas.provenance.get("failed", {}).items():
         notes.append(Failure(name, error, "").sentence)
     return notes + list(atlas.provenance.get("notes", []))

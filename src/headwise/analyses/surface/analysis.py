@@ -24,7 +24,9 @@ from headwise.analyses.contract import (
     one_of,
 )
 from headwise.analyses.summaries import top_heads
+from headwise.atlas.behaviours import special_token_note
 from headwise.models.statistics import StatsRequest, StatsResult
+from headwise.models.view import Layer
 from headwise.stats.accumulators import State, means
 from headwise.text.encode import Batch
 from headwise.text.example import ROLES
@@ -85,6 +87,9 @@ class Surface(Observer):
       (conversations): the same for tokens of each role, `system`, `user`, `assistant`, `tool` (what
       is said) and `template` (all that the tokenizer's template adds), excluding the first token,
       over the examples that are conversations;
+    - `special_cosine[layer]` (encoders with an opening and a closing token): the cosine of the keys
+      of the two, those of all heads side by side, each less the mean key of the example's other
+      tokens. At 1 no head of the layer can tell the two apart, and `cls` and `sep` mean the same;
     - `sink[layer, head]` (models with learned sinks): mass on the sink. Entropy is then that of the
       remaining weights, scaled to sum to one.
 
@@ -154,6 +159,7 @@ class Surface(Observer):
             add(ROLE_MASSES, len(ROLES))
         add(POSITIONS, len(OFFSETS))
         add(SCALARS)
+        state["special_cosine"] = means(self.weighting, shape.layers)
         return state
 
     def request(self, batch: Batch) -> StatsRequest:
@@ -199,6 +205,11 @@ class Surface(Observer):
             sums["role_mass_uniform"] = uniform_role_masses.sum(-1).transpose(1, 2)
         return sums | _sums_without_first(result, batch, role_masses)
 
+    def read_layer(self, layer: Layer, batch: Batch) -> Mapping[str, Tensor]:
+        if layer.key is None:  # a module that forms its weights itself
+            return {}
+        return {"special_cosine": _special_cosine_sums(layer.key, batch.keys)}
+
     def update(self, state: State, sums: Mapping[str, Tensor], layers: slice, batch: Batch) -> None:
         here = (layers,)
         n_rows = batch.lengths[:, None, None].double()
@@ -239,6 +250,10 @@ class Surface(Observer):
         for name, count in uniform_counts.items():  # the same for every layer and head
             value = sums[name][:, :, 0].expand(-1, n_layers, *sums[name].shape[3:])
             state.means(name).add_sums(value, count, here)
+        if "special_cosine" in sums:
+            cosines = sums["special_cosine"][:, :, 0]
+            n_pairs = _special_pairs(batch.keys).sum(-1, keepdim=True).double()
+            state.means("special_cosine").add_sums(cosines, n_pairs.expand(-1, n_layers), here)
 
     # --- the result -----------------------------------------------------------------------------
 
@@ -260,6 +275,12 @@ class Surface(Observer):
             if name == "sink" and not (mean["sink_n"].values > 0).any():
                 continue  # the model has no learned sink
             variables |= mean
+        if not shape.causal:
+            cosine = mean_variables(
+                "special_cosine", ("layer",), state.means("special_cosine"), units="cosine"
+            )
+            if (cosine["special_cosine_n"].values > 0).any():
+                variables |= cosine
 
         _blank(variables, MASSES, _absent_types(variables, shape))
         if "role_mass" in state:
@@ -301,7 +322,34 @@ class Surface(Observer):
             f"Broadest: {top_heads(dataset, 'entropy')} nats of entropy "
             f"(uniform attention {uniform_entropy:.2f})"
         )
+        note = special_token_note(dataset)
+        if note:
+            lines.append(note)
         return lines
+
+
+# --- the keys of special tokens -----------------------------------------------------------------
+
+
+def _special_pairs(batch: Batch) -> Tensor:
+    """Return the closing tokens of examples that have an opening token, bool `[example, token]`."""
+    return batch.sep & batch.cls[:, :1]
+
+
+def _special_cosine_sums(key: Tensor, batch: Batch) -> Tensor:
+    """Return the cosines of the opening token's keys with each closing token's, added up,
+    `[example, 1]`.
+
+    The mean key of the other tokens is subtracted first: it holds the bias of the projection, and
+    what all tokens share, which would make any two keys alike.
+    """
+    keys = key.float().transpose(1, 2).flatten(2)  # example, token, all heads
+    is_other = batch.attention_mask & ~batch.cls & ~batch.sep
+    n_others = is_other.sum(-1).clamp(min=1)
+    mean_key = torch.einsum("et,etd->ed", is_other.float(), keys) / n_others[:, None]
+    directions = torch.nn.functional.normalize(keys - mean_key[:, None], dim=-1)
+    cosines = torch.einsum("etd,ed->et", directions, directions[:, 0])
+    return (cosines * _special_pairs(batch)).sum(-1, keepdim=True)
 
 
 # --- token types --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 
+from headwise.atlas.behaviours import special_token_note
 from headwise.experiments.reproduction.clark2019 import claims
 from headwise.experiments.reproduction.clark2019.corpora import segments
 from headwise.experiments.reproduction.context import ReproductionContext
@@ -69,13 +70,15 @@ def token_types(context: ReproductionContext) -> EntryResult:
     if "sep" in present_types:
         for token_type in present_types:
             columns[f"from sep to {token_type}"] = from_sep.sel(token_type=token_type).values
+    note_on_keys = special_token_note(surface)
+    same_tokens = [note_on_keys] if note_on_keys else []
     note = "The paper prints no numbers beside the figure."
     table = layer_table("Mean over the heads of a layer", columns, note)
     return EntryResult(
         tables=[table],
         figures=registered_figures("surface", surface, "token-types"),
         evidence=claims.token_type_evidence(surface),
-        deviations=deviations,
+        deviations=[*deviations, *same_tokens],
         inputs=inputs,
     )
 

@@ -1,0 +1,1 @@
+"""Training of the built-in model: text to tokens, training, evaluation, packing."""

@@ -37,6 +37,36 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 DEEPER_LAYERS = {"pascual2021": {f"fig{number}" for number in range(14, 24)}}
 
 
+# Figures that an entry has at least, by the end of their names.
+DRAWN = {
+    "clark2019": {"fig5": ("det", "coreference")},
+    "kovaleva2019": {
+        "fig7": ("from-cls", "from-cls-words"),
+        "fig9": ("layers",),
+    },
+    "pande2021": {
+        "fig3": ("qnli-roles-p-values", "sst-2-roles-p-values", "trees-roles-p-values"),
+        "fig4": (
+            "qnli-roles-venn",
+            "qqp-roles-venn",
+            "mrpc-roles-venn",
+            "sst-2-roles-venn",
+            "trees-roles-venn",
+        ),
+    },
+}
+
+
+def figure_names(report: ReproductionReport, key: str) -> list[str]:
+    """The names of an entry's figures, as in the names of their files."""
+    (entry,) = [entry for entry in report.facts["entries"] if entry["key"] == key]
+    start = f"{report.facts['paper']['key']}-{key}-"
+    names = []
+    for figure in entry["figures"]:
+        names.append(Path(figure["files"][0]).stem.removeprefix(start))
+    return names
+
+
 def entry_reasons(report: ReproductionReport) -> dict[str, str]:
     """The reason of each entry that was not run; failed ones show their traceback."""
     for failure in report.failures:
@@ -64,6 +94,8 @@ def test_every_entry_is_computed_where_all_data_are_there(
     for claim in report.facts["claims"]:
         assert claim["ours"] or claim["why"], claim["key"]
     assert report.markdown().count("\n## ") > 1
+    for key, names in DRAWN.get(paper, {}).items():
+        assert set(names) <= set(figure_names(report, key)), key
 
 
 @pytest.mark.parametrize("paper", papers())

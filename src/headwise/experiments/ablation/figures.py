@@ -3,15 +3,21 @@ importance beside it (Kovaleva et al. 2019, Fig 8-9)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from headwise.core.errors import ParameterError
 from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap
 from headwise.plots.registry import figure
 from headwise.plots.scatter import head_points
+
+PANELS_ACROSS = 3  # of a figure with a panel for each task
 
 
 def _notes(dataset: xr.Dataset) -> list[str]:
@@ -140,6 +146,58 @@ def layers(dataset: xr.Dataset) -> Figure:
     ax.set_xlabel(f"change of {dataset.attrs.get('metric', 'score')} ({unit})")
     notes = [*_notes(dataset), f"Filled: corrected p < {SIGNIFICANCE_LEVEL}"]
     return style.complete(fig, "Score without a layer or a set of heads", notes)
+
+
+def layers_by_task(datasets: Mapping[str, xr.Dataset]) -> Figure:
+    """Draw `layer_difference[layer]` of several tasks, a panel each (Kovaleva et al. 2019, Fig 9).
+
+    Parameters
+    ----------
+    datasets : mapping of str to xarray.Dataset
+        Ablations with whole layers, by task.
+    """
+    if not datasets:
+        raise ParameterError("`datasets` must name at least one dataset; it is empty.")
+    columns = min(len(datasets), PANELS_ACROSS)
+    lines = -(-len(datasets) // columns)
+    panel_width = style.PAGE / PANELS_ACROSS
+    width = max(style.COLUMN, columns * panel_width)
+    figure = style.new_figure(width, 1.5 * lines + 0.9)
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    notes = []
+    for ax, (task, dataset) in zip(axes, datasets.items(), strict=False):
+        _draw_layer_bars(ax, dataset)
+        notes.append(f"{task}: {', '.join(_notes(dataset))}")
+    for ax in axes[len(datasets) :]:
+        ax.remove()
+    drawn = list(axes[: len(datasets)])
+    style.panel_labels(drawn, list(datasets))
+    notes.append(
+        f"Bars: change of the score, 95 % interval; filled: corrected p < {SIGNIFICANCE_LEVEL}"
+    )
+    return style.complete(figure, "Score without a layer", notes)
+
+
+def _draw_layer_bars(ax: Axes, dataset: xr.Dataset) -> None:
+    """Draw a bar with its interval for each layer."""
+    scale, unit = _points(dataset)
+    middle = scale * data.values(dataset, "layer_difference", ("layer",))
+    low = scale * data.values(dataset, "layer_difference_low", ("layer",))
+    high = scale * data.values(dataset, "layer_difference_high", ("layer",))
+    p_adjusted = data.values(dataset, "layer_p_adjusted", ("layer",))
+    layer_numbers = data.numbers(dataset, "layer")
+    colours = [style.SKY if p < SIGNIFICANCE_LEVEL else "white" for p in p_adjusted]
+    ax.bar(layer_numbers, middle, color=colours, edgecolor=style.BLUE, linewidth=0.6, width=0.75)
+    # Rounding may put an end of an interval beyond its middle.
+    errors = np.abs(np.stack([middle - low, high - middle]))
+    ax.errorbar(
+        layer_numbers, middle, yerr=errors, fmt="none", ecolor=style.INK, elinewidth=0.7, capsize=1
+    )
+    ax.axhline(0, color="black", linewidth=0.6)
+    step = max(1, len(layer_numbers) // 6)
+    ax.set_xticks(layer_numbers[::step])
+    ax.set_xlabel("layer")
+    ax.set_ylabel(f"{dataset.attrs.get('metric', 'score')} ({unit})")
 
 
 @figure(

@@ -13,6 +13,7 @@ import xarray as xr
 from headwise.core.errors import HeadwiseError
 from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name
 from headwise.experiments.ablation import AblationOptions, ScoredClassifier, ablate_scored_model
+from headwise.experiments.ablation.figures import layers_by_task
 from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.kovaleva2019 import claims
 from headwise.experiments.reproduction.kovaleva2019.frames import best_frame_heads
@@ -258,6 +259,13 @@ def one_layer(context: ReproductionContext) -> EntryResult:
     columns = ["task", *(f"L{layer}" for layer in range(n_layers))]
     note = "Points; a star: corrected p < 0.05."
     table = ReportTable("Change of the score without a layer", columns, table_rows, note)
+    caption = (
+        "For each task, the score without the heads of one layer minus that of the intact model, "
+        "with 95 % intervals over inputs; filled where it is significant after correction. The "
+        "scales differ between tasks."
+    )
+    title = "The effect of disabling one layer, by task"
+    figure = ReportFigure("layers", title, caption, layers_by_task(ablations.results))
     evidence = evidence_on_learned(
         context,
         ("first-layer", "layer-gain"),
@@ -268,6 +276,7 @@ def one_layer(context: ReproductionContext) -> EntryResult:
     return EntryResult(
         rows,
         [table],
+        [figure],
         evidence=evidence,
         deviations=ablations.deviations,
         inputs=ablations.inputs,

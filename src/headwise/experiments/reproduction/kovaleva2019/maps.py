@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
@@ -40,6 +41,7 @@ from headwise.experiments.reproduction.shared import (
 )
 from headwise.models import HeadModel
 from headwise.plots import all_maps, heatmap_panels
+from headwise.text import annotate
 from headwise.text.tasks import Task
 
 N_CANDIDATES = 3  # heads that are shown for a pair of word classes (§4.5)
@@ -47,6 +49,7 @@ N_TYPICAL = 100
 N_TYPICAL_QUICK = 16
 N_SENTENCES = 1000
 N_SENTENCES_QUICK = 60
+FEATURE_TITLES = {"sep": "[SEP]", "cls": "[CLS]", "punct": ". and ,"}
 PAIRS = ("verb->subject", "noun->pronoun")  # §4.5
 CLASSIFIER_DEVIATION = (
     "The authors released neither labels nor classifier: headwise's own was trained on maps that "
@@ -235,24 +238,97 @@ def last_layer(context: ReproductionContext) -> EntryResult:
     by_task = analyse_by_task(context, _feature_analysis(context))
     means: dict[str, dict[str, float]] = {}
     for task, features in by_task.results.items():
-        means[task] = {}
-        for name in ("sep", "cls", "punct"):
-            means[task][name] = float(features["from_cls"].sel(feature=name).mean())
-    rows = [[task, *mean.values()] for task, mean in means.items()]
-    columns = ["task", "[SEP]", "[CLS]", ". and ,"]
-    table = ReportTable("From [CLS] in the last layer, mean over heads", columns, rows)
+        means[task] = _mean_from_cls(features)
+    tables = [_from_cls_table("on the inputs of each task", by_task.results)]
     caption = (
         "The weight from [CLS] in the last layer to the most attended token of each type, head by "
-        "head."
+        "head, on the inputs of each task."
     )
-    drawing = from_cls(by_task.results)
-    figure = ReportFigure("from-cls", "What [CLS] attends to in the last layer", caption, drawing)
-    deviation = "GLUE has no parts of speech: special tokens and punctuation alone are shown."
+    title = "What [CLS] attends to in the last layer"
+    figures = [ReportFigure("from-cls", title, caption, from_cls(by_task.results))]
+    words = _features_of_words(context)
+    if words.results:
+        tables.append(_from_cls_table(words.text, words.results))
+        caption = (
+            "The weight from [CLS] in the last layer to the most attended token of each type, "
+            f"nouns, verbs and the like among them: the models of the tasks {words.text}."
+        )
+        title = "What [CLS] attends to in the last layer, with parts of speech"
+        figures.append(ReportFigure("from-cls-words", title, caption, from_cls(words.results)))
     evidence = evidence_on_learned(
         context, ("cls-sep",), by_task.results, by_task.not_learned, claims.cls_to_sep_evidence
     )
-    return EntryResult(
-        (), [table], [figure], evidence, [*by_task.deviations, deviation], by_task.inputs
+    deviations = [*by_task.deviations, *words.deviations]
+    return EntryResult((), tables, figures, evidence, deviations, by_task.inputs | words.inputs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordFeatures:
+    """Attention to features of words by the model of each task, and on which text."""
+
+    results: Mapping[str, xr.Dataset]
+    text: str
+    inputs: Mapping[str, str]
+    deviations: Sequence[str]
+
+
+def _features_of_words(context: ReproductionContext) -> WordFeatures:
+    """Return attention to nouns, verbs and the like by the model of each task.
+
+    GLUE has no parts of speech: its inputs are parsed where the options name a parser; otherwise
+    the models read sentences of a treebank.
+    """
+    analysis = context.analysis("features", random_models=0)
+    parser = context.options.parser
+    if parser:
+
+        def compute(model: HeadModel, task: Task) -> xr.Dataset:
+            return context.run_analysis(annotate(dev_corpus(task), parser), analysis, model=model)
+
+        by_task = compute_by_task(context, compute)
+        inputs = {"parser": parser}
+        return WordFeatures(by_task.results, "on the parsed inputs of each task", inputs, ())
+
+    limit = context.sample_size(N_SENTENCES, N_SENTENCES_QUICK)
+    sentences, inputs, deviations = treebank_sentences(context, limit)
+
+    def compute_on_sentences(model: HeadModel, task: Task) -> xr.Dataset:
+        return context.run_analysis(sentences, analysis, model=model)
+
+    by_task = compute_by_task(context, compute_on_sentences)
+    deviations.append(
+        "GLUE has no parts of speech and no parser was given: nouns, verbs and the like are those "
+        "of a treebank's sentences, read by the model of each task."
+    )
+    return WordFeatures(
+        by_task.results,
+        "on sentences of a treebank",
+        {"parts of speech": inputs["text"]},
+        deviations,
+    )
+
+
+def _mean_from_cls(features: xr.Dataset) -> dict[str, float]:
+    """Return the mean over heads of the weight from [CLS], by feature; NaN where none has it."""
+    means = {}
+    for name in map(str, features["feature"].values):
+        means[name] = float(features["from_cls"].sel(feature=name).mean())
+    return means
+
+
+def _from_cls_table(text: str, results: Mapping[str, xr.Dataset]) -> ReportTable:
+    """Make a table of the weights from [CLS] in the last layer, by task and feature."""
+    feature_names: list[str] = []
+    rows = []
+    for task, features in results.items():
+        means = _mean_from_cls(features)
+        feature_names = list(means)
+        rows.append([task, *means.values()])
+    titles = [FEATURE_TITLES.get(name, name) for name in feature_names]
+    return ReportTable(
+        f"From [CLS] in the last layer, mean over heads, {text}",
+        ["task", *titles],
+        rows,
     )
 
 

@@ -93,10 +93,14 @@ def overlaps(context: ReproductionContext) -> EntryResult:
         results.not_learned,
         lambda learned: claims.overlap_evidence(list(learned.values()), results.syntactic),
     )
+    figures = []
+    for task_roles in results.with_trees:
+        task_figures = registered_figures("roles", task_roles.roles, "venn", "overlap")
+        figures += figures_of_task(task_roles.task, task_figures)
     return EntryResult(
         rows,
         [block_table(results.tasks)],
-        registered_figures("roles", results.tasks[0].roles, "venn", "overlap"),
+        figures,
         evidence,
         results.deviations,
         results.inputs,

@@ -18,7 +18,7 @@ from headwise.experiments.reproduction.schema import (
     ReportRow,
     ReportTable,
 )
-from headwise.experiments.reproduction.shared import registered_figures
+from headwise.experiments.reproduction.shared import figures_of_task, registered_figures
 from headwise.plots import style
 from headwise.text import Example
 
@@ -84,10 +84,11 @@ def one_head(context: ReproductionContext) -> EntryResult:
         by_test = int(roles["role_by_test"].sum())
         rows.append([task_roles.task, by_mean, by_test, by_mean_only])
     columns = ["task", "by mean over τ", "by test", "by mean alone"]
+    first = results.tasks[0]  # the paper draws one head on one task
     return EntryResult(
         (),
         [ReportTable("Roles by mean and by test", columns, rows)],
-        registered_figures("roles", results.tasks[0].roles, "scores", "labels"),
+        figures_of_task(first.task, registered_figures("roles", first.roles, "scores", "labels")),
         claims.score_evidence(
             claims.SkewCounts(n_skewed, n_scores, n_by_mean_only, fewest_inputs(results))
         ),
@@ -151,6 +152,10 @@ def p_values(context: ReproductionContext) -> EntryResult:
         ReportRow("tau", tau, note=f"each set of inputs has its own: {tau_note}"),
         ReportRow("undecided", 100 * share_undecided, note="local, syntactic, block and delimiter"),
     ]
+    figures = []
+    for task_roles in results.with_trees:
+        task_figures = registered_figures("roles", task_roles.roles, "p-values")
+        figures += figures_of_task(task_roles.task, task_figures)
     table = ReportTable(
         "Least decided head of each set of inputs",
         ["inputs", "head", "role", "mean bias", "p"],
@@ -159,7 +164,7 @@ def p_values(context: ReproductionContext) -> EntryResult:
     return EntryResult(
         rows,
         [table],
-        registered_figures("roles", results.tasks[0].roles, "p-values"),
+        figures,
         claims.bimodal_evidence(np.concatenate(coarse_p_values), fewest_inputs(results)),
         results.deviations,
         results.inputs,

@@ -72,7 +72,6 @@ def test_core_types_from_elsewhere(tmp_path):
         ),
         ({"target": []}, "the target of Copying"),
         ({"fe": [["Copier", "0", 3]]}, "not a FrameNet exemplar"),
-        ({"text": "  "}, "the sentence is empty"),
     ],
 )
 def test_spans_outside_the_text(tmp_path, change, why):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.core.files import similar_path
 from headwise.text.attach import attach_trees
@@ -16,7 +17,7 @@ from headwise.text.example import Example
 from headwise.text.readers import BY_ENDING, FORMATS, Format, checked_options, options_of
 from headwise.text.readers.files import Files, TextFile, plain_name
 from headwise.text.readers.hub import open_hub
-from headwise.text.readers.limits import Limits, Walk, guarded, reading, shown
+from headwise.text.readers.limits import BAD_ROWS, Limits, Walk, guarded, reading, shown
 from headwise.text.readers.packed import endings
 from headwise.text.readers.plain import read_txt
 from headwise.text.readers.senteval import is_senteval, read_senteval
@@ -77,8 +78,10 @@ def open_corpus(
         another corpus that has the trees of the same documents (`trees="gum:FILE"` for OntoGUM's).
         Options of the format's reader, for instance `text_field="body"` (jsonl, csv, tsv, hf),
         `split="lines"` (txt), `documents=True` (conllu), `part="tr"` (senteval), `task="MRPC"`
-        (tsv). For every format, the limits of `headwise.text.readers.limits.Limits` by their
-        names, for instance `max_line=10_000_000`.
+        (tsv). For every format, `bad_rows`: by default blank rows are skipped and counted and
+        malformed ones are errors (in GLUE's own files skipped, too); `error` makes both errors,
+        `skip` skips and counts both. Also for every format, the limits of
+        `headwise.text.readers.limits.Limits` by their names, for instance `max_line=10_000_000`.
 
     The first example is read at once, so that an unreadable file fails here.
 
@@ -102,15 +105,18 @@ def open_corpus(
         if options.get(key):
             provenance[key] = str(options.pop(key))
     trees = options.pop("trees", None)
+    bad_rows = options.pop("bad_rows", None)
+    if bad_rows is not None:
+        one_of("bad_rows", bad_rows, BAD_ROWS)
     limits, reader_options = Limits.among(options)
     if isinstance(spec, str) and spec.startswith("hf:"):
         reader_options = checked_options("hf", options_of(open_hub), reader_options)
-        corpus = open_hub(spec, limits, **reader_options)
+        corpus = open_hub(spec, limits, bad_rows, **reader_options)
     else:
         model_options = {"tokenizer": tokenizer, "max_tokens": max_tokens}
         # The operating system may reject a path (too long, a null byte).
         with reading(shown(spec), "the corpus cannot be opened"):
-            corpus = _open_path(spec, model_options, reader_options, limits)
+            corpus = _open_path(spec, model_options, reader_options, limits, bad_rows)
     if trees is not None:
         corpus = attach_trees(corpus, open_corpus(trees))
     corpus.name = provenance.get("name", corpus.name)
@@ -121,7 +127,11 @@ def open_corpus(
 
 
 def _open_path(
-    spec: str | Path, model_options: dict[str, Any], options: dict[str, Any], limits: Limits
+    spec: str | Path,
+    model_options: dict[str, Any],
+    options: dict[str, Any],
+    limits: Limits,
+    bad_rows: str | None,
 ) -> Corpus:
     """Open a file, an archive or a folder.
 
@@ -146,7 +156,7 @@ def _open_path(
     reader_options |= checked_options(file_format.name, file_format.options, options)
 
     def stream(notes: Notes) -> Iterator[Example]:
-        walk = Walk(limits, notes)
+        walk = Walk(limits, notes, bad_rows=bad_rows)
         files = Files(path, file_format.members, walk)
         return guarded(file_format.read(files, notes, **reader_options), walk, file_format.about)
 

@@ -62,7 +62,7 @@ def checked_options(
                 unknown(
                     f"option of the format {name}",
                     option,
-                    [*known, *(limit.name for limit in fields(Limits))],
+                    [*known, "bad_rows", *(limit.name for limit in fields(Limits))],
                 )
             )
         kinds, wanted = _TYPES.get(known[option], (object, ""))

@@ -8,7 +8,7 @@ from typing import Any
 
 from headwise.core.errors import InputError
 from headwise.text.known_tasks import TASKS, KnownTask
-from headwise.text.readers.limits import shown
+from headwise.text.readers.limits import BlankRowError, shown
 
 LABELS = ("label", "score")
 KNOWN = (
@@ -86,5 +86,10 @@ def with_text(
             row_of_words.pop("text", None)
             row_of_words["words"] = row[task.text]
             return row_of_words
+    text = row[task.text]
+    if text is None:
+        raise BlankRowError(f"{where}: `{task.text}` is null.")
+    if isinstance(text, str) and not text.strip():
+        raise BlankRowError(f"{where}: `{task.text}` is empty.")
     pair = row.get(task.pair) if task.pair else None
-    return {"text": row[task.text], "pair": pair or None, "label": row.get(task.label)}
+    return {"text": text, "pair": pair or None, "label": row.get(task.label)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
@@ -109,26 +110,32 @@ def read_ontogum(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
     """
     for file in files:
         for document in _documents(file, split_tabs=True):
-            for row, where in zip(document.rows, document.places, strict=True):
-                if len(row) != 3:
-                    raise InputError(
-                        f"{where}: the row has {len(row)} columns separated by tabs; OntoGUM has 3 "
-                        "(index, token, coreference)."
-                    )
-                if not row[1]:  # OntoGUM's own files lost the token `|`
-                    row[1] = EMPTY
-                    notes["empty tokens, read as _"] += 1
-            mentions = []
-            for span in bracketed(document.marks(2), document.limits):
-                mentions.append(Mention(span.start, span.end, span.entity))
-            several_sentences = document.sentences[-1] > 0
-            yield Example(
-                words=tuple(row[1] for row in document.rows),
-                sentences=tuple(document.sentences) if several_sentences else None,
-                mentions=in_order(mentions),
-                origin=document.origin,
-                document=document.name,
+            example = file.walk.attempt(partial(_ontogum_example, document, notes))
+            if example is not None:
+                yield example
+
+
+def _ontogum_example(document: _Document, notes: Notes) -> Example:
+    for row, where in zip(document.rows, document.places, strict=True):
+        if len(row) != 3:
+            raise InputError(
+                f"{where}: the row has {len(row)} columns separated by tabs; OntoGUM has 3 (index, "
+                "token, coreference)."
             )
+        if not row[1]:  # OntoGUM's own files lost the token `|`
+            row[1] = EMPTY
+            notes["empty tokens, read as _"] += 1
+    mentions = []
+    for span in bracketed(document.marks(2), document.limits):
+        mentions.append(Mention(span.start, span.end, span.entity))
+    several_sentences = document.sentences[-1] > 0
+    return Example(
+        words=tuple(row[1] for row in document.rows),
+        sentences=tuple(document.sentences) if several_sentences else None,
+        mentions=in_order(mentions),
+        origin=document.origin,
+        document=document.name,
+    )
 
 
 def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:
@@ -136,29 +143,35 @@ def read_conll2012(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]
     mentions with the head word of their constituent."""
     for file in files:
         for document in _documents(file, split_tabs=False):
-            for row, where in zip(document.rows, document.places, strict=True):
-                if len(row) < MIN_COLUMNS:
-                    raise InputError(
-                        f"{where}: the row has {len(row)} columns; CoNLL-2012 has at least {MIN_COLUMNS}."
-                    )
-            tags = [row[4] for row in document.rows]
-            parse_bits = [row[5] for row in document.rows]
-            tree = phrases(parse_bits, document.places, document.sentences, document.limits)
-            head_of = PhraseHeads(tree, tags)
-            mentions = []
-            for span in bracketed(document.marks(-1), document.limits):
-                head = head_of(span.start, span.end)
-                mentions.append(Mention(span.start, span.end, span.entity, head))
-            known_tags = any(tag not in NO_TAG for tag in tags)
-            yield Example(
-                words=tuple(row[3] for row in document.rows),
-                upos=tuple(map(upos_of, tags)) if known_tags else None,
-                features=tuple(map(number_of, tags)) if known_tags else None,
-                sentences=tuple(document.sentences),
-                mentions=in_order(mentions),
-                origin=document.origin,
-                document=document.name,
+            example = file.walk.attempt(partial(_conll2012_example, document))
+            if example is not None:
+                yield example
+
+
+def _conll2012_example(document: _Document) -> Example:
+    for row, where in zip(document.rows, document.places, strict=True):
+        if len(row) < MIN_COLUMNS:
+            raise InputError(
+                f"{where}: the row has {len(row)} columns; CoNLL-2012 has at least {MIN_COLUMNS}."
             )
+    tags = [row[4] for row in document.rows]
+    parse_bits = [row[5] for row in document.rows]
+    tree = phrases(parse_bits, document.places, document.sentences, document.limits)
+    head_of = PhraseHeads(tree, tags)
+    mentions = []
+    for span in bracketed(document.marks(-1), document.limits):
+        head = head_of(span.start, span.end)
+        mentions.append(Mention(span.start, span.end, span.entity, head))
+    known_tags = any(tag not in NO_TAG for tag in tags)
+    return Example(
+        words=tuple(row[3] for row in document.rows),
+        upos=tuple(map(upos_of, tags)) if known_tags else None,
+        features=tuple(map(number_of, tags)) if known_tags else None,
+        sentences=tuple(document.sentences),
+        mentions=in_order(mentions),
+        origin=document.origin,
+        document=document.name,
+    )
 
 
 def read_conll(files: Iterable[TextFile], notes: Notes) -> Iterator[Example]:

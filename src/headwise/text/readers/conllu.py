@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from headwise.core.errors import InputError
@@ -31,6 +32,7 @@ class Sentence:
     lines: list[int] = field(default_factory=list)  # of each row
     # Multiword tokens: first word, last word, form, space after.
     fused: list[tuple[int, int, str, bool]] = field(default_factory=list)
+    broken: bool = False  # a row could not be read, and such rows are skipped
 
     def comment(self, key: str) -> str | None:
         """Return the value of a comment `# key = value`; "" for a bare `# key`."""
@@ -203,7 +205,7 @@ def sentences_of(file: TextFile) -> Iterator[Sentence]:
     limits = file.walk.limits
     for number, line in file.lines():
         if not line.strip():
-            if current.rows:
+            if current.rows or current.broken:
                 yield current
                 current = Sentence()
             continue
@@ -214,14 +216,16 @@ def sentences_of(file: TextFile) -> Iterator[Sentence]:
         if line.startswith("#"):
             current.comments.append(line[1:].strip())
             limits.hold("max_words", len(current.comments), where)
-        else:
-            _add_row(current, line.split("\t"), number, where)
+        elif not current.broken:
+            read_row = partial(_add_row, current, line.split("\t"), number, where)
+            current.broken = not file.walk.attempt(read_row)
             limits.hold("max_words", len(current.rows) + len(current.fused), where)
-    if current.rows:
+    if current.rows or current.broken:
         yield current
 
 
-def _add_row(sentence: Sentence, row: list[str], number: int, where: str) -> None:
+def _add_row(sentence: Sentence, row: list[str], number: int, where: str) -> bool:
+    """Add a row to a sentence; return True, as a row that is skipped does not."""
     if len(row) != COLUMNS:
         raise InputError(
             f"{where}: the row has {len(row)} columns separated by tabs; CoNLL-U has {COLUMNS}."
@@ -233,7 +237,7 @@ def _add_row(sentence: Sentence, row: list[str], number: int, where: str) -> Non
     if not row[FORM]:
         raise InputError(f"{where}: FORM is empty.")
     if separator == ".":  # an empty node
-        return
+        return True
     expected = len(sentence.rows) + 1
     if int(first) != expected:
         raise InputError(f"{where}: ID is {row[0]}; word {expected} is expected here.")
@@ -246,6 +250,7 @@ def _add_row(sentence: Sentence, row: list[str], number: int, where: str) -> Non
     else:
         sentence.rows.append(row)
         sentence.lines.append(number)
+    return True
 
 
 def read_conllu(
@@ -292,9 +297,22 @@ def _read_sentences(file: TextFile, notes: Notes, text: bool) -> Iterator[Exampl
             document = named
         elif sentence.comment("newdoc") is not None:
             document = None  # a new document without a name
-        heads = _heads([sentence], file)
-        surface = _surface([sentence], notes) if text else None
-        yield _example([sentence], heads, file, surface, {"document": document})
+        if sentence.broken:
+            continue
+        annotations = {"document": document}
+        example = file.walk.attempt(
+            partial(_sentence_example, sentence, file, notes, text, annotations)
+        )
+        if example is not None:
+            yield example
+
+
+def _sentence_example(
+    sentence: Sentence, file: TextFile, notes: Notes, text: bool, annotations: Mapping[str, Any]
+) -> Example:
+    heads = _heads([sentence], file)
+    surface = _surface([sentence], notes) if text else None
+    return _example([sentence], heads, file, surface, annotations)
 
 
 def _read_documents(
@@ -303,6 +321,17 @@ def _read_documents(
     limits = file.walk.limits
     sentences: list[Sentence] = []
     marks: EntityMarks | None = None
+
+    def document_of(sentences: list[Sentence]) -> Example | None:
+        """Return a document; None where it, or one of its sentences, is skipped."""
+        if any(sentence.broken for sentence in sentences):
+            notes["documents left out: a row cannot be read"] += 1
+            return None
+        read_document = partial(
+            _document, sentences, file, marks, notes, text=text, skip_links=skip_links
+        )
+        return file.walk.attempt(read_document)
+
     n_words = 0
     n_characters = 0
     for sentence in sentences_of(file):
@@ -310,7 +339,9 @@ def _read_documents(
             sentence.comment("newdoc") is not None or sentence.comment("newdoc id") is not None
         )
         if sentences and starts_document:
-            yield _document(sentences, file, marks, notes, text=text, skip_links=skip_links)
+            document = document_of(sentences)
+            if document is not None:
+                yield document
             sentences = []
             n_words = 0
             n_characters = 0
@@ -323,7 +354,9 @@ def _read_documents(
         limits.hold("max_words", n_words, file.where(sentence.line))
         limits.hold("max_whole", n_characters, file.where(sentence.line))
     if sentences:
-        yield _document(sentences, file, marks, notes, text=text, skip_links=skip_links)
+        document = document_of(sentences)
+        if document is not None:
+            yield document
 
 
 def read_gum(

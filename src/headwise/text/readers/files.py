@@ -15,7 +15,7 @@ from typing import IO
 
 from headwise.core.errors import InputError
 from headwise.text.readers.archive import members
-from headwise.text.readers.limits import Walk, reading, shown
+from headwise.text.readers.limits import BLANK_ROWS, Walk, reading, shown
 from headwise.text.readers.packed import ARCHIVE_SHORT, endings, unpacked
 
 DAMAGED = "; it may be cut off, damaged or not what its ending says"
@@ -67,10 +67,12 @@ class TextFile:
         return self._lines()
 
     def filled(self) -> Iterator[tuple[str, str]]:
-        """Yield the lines that are not blank, each with file and line number."""
+        """Yield the lines that are not blank, each with file and line number; count the others."""
         for number, line in self.lines():
             if line.strip():
                 yield self.where(number), line
+            else:
+                self.walk.notes[BLANK_ROWS] += 1
 
     def first_line(self, wanted: Callable[[str], bool]) -> tuple[str, TextFile]:
         """Return the first line that is wanted ("" for none in the whole file), and the file from

@@ -6,6 +6,7 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example, FrameLink
 from headwise.text.readers.files import Files, on_disk
-from headwise.text.readers.limits import Walk, reading, shown, whole_number
+from headwise.text.readers.limits import BlankRowError, Walk, reading, shown, whole_number
 from headwise.text.readers.rows import json_rows
 
 SPACE = "{http://framenet.icsi.berkeley.edu}"
@@ -105,12 +106,25 @@ def read_framenet(
     else:
         core = core_types_beside(files.path, files.walk)
     for where, row in rows:
-        try:
-            yield exemplar(row, where, core, files.walk)
-        except InputError:
-            if bad_spans == "error":
-                raise
-            notes["exemplars left out: a span lies outside the text"] += 1
+        read_row = partial(_exemplar_or_none, row, where, core, files.walk, bad_spans)
+        example = files.walk.attempt(read_row)
+        if example is not None:
+            yield example
+
+
+def _exemplar_or_none(
+    row: Mapping[str, Any], where: str, core: CoreTypes, walk: Walk, bad_spans: str
+) -> Example | None:
+    """Return one exemplar; None for one that `bad_spans` leaves out."""
+    try:
+        return exemplar(row, where, core, walk)
+    except BlankRowError:
+        raise
+    except InputError:
+        if bad_spans == "error":
+            raise
+        walk.notes["exemplars left out: a span lies outside the text"] += 1
+        return None
 
 
 def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, walk: Walk) -> Example:
@@ -132,7 +146,7 @@ def exemplar(row: Mapping[str, Any], where: str, core: CoreTypes, walk: Walk) ->
         word_spans = [match.span() for match in re.finditer(r"\S+", text)]
     notes = walk.notes
     if not word_spans:
-        raise InputError(f"{where}: the sentence is empty.")
+        raise BlankRowError(f"{where}: the sentence is empty.")
     outside = f"lies outside the text of {len(text)} characters"
     target_words = []
     for span in targets:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ HOW = "give hf:dataset/config:split, for instance hf:glue/mrpc:train."
 def open_hub(
     spec: str,
     limits: Limits | None = None,
+    bad_rows: str | None = None,
     *,
     streaming: bool = True,
     text_field: str | None = None,
@@ -36,6 +38,8 @@ def open_hub(
         `hf:folder:split`.
     limits : Limits, optional
         The greatest sizes that are accepted.
+    bad_rows : {"error", "skip"}, optional
+        What happens to rows that cannot be read (see `Walk`).
     streaming : bool, default True
         Whether to fetch rows as they are read, instead of the whole dataset first.
     text_field : str, optional
@@ -50,7 +54,7 @@ def open_hub(
     names = _class_names(loaded)
 
     def stream(notes: Notes) -> Iterator[Example]:
-        walk = Walk(limits or Limits(), notes, spec)
+        walk = Walk(limits or Limits(), notes, spec, bad_rows=bad_rows)
         return guarded(
             _examples(loaded, spec, names, text_field, walk), walk, "a dataset of the hub"
         )
@@ -72,7 +76,9 @@ def _examples(
 ) -> Iterator[Example]:
     for number, row in enumerate(loaded, 1):  # the package fetches and decodes as it goes
         walk.label = f"{spec}, row {number}"
-        yield row_example(row, walk.label, names, text_field)
+        example = walk.attempt(partial(row_example, row, walk.label, names, text_field))
+        if example is not None:
+            yield example
 
 
 def parse_hub(spec: str) -> tuple[str, str | None, str]:

@@ -3,7 +3,8 @@ their keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headwise.text.corpus import Notes
@@ -47,12 +48,21 @@ def read_jsonl(
     core = core_types_beside(files.path, files.walk)
     for file in files:
         for where, row in json_rows(file):
-            if text_field is not None:
-                yield example_of_row(with_text(row, where, text_field), where)
-            elif "text" not in row and "words" not in row and "paragraphs" in row:
-                paragraphs, title = article(row, where)
-                yield from paragraph_pairs(paragraphs, **how, document=title)
-            elif {"frame", "target", "fe"} <= row.keys():
-                yield exemplar(row, where, core, files.walk)
+            has_text = "text" in row or "words" in row
+            if text_field is None and not has_text and "paragraphs" in row:
+                document = files.walk.attempt(partial(article, row, where))
+                if document is not None:
+                    paragraphs, title = document
+                    yield from paragraph_pairs(paragraphs, **how, document=title)
+                continue
+            if text_field is None and {"frame", "target", "fe"} <= row.keys():
+                read_row = partial(exemplar, row, where, core, files.walk)
             else:
-                yield example_of_row(with_text(row, where), where)
+                read_row = partial(_example, row, where, text_field)
+            example = files.walk.attempt(read_row)
+            if example is not None:
+                yield example
+
+
+def _example(row: Mapping[str, Any], where: str, text_field: str | None) -> Example:
+    return example_of_row(with_text(row, where, text_field), where)

@@ -6,13 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from headwise.core.checks import at_least, check_types
+from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import HeadwiseError, InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 
+Value = TypeVar("Value")
+BAD_ROWS = ("error", "skip")
+BLANK_ROWS = "blank rows skipped"
 # Bytes that may be unpacked whatever the ratio: a small file of one repeated row is no attack.
 ALWAYS_ALLOWED = 1 << 20
 # What the message says where a limit is exceeded.
@@ -108,9 +111,21 @@ class Limits:
         self.hold("max_text", longest_text, example.where)
 
 
+class BlankRowError(InputError):
+    """A row is there, but has no text."""
+
+
 @dataclass
 class Walk:
-    """One pass over the files of a corpus: its limits, notes, position, and bytes unpacked."""
+    """One pass over the files of a corpus: its limits, notes, position, and bytes unpacked.
+
+    Attributes
+    ----------
+    bad_rows : {"error", "skip"}, optional
+        What happens to rows (or sentences, or documents) that cannot be read. By default blank
+        ones are skipped and counted, and malformed ones are errors; `error` makes both errors,
+        `skip` skips and counts both.
+    """
 
     limits: Limits = field(default_factory=Limits)
     notes: Notes = field(default_factory=Counter)
@@ -118,6 +133,47 @@ class Walk:
     line: int = 0
     packed: int = 0
     expanded: int = 0
+    bad_rows: str | None = None
+    first_bad: str = ""  # what was wrong with the first row that was skipped
+
+    def __post_init__(self) -> None:
+        if self.bad_rows is not None:
+            one_of("bad_rows", self.bad_rows, BAD_ROWS)
+
+    def attempt(self, read: Callable[[], Value], skip_bad: bool = False) -> Value | None:
+        """Return what `read` gives; None for a row that is skipped and counted.
+
+        Parameters
+        ----------
+        read : callable
+            Reads one row, sentence or document; raises `BlankRowError` for a blank one, any other
+            `InputError` for a malformed one.
+        skip_bad : bool, default False
+            Whether malformed rows are skipped unless the user asked for errors.
+        """
+        try:
+            return read()
+        except BlankRowError:
+            if self.bad_rows == "error":
+                raise
+            self.notes[BLANK_ROWS] += 1
+        except InputError as error:
+            if error.option is not None and error.option.startswith("reader max_"):
+                raise  # a limit protects the machine, whatever is done with bad rows
+            if not (self.bad_rows == "skip" or (skip_bad and self.bad_rows is None)):
+                raise self._with_advice(error) from error
+            self.first_bad = self.first_bad or str(error).rstrip(".")
+            self.notes[f"broken rows left out (first: {self.first_bad})"] += 1
+        return None
+
+    @staticmethod
+    def _with_advice(error: InputError) -> InputError:
+        """Return the error of a row with the ways to go on."""
+        sentence = str(error).rstrip(".")
+        return InputError(
+            f"{sentence}; fix the row, or skip such rows with bad_rows=skip.",
+            option=error.option or "reader bad_rows=skip",
+        )
 
     def where(self) -> str:
         """The file and line read last."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from headwise.core.errors import InputError, ParameterError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 from headwise.text.readers.files import TextFile
+from headwise.text.readers.limits import BlankRowError
 from headwise.text.readers.rows import json_rows
 
 if TYPE_CHECKING:
@@ -183,14 +185,20 @@ def read_pairs(
 def articles_in(file: TextFile) -> Iterator[Document]:
     """Yield the articles of JSONL rows `{"title": ..., "paragraphs": [...]}`."""
     for where, row in json_rows(file):
-        yield article(row, where)
+        document = file.walk.attempt(partial(article, row, where))
+        if document is not None:
+            yield document
 
 
 def article(row: Mapping[str, Any], where: str) -> Document:
     """Return one article as a document, named by its title or else by where it is."""
     paragraphs = row.get("paragraphs")
+    if paragraphs is None and "paragraphs" in row:
+        raise BlankRowError(f"{where}: `paragraphs` is null.")
     if not isinstance(paragraphs, list) or not all(isinstance(text, str) for text in paragraphs):
         raise InputError(f"{where}: an article needs `paragraphs`, a list of texts.")
+    if not any(text.strip() for text in paragraphs):
+        raise BlankRowError(f"{where}: `paragraphs` has no text.")
     title = row.get("title")
     name = title if isinstance(title, str) and title else where
     return [(where, paragraph) for paragraph in paragraphs], name

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import ROOT, UNFIT, Example, FrameLink, Mention
 from headwise.text.readers.files import TextFile
-from headwise.text.readers.limits import reading, shown
+from headwise.text.readers.limits import BlankRowError, reading, shown
 
 REPLACED = "texts with an unpaired surrogate or NUL in an escape, read as U+FFFD"
 ROLE_NAMES = {"developer": "system", "function": "tool", "ipython": "tool", "model": "assistant"}
@@ -19,16 +20,27 @@ LARGEST_INDEX = 1 << 31  # in either direction
 
 
 def json_rows(file: TextFile) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a JSON lines file, each with file and line; blank lines are skipped."""
+    """Yield the objects of a JSON lines file, each with file and line; blank lines are skipped and
+    counted."""
     for where, line in file.filled():
-        # Malformed JSON, too deep nesting, or a number with too many digits.
-        with reading(where, "the line is not JSON that can be read"):
-            row = json.loads(line)
-        if "\\u" in line:
-            row = _encodable(row, file.walk.notes)
-        if not isinstance(row, dict):
-            raise InputError(f"{where}: the line must be a JSON object, not {_kind(row)}.")
-        yield where, row
+        row = file.walk.attempt(partial(_json_object, line, where, file.walk.notes))
+        if row is not None:
+            yield where, row
+
+
+def _json_object(line: str, where: str, notes: Notes) -> dict[str, Any]:
+    # Malformed JSON, too deep nesting, or a number with too many digits.
+    with reading(where, "the line is not JSON that can be read"):
+        row = json.loads(line)
+    if "\\u" in line:
+        row = _encodable(row, notes)
+    if row is None:
+        raise BlankRowError(f"{where}: the line is null.")
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: the line must be a JSON object, not {_kind(row)}.")
+    if not row:
+        raise BlankRowError(f"{where}: the row is an empty object.")
+    return row
 
 
 def _encodable(value: Any, notes: Notes) -> Any:
@@ -79,13 +91,16 @@ def example_of_row(row: Mapping[str, Any], where: str) -> Example:
             )
     if "messages" in values and "spans" not in values:
         values.pop("text", None)  # the text of a conversation comes from its messages
-    if "text" not in values and "words" not in values and not values.get("messages"):
+    if "text" not in values and "words" not in values and "messages" not in values:
+        for name in ("text", "words", "messages"):
+            if name in row:
+                raise BlankRowError(f"{where}: `{name}` is null.")
         has = shown(", ".join(f"`{name}`" for name in row), 200) or "nothing"
         raise InputError(f"{where}: the row needs `text`, `words` or `messages`; it has {has}.")
-    content = values.get("words", values.get("text", values.get("messages")))
-    blank_text = "text" in values and not str(values["text"]).strip()
-    if not content or blank_text:
-        raise InputError(f"{where}: the row's text is empty.")
+    for name in ("text", "words", "messages"):
+        value = values.get(name)
+        if value is not None and not (value.strip() if isinstance(value, str) else value):
+            raise BlankRowError(f"{where}: `{name}` is empty.")
     if "heads" in values:
         values["heads"] = _zero_based(values["heads"], where)
     _check_spans(values, where)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from headwise.core.checks import one_of
 from headwise.core.errors import InputError
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 from headwise.text.readers.files import TextFile
+from headwise.text.readers.limits import BlankRowError
 
 PARTS = {"tr": "train", "va": "validation", "te": "test"}
 # What a user may call each part.
@@ -47,13 +49,19 @@ def read_senteval(
         part = _PART_NAMES[part]
     for file in files:
         for where, line in file.filled():
-            columns = line.split("\t")
-            if not _is_row(columns):
-                raise InputError(
-                    f"{where}: a SentEval row is part (tr, va, te), label and sentence "
-                    f"separated by tabs; this one has {len(columns)} columns."
-                )
-            if not columns[2].strip():
-                raise InputError(f"{where}: the sentence is empty.")
-            if part is None or columns[0] == part:
-                yield Example(text=columns[2].strip(), label=columns[1], origin=where)
+            row = file.walk.attempt(partial(_row, line, where))
+            if row is not None and (part is None or row[0] == part):
+                yield Example(text=row[2].strip(), label=row[1], origin=where)
+
+
+def _row(line: str, where: str) -> list[str]:
+    """Return part, label and sentence of a row."""
+    columns = line.split("\t")
+    if not _is_row(columns):
+        raise InputError(
+            f"{where}: a SentEval row is part (tr, va, te), label and sentence separated by tabs; "
+            f"this one has {len(columns)} columns."
+        )
+    if not columns[2].strip():
+        raise BlankRowError(f"{where}: the sentence is empty.")
+    return columns

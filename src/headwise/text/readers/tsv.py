@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
-from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ParameterError, unknown
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 from headwise.text.known_tasks import NAMED, KnownTask, known_task
 from headwise.text.readers.columns import KNOWN, NAME_IT, task_of_field, task_of_header
 from headwise.text.readers.files import TextFile
-from headwise.text.readers.limits import shown
+from headwise.text.readers.limits import BLANK_ROWS, BlankRowError, Walk, shown
 
 Row = tuple[str, list[str]]  # file and line, and the columns
 
@@ -47,28 +47,26 @@ def read_tsv(
     notes: Notes,
     *,
     task: str | None = None,
-    bad_rows: str | None = None,
     text_field: str | None = None,
 ) -> Iterator[Example]:
     """Read a TSV file as text, pair and label; quotes are ordinary characters, as in GLUE.
+
+    A row with another number of columns than the first (such as the halves of a row that was split
+    at a quoted line break) is malformed. In GLUE's own files, some of which (QQP) have such rows,
+    they are skipped and counted unless `bad_rows` is `error`.
 
     Parameters
     ----------
     task : str, optional
         A GLUE task; default: by the header, or by the shape of the first row for CoLA and XNLI,
         which have none.
-    bad_rows : {"error", "skip"}, optional
-        What happens to a row with another number of columns than the first (such as the halves of
-        a row that was split at a quoted line break); `skip` counts them and notes the first.
-        Default: `skip` for GLUE's own files, some of which (QQP) have such rows, `error` for others.
     text_field : str, optional
         The column of the text, or `text,pair`, where the header has no known names.
     """
-    one_of("bad_rows", bad_rows or "error", ("error", "skip"))
     named = None if task is None else task_by_name(task)
     for file in files:
         rows = ((where, line.split("\t")) for where, line in file.filled())
-        yield from _rows(rows, notes, named, bad_rows, text_field)
+        yield from _rows(rows, file.walk, named, text_field)
 
 
 def read_csv(
@@ -77,11 +75,11 @@ def read_csv(
     *,
     text_field: str | None = None,
     delimiter: str | None = None,
-    bad_rows: str = "error",
 ) -> Iterator[Example]:
     """Read a CSV file with a header as text, pair and label.
 
-    A quoted field may contain delimiters, line breaks and doubled quotes (RFC 4180).
+    A quoted field may contain delimiters, line breaks and doubled quotes (RFC 4180). A row with
+    another number of columns than the header is malformed.
 
     Parameters
     ----------
@@ -90,16 +88,13 @@ def read_csv(
     delimiter : str, optional
         The delimiter of fields; default: a comma, or a semicolon where the header has one and no
         comma.
-    bad_rows : {"error", "skip"}, default "error"
-        What happens to a row with another number of columns than the header; `skip` counts them.
     """
-    one_of("bad_rows", bad_rows, ("error", "skip"))
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '\r\n"'):
         raise ParameterError(
             f"`delimiter` must be one character, not a quote or line end; it is {delimiter!r}."
         )
     for file in files:
-        yield from _rows(_csv_rows(file, delimiter), notes, None, bad_rows, text_field)
+        yield from _rows(_csv_rows(file, delimiter), file.walk, None, text_field)
 
 
 def _csv_rows(file: TextFile, delimiter: str | None) -> Iterator[Row]:
@@ -135,42 +130,37 @@ def _csv_rows(file: TextFile, delimiter: str | None) -> Iterator[Row]:
             return
         if any(field.strip() for field in row):
             yield file.where(last_line + 1), row
+        else:
+            file.walk.notes[BLANK_ROWS] += 1
 
 
 def _rows(
-    rows: Iterable[Row],
-    notes: Notes,
-    named: KnownTask | None,
-    bad_rows: str | None,
-    text_field: str | None,
+    rows: Iterable[Row], walk: Walk, named: KnownTask | None, text_field: str | None
 ) -> Iterator[Example]:
     """Yield the rows of a table as examples; the first row tells the task and the columns."""
     task: KnownTask | None = None
     columns: Mapping[str, int] = {}
     n_columns = 0
-    first_bad = ""
     for where, row in rows:
         if task is None:
             task, columns = _choose(row, named, where, text_field)
             n_columns = len(row)
             if task.header or "sentence" in columns:
                 continue
-        problem = _problem(row, n_columns, task, columns)
-        if problem:
-            skip = bad_rows == "skip" or (bad_rows is None and task in NAMED.values())
-            if not skip:
-                raise InputError(
-                    f"{where}: {problem}; fix the row, or skip such rows with bad_rows=skip."
-                )
-            first_bad = first_bad or f"{where}: {problem}"
-            notes[f"broken rows left out (first: {first_bad})"] += 1
-            continue
-        yield _example(row, task, columns, where)
+        read_row = partial(_example, row, n_columns, task, columns, where)
+        example = walk.attempt(read_row, skip_bad=task in NAMED.values())
+        if example is not None:
+            yield example
 
 
 def _example(
-    row: Sequence[str], task: KnownTask, columns: Mapping[str, int], where: str
+    row: Sequence[str], n_columns: int, task: KnownTask, columns: Mapping[str, int], where: str
 ) -> Example:
+    problem = _problem(row, n_columns, task, columns)
+    if problem:
+        raise InputError(f"{where}: {problem}.")
+    if not row[columns[task.text]].strip():
+        raise BlankRowError(f"{where}: the column '{task.text}' is empty.")
     pair = None
     if task.pair and task.pair in columns:
         pair = row[columns[task.pair]].strip()
@@ -226,9 +216,9 @@ def _problem(
     """Return what is wrong with a row; "" where nothing is."""
     if len(row) != n_columns:
         return f"the row has {len(row)} columns where the first line has {n_columns}"
-    for name in (task.text, task.pair):
-        if name and not row[columns[name]].strip():
-            return f"the column '{name}' is empty"
+    has_text = bool(row[columns[task.text]].strip())
+    if has_text and task.pair and not row[columns[task.pair]].strip():
+        return f"the column '{task.pair}' is empty"
     if task.regression and task.label in columns:
         try:
             float(row[columns[task.label]])

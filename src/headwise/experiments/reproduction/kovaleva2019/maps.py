@@ -268,7 +268,7 @@ class WordFeatures:
 
     results: Mapping[str, xr.Dataset]
     text: str
-    inputs: Mapping[str, str]
+    inputs: dict[str, str]
     deviations: Sequence[str]
 
 

@@ -236,9 +236,6 @@ def special(context: ReproductionContext) -> EntryResult:
 def last_layer(context: ReproductionContext) -> EntryResult:
     """Figure 7."""
     by_task = analyse_by_task(context, _feature_analysis(context))
-    means: dict[str, dict[str, float]] = {}
-    for task, features in by_task.results.items():
-        means[task] = _mean_from_cls(features)
     tables = [_from_cls_table("on the inputs of each task", by_task.results)]
     caption = (
         "The weight from [CLS] in the last layer to the most attended token of each type, head by "

@@ -1,12 +1,12 @@
-"""Nothing is said of random weights, and intervals hold what they say: the tables of
+"""What random weights are called, and whether intervals hold what they say: the tables of
 docs/random-weights.md.
 
     python benchmarks/random_models.py [--runs 20] [--repeats 4000] [--keep FOLDER] [--write
     docs/random-weights.md]
 
 The first table runs every analysis that tests heads on random-weights models (as transformers draws
-them, and with query and key weights six times as large), and counts the runs in which any head is
-called anything at a corrected p < 0.05. The second simulates every interval and test in use there
+them, with query and key weights six times as large, and with a factor that rises from one to eight
+over the layers), and counts the runs in which any head is significant at a corrected p < 0.05. The second simulates every interval and test in use there
 where the truth is known."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Row = tuple[str, str, float, float, int]  # what, on which data, nominal, measur
 
 
 def calls(runs: int, keep: Path) -> pd.DataFrame:
-    """What is called on random weights: encoders and decoders, two gains, `runs` seeds each; kept
+    """What is called on random weights: encoders and decoders, three gains, `runs` seeds each; kept
     run by run."""
     found = []
     examples = level_examples()
@@ -64,10 +64,11 @@ def calls(runs: int, keep: Path) -> pd.DataFrame:
 
 
 def calls_table(found: pd.DataFrame) -> Iterator[str]:
-    settings = [
-        (model, gain) for model in ("encoder", "decoder") for gain in sorted(found["gain"].unique())
-    ]
-    heads = [f"{model}{f', × {gain:g}' if gain != 1 else ''}" for model, gain in settings]
+    settings = []
+    for model in ("encoder", "decoder"):
+        for gain in found["gain"].unique():
+            settings.append((model, gain))
+    heads = [f"{model}, {gain}" for model, gain in settings]
     yield f"| analysis | {' | '.join(heads)} | all | at most, by chance |"
     yield "|---|" + "---|" * (len(heads) + 2)
     for name in (*TESTED, *OF_DECODERS, LARGE):
@@ -234,13 +235,14 @@ Made by `python benchmarks/random_models.py --write docs/random-weights.md`; not
 
 ## Random weights
 
-Models with random weights must yield nothing. Each cell counts the runs in which any head was
+This is what was tried; labels of heads: [labels.md](labels.md#what-was-tried-on-random-weights). Each cell counts the runs in which any head was
 significant at a corrected p < 0.05 (roles: `has_role_adjusted`; frames, token_pairs, features:
 `stands_out`; dependency, coreference: better than the baselines; induction, sinks, circuits, logits
 (decoders only): any of their measures; patterns, which has no test: a pattern shown by more than
 half of a head's maps, by the lower end of its interval). A run is one model of 3 × 4 heads (in the
-last row 36 × 32) with weights as transformers initialises them, or with query and key weights six
-times as large (× 6: attention far from uniform), on {examples} examples of the built-in corpus. Seeds
+last row 36 × 32) with weights as transformers initialises them, with query and key weights six
+times as large (× 6: attention far from uniform), or with a factor that rises over the layers (× 1 to
+× 8: layers that differ in sharpness), on {examples} examples of the built-in corpus. Seeds
 start at 100; lower ones were used while the thresholds were set. The last column is the number that
 a test at 0.05 stays under in 95 of 100 such tables.
 

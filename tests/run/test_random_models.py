@@ -45,15 +45,17 @@ def test_a_random_model_is_made_as_sharp_as_the_model(causal: bool) -> None:
     module, tokenizer = random_model(causal=causal, seed=3)
     model = HeadModel.open(module, tokenizer=tokenizer)
     rows = [model.encode(example, i) for i, example in enumerate(battery_examples())]
-    slow = np.mean(np.concatenate([m.max(-1).reshape(-1) for m in eager_maps(model, rows)]))
+    largest = [m.max(-1).reshape(len(m), -1) for m in eager_maps(model, rows)]
+    slow = np.concatenate(largest, 1).mean(1)
     target = nulls.sharpness(model, rows)
     assert target == pytest.approx(slow, rel=1e-5)
     random = with_random_weights(model, 5)
-    nulls.sharpen(random, nulls.matching_factor(random, 0.6, rows))
-    assert nulls.sharpness(random, rows) == pytest.approx(0.6, abs=0.05)
-    nulls.sharpen(random, nulls.matching_factor(random, 0.0, rows))  # no flatter than uniform
+    wanted = np.array([0.6, 0.35])  # layers of differing sharpness
+    nulls.sharpen(random, nulls.matching_factors(random, wanted, rows))
+    assert nulls.sharpness(random, rows) == pytest.approx(wanted, abs=0.05)
+    nulls.sharpen(random, nulls.matching_factors(random, 0 * wanted, rows))  # uniform at most
     uniform = [1 / (i + 1) if causal else 1 / len(row) for row in rows for i in range(len(row))]
-    assert nulls.sharpness(random, rows) == pytest.approx(np.mean(uniform), abs=0.03)
+    assert nulls.sharpness(random, rows) == pytest.approx([np.mean(uniform)] * 2, abs=0.03)
 
 
 def test_results_have_random_models_beside_them_and_are_kept(

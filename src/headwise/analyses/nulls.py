@@ -24,6 +24,8 @@ MIN_RANDOM_HEADS = 144
 MAX_RANDOM_MODELS = 4
 # ... and none for models so large that a second one is a burden.
 MAX_PARAMETERS = 500_000_000
+# Adjacent layers have a bound of their own if they have so many random heads.
+MIN_GROUP_HEADS = 36
 
 
 class RandomNull(Observer):
@@ -94,14 +96,28 @@ def random_bound(
     """
     of_models = []
     for dataset in random_results:
-        values = dataset[name].transpose("layer", "head", ...).values
-        of_models.append(values.reshape(-1, *values.shape[2:]))
-    random_values = np.concatenate(of_models).astype(float)
+        of_models.append(dataset[name].transpose("layer", "head", ...).values.astype(float))
+    by_layer = np.stack(of_models, axis=1)  # [layer, model, head, ...]
+    by_layer = by_layer.reshape(len(by_layer), -1, *by_layer.shape[3:])
+    random_values = by_layer.reshape(-1, *by_layer.shape[2:])
     is_known = ~np.isnan(random_values)
     mean = share(np.where(is_known, random_values, 0.0).sum(0), is_known.sum(0))
+    bounds = [_bound(random_values, tests, level, tail)]
+    # Layers differ in sharpness, and a sharp layer's heads reach further by chance than those of
+    # all layers taken together: the bound is the largest over groups of adjacent layers.
+    n_layers_together = -(-MIN_GROUP_HEADS // max(by_layer.shape[1], 1))  # rounded up
+    for start in range(0, len(by_layer) - n_layers_together + 1, n_layers_together):
+        # The last group takes the layers that are left over.
+        is_last = start + 2 * n_layers_together > len(by_layer)
+        group = by_layer[start : None if is_last else start + n_layers_together]
+        bounds.append(_bound(group.reshape(-1, *group.shape[2:]), tests, level, tail))
+    return mean, np.asarray(np.fmax.reduce(bounds))
+
+
+def _bound(values: np.ndarray, tests: int, level: float, tail: str) -> np.ndarray:
     if tail == "ratio":
-        return mean, chance_bound(np.sqrt(random_values), tests, level, "normal") ** 2
-    return mean, chance_bound(random_values, tests, level, tail)
+        return chance_bound(np.sqrt(values), tests, level, "normal") ** 2
+    return chance_bound(values, tests, level, tail)
 
 
 def significant_excess(
@@ -176,7 +192,8 @@ def null_attributes(random_results: Sequence[xr.Dataset]) -> dict[str, Any]:
     """Return the attributes of a result that describe the random-weights models."""
     attributes: dict[str, Any] = {"random_models": len(random_results)}
     for dataset in random_results:
-        if "sharpness" in dataset.attrs:  # the same for all of them
-            attributes["random_sharpness"] = float(dataset.attrs["sharpness"])
+        if "sharpness" in dataset.attrs:  # the same for all of them, one factor for each layer
+            factors = np.atleast_1d(dataset.attrs["sharpness"]).astype(float)
+            attributes["random_sharpness"] = factors
             break
     return attributes

@@ -1,12 +1,13 @@
-"""What a head does, as numbers and as a label.
+"""What a head does, as numbers and as labels.
 
 Both are read from the groups of a result: scores from `surface`, `dependency` and `roles`, labels
-from `surface` and `dependency`, and for decoders from `induction`, `retrieval` and `circuits`.
+from `surface`, `dependency` and `coreference`, and for decoders from `induction`, `retrieval` and
+`logits`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -16,8 +17,9 @@ from headwise.core.labels import SIGNIFICANCE_LEVEL, labels_of, variable_of
 POSITIONS = {-1: "previous token", 0: "same token", 1: "next token"}
 PREVIOUS = POSITIONS[-1]
 SINK = "sink"
-# The label by token type. The first token is a sink, unless it is an encoder's opening token.
-TYPES = {"first": SINK, "cls": "to cls", "sep": "to sep", "punct": "to punct"}
+TO_PUNCT = "to punct"
+# The name by token type. The first token is a sink, unless it is an encoder's opening token.
+TYPES = {"first": SINK, "cls": "to cls", "sep": "to sep", "punct": TO_PUNCT}
 NEIGHBOURS = "neighbours"
 DELIMITERS = "delimiters"
 BROAD_LABEL = "broad"
@@ -26,21 +28,28 @@ INDUCTION = "induction"
 DUPLICATE = "duplicate"
 RETRIEVAL = "retrieval"
 COPYING = "copying"
+ANTECEDENTS = "antecedents"
 # The labels by measure on repeated sequences, from weak to strong.
 REPEATS = {"previous": PREVIOUS, "duplicate": DUPLICATE, "prefix_matching": INDUCTION}
 
 # Thresholds of the labels.
 MIN_SHARE = 0.5  # of a head's attention on one target, after subtracting chance
 MIN_MARGIN = 0.1  # of accuracy on a relation over the best baseline
+# A head that links words by what they are, in any order, is right this often on shuffled text.
+MIN_ACCURACY = 0.45
 MIN_REPEAT = 0.3  # of a head's attention on a repeated sequence
 MIN_RETRIEVAL = 0.1  # of a needle's tokens (Wu et al. 2024)
-MIN_COPYING = 0.5
+# Of what a head adds to the logit of the token it attends to, over that of a control: in logits, by
+# the lower end of the interval, and in standard deviations of what it adds to all logits.
+MIN_COPYING = 0.1
+MIN_COPYING_SPREADS = 0.6
+N_SPECIFIC = 2  # rules of `attention_rules` that are stronger than `previous token` on repeats
 # `broad`: entropy as a share of a uniform head's, whatever the length of the text. A head above the
 # upper bound does not differ from a uniform one, which does nothing.
 MIN_BROAD_ENTROPY = 0.8
 MAX_BROAD_ENTROPY = 0.98
-# Random weights give all heads the same share of that entropy: where the standard deviation over
-# heads is smaller than this, no head is called broad.
+# Random weights give all heads of a layer the same share of that entropy, however sharp the layer:
+# where the standard deviation over its heads is smaller than this, none of them is called broad.
 MIN_ENTROPY_SPREAD = 0.05
 # The cosine of the keys of two special tokens above which they count as the same.
 SAME_KEYS = 0.95
@@ -175,116 +184,229 @@ def significant_margins(dependency: xr.Dataset) -> xr.DataArray:
     return margins.where(counts, 0.0).transpose("direction", "layer", "head", "relation")
 
 
-def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> np.ndarray:
-    """Return one label for what each head does, `[layer, head]`.
+def followed_margins(dependency: xr.Dataset) -> xr.DataArray:
+    """Return the margins of the relations that a head follows, `[direction, layer, head,
+    relation]`, 0 elsewhere.
 
-    The rules are applied from weak to strong, and later rules overwrite earlier ones:
+    It beats every baseline by at least 10 points (corrected p < 0.05), is right at least 45 % of
+    the time, and more often than the words without their order are (`lexical`), by the lower end of
+    its interval."""
+    margins = significant_margins(dependency)
+    follows = (margins >= MIN_MARGIN) & (dependency["accuracy"] >= MIN_ACCURACY)
+    if "lexical" in dependency:  # not in older atlases
+        follows &= dependency["accuracy_low"] > dependency["lexical"].fillna(0.0)
+    return margins.where(follows, 0.0).transpose(*margins.dims)
 
-    1. `other`;
-    2. `copying`: the copying score of its weights is at least 0.5 (corrected p < 0.05);
-    3. `broad`: its attention has from 0.8 to 0.98 of the entropy of uniform attention, in a model
-       whose heads differ in entropy;
-    4. `neighbours` or `delimiters`: the previous, same and next token together, or `[CLS]` (or the
-       first token), `[SEP]` and punctuation together, get more than half of its attention; where
-       both do, the larger of the two;
-    5. a single position or token type that gets more than half of its attention; where several do,
-       the one with the largest share;
-    6. `previous token`, also where the previous token gets at least 0.3 of its attention on
-       repeated sequences (corrected p < 0.05); this rule replaces only `other`, `copying`, `broad`
-       and `neighbours`;
-    7. the relation it follows with the largest margin over every baseline, at least 0.1 (corrected
-       p < 0.05);
-    8. `retrieval`: it copies at least 0.1 of a needle's tokens (corrected p < 0.05);
-    9. `duplicate`, then `induction`: on repeated sequences the earlier occurrence, or the token
-       after it, gets at least 0.3 of its attention (corrected p < 0.05).
 
-    `headwise.atlas.describe` adds the label `antecedents`, which ranks between 6 and 7.
+def finds_antecedents(coreference: xr.Dataset) -> np.ndarray:
+    """Return which heads find antecedents at least 10 points better than every baseline rule
+    (corrected p < 0.05), bool `[layer, head]`."""
+    all_mentions = coreference.sel(mention_type="all")
+    accuracy = all_mentions["accuracy"].transpose("layer", "head").values
+    best_rule = float(all_mentions["baseline_accuracy"].max())
+    beats_all = (all_mentions["p_adjusted"] < SIGNIFICANCE_LEVEL).all("baseline")
+    significant = beats_all.transpose("layer", "head").values
+    return np.asarray(significant & (np.nan_to_num(accuracy) - best_rule >= MIN_MARGIN))
 
-    In 4 and 5, the share that uniform attention would give is subtracted first: `(share - uniform)
-    / (1 - uniform)`. In a short text, uniform attention gives every token a large share.
+
+def copies_on_text(logits: xr.Dataset) -> np.ndarray:
+    """Return which heads write the token that they attend to on text, bool `[layer, head]`.
+
+    What they add to its logit is positive, and exceeds what they add to that of a control: by 0.1
+    logits, by the lower end of the interval (corrected p < 0.05), and by 0.6 standard deviations of
+    what they add to all logits."""
+
+    def by_head(name: str) -> np.ndarray:
+        return np.nan_to_num(logits[name].transpose("layer", "head").values)
+
+    significant = logits["copying_p_adjusted"].transpose("layer", "head").values < SIGNIFICANCE_LEVEL
+    is_large = by_head("copying_low") >= MIN_COPYING
+    stands_out = by_head("copying_spreads") >= MIN_COPYING_SPREADS
+    return np.asarray(significant & is_large & stands_out & (by_head("copying_effect") > 0))
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> list[np.ndarray]:
+    """Return the label that each rule gives each head, `[layer, head]`, "" where it gives none,
+    from the strongest rule to the weakest.
+
+    1. `induction`, then `duplicate`: on repeated sequences the token after the earlier occurrence,
+       or the earlier occurrence, gets at least 0.3 of its attention (corrected p < 0.05);
+    2. `retrieval`: it copies at least 0.1 of a needle's tokens (corrected p < 0.05);
+    3. `copying`: see `copies_on_text`;
+    4. a relation: see `followed_margins`;
+    5. `antecedents`: see `finds_antecedents`;
+    6. a single position, the opening token (an encoder's `to cls`, or `sink`) or the closing token
+       that gets more than half of its attention; where several do, the one with the largest share;
+    7. `delimiters`: these tokens and punctuation together get more than half of its attention, and
+       more than the neighbours;
+    8. `previous token`, also where the previous token gets at least 0.3 of its attention on
+       repeated sequences (corrected p < 0.05);
+    9. `neighbours`: the previous, same and next token together get more than half;
+    10. `broad`: its attention has from 0.8 to 0.98 of the entropy of uniform attention, in a layer
+        whose heads differ in entropy.
+
+    In 6, 7 and 9, the share that uniform attention would give is subtracted first: `(share -
+    uniform) / (1 - uniform)`. In a short text, uniform attention gives every token a large share.
     """
-    labels = np.full((layers, heads), OTHER, dtype=object)
-    copying = _significant_values(datasets, "circuits", "ov_copying")
-    if copying is not None:
-        labels[copying >= MIN_COPYING] = COPYING
-    if "surface" in datasets:
-        _label_by_attention(labels, datasets["surface"])
-    previous = _significant_values(datasets, "induction", "previous")
-    if previous is not None:
-        unspecific = np.isin(labels.astype(str), (OTHER, COPYING, BROAD_LABEL, NEIGHBOURS))
-        labels[unspecific & (previous >= MIN_REPEAT)] = PREVIOUS
-    if "dependency" in datasets:
-        _label_by_relation(labels, datasets["dependency"])
+    rules = []
+    for measure, label in reversed(REPEATS.items()):
+        score = _significant_values(datasets, "induction", measure)
+        # `previous token` on repeats is a weaker label, added below.
+        if score is not None and label != PREVIOUS:
+            rules.append(_labelled(label, score >= MIN_REPEAT))
     retrieval = _significant_values(datasets, "retrieval", "score")
     if retrieval is not None:
-        labels[retrieval >= MIN_RETRIEVAL] = RETRIEVAL
-    for measure, label in REPEATS.items():
-        repeat_score = _significant_values(datasets, "induction", measure)
-        # `previous token` is a weaker label, which was given above.
-        if repeat_score is not None and label != PREVIOUS:
-            labels[repeat_score >= MIN_REPEAT] = label
+        rules.append(_labelled(RETRIEVAL, retrieval >= MIN_RETRIEVAL))
+    if "logits" in datasets and "copying" in datasets["logits"]:
+        rules.append(_labelled(COPYING, copies_on_text(datasets["logits"])))
+    if "dependency" in datasets:
+        rules += followed_relations(datasets["dependency"])
+    if "coreference" in datasets:
+        rules.append(_labelled(ANTECEDENTS, finds_antecedents(datasets["coreference"])))
+    attention = []
+    if "surface" in datasets:
+        attention = attention_rules(datasets["surface"])
+    rules += attention[:N_SPECIFIC]
+    previous = _significant_values(datasets, "induction", "previous")
+    if previous is not None:
+        rules.append(_labelled(PREVIOUS, previous >= MIN_REPEAT))
+    return rules + attention[N_SPECIFIC:]
+
+
+def _labelled(label: str, applies: np.ndarray) -> np.ndarray:
+    """Return a rule: the label where it applies, "" elsewhere."""
+    return np.where(applies, label, "").astype(object)
+
+
+def attention_rules(surface: xr.Dataset) -> list[np.ndarray]:
+    """Return what the rules on where attention goes give each head, from the strongest to the
+    weakest: 6 and 7 of `label_rules` (`N_SPECIFIC` of them), then 9 and 10."""
+    names = list(attention_shares(surface))
+    near_names = [name for name in names if name in POSITIONS.values()]
+    delimiter_names = [name for name in names if name not in near_names]
+    # Full stops and commas are no label of their own: how much they get beside the closing token
+    # depends on how many of them a text has.
+    single_names = [name for name in names if name != TO_PUNCT]
+    single = np.stack([_above_chance(surface, [name]) for name in single_names])
+    best_target = np.array(single_names, dtype=object)[single.argmax(0)]
+    near = _above_chance(surface, near_names)
+    delimiters = _above_chance(surface, delimiter_names)
+    rules = [
+        np.where(single.max(0) > MIN_SHARE, best_target, ""),
+        _labelled(DELIMITERS, (delimiters > MIN_SHARE) & (delimiters > near)),
+        _labelled(NEIGHBOURS, (near > MIN_SHARE) & (near >= delimiters)),
+    ]
+    if "entropy" in surface and "entropy_uniform" in surface:
+        rules.append(_labelled(BROAD_LABEL, _is_broad(surface)))
+    return rules
+
+
+def _above_chance(surface: xr.Dataset, names: Sequence[str]) -> np.ndarray:
+    """Return the share of attention on these targets together, above uniform attention, `[layer,
+    head]`."""
+    shares = attention_shares(surface)
+    share = sum(np.nan_to_num(shares[name].transpose("layer", "head").values) for name in names)
+    uniform: np.ndarray | float = 0.0
+    if "mass_uniform" in surface:
+        by_name = attention_shares(surface, "_uniform")
+        chance = sum(np.nan_to_num(by_name[name].values) for name in names)
+        uniform = np.clip(chance, 0, 0.999)[:, None]
+    return np.asarray((share - uniform) / (1 - uniform))
+
+
+def _is_broad(surface: xr.Dataset) -> np.ndarray:
+    """Return which heads have broad attention, bool `[layer, head]`."""
+    entropy_ratio = surface["entropy"] / surface["entropy_uniform"]
+    relative_entropy = entropy_ratio.transpose("layer", "head").values
+    is_broad = (relative_entropy >= MIN_BROAD_ENTROPY) & (relative_entropy < MAX_BROAD_ENTROPY)
+    heads_differ = np.nanstd(relative_entropy, axis=1, keepdims=True) >= MIN_ENTROPY_SPREAD
+    return np.asarray(is_broad & heads_differ)
+
+
+def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> np.ndarray:
+    """Return one label for what each head does, `[layer, head]`: that of the strongest of
+    `label_rules` which gives one, `other` where none does."""
+    return strongest_label(label_rules(datasets, layers, heads), (layers, heads))
+
+
+def strongest_label(rules: Sequence[np.ndarray], size: tuple[int, ...]) -> np.ndarray:
+    """Return for each head the first label of these rules, `other` where there is none."""
+    labels = np.full(size, OTHER, dtype=object)
+    for rule in reversed(rules):
+        labels = np.where(rule != "", rule, labels)
     return labels.astype(str)
+
+
+def further_labels(rules: Sequence[np.ndarray], place: tuple[int, ...]) -> list[str]:
+    """Return the labels of one head beside the strongest, strongest first.
+
+    What another one implies is left out: single targets are neighbours or delimiters."""
+    labels: list[str] = []
+    for rule in rules:
+        label = str(rule[place])
+        implied = label in (NEIGHBOURS, DELIMITERS) and any(
+            other in (*POSITIONS.values(), *TYPES.values()) for other in labels
+        )
+        if label and label not in labels and not implied:
+            labels.append(label)
+    return labels[1:]
+
+
+def followed_relations(dependency: xr.Dataset) -> list[np.ndarray]:
+    """Return the relation that each head follows with the largest margin, and the second where it
+    is as apt: where its margin lies within the error of the first. Two rules `[layer, head]`."""
+    margins = followed_margins(dependency)
+    lowest = variable_of(dependency, "accuracy_low")
+    if lowest is None:
+        lowest = dependency["accuracy"]
+    error = (dependency["accuracy"] - lowest).transpose(*margins.dims)
+    direction = margins.argmax("direction")
+    margin = margins.isel(direction=direction).values  # [layer, head, relation]
+    relations = np.array(labels_of(dependency, "relation"), dtype=object)
+    order = np.argsort(-margin, axis=-1, kind="stable")
+    best = order[..., 0]
+    best_margin = np.take_along_axis(margin, best[..., None], -1)[..., 0]
+    rules = [np.where(best_margin > 0, relations[best], "")]
+    if margin.shape[-1] > 1:
+        second = order[..., 1]
+        second_margin = np.take_along_axis(margin, second[..., None], -1)[..., 0]
+        error_by_relation = error.isel(direction=direction).values
+        best_error = np.take_along_axis(error_by_relation, best[..., None], -1)[..., 0]
+        is_as_apt = (second_margin > 0) & (second_margin >= best_margin - best_error)
+        rules.append(np.where(is_as_apt, relations[second], ""))
+    return rules
 
 
 def labels_without_first(surface: xr.Dataset) -> np.ndarray:
     """Return where the attention of each head goes excluding the first token, `[layer, head]`.
 
-    `other` in an atlas that does not know."""
+    `other` in an atlas that does not know. How broad the remainder is depends on the text too much
+    to be a label: half of the heads change it between two texts."""
+    without_first = surface_without_first(surface)
+    rules = []
+    if without_first is not None:
+        rules = attention_rules(without_first.drop_vars("entropy"))
+    return strongest_label(rules, surface["max_weight"].shape)
+
+
+def surface_without_first(surface: xr.Dataset) -> xr.Dataset | None:
+    """Return `surface` as it is excluding the first token; None in an atlas that does not know."""
     measures = ("position", "mass", "entropy", "max_weight")
-    labels = np.full(surface["max_weight"].shape, OTHER, dtype=object)
-    if all(f"{name}_rest" in surface for name in measures):
-        without_first = surface.assign({name: surface[f"{name}_rest"] for name in measures})
-        without_first = without_first.assign(entropy_uniform=surface["entropy_rest_uniform"])
-        # Chance is known with the first token only.
-        without_first = without_first.drop_vars(
-            ["position_uniform", "mass_uniform"], errors="ignore"
-        )
-        _label_by_attention(labels, without_first)
-    return labels.astype(str)
-
-
-def _label_by_attention(labels: np.ndarray, surface: xr.Dataset) -> None:
-    """Replace the labels of heads whose attention goes to a known place."""
-    shares = {}
-    for name, share in attention_shares(surface).items():
-        shares[name] = np.nan_to_num(share.transpose("layer", "head").values)
-    chance = dict.fromkeys(shares, np.zeros((len(labels), 1)))
-    if "mass_uniform" in surface:
-        for name, share in attention_shares(surface, "_uniform").items():
-            chance[name] = np.nan_to_num(share.values)[:, None]
-
-    def above_chance(*names: str) -> np.ndarray:
-        share = sum(shares[name] for name in names)
-        uniform = np.clip(sum(chance[name] for name in names), 0, 0.999)
-        return np.asarray((share - uniform) / (1 - uniform))
-
-    if "entropy" in surface and "entropy_uniform" in surface:
-        entropy_ratio = surface["entropy"] / surface["entropy_uniform"]
-        relative_entropy = entropy_ratio.transpose("layer", "head").values
-        if np.nanstd(relative_entropy) >= MIN_ENTROPY_SPREAD:
-            is_broad = relative_entropy >= MIN_BROAD_ENTROPY
-            is_broad &= relative_entropy < MAX_BROAD_ENTROPY
-            labels[is_broad] = BROAD_LABEL
-
-    near_names = [name for name in shares if name in POSITIONS.values()]
-    delimiter_names = [name for name in shares if name not in near_names]
-    near = above_chance(*near_names)
-    delimiters = above_chance(*delimiter_names)
-    labels[(near > MIN_SHARE) & (near >= delimiters)] = NEIGHBOURS
-    labels[(delimiters > MIN_SHARE) & (delimiters > near)] = DELIMITERS
-
-    single = np.stack([above_chance(name) for name in shares])
-    has_single_target = single.max(0) > MIN_SHARE
-    best_target = np.array(list(shares), dtype=object)[single.argmax(0)]
-    labels[has_single_target] = best_target[has_single_target]
-
-
-def _label_by_relation(labels: np.ndarray, dependency: xr.Dataset) -> None:
-    """Replace the label of each head that follows a relation by the relation it follows best."""
-    margins = significant_margins(dependency).max("direction").values
-    follows = margins.max(-1) >= MIN_MARGIN
-    relations = np.array(labels_of(dependency, "relation"), dtype=object)
-    labels[follows] = relations[margins.argmax(-1)][follows]
+    if any(f"{name}_rest" not in surface for name in measures):
+        return None
+    without_first = surface.assign({name: surface[f"{name}_rest"] for name in measures})
+    without_first = without_first.assign(entropy_uniform=surface["entropy_rest_uniform"])
+    chance = ("position_uniform", "mass_uniform")
+    if "mass_rest_uniform" not in surface:
+        # An older atlas knows chance with the first token only.
+        return without_first.drop_vars(chance, errors="ignore")
+    return without_first.assign(
+        position_uniform=surface["position_rest_uniform"],
+        mass_uniform=surface["mass_rest_uniform"],
+    )
 
 
 def _significant_values(

@@ -3,7 +3,7 @@ baselines."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,10 +14,29 @@ from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name, labels_of
 
 MIN_SHOWN_SHARE = 0.1  # smaller shares of attention are not listed
 MOST_RELATIONS = 3
-ANTECEDENTS = "antecedents"
+MIN_WEIGHTS_COPYING = 0.5  # of the copying score of a head's weights that is listed
+# What is said in `finds`, by group, in this order.
+FINDING_GROUPS = (
+    "induction",
+    "retrieval",
+    "logits",
+    "dependency",
+    "coreference",
+    "frames",
+    "circuits",
+)
+ANTECEDENTS = behaviours.ANTECEDENTS
 FIRST = "first"
 TextsByHead = dict[tuple[int, ...], list[str]]  # what is said of a head, by (layer, head)
-CARD_COLUMNS = ("does", "attention", "finds", "roles", "maps")  # what a card says first
+CARD_COLUMNS = (
+    "does",
+    "also",
+    "why",
+    "attention",
+    "finds",
+    "roles",
+    "maps",
+)  # a card's first lines
 COLUMNS = (
     "layer",
     "head",
@@ -25,6 +44,8 @@ COLUMNS = (
     "does",
     "kind",
     "best",
+    "also",
+    "why",
     "looks",
     "attention",
     "finds",
@@ -33,24 +54,25 @@ COLUMNS = (
 )
 # The categories of labels (column `kind`), and what each means to a reader.
 LABEL_CATEGORIES = {
-    "syntax": "on this dependency relation it beats every baseline (a fixed offset, uniform attention, the first word) "
-    "by at least 10 points, corrected p < 0.05 (of several relations, the one with the largest margin); in bold, the "
-    "best head for it",
+    "syntax": "on this dependency relation it is right at least 45 % of the time, beats every baseline (a fixed "
+    "offset, uniform attention, the first word) by at least 10 points, corrected p < 0.05, and the words without their "
+    "order (of several relations, the one with the largest margin); in bold, the best head for it",
     "coreference": "it finds antecedents with an accuracy at least 10 points above every baseline rule, string "
     "matching by sieves included, corrected p < 0.05",
     "repeats": "on random sequences repeated once, at least 0.3 of its attention, corrected p < 0.05, goes to the "
     "token after the earlier occurrence (induct) or to the earlier occurrence (dupl)",
     "retrieval": "at least a tenth of a needle's tokens are copied from where it attends",
-    "copying": "its weights write the token that it reads",
+    "copying": "on this text it raises the logit of the token that it attends to over that of a control token: by at "
+    "least 0.1 logits, corrected p < 0.05, and 0.6 standard deviations of what it adds to all logits",
     "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
     "attention; or, on random sequences repeated once, the previous token at least 0.3, corrected p < 0.05",
     "sink": "the first token, whatever it is, gets more than half of its attention; below, where its attention goes "
     "excluding that token",
     "cls": "the opening token gets more than half of its attention",
     "sep": "the closing token gets more than half of its attention",
-    "delimiters": "full stops and commas (stops), or these with the first and the closing token (delim), get more than "
-    "half of its attention",
-    "broad": "its attention has at least 0.8 of the entropy of uniform attention, and is not uniform",
+    "delimiters": "full stops and commas, with the first and the closing token, get more than half of its attention",
+    "broad": "its attention has at least 0.8 of the entropy of uniform attention, and is not uniform, in a layer whose "
+    "heads differ",
     "other": "none of these",
 }
 # The category and the short form of every label except the relations, whose category is `syntax`.
@@ -67,53 +89,82 @@ LABELS: dict[str, tuple[str, str]] = {
     behaviours.COPYING: ("copying", "copy"),
     "to cls": ("cls", "cls"),
     "to sep": ("sep", "sep"),
-    "to punct": ("delimiters", "stops"),
     behaviours.DELIMITERS: ("delimiters", "delim"),
     behaviours.BROAD_LABEL: ("broad", "broad"),
     behaviours.OTHER: ("other", "–"),
 }
 SHORT_LABELS = {label: short for label, (_, short) in LABELS.items()}
-# Labels from dedicated tests, which the label `antecedents` does not replace.
-TESTED = (behaviours.INDUCTION, behaviours.DUPLICATE, behaviours.RETRIEVAL)
+# Labels from inputs of their own, which say nothing of this text.
+FROM_OTHER_INPUTS = (behaviours.INDUCTION, behaviours.DUPLICATE, behaviours.RETRIEVAL)
+# What gets the attention, by label of where attention goes, and the role that means the same.
+TARGETS = {
+    "previous token": "the previous token",
+    "same token": "the token itself",
+    "next token": "the next token",
+    behaviours.NEIGHBOURS: "the token itself and its two neighbours",
+    behaviours.SINK: "the first token",
+    "to cls": "the opening token",
+    "to sep": "the closing token",
+    behaviours.DELIMITERS: "the first and the closing token, full stops and commas",
+}
+ROLE_OF_LABEL = {
+    "previous token": "local:prev",
+    "next token": "local:next",
+    behaviours.NEIGHBOURS: "local",
+    behaviours.SINK: "first",
+    "to cls": "cls",
+    "to sep": "sep",
+    behaviours.DELIMITERS: "delimiter",
+}
+# Roles that are part of a coarser one: a card names them in brackets after it.
+ROLE_PARTS = {
+    "local": ("local:prev", "local:next", "previous"),
+    "syntactic": ("nsubj", "dobj", "amod", "advmod"),
+    "delimiter": ("cls", "sep"),
+    "same_word": ("same_word:other_segment", "duplicate"),
+}
 
 
 def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> pd.DataFrame:
     """Return one row for each head, from the groups that describe heads.
 
     These are `surface`, `dependency`, `coreference`, `frames`, `roles`, `patterns`, `induction`,
-    `retrieval` and `circuits`, as far as they are there.
+    `retrieval`, `logits` and `circuits`, as far as they are there.
 
     Returns
     -------
     DataFrame
         - `layer`, `head`, `name` (`L7H9`);
-        - `does`: the label. What the head finds comes first, because a head with nothing to find
-          attends to delimiters or to the first token: what it does on repeated sequences or
-          needles, else the relation it follows best, else `antecedents`; where it finds nothing,
-          where its attention goes. `headwise.atlas.behaviours.head_labels` gives all labels except
-          `antecedents`, which is added here;
+        - `does`: the label, that of the strongest rule of `headwise.atlas.behaviours.label_rules`
+          which gives one. What the head does on repeated sequences or needles comes first, then
+          what it writes and finds, because a head with nothing to find attends to delimiters or to
+          the first token; where it finds nothing, where its attention goes;
         - `kind`: the category of that label, one of `LABEL_CATEGORIES`;
         - `best`: whether it is the best head of that relation;
+        - `also`: the labels of the other rules that fit;
+        - `why`: one sentence with the numbers behind the label, and how it goes with the roles;
         - `looks`: where its attention goes, as a label (of a `sink`, excluding the first token);
         - `attention`: the token types and neighbouring positions that get at least a tenth of its
           attention, each with its mean share (a token counts for its type and for its position, so
           shares of both overlap), and of a sink head the same excluding the first token;
-        - `finds`: up to three dependency relations on which the head beats every baseline by at
-          least 10 points, antecedents where it beats every baseline by as much, frame elements
-          where its score exceeds the same words without a frame link and random heads; all with
-          corrected p < 0.05, each with score and baseline (of a relation's best head on text that
-          it was not picked on);
-        - `roles`: the roles it has after correction;
+        - `finds`: up to three dependency relations that the head follows by the rule of the label,
+          antecedents where it beats every baseline by at least 10 points, frame elements where its
+          score exceeds the same words without a frame link and random heads; all with corrected p <
+          0.05, each with score and baseline (of a relation's best head on text that it was not
+          picked on); and what it copies, on text and by its weights;
+        - `roles`: the roles it has (`has_role`, after correction), parts of a role in brackets;
         - `maps`: the pattern of more than half of its maps, by the lower end of the interval.
     """
     usable = {}
     for name, (_, needed_variables) in DESCRIBERS.items():
         if name in datasets and all(needed in datasets[name] for needed in needed_variables):
             usable[name] = datasets[name]
-    labels = behaviours.head_labels(usable, layers, heads)
+    rules = behaviours.label_rules(usable, layers, heads)
+    labels = behaviours.strongest_label(rules, (layers, heads))
     looks = _attention_labels(usable, labels)
     texts = {name: DESCRIBERS[name][0](dataset) for name, dataset in usable.items()}
-    texts["roles"] = _without_synonyms(texts.get("roles", {}), usable.get("surface"))
+    texts["roles"] = _shown_roles(texts.get("roles", {}), usable.get("surface"))
+    reasons = LabelReasons(usable)
     best_heads = {}
     if "dependency" in usable:
         best_heads = _best_heads(usable["dependency"])
@@ -122,14 +173,11 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     for place in np.ndindex(layers, heads):
         head_texts = {name: texts.get(name, {}).get(place, []) for name in DESCRIBERS}
         label = str(labels[place])
-        is_relation = label not in LABELS
-        if head_texts["coreference"] and not is_relation and label not in TESTED:
-            label = ANTECEDENTS
         category = "syntax"
         if label in LABELS:
             category, _ = LABELS[label]
         finds = []
-        for name in ("induction", "retrieval", "dependency", "coreference", "frames", "circuits"):
+        for name in FINDING_GROUPS:
             finds += head_texts[name]
         row = (
             *place,
@@ -137,6 +185,8 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
             label,
             category,
             best_heads.get(label) == place,
+            ", ".join(behaviours.further_labels(rules, place)),
+            reasons.sentence(place, label, head_texts["roles"]),
             str(looks[place]),
             ", ".join(head_texts["surface"]),
             ", ".join(finds),
@@ -145,6 +195,117 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         )
         rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+class LabelReasons:
+    """The sentence that says why a head has its label, with the numbers behind it."""
+
+    def __init__(self, datasets: Mapping[str, xr.Dataset]) -> None:
+        self.datasets = datasets
+        self._shares: dict[str, np.ndarray] = {}
+        self._relations: TextsByHead = {}
+        if "surface" in datasets:
+            self._shares = _shares_by_label(datasets["surface"])
+        if "dependency" in datasets:
+            self._relations = _describe_relations(datasets["dependency"])
+
+    def sentence(self, place: tuple[int, ...], label: str, roles: Sequence[str]) -> str:
+        """Return the reason for a label, and how it goes with the roles where they say something
+        else."""
+        reason = self._reason(place, label)
+        if not reason:
+            return ""
+        if label in FROM_OTHER_INPUTS and roles:
+            reason += "; its roles are what it does on this text"
+        elif label == behaviours.OTHER and roles:
+            reason += "; its roles are tokens that get more of its attention than others do"
+        elif self._lacks_role(place, label):
+            reason += (
+                f"; without the role {ROLE_OF_LABEL[label]}, which asks for more than random heads "
+                "as sharp as these have"
+            )
+        return f"{reason}."
+
+    def _lacks_role(self, place: tuple[int, ...], label: str) -> bool:
+        """Whether the role that means the same as this label was tested, and the head has it not."""
+        roles = self.datasets.get("roles")
+        role = ROLE_OF_LABEL.get(label)
+        if roles is None or role not in labels_of(roles, "role"):
+            return False
+        of_role = roles["has_role_adjusted"].sel(role=role).transpose("layer", "head")
+        return not bool(of_role.values[place])
+
+    def _reason(self, place: tuple[int, ...], label: str) -> str:
+        if label in (behaviours.INDUCTION, behaviours.DUPLICATE):
+            measure = {name: measure for measure, name in behaviours.REPEATS.items()}[label]
+            target = "the token after an earlier occurrence"
+            if label == behaviours.DUPLICATE:
+                target = "an earlier occurrence"
+            share = self._value("induction", measure, place)
+            return (
+                f"on random sequences written twice, {share:.2f} of its attention goes to {target}"
+            )
+        if label == behaviours.RETRIEVAL:
+            score = self._value("retrieval", "score", place)
+            return f"{score:.2f} of a needle's tokens are copied from where it attends"
+        if label == behaviours.COPYING:
+            return self._copying_reason(place)
+        if label == ANTECEDENTS:
+            accuracy = self.datasets["coreference"]["accuracy"].sel(mention_type="all")
+            share = accuracy.transpose("layer", "head").values[place]
+            return f"it finds {100 * share:.0f} % of the antecedents, more than every rule"
+        if label not in LABELS:
+            return f"it finds {self._relations[place][0]}"
+        if label == behaviours.BROAD_LABEL:
+            surface = self.datasets["surface"]
+            ratio = (surface["entropy"] / surface["entropy_uniform"]).transpose("layer", "head")
+            return (
+                f"its attention has {ratio.values[place]:.2f} of the entropy of uniform attention"
+            )
+        if label == behaviours.OTHER:
+            return "no target gets half of its attention" if self._shares else ""
+        return self._attention_reason(place, label)
+
+    def _attention_reason(self, place: tuple[int, ...], label: str) -> str:
+        reasons = []
+        if label in self._shares:
+            share = self._shares[label][place]
+            reasons.append(f"{share:.2f} of its attention goes to {TARGETS[label]}")
+        if label == behaviours.PREVIOUS and "induction" in self.datasets:
+            on_repeats = self._value("induction", "previous", place)
+            reasons.append(f"{on_repeats:.2f} on random sequences written twice")
+        return ", ".join(reasons)
+
+    def _copying_reason(self, place: tuple[int, ...]) -> str:
+        added = self._value("logits", "copying", place)
+        spreads = self._value("logits", "copying_spreads", place)
+        reason = (
+            f"it adds {added:.2f} logits to the token that it attends to, over a control "
+            f"({spreads:.1f} standard deviations)"
+        )
+        if "circuits" in self.datasets:
+            by_weights = self._value("circuits", "ov_copying", place)
+            reason += f"; by its weights alone {by_weights:.2f} of −1 to 1"
+        return reason
+
+    def _value(self, group: str, name: str, place: tuple[int, ...]) -> float:
+        (values,) = _by_head(self.datasets[group], name)
+        return float(values[place])
+
+
+def _shares_by_label(surface: xr.Dataset) -> dict[str, np.ndarray]:
+    """Return the shares of attention behind the labels of where it goes, `[layer, head]`."""
+    by_name = behaviours.attention_shares(surface)
+    shares = {}
+    for name, share in by_name.items():
+        shares[name] = np.nan_to_num(share.transpose("layer", "head").values)
+    near = [name for name in shares if name in behaviours.POSITIONS.values()]
+    delimiters = [name for name in shares if name not in near]
+    if near:
+        shares[behaviours.NEIGHBOURS] = np.sum([shares[name] for name in near], axis=0)
+    if delimiters:
+        shares[behaviours.DELIMITERS] = np.sum([shares[name] for name in delimiters], axis=0)
+    return shares
 
 
 def _attention_labels(datasets: Mapping[str, xr.Dataset], labels: np.ndarray) -> np.ndarray:
@@ -157,21 +318,43 @@ def _attention_labels(datasets: Mapping[str, xr.Dataset], labels: np.ndarray) ->
     return np.where(is_sink, behaviours.labels_without_first(surface), looks)
 
 
-def _without_synonyms(roles: TextsByHead, surface: xr.Dataset | None) -> TextsByHead:
-    """Leave out roles that name the same token as another: of a decoder the opening token is the
-    first token, of an encoder the first token is its opening token."""
+def _shown_roles(roles: TextsByHead, surface: xr.Dataset | None) -> TextsByHead:
+    """Return the roles as a card names them: none that means the same tokens as another, and parts
+    of a role in brackets after it."""
     if surface is not None and behaviours.is_decoder(surface):
-        synonyms = ("cls", "delimiter")
-        usual_name = "first"
+        # Of a decoder the opening token is the first token.
+        usual_name = FIRST
+        synonyms = ("cls", "delimiter", "sink")
     else:
-        synonyms = ("first", "sink")
+        # Of an encoder the first token is its opening token.
         usual_name = "cls"
+        synonyms = (FIRST, "sink")
     roles_by_head = {}
     for place, names in roles.items():
         if usual_name in names:
             names = [name for name in names if name not in synonyms]
-        roles_by_head[place] = names
+        roles_by_head[place] = with_parts(names)
     return roles_by_head
+
+
+def with_parts(roles: Sequence[str]) -> list[str]:
+    """Return roles with their parts in brackets.
+
+    >>> with_parts(["local", "nsubj", "local:prev"])
+    ['local (prev)', 'nsubj']
+    """
+    parts_shown = set()
+    for whole, parts in ROLE_PARTS.items():
+        if whole in roles:
+            parts_shown |= set(parts)
+    shown = []
+    for role in roles:
+        if role in parts_shown:
+            continue
+        parts = [part for part in ROLE_PARTS.get(role, ()) if part in roles]
+        names = [part.removeprefix(f"{role}:") for part in parts]
+        shown.append(f"{role} ({', '.join(names)})" if names else role)
+    return shown
 
 
 def _describe_attention(surface: xr.Dataset) -> TextsByHead:
@@ -211,7 +394,7 @@ def _largest_shares(shares: Mapping[str, np.ndarray], place: tuple[int, ...]) ->
 
 def _describe_relations(dependency: xr.Dataset) -> TextsByHead:
     """Return up to three relations that each head follows, the largest margin first."""
-    margins = behaviours.significant_margins(dependency)
+    margins = behaviours.followed_margins(dependency)
     accuracy = dependency["accuracy"].transpose(*margins.dims).values
     baseline = behaviours.best_baseline(dependency).transpose("direction", "relation").values
     baseline_name = np.full(baseline.shape, "offset", dtype=object)
@@ -224,7 +407,7 @@ def _describe_relations(dependency: xr.Dataset) -> TextsByHead:
     for layer, head in np.ndindex(n_layers, n_heads):
         head_margins = margins.values[:, layer, head]
         for relation in np.argsort(-head_margins.max(0), kind="stable")[:MOST_RELATIONS]:
-            if head_margins[:, relation].max() < behaviours.MIN_MARGIN:
+            if not head_margins[:, relation].max():
                 continue
             direction = int(head_margins[:, relation].argmax())
             score = 100 * accuracy[direction, layer, head, relation]
@@ -269,9 +452,7 @@ def _describe_antecedents(coreference: xr.Dataset) -> TextsByHead:
     all_mentions = coreference.sel(mention_type="all")
     (accuracy,) = _by_head(all_mentions, "accuracy")
     best_rule = float(all_mentions["baseline_accuracy"].max())
-    beats_all = (all_mentions["p_adjusted"] < SIGNIFICANCE_LEVEL).all("baseline")
-    significant = beats_all.transpose("layer", "head").values
-    finds = significant & (np.nan_to_num(accuracy) - best_rule >= behaviours.MIN_MARGIN)
+    finds = behaviours.finds_antecedents(coreference)
     rule_text = f"(best rule {100 * best_rule:.0f} %)"
     return _texts_where(finds, lambda at: f"{ANTECEDENTS} {100 * accuracy[at]:.0f} % {rule_text}")
 
@@ -294,9 +475,16 @@ def _describe_retrieval(retrieval: xr.Dataset) -> TextsByHead:
     return _scores_where(passes, "retrieval of needles", score)
 
 
-def _describe_copying(circuits: xr.Dataset) -> TextsByHead:
+def _describe_copying(logits: xr.Dataset) -> TextsByHead:
+    (copying,) = _by_head(logits, "copying")
+    copies = behaviours.copies_on_text(logits)
+    return _texts_where(copies, lambda at: f"copying {copying[at]:+.2f} logits")
+
+
+def _describe_copying_weights(circuits: xr.Dataset) -> TextsByHead:
+    """Return what the weights alone would copy: evidence, not a label."""
     score, p_adjusted = _by_head(circuits, "ov_copying", "ov_copying_p_adjusted")
-    passes = (p_adjusted < SIGNIFICANCE_LEVEL) & (score >= behaviours.MIN_COPYING)
+    passes = (p_adjusted < SIGNIFICANCE_LEVEL) & (score >= MIN_WEIGHTS_COPYING)
     return _scores_where(passes, "copying by weights", score)
 
 
@@ -310,6 +498,7 @@ def _describe_frames(frames: xr.Dataset) -> TextsByHead:
 
 def _describe_roles(roles: xr.Dataset) -> TextsByHead:
     names = labels_of(roles, "role")
+    # The rule of `has_role`, also in an atlas from before that one was corrected.
     (has_role,) = _by_head(roles, "has_role_adjusted")
     has_role = has_role.astype(bool)
     texts = _texts_where(has_role, lambda at: names[at[2]])
@@ -363,5 +552,6 @@ DESCRIBERS: dict[str, tuple[Callable[[xr.Dataset], TextsByHead], tuple[str, ...]
     "patterns": (_describe_maps, ("proportion", "proportion_low")),
     "induction": (_describe_repeats, ("prefix_matching", "prefix_matching_p_adjusted")),
     "retrieval": (_describe_retrieval, ("score",)),
-    "circuits": (_describe_copying, ("ov_copying", "ov_copying_p_adjusted")),
+    "logits": (_describe_copying, ("copying", "copying_p_adjusted", "copying_spreads")),
+    "circuits": (_describe_copying_weights, ("ov_copying", "ov_copying_p_adjusted")),
 }

@@ -22,6 +22,8 @@ from headwise.models.structure import Structure, find_structure
 from headwise.models.view import AttentionRows, Layer
 from headwise.text.encode import Batch
 
+COVARIANCE_TOKENS = 4096  # enough for a standard deviation to a percent
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Direct:
@@ -202,6 +204,49 @@ class Recorded:
         matrix = matrix.view(outputs.shape[1], -1, matrix.shape[-1])  # head, d_head, width
         contribution: Tensor = ((reads @ matrix.transpose(1, 2)) * outputs).sum(-1)
         return contribution
+
+    def head_spread(self, layer: int, covariance: Tensor) -> Tensor:
+        """Return the standard deviation, over the vocabulary, of what each head of a layer adds to
+        the logits, `[example, head, token]`.
+
+        Parameters
+        ----------
+        layer : int
+            The layer.
+        covariance : Tensor
+            That of the directions of all tokens before the final norm, from `logit_covariance`.
+        """
+        structure = self.structure
+        block = structure.blocks[layer]
+        outputs = self.outputs[layer]
+        assert structure.final is not None
+        matrix = block.written(outputs)[0]
+        scale = structure.final.scale(self.final)
+        if block.writing is not None:
+            # The same linear map as `pulled`, on the side of what is written.
+            matrix = block.writing.middle(matrix) * block.writing.gain
+            scale = scale * block.writing.scale(self._module_outputs[block.projection])
+        matrix = matrix.view(outputs.shape[1], -1, matrix.shape[-1])  # head, d_head, width
+        by_head = matrix @ covariance.to(matrix) @ matrix.transpose(1, 2)  # head, d_head, d_head
+        variance = ((outputs @ by_head) * outputs).sum(-1).clamp(min=0)
+        spread: Tensor = (
+            abs(structure.times * block.factor) * variance.sqrt() / scale[:, None, :, 0]
+        )
+        return spread
+
+    def logit_covariance(self) -> Tensor:
+        """Return the covariance, over the vocabulary, of the directions in the residual stream that
+        the logits read (at scale 1 of the final norm), `[width, width]`.
+
+        It is that of at most 4,096 tokens, evenly spaced in the vocabulary."""
+        structure = self.structure
+        assert structure.head is not None
+        assert structure.final is not None
+        weight, _ = self._output_matrix(structure.head)
+        step = max(1, len(weight) // COVARIANCE_TOKENS)
+        directions = weight[::step] - weight.mean(0)
+        directions = structure.final.pulled(directions, torch.ones_like(directions[:, :1]))
+        return directions.T @ directions / len(directions)
 
     def _output_matrix(self, head: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the output matrix and its bias, on the device of the batch."""

@@ -158,6 +158,8 @@ def words_of(words: xr.Dataset) -> pd.DataFrame:
                 "does": labels[0],
                 "kind": str(texts["kind"][0, layer, head]),
                 "best": False,
+                "also": "",
+                "why": "",
                 "looks": different or labels[0],
                 "below": different,
                 "models": descriptions,

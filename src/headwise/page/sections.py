@@ -28,6 +28,7 @@ from headwise.plots.style import FORMATS
 
 # The columns of `describe_heads` in the table of heads, and their names on the page.
 HEAD_COLUMNS = {
+    "also": "also",
     "attention": "attention goes to (token types and positions overlap)",
     "finds": "finds (baseline)",
     "roles": "roles",

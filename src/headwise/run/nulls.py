@@ -1,5 +1,5 @@
-"""Random-weights models beside the model: of the same shape, with attention as sharp as the
-model's, on the same inputs."""
+"""Random-weights models beside the model: of the same shape, every layer with attention as sharp as
+the model's, on the same inputs."""
 
 from __future__ import annotations
 
@@ -38,53 +38,59 @@ BATCH_TOKENS = 4096
 
 
 class SharpnessWatcher(Watcher):
-    """Measures a pass: the mean largest attention weight of a row, over all rows and heads."""
+    """Measures a pass: for each layer the mean largest attention weight of a row, over all rows and
+    heads."""
 
     needs = frozenset({"attention"})
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, layers: int) -> None:
         self.batch = batch
-        self.total = 0.0
-        self.count = 0.0
+        self.total = np.zeros(layers)
+        self.count = np.zeros(layers)
 
     def on_rows(self, rows: AttentionRows) -> None:
         query_mask = self.batch.attention_mask[:, None, rows.start : rows.stop]
         n_heads = rows.weights.shape[1]
-        self.total += float((rows.weights.amax(-1) * query_mask).sum())
-        self.count += float(query_mask.sum()) * n_heads
+        self.total[rows.layer] += float((rows.weights.amax(-1) * query_mask).sum())
+        self.count[rows.layer] += float(query_mask.sum()) * n_heads
 
 
-def sharpness(model: HeadModel, rows: Sequence[Encoded]) -> float:
-    """Return the mean largest attention weight of a row, over all rows and heads, on some inputs."""
-    total = 0.0
-    count = 0.0
+def sharpness(model: HeadModel, rows: Sequence[Encoded]) -> np.ndarray:
+    """Return the mean largest attention weight of a row in each layer, over all rows and heads, on
+    some inputs."""
+    total = np.zeros(model.layers)
+    count = np.zeros(model.layers)
     for batch in batches(list(rows), BATCH_TOKENS, model.pad_id, model.device):
-        watcher = SharpnessWatcher(batch)
+        watcher = SharpnessWatcher(batch, model.layers)
         model.forward(batch, watcher)
         total += watcher.total
         count += watcher.count
-    return total / max(count, 1.0)
+    return total / np.maximum(count, 1.0)
 
 
-def sharpen(model: HeadModel, factor: float) -> None:
-    """Multiply all attention scores of a model by a factor."""
-    for module in model.sites.by_module:
+def sharpen(model: HeadModel, factors: np.ndarray) -> None:
+    """Multiply the attention scores of each layer by its factor.
+
+    A module that serves several layers gets their geometric mean."""
+    for module, site in model.sites.by_module.items():
+        factor = float(np.exp(np.log(factors[list(site.layers)]).mean()))
         setattr(module, SCORE_FACTOR, factor)
 
 
-def matching_factor(random: HeadModel, target: float, rows: Sequence[Encoded]) -> float:
-    """Return the factor on a random model's scores that makes it as sharp as `target`, found by
-    bisection."""
-    low = MIN_POWER
-    high = MAX_POWER
+def matching_factors(random: HeadModel, target: np.ndarray, rows: Sequence[Encoded]) -> np.ndarray:
+    """Return the factors on a random model's scores that make each of its layers as sharp as
+    `target[layer]`.
+
+    All layers are bisected at once: how sharp one is depends on its own factor above all."""
+    low = np.full(len(target), MIN_POWER)
+    high = np.full(len(target), MAX_POWER)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         sharpen(random, 2.0**middle)
-        if sharpness(random, rows) < target:
-            low = middle
-        else:
-            high = middle
-    return float(2.0 ** ((low + high) / 2))
+        is_too_flat = sharpness(random, rows) < target
+        low = np.where(is_too_flat, middle, low)
+        high = np.where(is_too_flat, high, middle)
+    return np.asarray(2.0 ** ((low + high) / 2))
 
 
 def spread_rows(
@@ -174,11 +180,12 @@ class RandomModels:
         progress("random models", done, total)
         cache = _ModelCache()
         try:
-            # One factor makes all of them as sharp, so that all units can be computed in parallel.
-            factor = self.sharpness(groups[0][0], store, cache)
+            # The same factors make all of them as sharp, so that all units can be computed in
+            # parallel.
+            factors = self.sharpness(groups[0][0], store, cache)
             units = chain.from_iterable(series)
             checkpoints = raise_failures(
-                current().run_units(store, self.function(factor, cache), units)
+                current().run_units(store, self.function(factors, cache), units)
             )
             for model_units in series:
                 observing = model_units[0][1].analyses
@@ -189,7 +196,7 @@ class RandomModels:
                     progress("random models", done, total)
                 for analysis in observing:
                     results[analysis.name].append(
-                        self._result(analysis, states[analysis.name], factor)
+                        self._result(analysis, states[analysis.name], factors)
                     )
             # `raise_failures` raises after the last result: exhaust it.
             assert next(checkpoints, None) is None
@@ -227,13 +234,14 @@ class RandomModels:
         rows: Sequence[Encoded],
         store: CheckpointStore | None = None,
         cache: _ModelCache | None = None,
-    ) -> float:
-        """Return the factor that makes random models as sharp as the model on the first rows."""
+    ) -> np.ndarray:
+        """Return the factors that make the layers of random models as sharp as those of the model on
+        the first rows."""
         unit = RandomUnit(0, list(rows[:SHARPNESS_INPUTS]), ())
         function = self.function(None, cache or _ModelCache())
         results = current().run_units(store, function, iter([("random-sharpness", unit)]))
         (checkpoint,) = raise_failures(results)
-        return float(checkpoint.facts["factor"])
+        return np.asarray(checkpoint.arrays["factors"])
 
     def _start(self, analyses: Sequence[RandomNull]) -> dict[str, State]:
         return {analysis.name: analysis.reduced().start(self.shape) for analysis in analyses}
@@ -247,8 +255,8 @@ class RandomModels:
         for analysis in analyses:
             merge_checkpoint(states[analysis.name], analysis.reduced(), self.shape, arrays)
 
-    def _result(self, analysis: RandomNull, state: State, factor: float) -> xr.Dataset:
-        return analysis.reduced().result(state, self.shape).assign_attrs(sharpness=factor)
+    def _result(self, analysis: RandomNull, state: State, factors: np.ndarray) -> xr.Dataset:
+        return analysis.reduced().result(state, self.shape).assign_attrs(sharpness=factors)
 
     def alone(
         self, number: int, rows: Sequence[Encoded], analyses: Sequence[RandomNull]
@@ -257,9 +265,10 @@ class RandomModels:
         checkpoints."""
         states = self._start(analyses)
         unit = RandomUnit(number, list(rows), tuple(analyses))
-        arrays, _ = self.function(1.0, _ModelCache())(unit)
+        as_they_are = np.ones(self.shape.layers)
+        arrays, _ = self.function(as_they_are, _ModelCache())(unit)
         self._merge(states, analyses, arrays)
-        return {a.name: self._result(a, states[a.name], 1.0) for a in analyses}
+        return {a.name: self._result(a, states[a.name], as_they_are) for a in analyses}
 
     def together(
         self, analyses: Sequence[RandomNull]
@@ -282,9 +291,9 @@ class RandomModels:
         n_parameters = sum(parameter.numel() for parameter in self.model.module.parameters())
         return {a.name: a.random_count(n_heads, n_parameters) for a in analyses}
 
-    def function(self, factor: float | None, cache: _ModelCache) -> RandomModelFunction:
-        """Return the function that computes units; without a factor it finds the factor."""
-        return RandomModelFunction(self.model, self.shape, self.seed, factor, cache)
+    def function(self, factors: np.ndarray | None, cache: _ModelCache) -> RandomModelFunction:
+        """Return the function that computes units; without factors it finds the factors."""
+        return RandomModelFunction(self.model, self.shape, self.seed, factors, cache)
 
 
 class _ModelCache:
@@ -315,23 +324,24 @@ class _ModelCache:
 
 @dataclass(frozen=True, slots=True)
 class RandomModelFunction:
-    """Computes the states of a unit's analyses on its rows, with all scores multiplied by a factor.
+    """Computes the states of a unit's analyses on its rows, with the scores of each layer multiplied
+    by its factor.
 
-    Without a factor the result is the factor that makes the random model as sharp as the model."""
+    Without factors the result is the factors that make the random model as sharp as the model."""
 
     model: HeadModel
     shape: Shape
     seed: int
-    factor: float | None
+    factors: np.ndarray | None
     cache: _ModelCache
 
     def __call__(self, unit: RandomUnit) -> UnitResult:
         model = self.model
         random = self.cache.model(model, SEED + 100 * self.seed + unit.number)
-        if self.factor is None:
+        if self.factors is None:
             target = sharpness(model, unit.rows)
-            return {}, {"factor": matching_factor(random, target, unit.rows)}
-        sharpen(random, self.factor)
+            return {"factors": matching_factors(random, target, unit.rows)}, {}
+        sharpen(random, self.factors)
         observers = [analysis.reduced() for analysis in unit.analyses]
         states = {observer.name: observer.start(self.shape) for observer in observers}
         unit_batches = batches(unit.rows, BATCH_TOKENS, model.pad_id, model.device)

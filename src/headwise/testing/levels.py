@@ -19,7 +19,7 @@ from headwise.core.labels import head_name
 from headwise.models import HeadModel
 from headwise.run.options import RunOptions
 from headwise.run.runner import RunCallbacks, run_analyses
-from headwise.testing.models import Size, blank_model
+from headwise.testing.models import Size, blank_llama, blank_model
 from headwise.testing.vocabulary import make_vocabulary
 from headwise.text import Corpus
 from headwise.text.demo import demo_examples
@@ -31,6 +31,10 @@ OF_DECODERS = ("induction", "sinks", "circuits", "logits")
 
 # Few sentences of the built-in corpus have no other link.
 PARAMETERS = {"frames": {"exclude": "links"}}
+
+# What query and key weights are multiplied by: a number for all layers, or one for the first layer
+# and one for the last, and evenly between them.
+Gain = float | tuple[float, float]
 
 # The probability that a test which holds its level is rejected by chance.
 FALSE_ALARM = 0.01
@@ -44,18 +48,22 @@ class RandomRuns:
     ----------
     seeds : sequence of int, default (0, 1, 2)
         One model for each.
-    gains : sequence of float, default (1, 6)
+    gains : sequence of float or (float, float), default (1, 6, (1, 8))
         What query and key weights are multiplied by: 1 as transformers draws them, where attention
-        is near uniform; 6, where it is far from that.
+        is near uniform; 6, where it is far from that; a pair: from the first layer to the last, so
+        that layers differ in sharpness.
     causal : bool, default False
         GPT-2 instead of BERT.
+    llama : bool, default False
+        Llama instead of GPT-2.
     layers, heads, d_head : int, default 3, 4, 32
         Their size.
     """
 
     seeds: Sequence[int] = (0, 1, 2)
-    gains: Sequence[float] = (1.0, 6.0)
+    gains: Sequence[Gain] = (1.0, 6.0, (1.0, 8.0))
     causal: bool = False
+    llama: bool = False
     layers: int = 3
     heads: int = 4
     d_head: int = 32
@@ -80,8 +88,9 @@ def random_calls(
     Returns
     -------
     DataFrame
-        One row for each analysis and run: `analysis`, `gain`, `seed`, `heads`, `significant` (how
-        many heads are significant after correction) and `what`, the first of them.
+        One row for each analysis and run: `analysis`, `gain` (as text), `seed`, `heads`,
+        `significant` (how many heads are significant after correction) and `what`, the first of
+        them.
     """
     if analyses is None:
         analyses = TESTED
@@ -95,18 +104,11 @@ def random_calls(
             chosen.append(item)
     corpus_examples = level_examples() if examples is None else list(examples)
     corpus = Corpus.from_examples(corpus_examples, "levels")
-    words = sorted({word for example in corpus_examples for word in example.all_words})
-    vocabulary = make_vocabulary(words, None, {}, {}, runs.causal)
-    max_length = 2 * max(len(example.all_words) for example in corpus_examples) + 8
-    width = runs.heads * runs.d_head
-    size = Size(runs.layers, runs.heads, width, 2 * width, max_length)
     quiet = RunCallbacks(note=lambda _: None)
     rows = []
     for gain in runs.gains:
         for seed in runs.seeds:
-            module = blank_model(vocabulary, size, runs.causal, seed)
-            sharpen_weights(module, gain)
-            model = HeadModel.open(module, tokenizer=vocabulary.tokenizer)
+            model = random_weights_model(corpus_examples, runs, gain, seed)
             options = RunOptions(full=True, seed=seed)
             with tempfile.TemporaryDirectory() as folder:
                 atlas = run_analyses(model, corpus, chosen, folder, options, quiet)
@@ -119,7 +121,9 @@ def random_calls(
                 item_dims = [dim for dim in significant.dims if dim not in ("layer", "head")]
                 by_head = significant.any(item_dims)
                 first = _first_significant(significant)
-                rows.append((analysis.name, gain, seed, by_head.size, int(by_head.sum()), first))
+                rows.append(
+                    (analysis.name, gain_text(gain), seed, by_head.size, int(by_head.sum()), first)
+                )
     columns = ["analysis", "gain", "seed", "heads", "significant", "what"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -158,14 +162,50 @@ def check_random_models(calls: pd.DataFrame, level: float = 0.05) -> None:
         )
 
 
-def sharpen_weights(module: Any, gain: float) -> None:
-    """Multiply the query and key weights of a BERT or GPT-2 by a factor."""
+def random_weights_model(
+    examples: Sequence[Example], runs: RandomRuns, gain: Gain, seed: int
+) -> HeadModel:
+    """Return one of the models of `runs`, with a vocabulary of the examples' words."""
+    causal = runs.causal or runs.llama
+    words = sorted({word for example in examples for word in example.all_words})
+    vocabulary = make_vocabulary(words, None, {}, {}, causal)
+    max_length = 2 * max(len(example.all_words) for example in examples) + 8
+    width = runs.heads * runs.d_head
+    size = Size(runs.layers, runs.heads, width, 2 * width, max_length)
+    if runs.llama:
+        module = blank_llama(vocabulary, size, seed)
+    else:
+        module = blank_model(vocabulary, size, causal, seed)
+    sharpen_weights(module, gain)
+    return HeadModel.open(module, tokenizer=vocabulary.tokenizer)
+
+
+def gain_text(gain: Gain) -> str:
+    """Return a gain in words.
+
+    >>> gain_text(1.0), gain_text(6.0), gain_text((1.0, 8.0))
+    ('as drawn', '× 6', '× 1 to × 8')
+    """
+    if isinstance(gain, tuple):
+        return f"× {gain[0]:g} to × {gain[1]:g}"
+    return "as drawn" if gain == 1 else f"× {gain:g}"
+
+
+def sharpen_weights(module: Any, gain: Gain) -> None:
+    """Multiply the query and key weights of a BERT, a GPT-2 or a Llama by a factor, or by one for
+    each layer."""
+    first, last = gain if isinstance(gain, tuple) else (gain, gain)
+    factors = np.linspace(first, last, module.config.num_hidden_layers)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            if ".query." in name or ".key." in name:
-                parameter.mul_(gain)
+            numbers = [int(part) for part in name.split(".") if part.isdigit()]
+            if not numbers:
+                continue
+            factor = float(factors[numbers[0]])
+            if any(part in name for part in (".query.", ".key.", ".q_proj.", ".k_proj.")):
+                parameter.mul_(factor)
             elif "attn.c_attn" in name:
-                parameter[..., : parameter.shape[-1] * 2 // 3].mul_(gain)
+                parameter[..., : parameter.shape[-1] * 2 // 3].mul_(factor)
 
 
 def _first_significant(significant: xr.DataArray) -> str:

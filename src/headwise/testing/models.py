@@ -15,6 +15,8 @@ from transformers import (
     BertForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
 
@@ -56,6 +58,25 @@ def blank_model(vocabulary: Vocabulary, size: Size, causal: bool, seed: int, **c
             return GPT2LMHeadModel(config).eval()
         config = BertConfig(intermediate_size=size.inner, **sizes, **special_ids, **changes)
         return BertForMaskedLM(config).eval()
+
+
+def blank_llama(vocabulary: Vocabulary, size: Size, seed: int) -> Any:
+    """Return a Llama with random weights for this vocabulary."""
+    tokenizer = vocabulary.tokenizer
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=size.inner,
+        max_position_embeddings=size.max_length,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).eval()
 
 
 def random_model(

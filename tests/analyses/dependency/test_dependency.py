@@ -4,6 +4,7 @@ should be."""
 from __future__ import annotations
 
 import os
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import islice, product
 from pathlib import Path
@@ -158,6 +159,54 @@ def test_equals_the_slow_loops(causal: bool, parameters: dict, slow: dict) -> No
         expected,
         len(examples),
         slow.get("reach", 10),
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_words_without_their_order(causal: bool) -> None:
+    """`lexical`, by plain loops: the chance that a random word of a part of speech is the answer."""
+    module, tokenizer = random_model(causal=causal)
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    examples = [example for example in battery_examples() if not example.has_pair]
+    dataset = measured(model, examples, Dependency())
+    hits: dict = defaultdict(lambda: defaultdict(float))
+    count: dict = Counter()
+    for example in examples:
+        n_words = len(example.all_words)
+        for word, (head, relation) in enumerate(zip(example.heads, example.relations, strict=True)):
+            # A decoder's words see what stands before them.
+            seen = {
+                "dependent_to_head": range(word if causal else n_words),
+                "head_to_dependent": range(word + 1 if causal else 0, n_words),
+            }
+            for direction, words in seen.items():
+                candidates = [other for other in words if other != word]
+                if head == ROOT or head not in candidates:
+                    continue
+                upos = example.upos[head]
+                n_alike = sum(example.upos[other] == upos for other in candidates)
+                key = direction, relation.split(":")[0]
+                hits[key][upos] += 1 / n_alike
+                count[key] += 1
+    assert len(count) > 10
+    for (direction, relation), by_upos in hits.items():
+        place = {"direction": direction, "relation": relation}
+        best = max(by_upos.values()) / count[direction, relation]
+        assert float(dataset["lexical"].sel(place)) == pytest.approx(best, abs=1e-6)
+    shuffled = measured(model, [_reversed(example) for example in examples], Dependency())
+    if not causal:  # words in another order say as much
+        xr.testing.assert_allclose(shuffled["lexical"], dataset["lexical"])
+
+
+def _reversed(example: Example) -> Example:
+    """The same words and links, from the last word to the first."""
+    last = len(example.all_words) - 1
+    heads = [ROOT if head == ROOT else last - head for head in reversed(example.heads)]
+    return Example(
+        words=example.all_words[::-1],
+        heads=tuple(heads),
+        relations=example.relations[::-1],
+        upos=example.upos[::-1],
     )
 
 

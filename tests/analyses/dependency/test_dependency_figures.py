@@ -18,6 +18,7 @@ from headwise.analyses.dependency.figures import dependency_table
 from headwise.analyses.dependency.result import PairTotals, accuracy_dataset
 from headwise.analyses.distance.analysis import Distance, distance_dataset
 from headwise.plots import style
+from headwise.text.example import UPOS
 
 LABELS = ("all", "det", "nsubj", "obj", "rare", "vocative")
 SHAPES = [
@@ -52,7 +53,8 @@ def dependency_dataset(layers: int, heads: int, causal: bool = False) -> xr.Data
         part[None].repeat(10, 0) / 10
         for part in (best_table.sum(-1), possible[:, :, 0].sum(-1), simple)
     ]
-    dataset = accuracy_dataset(PairTotals(*shares, pairs), rules, "holm").assign_coords(
+    no_upos = np.zeros((10, 2, len(pairs), len(UPOS)))
+    dataset = accuracy_dataset(PairTotals(*shares, no_upos, pairs), rules, "holm").assign_coords(
         layer=np.arange(layers), head=np.arange(heads)
     )
     for group in ("with", "without"):

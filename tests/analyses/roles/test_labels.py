@@ -25,7 +25,9 @@ def test_figures_show_every_p_value_and_name_what_only_the_mean_calls() -> None:
     bias, p, count = rng.uniform(1, 6, (3, 4, 2)), rng.random((3, 4, 2)), np.full((3, 4, 2), 50)
     variables = {"bias": (dims, bias), "bias_n": (dims, count), "p_value": (dims, p)}
     dataset = xr.Dataset(
-        variables | roles_by_mean(bias, count, p, 3.0, 0.05),
+        variables
+        | roles_by_mean(bias, count, p, 3.0, 0.05)
+        | {"has_role": (dims, (bias > 3) & (p < 0.05))},
         {"layer": range(3), "head": range(4), "role": ["local", "block"]},
         {"tau": 3.0},
     )
@@ -34,5 +36,7 @@ def test_figures_show_every_p_value_and_name_what_only_the_mean_calls() -> None:
         drawn = np.concatenate([line.get_ydata() for line in points if line.get_marker() == "."])
         assert np.array_equal(np.sort(drawn), np.sort(p, axis=None))
         label_text = " ".join(text.get_text() for text in labels(dataset).axes[0].texts)
+    n_with_role = ((bias > 3) & (p < 0.05)).sum((0, 1))
+    assert all(str(count) in label_text for count in n_with_role)
     layer, head, _ = np.argwhere((bias > 3) & (p >= 0.05))[0]
     assert f"L{layer}H{head}" in label_text

@@ -72,6 +72,11 @@ def slow(
         found["position"] = np.stack(position, -1)
         found |= without_first(weights, visible, kinds)
         even = visible / visible.sum(1, keepdims=True)
+        of_uniform = without_first(even[None, None], visible, kinds)
+        for name in ("mass_rest", "position_rest"):
+            found[f"{name}_uniform"] = np.broadcast_to(
+                of_uniform[name][0], (layers, *of_uniform[name].shape[2:])
+            )
         found["mass_uniform"] = np.broadcast_to((even @ kinds.T).mean(0), (layers, 5))
         own = [np.diagonal(even, o)[np.diagonal(visible, o)] for o in (-1, 0, 1)]
         found["position_uniform"] = np.broadcast_to(
@@ -103,7 +108,8 @@ def slow(
         t in ("first", "punct", "other") or any(getattr(row, t).any() for row in rows)
         for t in TYPES
     ]
-    for name in ("mass", "mass_from_sep", "mass_from_other", "mass_rest", "mass_uniform"):
+    of_types = ("mass", "mass_from_sep", "mass_from_other", "mass_rest", "mass_uniform")
+    for name in (*of_types, "mass_rest_uniform"):
         result[name][..., ~np.array(there)] = (
             np.nan
         )  # a share of tokens that no text has is no share
@@ -159,6 +165,7 @@ def assert_equal_to_slow(
     names += [
         *("mass_rest", "position_rest", "entropy_rest", "entropy_rest_uniform", "max_weight_rest")
     ]
+    names += ["mass_rest_uniform", "position_rest_uniform"]
     for name in (*names, "mass_uniform", "position_uniform"):
         np.testing.assert_allclose(surface[name], expected[name], atol=atol, err_msg=name)
     if not causal:

@@ -24,6 +24,7 @@ from headwise.analyses.dependency.arcs import (
     WordPairs,
     gather_pairs,
     relation_labels,
+    upos_members,
 )
 from headwise.analyses.dependency.result import (
     BASELINES,
@@ -92,6 +93,11 @@ class Dependency(Observer):
     three on the pairs possible in a direction; `bar[direction, relation]` is the best of them,
     `bar_name` which that is: of equals the first in the order `offset`, `uniform`, `first`. A head
     is compared with the bar.
+
+    `lexical[direction, relation]` (corpora with parts of speech) is what is found without the order
+    of words: a word drawn from all visible words of the part of speech that most often is the
+    answer, `lexical_upos` which that is. A head that links words by what they are, wherever they
+    stand, finds as much.
 
     `p_value[direction, layer, head, relation]`: the sign-flip test, one-tailed, that the head finds
     more than the bar does, with documents (or sentences) as units. `p_family` is corrected over the
@@ -270,6 +276,7 @@ class Dependency(Observer):
             simple=UnitSums(
                 n_directions, n_labels, n_simple, dtype=torch.int32, max_units=max_units
             ),
+            lexical=UnitSums(n_directions, n_labels, len(UPOS), max_units=max_units),
             pairs=Sums(n_labels, rules.bins),
             examples=Sums(len(EXAMPLE_COUNTS)),
         )
@@ -321,6 +328,7 @@ class Dependency(Observer):
             found=state.by_unit("correct").totals,
             possible=state.by_unit("possible").totals,
             simple=state.by_unit("simple").totals,
+            lexical=state.by_unit("lexical").totals,
             pairs=state.sums("pairs").total.numpy(),
         )
         dataset = accuracy_dataset(totals, rules, self.correction)
@@ -417,6 +425,35 @@ def _observe_baselines(
         columns = torch.cat([offset * possible[:, :1], found], 1)
         counts = _count_by_label(columns, pairs, rules, len(batch))
         state.by_unit("simple").add(units, counts.transpose(1, 2), (direction,))
+        from_word = visible[:, 0] if direction == 0 else visible[:, 0].transpose(1, 2)
+        hits = lexical_hits(from_word, upos_members(batch), pairs)
+        counts = _count_by_label(hits, pairs, rules, len(batch))
+        state.by_unit("lexical").add(units, counts.transpose(1, 2), (direction,))
+
+
+def lexical_hits(visible: Tensor, upos: Tensor, pairs: WordPairs) -> Tensor:
+    """Return the chance that a word drawn from all visible words of a part of speech is the one to
+    find, `[pair, upos]`; 0 where that has another part of speech, or cannot be seen.
+
+    It knows the words and not their order, so that it finds as much in shuffled text.
+
+    Parameters
+    ----------
+    visible : Tensor
+        Bool `[example, word, candidate]`.
+    upos : Tensor
+        From `upos_members`.
+    pairs : WordPairs
+        Of the same batch.
+    """
+    candidates = visible[pairs.example, pairs.word].to(upos.dtype)
+    is_itself = torch.nn.functional.one_hot(pairs.word, candidates.shape[-1])
+    candidates = candidates * (1 - is_itself)
+    n_candidates = torch.bmm(candidates[:, None], upos[pairs.example])[:, 0]
+    target = pairs.head.clamp(min=0)
+    is_seen = candidates.gather(1, target[:, None]) * (pairs.head != ROOT)[:, None]
+    is_target = upos[pairs.example, target]
+    return is_target * is_seen / n_candidates.clamp(min=1)
 
 
 def _count_by_label(values: Tensor, pairs: WordPairs, rules: PairRules, examples: int) -> Tensor:

@@ -26,6 +26,7 @@ from headwise.stats.corrections import correct, correct_families
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import share, wilson_interval
 from headwise.stats.picking import cross_fit
+from headwise.text.example import UPOS
 
 # Baselines that know no syntax: the best fixed offset; uniform attention; attention on the first
 # token alone. Of equally good ones the bar is the first in this order.
@@ -49,6 +50,9 @@ class PairTotals:
     simple : ndarray
         `[unit, direction, relation, ...]`: the possible pairs by their true offset (bins
         −reach..reach and one for all beyond), then the pairs that each other baseline finds.
+    lexical : ndarray
+        `[unit, direction, relation, upos]`: the pairs that words of each part of speech, drawn at
+        random, find on average.
     pairs : ndarray
         `[relation, bin]`: all pairs, by their true offset.
     """
@@ -56,6 +60,7 @@ class PairTotals:
     found: np.ndarray
     possible: np.ndarray
     simple: np.ndarray
+    lexical: np.ndarray
     pairs: np.ndarray
 
 
@@ -81,6 +86,7 @@ def accuracy_dataset(totals: PairTotals, rules: PairRules, correction: str) -> x
     variables |= _offset_variables(totals, rules)
     bar_variables, bar_hits = _bar(totals, rules)
     variables |= bar_variables
+    variables |= _lexical_variables(totals, rules)
 
     p_value, p_family = _test_against_bar(totals, bar_hits)
     variables |= {
@@ -188,6 +194,22 @@ def _bar(totals: PairTotals, rules: PairRules) -> tuple[dict[str, Any], np.ndarr
         "bar_name": (DIRECTED, np.where(is_possible, np.array(BASELINES)[best], "")),
     }
     return variables, bar_hits
+
+
+def _lexical_variables(totals: PairTotals, rules: PairRules) -> dict[str, Any]:
+    """Return what the words find without their order; nothing where the corpus has no parts of
+    speech."""
+    hits = totals.lexical.sum(0)  # [direction, relation, upos]
+    if not hits.any():
+        return {}
+    n_possible = totals.simple.sum(0)[..., : rules.bins].sum(-1)
+    best = hits.argmax(-1)
+    accuracy = share(hits.max(-1), n_possible)
+    long_name = "a random word of the likeliest part of speech"
+    return {
+        "lexical": (DIRECTED, accuracy, PAIR_UNITS | {"long_name": long_name}),
+        "lexical_upos": (DIRECTED, np.where(n_possible > 0, np.array(UPOS)[best], "")),
+    }
 
 
 # --- tests ----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from headwise.analyses.contract import (
     layer_head_coords,
     mean_variables,
 )
+from headwise.analyses.logits.copying import COPYING_NAMES, AttendedTokens, copying_means
 from headwise.analyses.summaries import format_heads, ranked_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.core.labels import SIGNIFICANCE_LEVEL
@@ -60,6 +61,13 @@ class Logits(Experiment):
       comes next at this place in another text: a head that raises common tokens everywhere, which
       random weights do too, has none; `specific_p`: over examples, two-sided (Student's t);
       `specific_p_adjusted`: corrected over heads (Holm);
+    - `copying[layer, head]`: what the head adds to the logit of the token that it attends to most
+      (the first token excluded), less what it adds to a control: the token that it attends to most
+      in the row half a text away, which is as frequent among what this head attends to, and is not
+      attended to here. Rows count by the weight on the token. `copying_effect` is the same without
+      the control, `copying_spreads` in standard deviations, over the vocabulary, of what the head
+      adds to all logits in that row. `copying_p`: over examples, above zero (Student's t);
+      `copying_p_adjusted`: corrected over heads (Holm);
     - `direct_upos[layer, head, upos]`: by the part of speech of the next token, where the corpus
       has them.
 
@@ -70,7 +78,8 @@ class Logits(Experiment):
 
     Notes
     -----
-    Question: What does each head add directly to the logit of the next token?
+    Question: What does each head add directly to the logit of the next token, and to that of the
+    token it attends to?
 
     Assumes: The final norm is held at its actual scale, so that the logit is a sum of parts;
     pre-norm decoders only.
@@ -165,7 +174,21 @@ class Logits(Experiment):
             f"{dataset.attrs['adds_up']:.0e})",
             f"{len(raising)} heads raise the very token that comes next, {len(lowering)} lower it "
             f"(corrected p < {SIGNIFICANCE_LEVEL:g}): {named}",
+            *_copying_line(dataset),
         ]
+
+
+def _copying_line(dataset: xr.Dataset) -> list[str]:
+    """Return a line on the heads that write most toward the token they attend to."""
+    copying = dataset["copying"].values
+    is_significant = (dataset["copying_p_adjusted"] < SIGNIFICANCE_LEVEL).values
+    heads = ranked_heads(copying, is_significant & (copying > 0))
+    if not heads:
+        return ["No head raises the very token that it attends to"]
+    return [
+        f"{len(heads)} heads raise the very token that they attend to (corrected p < "
+        f"{SIGNIFICANCE_LEVEL:g}), most: {format_heads(copying, heads[:5], '+.2f')}"
+    ]
 
 
 def _ids_of_next_rows(rows: Sequence[Encoded], start: int, count: int) -> dict[int, np.ndarray]:
@@ -196,8 +219,12 @@ def _example_means(
     parts: dict[str, list[Tensor]] = {}
     places: list[int] = []
     largest_difference = 0.0
+    covariance = None
     for batch in batches(rows, max_tokens, model.pad_id, model.device):
-        recorded = Recorded(model, structure, batch)
+        attended = AttendedTokens()
+        recorded = Recorded(model, structure, batch, attended.on_rows)
+        if covariance is None:
+            covariance = recorded.logit_covariance()
         target = torch.roll(batch.ids, -1, 1)
         subtracted = None if against is None else torch.full_like(target, against)
         direct = recorded.direct(target, subtracted)
@@ -208,6 +235,7 @@ def _example_means(
         difference = adds_up(direct, batch.attention_mask)
         largest_difference = max(largest_difference, difference)
         means = _token_means(direct, specific, has_next, _next_upos(batch))
+        means |= copying_means(recorded, attended, covariance)
         for name, value in means.items():
             parts.setdefault(name, []).append(value.float().cpu())
         places += [place_of_index[index] for index in batch.index]
@@ -272,6 +300,7 @@ def _token_means(
 
 
 _DIMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(COPYING_NAMES, HEADS),
     "direct": HEADS,
     "specific": HEADS,
     "direct_upos": (*HEADS, "upos"),
@@ -281,19 +310,34 @@ _DIMS: dict[str, tuple[str, ...]] = {
 
 
 def _dataset(means: Mapping[str, np.ndarray], shape: Shape, attrs: dict[str, Any]) -> xr.Dataset:
-    """Return means over examples with their intervals, and the test of `specific`."""
+    """Return means over examples with their intervals, and the tests of `specific` and `copying`."""
     variables: dict[str, Any] = {}
     for name, values in means.items():
         moments = Moments(*values.shape[1:])
         moments.add(torch.as_tensor(values.astype(np.float64)))
-        variables |= mean_variables(name, _DIMS.get(name, ()), moments, units="logit")
+        units = "standard deviations" if name == "copying_spreads" else "logit"
+        variables |= mean_variables(name, _DIMS.get(name, ()), moments, units=units)
     specific = means["specific"].astype(np.float64)
     specific = specific[~np.isnan(specific).any((1, 2))]
     one_sided = np.minimum(mean_above(specific), mean_above(-specific))
     p_value = np.minimum(1.0, 2 * one_sided)
     variables["specific_p"] = (HEADS, p_value)
     variables["specific_p_adjusted"] = (HEADS, holm(p_value))
+    variables["copying_p"], variables["copying_p_adjusted"] = _copying_test(means["copying"])
     coords = layer_head_coords(shape)
     if "direct_upos" in means:
         coords["upos"] = list(UPOS)
     return xr.Dataset(variables, coords, attrs)
+
+
+def _copying_test(copying: np.ndarray) -> tuple[Any, Any]:
+    """Return the p-value that each head's `copying[example, layer, head]` is above zero, and the
+    same corrected over heads; 1 where fewer than two examples have one."""
+    # Examples may lack a row to compare for one head and not for another.
+    known = np.isfinite(copying)
+    p_value = np.ones(copying.shape[1:])
+    for place in np.ndindex(*p_value.shape):
+        values = copying[(known[(slice(None), *place)], *place)].astype(np.float64)
+        if len(values) > 1:
+            p_value[place] = float(mean_above(values))
+    return (HEADS, p_value), (HEADS, holm(p_value))

@@ -65,10 +65,10 @@ class Roles(RandomNull, ItemObserver):
       `bootstrap_p_adjusted`: the studentized bootstrap, for skewed scores; under `holm` the latter
       is corrected by the largest t of each resample (family-wise error as well, but not bounded by
       the number of resamples), and 1 for roles of fewer than 30 inputs;
-    - `has_role`: `p_value < alpha`, 30 inputs or more, an effect of at least `min_effect` and a
-      bias above `random_bound`; `has_role_adjusted`: the same with `p_adjusted`; `few[role]`: fewer
-      than 30 inputs, so that no head has the role. With `tau="paper"` the paper's bare rule:
-      `p_value < alpha` (and 30 inputs);
+    - `has_role`: `p_adjusted < alpha`, 30 inputs or more, an effect of at least `min_effect` and a
+      bias above `random_bound`: the rule of all figures, counts and labels; `few[role]`: fewer than
+      30 inputs, so that no head has the role. With `tau="paper"` the paper's bare rule: `p_value <
+      alpha` (and 30 inputs); `has_role_adjusted` is after correction in either case;
     - `role_by_mean`, `role_by_test[layer, head, role]`: heads whose mean is over τ, and heads with
       a significant bare test (30 inputs both); `mean_only[role]`: heads by the mean that are not
       confirmed by the test;
@@ -404,12 +404,13 @@ class Roles(RandomNull, ItemObserver):
             tau_origin += f"; the paper's rule gives {attrs['tau_paper']:g}"
         heads_of_role = _count_heads(dataset["has_role"])
         by_count = sorted(heads_of_role.items(), key=lambda item: -item[1])
-        n_corrected = int(dataset["has_role_adjusted"].sum())
+        tested = f"p < {self.alpha:g} after correction ({self.correction})"
+        if self.tau == significance.PAPER_RULE:
+            tested = f"p < {self.alpha:g} without correction (the paper's rule)"
         lines = [
             f"τ = {attrs['tau']:g} ({tau_origin}); {attrs['inputs']:,} inputs, {n_heads} heads",
-            f"Heads with the role, p < {self.alpha:g}: {_format_counts(by_count)}; "
-            f"{sum(heads_of_role.values())} in all, {n_corrected} after correction "
-            f"({self.correction})",
+            f"Heads with the role, {tested}: {_format_counts(by_count)}; "
+            f"{sum(heads_of_role.values())} in all",
         ]
         if "has_role_rest" in dataset:
             n_sink_heads = int((dataset["resting"] > SINK_SHARE).sum())

@@ -484,45 +484,46 @@ def p_scatter(dataset: xr.Dataset) -> Figure:
 @figure(
     "roles",
     name="labels",
-    title="Roles by mean and roles by test",
-    caption="How many heads have each role: dark, by the test; pale, by a mean over τ alone, which "
-    "the test does not confirm. The heads at the right have the role by their mean only.",
+    title="Roles, and what a mean alone would say",
+    caption="How many heads have each role: dark, heads with the role, as in all figures (a "
+    "significant test after correction, a large effect, more than random heads); pale, further heads "
+    "whose mean is over τ. The heads at the right have the role by their mean only.",
     paper="Pande et al. 2021, Hypothesis testing",
     needs=("role_by_mean",),
 )
 def labels(dataset: xr.Dataset) -> Figure:
-    """Draw `role_by_test` and `role_by_mean[layer, head, role]` beside each other, as bars."""
+    """Draw `has_role` and `role_by_mean[layer, head, role]` beside each other, as bars."""
     roles = data.labels(dataset, "role")
     other_roles = [role for role in roles if role not in COARSE_ROLES]
     drawn = scored_roles(dataset, [*COARSE_ROLES, *other_roles])
     by_mean = data.values(dataset, "role_by_mean", DIMS) > 0
-    by_test = data.values(dataset, "role_by_test", DIMS) > 0
+    has_role = memberships(dataset, roles)
     fig, ax = role_rows(drawn, 1.2, 0.2)
     longest = max(1, int(by_mean.sum((0, 1)).max()))
     for row, role in enumerate(drawn):
         place = roles.index(role)
-        mean_only = by_mean[..., place] & ~by_test[..., place]
-        n_tested = int(by_test[..., place].sum())
+        mean_only = by_mean[..., place] & ~has_role[..., place]
+        n_with_role = int(has_role[..., place].sum())
         n_mean_only = int(mean_only.sum())
         colour = _colour(role, row)
-        ax.barh(row, n_tested, color=colour, height=0.7)
-        ax.barh(row, n_mean_only, left=n_tested, color=colour, alpha=0.35, height=0.7)
-        text = str(n_tested)
+        ax.barh(row, n_with_role, color=colour, height=0.7)
+        ax.barh(row, n_mean_only, left=n_with_role, color=colour, alpha=0.35, height=0.7)
+        text = str(n_with_role)
         if n_mean_only:
             text += f" + {n_mean_only}: {_first_names(dataset, mean_only)}"
-        x = n_tested + n_mean_only + 0.01 * longest
+        x = n_with_role + n_mean_only + 0.01 * longest
         ax.text(x, row, text, **CENTRED | {"ha": "left"})
     ax.set(xlim=(0, 1.75 * longest), xlabel="heads")
     handles = [
-        Patch(color=style.GREY, label="by the test"),
+        Patch(color=style.GREY, label="with the role"),
         Patch(color=style.GREY, alpha=0.35, label="by the mean alone"),
     ]
     how_to_read = (
-        f"{int((by_mean & ~by_test).sum())} of {int(by_mean.sum())} roles by the mean are not "
-        "confirmed by the test. No interval: counts"
+        f"{int((by_mean & ~has_role).sum())} of {int(by_mean.sum())} roles by the mean do not meet "
+        "the whole rule. No interval: counts"
     )
     notes = role_notes(dataset, drawn, how_to_read)
-    return style.complete(fig, "Roles by mean and by test", notes, handles, 2)
+    return style.complete(fig, "Roles, and what a mean alone would say", notes, handles, 2)
 
 
 def _first_names(dataset: xr.Dataset, chosen: np.ndarray) -> str:
@@ -690,7 +691,7 @@ def beside_random(dataset: xr.Dataset) -> Figure:
     drawn = scored_roles(dataset, roles)
     by_role = ("role", "layer", "head")
     bias = data.values(dataset, "bias", by_role).reshape(len(roles), -1)
-    has_role = data.values(dataset, "has_role_adjusted", by_role).reshape(len(roles), -1) > 0
+    has_role = data.values(dataset, "has_role", by_role).reshape(len(roles), -1) > 0
     random_mean = data.values(dataset, "random_bias", ("role",))
     random_bound = data.values(dataset, "random_bound", ("role",))
     names = [f"{role} ({int(has_role[roles.index(role)].sum())})" for role in drawn]

@@ -299,16 +299,20 @@ def assign_roles(
     count = dataset["bias_n"].transpose(*DIMS).values
     variance = np.square(dataset["spread"].transpose(*DIMS).values.astype(float))
     eligible = eligible_heads(tau, mean, variance, count, analysis, random_bound)
-    has_role = eligible & (dataset["p_value"].values < alpha)
     has_role_adjusted = eligible & (dataset["p_adjusted"].values < alpha)
-
+    # One rule for every figure, count and label: after correction. The paper's bare rule has none.
+    has_role = has_role_adjusted
+    tested = "p_adjusted"
     conditions = f"{FEW} inputs or more"
-    if analysis.tau != PAPER_RULE:
+    if analysis.tau == PAPER_RULE:
+        has_role = eligible & (dataset["p_value"].values < alpha)
+        tested = "p_value"
+    else:
         conditions += f", an effect of {analysis.min_effect:g} or more, above random heads"
     variables = named_variables(
         DIMS,
         {
-            "has_role": (has_role, f"p_value < {alpha}, {conditions}"),
+            "has_role": (has_role, f"{tested} < {alpha}, {conditions}"),
             "has_role_adjusted": (has_role_adjusted, f"p_adjusted < {alpha}, {conditions}"),
         },
     )
@@ -348,12 +352,16 @@ def roles_at_threshold(
     analysis: Roles,
     random_bound: np.ndarray | float = np.nan,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the p-values at this τ, and which heads have which role by them."""
+    """Return the p-values at this τ, and which heads have which role by them, after correction
+    (with the paper's bare rule, without)."""
     tested_mean, tested_variance = remove_rounding(mean, variance, tau)
     student = analysis.reading == RELEASED
     p_value = z_test(tested_mean, tested_variance, count, tau, student=student).p_value
     eligible = eligible_heads(tau, mean, variance, count, analysis, random_bound)
-    return p_value, eligible & (p_value < analysis.alpha)
+    tested = p_value
+    if analysis.tau != PAPER_RULE:
+        tested = correct(p_value, analysis.correction)
+    return p_value, eligible & (tested < analysis.alpha)
 
 
 def sweep_thresholds(

@@ -44,9 +44,9 @@ LATER_TYPES = (LATER_CLS, "type sep", "type punct", "type other")
 
 # Variables by their last dim. Those that end in `_uniform` are the same for all heads.
 ORIGINS = ("mass", "mass_from_sep", "mass_from_other")
-MASSES = (*ORIGINS, "mass_rest", "mass_uniform")
+MASSES = (*ORIGINS, "mass_rest", "mass_uniform", "mass_rest_uniform")
 ROLE_MASSES = ("role_mass", "role_mass_rest", "role_mass_uniform")
-POSITIONS = ("position", "position_rest", "position_uniform")
+POSITIONS = ("position", "position_rest", "position_uniform", "position_rest_uniform")
 SCALARS = (
     "entropy",
     "entropy_from_cls",
@@ -81,7 +81,8 @@ class Surface(Observer):
     - `max_weight[layer, head]`: `max_j A[i, j]`;
     - `mass_rest`, `position_rest`, `entropy_rest`, `max_weight_rest`: the same excluding the first
       token (the sink of Xiao et al. 2023), rows scaled to sum to one, over the rows after the first
-      that leave more than 0.0001 of their attention to other tokens; and
+      that leave more than 0.0001 of their attention to other tokens; and for uniform attention
+      `mass_rest_uniform[layer, token_type]`, `position_rest_uniform[layer, offset]`,
       `entropy_rest_uniform[layer]`;
     - `role_mass`, `role_mass_rest[layer, head, role]`, `role_mass_uniform[layer, role]`
       (conversations): the same for tokens of each role, `system`, `user`, `assistant`, `tool` (what
@@ -234,9 +235,13 @@ class Surface(Observer):
             "entropy_uniform": n_rows[..., 0],
             "mass_uniform": n_rows,
             "entropy_rest_uniform": sums["entropy_rest_uniform_count"][..., 0].double(),
+            "mass_rest_uniform": sums["rest_uniform_count"].double(),
         }
         if "position_uniform" in sums:
             uniform_counts["position_uniform"] = sums["position_count"][:, :, 0].double()
+            uniform_counts["position_rest_uniform"] = sums["position_rest_uniform_count"][
+                :, :, 0
+            ].double()
         if "role_mass" in state and "role_mass" in sums:
             is_conversation = _conversations(batch.keys, n_rows.device)
             counts["role_mass"] = (n_rows * is_conversation)[..., None]
@@ -445,6 +450,7 @@ def _sums_without_first(
     row_number = torch.arange(batch.attention_mask.shape[1], device=batch.attention_mask.device)
     later = (batch.attention_mask & (row_number > 0))[:, None]
     usable, scale = result.rows_without_first(later)
+    uniform_usable, uniform_scale = uniform.rows_without_first(later)
     n_other_keys = (uniform.without_first.mass * result.n_visible[:, None]).round()
     sums = {
         "rest_count": usable.sum(-1),
@@ -453,21 +459,30 @@ def _sums_without_first(
         "max_weight_rest": (result.without_first.max_weight * usable).sum(-1),
         "entropy_rest_uniform": (n_other_keys.clamp(min=1).log() * later).sum(-1),
         "entropy_rest_uniform_count": later.sum(-1),
+        "mass_rest_uniform": later_masses_without_first(uniform, uniform_scale),
+        "rest_uniform_count": uniform_usable.sum(-1),
     }
     # The first token has no mass: a column of zeros stands for it.
-    sums["mass_rest"] = torch.nn.functional.pad(sums["mass_rest"], (1, 0))
+    for name in ("mass_rest", "mass_rest_uniform"):
+        sums[name] = torch.nn.functional.pad(sums[name], (1, 0))
     if role_masses is not None:
         scaled = torch.linalg.vecdot(role_masses, scale[:, None].expand_as(role_masses))
         sums["role_mass_rest"] = scaled.transpose(1, 2)
     if result.at_offset:
-        weights = []
-        counts = []
+        sees_offset = {}
         for offset in OFFSETS:
-            sees_offset = usable & (uniform.at_offset[offset] > 0) & (row_number + offset > 0)
-            weights.append((result.at_offset[offset] * scale * sees_offset).sum(-1))
-            counts.append(sees_offset.sum(-1))
-        sums["position_rest"] = torch.stack(weights, dim=-1)
-        sums["position_rest_count"] = torch.stack(counts, dim=-1)
+            sees_offset[offset] = (uniform.at_offset[offset] > 0) & (row_number + offset > 0)
+        for name, attention, rows, row_scale in (
+            ("position_rest", result, usable, scale),
+            ("position_rest_uniform", uniform, uniform_usable, uniform_scale),
+        ):
+            weights = []
+            counts = []
+            for offset, sees in sees_offset.items():
+                weights.append((attention.at_offset[offset] * row_scale * (rows & sees)).sum(-1))
+                counts.append((rows & sees).sum(-1))
+            sums[name] = torch.stack(weights, dim=-1)
+            sums[f"{name}_count"] = torch.stack(counts, dim=-1)
     return sums
 
 

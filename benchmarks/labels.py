@@ -22,7 +22,13 @@ import pandas as pd
 import torch
 
 from headwise import HeadModel, make_atlas
-from headwise.testing.levels import Gain, RandomRuns, gain_text, level_examples, random_weights_model
+from headwise.testing.levels import (
+    Gain,
+    RandomRuns,
+    gain_text,
+    level_examples,
+    random_weights_model,
+)
 from headwise.text import Corpus, open_corpus
 from headwise.text.example import ROOT, Example
 
@@ -174,7 +180,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("random", "shuffled", "stability"))
-    parser.add_argument("--quick", action="store_true", help="one seed, 40 sentences, three factors")
+    parser.add_argument(
+        "--quick", action="store_true", help="one seed, 40 sentences, three factors"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--model", default=None)
     parser.add_argument("--trees", type=Path)

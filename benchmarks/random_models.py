@@ -6,8 +6,8 @@ docs/random-weights.md.
 
 The first table runs every analysis that tests heads on random-weights models (as transformers draws
 them, with query and key weights six times as large, and with a factor that rises from one to eight
-over the layers), and counts the runs in which any head is significant at a corrected p < 0.05. The second simulates every interval and test in use there
-where the truth is known."""
+over the layers), and counts the runs in which any head is significant at a corrected p < 0.05. The
+second simulates every interval and test in use there where the truth is known."""
 
 from __future__ import annotations
 
@@ -235,7 +235,8 @@ Made by `python benchmarks/random_models.py --write docs/random-weights.md`; not
 
 ## Random weights
 
-This is what was tried; labels of heads: [labels.md](labels.md#what-was-tried-on-random-weights). Each cell counts the runs in which any head was
+This is what was tried; labels of heads: [labels.md](labels.md#what-was-tried-on-random-weights).
+Each cell counts the runs in which any head was
 significant at a corrected p < 0.05 (roles: `has_role_adjusted`; frames, token_pairs, features:
 `stands_out`; dependency, coreference: better than the baselines; induction, sinks, circuits, logits
 (decoders only): any of their measures; patterns, which has no test: a pattern shown by more than

@@ -25,7 +25,8 @@ ROWS = 4096  # directions sent at a time
 class LayerWeights:
     """The matrices of one layer's heads, for row vectors: `query[head, width, d]`, `key`, `value`
     (grouped ones repeated), the gain of the norm before them folded in, and `output[head, d,
-    width]`.
+    width]`, without the gain of a norm after it, which is `output_gain[width]` (None where there is
+    no such norm).
 
     `query`, `key` are None where the architecture does not show them. `left_out` says what they do
     not hold."""
@@ -34,7 +35,15 @@ class LayerWeights:
     key: Tensor | None
     value: Tensor
     output: Tensor
+    output_gain: Tensor | None
     left_out: frozenset[str]
+
+    def written(self) -> Tensor:
+        """Return what the heads write into the residual stream, the gain of a norm after the
+        projection folded in, `[head, d, width]`."""
+        if self.output_gain is None:
+            return self.output
+        return self.output * self.output_gain
 
 
 class _CallRecorded(Exception):
@@ -119,8 +128,10 @@ def _layer(
     output, bias = affine(block.projection, model.heads * value.shape[-1], example)
     if bool(bias.abs().max() > 0):
         left_out.add("the bias of the output projection")
+    output_gain = None
     if block.writing is not None:
-        output = block.writing.middle(output * block.writing.gain.to(output))
+        output = block.writing.middle(output)
+        output_gain = block.writing.gain.to(output).float()
         left_out.add("the norm after the output projection holds its gain, not its scale")
     output = output.float().view(model.heads, -1, output.shape[-1])
     return LayerWeights(
@@ -128,6 +139,7 @@ def _layer(
         key=matrices.get("key"),
         value=value,
         output=output,
+        output_gain=output_gain,
         left_out=frozenset(left_out),
     )
 

@@ -9,8 +9,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from headwise import make_atlas
+from headwise.analyses.circuits.products import compose, composition_sides
 from headwise.analyses.contract import make_analysis
 from headwise.models import HeadModel
+from headwise.models.weights import LayerWeights
 from headwise.plots import figures_for
 from headwise.plots.registry import tables_for
 from headwise.stats.rotations import turned_overlap, turned_trace
@@ -160,3 +162,48 @@ def test_figures_tables_and_summary(dataset) -> None:
     assert drawn == ["heads", "composition"]
     assert tables_for("circuits")[0].function(dataset)["from"][0] == "L0H0"
     assert "L0H0 → L1H0 (key" in " ".join(make_analysis("circuits").summary(dataset))
+
+
+def layers_with_gains(seed: int, aligned: bool, planted: bool) -> list[LayerWeights]:
+    """Random heads between norms whose gains lie on a few dimensions: the norm before attention on
+    those of the norm after it, or on all others. Planted: the key of L1H0 reads what L0H0 writes."""
+    generator = torch.Generator().manual_seed(seed)
+    width, heads, d = 96, 4, 8
+    gain = torch.exp(1.5 * torch.randn(width, generator=generator))
+    before = gain if aligned else 1 / gain
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    layers = []
+    for number in range(3):
+        key = draw(heads, width, d)
+        if planted and number == 1:
+            # Behind both gains, the key reads what is written before them.
+            key[0] = layers[0].output[0].T / (gain * before)[:, None]
+        reads = [draw(heads, width, d), key, draw(heads, width, d)]
+        query, key, value = (before[:, None] * matrix for matrix in reads)
+        layers.append(LayerWeights(query, key, value, draw(heads, d, width), gain, frozenset()))
+    return layers
+
+
+def composition_p_values(layers: list[LayerWeights]) -> dict[str, np.ndarray]:
+    composition = compose([composition_sides(layer) for layer in layers], lambda *_: None)
+    p_values = {}
+    for side, squared in composition.squared.items():
+        spreads = composition.writes[:, None], composition.reads[side]
+        p_values[side] = turned_overlap(squared, *spreads, 96).p_value
+    return p_values
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_gains_of_norms_on_both_sides_are_no_composition_and_hide_none(aligned: bool) -> None:
+    known = []
+    for seed in range(4):
+        for p_value in composition_p_values(layers_with_gains(seed, aligned, False)).values():
+            known.append(p_value[np.isfinite(p_value)])
+    p_values = np.concatenate(known)
+    assert len(p_values) == 4 * 3 * 48
+    assert 0.02 < (p_values < 0.05).mean() < 0.09
+    planted = composition_p_values(layers_with_gains(0, aligned, True))["key"]
+    assert planted[0, 4] < 0.01  # 0.99 where the gain is turned together with what is written

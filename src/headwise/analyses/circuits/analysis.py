@@ -61,7 +61,8 @@ class Circuits(Experiment):
       `_p_adjusted`: corrected over heads (Holm);
     - `composition[side, head_a, head_b]`: for a head a and a head b of a later layer, `‖M_b
       W_OV^a‖_F / (‖M_b‖_F ‖W_OV^a‖_F)` with M_b the query, key or value side of b, less its mean
-      over random turns (which keep the spectra); `composition_p`, `composition_p_adjusted` (Holm,
+      over random turns (which keep the spectra; the gain of a norm after the output projection
+      belongs to what is read, so that turns leave it in place); `composition_p`, `composition_p_adjusted` (Holm,
       over all pairs and sides). Models of more than 600 heads keep the strongest pairs only;
     - `pair_from`, `pair_to`, `pair_side`, `pair_composition`, `pair_p_adjusted[rank]`: the
       strongest pairs;
@@ -129,7 +130,7 @@ class Circuits(Experiment):
         for layer, weights in enumerate(head_weights(model, structure)):
             left_out |= weights.left_out
             if logit_gram is not None:
-                copying.append(eigen_score(weights.output, logit_gram, weights.value))
+                copying.append(eigen_score(weights.written(), logit_gram, weights.value))
             if weights.query is not None and weights.key is not None:
                 key = weights.key.transpose(1, 2)
                 matching.append(eigen_score(key, embedding_gram, weights.query))
@@ -246,8 +247,8 @@ def _composition_variables(
     coordinates."""
     sides = list(composition.squared)
     squared = np.stack([composition.squared[side] for side in sides])  # [side, head a, head b]
-    reads = np.stack([composition.reads[side] for side in sides])
-    turned = turned_overlap(squared, composition.writes[None, :, None], reads[:, None, :], width)
+    reads = np.stack([composition.reads[side] for side in sides])  # [side, head a, head b]
+    turned = turned_overlap(squared, composition.writes[None, :, None], reads, width)
     excess = turned.ratio - turned.expected
     p_adjusted = holm(turned.p_value)
     ordered = np.where(np.isnan(excess), -np.inf, excess)

@@ -95,18 +95,33 @@ class CompositionSides:
     """One layer as it takes part in compositions.
 
     `writes[head, d, width]`, and `reads[side][head, width, d]`; the norms of products of the two
-    are those of the whole circuits. They are kept on the CPU: those of all layers together are as
-    large as the attention of the model."""
+    are those of the whole circuits. `gain[width]` is that of the norm between what is written and
+    the residual stream, None where there is none. They are kept on the CPU: those of all layers
+    together are as large as the attention of the model."""
 
     writes: Tensor
     reads: dict[str, Tensor]
+    gain: Tensor | None = None
+
+    def reads_through(self, side: str, earlier: CompositionSides) -> Tensor:
+        """Return what this layer reads of what the heads of an earlier layer write, before the norm
+        after their projection: `[head, width, d]`.
+
+        A gain belongs to neither head. Here it is on the side of what is read, so that what is
+        written can be turned at random without it: of random weights with any gains, the null is
+        exact. Between two norms, turned directions would forget on which dimensions the gains
+        lie."""
+        if earlier.gain is None:
+            return self.reads[side]
+        return self.reads[side] * earlier.gain[:, None]
 
 
 def composition_sides(weights: LayerWeights) -> CompositionSides:
     """Return what a layer's heads write and read, rotated so that norms of thin products are norms
     of whole ones."""
     value_root = square_root(weights.value.transpose(1, 2) @ weights.value)
-    output_root = square_root(weights.output @ weights.output.transpose(1, 2))
+    written = weights.written()
+    output_root = square_root(written @ written.transpose(1, 2))
     writes = value_root @ weights.output
     reads = {"value": weights.value @ output_root.transpose(1, 2)}
     if weights.query is not None and weights.key is not None:
@@ -114,7 +129,8 @@ def composition_sides(weights: LayerWeights) -> CompositionSides:
         key_root = square_root(weights.key.transpose(1, 2) @ weights.key)
         reads["query"] = weights.query @ key_root.transpose(1, 2)
         reads["key"] = weights.key @ query_root.transpose(1, 2)
-    return CompositionSides(writes.cpu(), {side: read.cpu() for side, read in reads.items()})
+    gain = None if weights.output_gain is None else weights.output_gain.cpu()
+    return CompositionSides(writes.cpu(), {side: read.cpu() for side, read in reads.items()}, gain)
 
 
 def norm_and_spread(thin: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,8 +148,8 @@ class Composition:
     """Norms of the compositions of all pairs of heads.
 
     `squared[side][earlier head, later head]` is `‖M_b W_OV^a‖² / (‖M_b‖² ‖W_OV^a‖²)`, NaN where b
-    is not later than a or one of them is zero; `writes`, `reads[side]`: spread of the spectra of
-    each head."""
+    is not later than a or one of them is zero; `writes[earlier head]`, `reads[side][earlier head,
+    later head]`: spread of the spectra of what is written and read."""
 
     squared: dict[str, np.ndarray]
     writes: np.ndarray
@@ -153,50 +169,41 @@ def compose(
     n_total = n_heads * len(layers)
     sides = [side for side in SIDES if all(side in layer.reads for layer in layers)]
     squared = {side: np.full((n_total, n_total), np.nan) for side in sides}
-    read_spread = {side: torch.zeros(n_total, dtype=torch.float64) for side in sides}
+    read_spread = {side: np.full((n_total, n_total), np.nan) for side in sides}
     norms = []
     spreads = []
     for layer in layers:
         norm, spread = norm_and_spread(layer.writes)
         norms.append(norm)
         spreads.append(spread)
-    write_norm = torch.cat(norms)
     write_spread = torch.cat(spreads)
 
     for number, layer in enumerate(layers):
-        n_earlier = number * n_heads
-        later_heads = slice(n_earlier, n_earlier + n_heads)
-        products = _squared_products(layers[:number], layer, sides, device)
-        for side in sides:
-            read_norm, read_spread[side][later_heads] = norm_and_spread(layer.reads[side])
-            earlier_norm = write_norm[:n_earlier, None]
-            is_zero = (earlier_norm < NO_NORM) | (read_norm < NO_NORM)
-            ratio = products[side] / (earlier_norm * read_norm).clamp(min=TINY)
-            ratio = torch.where(is_zero, torch.nan, ratio)
-            squared[side][:n_earlier, later_heads] = ratio.numpy()
+        later_heads = slice(number * n_heads, (number + 1) * n_heads)
+        without_gain = {side: norm_and_spread(layer.reads[side]) for side in sides}
+        for earlier_number, earlier in enumerate(layers[:number]):
+            earlier_heads = slice(earlier_number * n_heads, (earlier_number + 1) * n_heads)
+            writes = earlier.writes.to(device)
+            for side in sides:
+                reads = layer.reads_through(side, earlier)
+                read_norm, spread = without_gain[side]
+                if earlier.gain is not None:
+                    read_norm, spread = norm_and_spread(reads)
+                write_norm = norms[earlier_number][:, None]
+                is_zero = (write_norm < NO_NORM) | (read_norm < NO_NORM)
+                products = _squared_products(writes, reads.to(device))
+                ratio = products / (write_norm * read_norm).clamp(min=TINY)
+                squared[side][earlier_heads, later_heads] = torch.where(is_zero, torch.nan, ratio)
+                read_spread[side][earlier_heads, later_heads] = spread
         report(number + 1, len(layers))
-    reads = {side: spread.numpy() for side, spread in read_spread.items()}
-    return Composition(squared, write_spread.numpy(), reads)
+    return Composition(squared, write_spread.numpy(), read_spread)
 
 
-def _squared_products(
-    earlier_layers: list[CompositionSides],
-    layer: CompositionSides,
-    sides: list[str],
-    device: torch.device | str,
-) -> dict[str, Tensor]:
-    """Return by side the squared norms `[earlier head, head]` of products with all earlier
-    heads."""
-    n_heads = len(layer.writes)
-    reads = {}  # [width, head · d]
-    products = {}
-    for side in sides:
-        reads[side] = layer.reads[side].permute(1, 0, 2).flatten(1).to(device)
-        products[side] = torch.zeros(len(earlier_layers) * n_heads, n_heads, dtype=torch.float64)
-    for number, earlier in enumerate(earlier_layers):
-        writes = earlier.writes.to(device)  # [head, d, width]
-        heads = slice(number * n_heads, (number + 1) * n_heads)
-        for side in sides:
-            product = (writes.flatten(0, 1) @ reads[side]).view(*writes.shape[:2], n_heads, -1)
-            products[side][heads] = product.square().sum((1, 3)).double().cpu()
-    return products
+def _squared_products(writes: Tensor, reads: Tensor) -> Tensor:
+    """Return the squared norms `[earlier head, later head]` of the products of `writes[head, d,
+    width]` and `reads[head, width, d]`."""
+    n_earlier = len(writes)
+    n_later = len(reads)
+    together = reads.permute(1, 0, 2).flatten(1)  # [width, head · d]
+    product = (writes.flatten(0, 1) @ together).view(n_earlier, writes.shape[1], n_later, -1)
+    return product.square().sum((1, 3)).double().cpu()

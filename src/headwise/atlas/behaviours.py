@@ -217,7 +217,8 @@ def copies_on_text(logits: xr.Dataset) -> np.ndarray:
     what they add to all logits."""
 
     def by_head(name: str) -> np.ndarray:
-        return np.nan_to_num(logits[name].transpose("layer", "head").values)
+        values: np.ndarray = np.nan_to_num(logits[name].transpose("layer", "head").values)
+        return values
 
     significant = logits["copying_p_adjusted"].transpose("layer", "head").values < SIGNIFICANCE_LEVEL
     is_large = by_head("copying_low") >= MIN_COPYING

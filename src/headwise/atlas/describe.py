@@ -324,7 +324,7 @@ def _shown_roles(roles: TextsByHead, surface: xr.Dataset | None) -> TextsByHead:
     if surface is not None and behaviours.is_decoder(surface):
         # Of a decoder the opening token is the first token.
         usual_name = FIRST
-        synonyms = ("cls", "delimiter", "sink")
+        synonyms: tuple[str, ...] = ("cls", "delimiter", "sink")
     else:
         # Of an encoder the first token is its opening token.
         usual_name = "cls"
@@ -351,8 +351,10 @@ def with_parts(roles: Sequence[str]) -> list[str]:
     for role in roles:
         if role in parts_shown:
             continue
-        parts = [part for part in ROLE_PARTS.get(role, ()) if part in roles]
-        names = [part.removeprefix(f"{role}:") for part in parts]
+        names = []
+        for part in ROLE_PARTS.get(role, ()):
+            if part in roles:
+                names.append(part.removeprefix(f"{role}:"))
         shown.append(f"{role} ({', '.join(names)})" if names else role)
     return shown
 

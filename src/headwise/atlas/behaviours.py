@@ -220,7 +220,9 @@ def copies_on_text(logits: xr.Dataset) -> np.ndarray:
         values: np.ndarray = np.nan_to_num(logits[name].transpose("layer", "head").values)
         return values
 
-    significant = logits["copying_p_adjusted"].transpose("layer", "head").values < SIGNIFICANCE_LEVEL
+    significant = (
+        logits["copying_p_adjusted"].transpose("layer", "head").values < SIGNIFICANCE_LEVEL
+    )
     is_large = by_head("copying_low") >= MIN_COPYING
     stands_out = by_head("copying_spreads") >= MIN_COPYING_SPREADS
     return np.asarray(significant & is_large & stands_out & (by_head("copying_effect") > 0))

@@ -44,11 +44,11 @@ import xarray as xr
 # h5netcdf looks for an array by its path whenever anything is asked of it, which is half of all
 # time: once is enough.
 for cls in (h5netcdf.core.BaseObject, h5netcdf.dimensions.Dimension):
-    def found(self, look=vars(cls)["_h5ds"].fget):
-        if "_found" not in vars(self):
-            self._found = look(self)
-        return self._found
-    cls._h5ds = property(found)
+    def cached_h5ds(self, read=vars(cls)["_h5ds"].fget):
+        if "_cached" not in vars(self):
+            self._cached = read(self)
+        return self._cached
+    cls._h5ds = property(cached_h5ds)
 
 for line in sys.stdin:
     tree = xr.open_datatree(line.rstrip(), engine="h5netcdf")

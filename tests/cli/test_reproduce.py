@@ -54,7 +54,7 @@ def test_an_entry_that_failed_is_tried_again_and_the_others_are_kept(
 ) -> None:
     calls: list[str] = []
 
-    def kept(context: ReproductionContext) -> EntryResult:
+    def succeeding_entry(context: ReproductionContext) -> EntryResult:
         calls.append("kept")
         return EntryResult()
 
@@ -64,7 +64,7 @@ def test_an_entry_that_failed_is_tried_again_and_the_others_are_kept(
             raise ZeroDivisionError("no rows")
         return EntryResult()
 
-    entries = (Entry("fig2", "types", kept), Entry("fig4", "entropy", broken))
+    entries = (Entry("fig2", "types", succeeding_entry), Entry("fig4", "entropy", broken))
     monkeypatch.setattr(run, "reproduction_of", lambda key: Reproduction(key, [], entries))
     out = tmp_path / "report"
     call = ("reproduce", "clark2019", "--model", model_folder, "--out", out)

@@ -35,14 +35,14 @@ FACTS = {"n": 3, "name": "ü"}
 
 
 @pytest.fixture
-def said() -> list[str]:
+def notes() -> list[str]:
     return []
 
 
 @pytest.fixture
-def store(tmp_path: Path, said: list[str]) -> CheckpointStore:
+def store(tmp_path: Path, notes: list[str]) -> CheckpointStore:
     made = CheckpointStore(
-        tmp_path / "run", {"model": "a"}, inherited={"threads": 1}, note=said.append
+        tmp_path / "run", {"model": "a"}, inherited={"threads": 1}, note=notes.append
     )
     made.save("first", ARRAYS, FACTS)
     return made
@@ -55,7 +55,7 @@ def again(store: CheckpointStore, **changes: object) -> CheckpointStore:
     return CheckpointStore(store.folder, **given)  # type: ignore[arg-type]
 
 
-def test_a_checkpoint_comes_back_as_it_was_made(store: CheckpointStore, said: list[str]) -> None:
+def test_a_checkpoint_comes_back_as_it_was_made(store: CheckpointStore, notes: list[str]) -> None:
     checkpoint = store.load("first")
     assert checkpoint is not None
     assert checkpoint.facts == FACTS
@@ -65,7 +65,7 @@ def test_a_checkpoint_comes_back_as_it_was_made(store: CheckpointStore, said: li
         np.testing.assert_array_equal(checkpoint.arrays[name], array)
     assert store.load("second") is None  # simply not there: nothing to say
     assert store.names() == ["first"]
-    assert said == []
+    assert notes == []
 
 
 def test_arrays_come_back_in_one_order(store: CheckpointStore) -> None:
@@ -122,16 +122,16 @@ def test_a_computed_dataset_equals_a_loaded_one(store: CheckpointStore) -> None:
 )
 @given(st.data())
 def test_a_flipped_bit_anywhere_is_seen(
-    store: CheckpointStore, said: list[str], data: st.DataObject
+    store: CheckpointStore, notes: list[str], data: st.DataObject
 ) -> None:
     path = store.folder / "first.checkpoint"
     content = bytearray(path.read_bytes())
     place = data.draw(st.integers(0, len(content) * 8 - 1))
     content[place // 8] ^= 1 << place % 8
     path.write_bytes(content)
-    said.clear()
+    notes.clear()
     assert store.load("first") is None
-    assert said == ["first.checkpoint is damaged and is computed again."]
+    assert notes == ["first.checkpoint is damaged and is computed again."]
     store.save("first", ARRAYS, FACTS)
     assert store.has("first")
 
@@ -147,7 +147,7 @@ def test_a_truncated_checkpoint_is_seen(store: CheckpointStore) -> None:
 
 
 def test_a_checkpoint_under_another_name_or_of_another_run_is_computed_again(
-    store: CheckpointStore, said: list[str], tmp_path: Path
+    store: CheckpointStore, notes: list[str], tmp_path: Path
 ) -> None:
     shutil.copy(store.folder / "first.checkpoint", store.folder / "second.checkpoint")
     assert not store.has("second")
@@ -155,7 +155,7 @@ def test_a_checkpoint_under_another_name_or_of_another_run_is_computed_again(
         other.save("first", ARRAYS, FACTS)
         shutil.copy(other.folder / "first.checkpoint", store.folder / "first.checkpoint")
     assert not store.has("first")
-    assert said == [
+    assert notes == [
         f"{name}.checkpoint belongs to other work and is computed again."
         for name in ("second", "first")
     ]
@@ -297,7 +297,7 @@ def test_labelled_arrays_come_back_as_they_were(store: CheckpointStore) -> None:
 
 
 def test_a_damaged_note_makes_no_other_run_of_this_one(
-    store: CheckpointStore, said: list[str]
+    store: CheckpointStore, notes: list[str]
 ) -> None:
     note = store.folder / "run.json"
     for before, after in ((b'"a"', b'"b"'), (b'"threads": 1', b'"threads": 9')):
@@ -307,4 +307,4 @@ def test_a_damaged_note_makes_no_other_run_of_this_one(
         store = again(store)
         assert store.has("first")
         assert store.inherited == {"threads": 1}
-    assert said == []
+    assert notes == []

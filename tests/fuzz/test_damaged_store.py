@@ -45,15 +45,15 @@ def test_damage_is_computed_again_or_has_no_effect(tmp_path_factory):
     def one(name, edits):
         for other, content in files.items():
             (folder / other).write_bytes(edited(content, edits) if other == name else content)
-        look(folder)
+        assert_store_is_intact_or_empty(folder)
 
     one()
     for header in HEADERS:
         (folder / "checkpoint.checkpoint").write_bytes(header)
-        look(folder)
+        assert_store_is_intact_or_empty(folder)
 
 
-def look(folder):
+def assert_store_is_intact_or_empty(folder):
     """Open the store as a later run does: what it gives is what was made, or nothing."""
     said = []
     with CheckpointStore(

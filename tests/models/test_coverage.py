@@ -84,7 +84,7 @@ def own_pass(model: Any, batch: Batch, stack: str | None) -> tuple[Any, Tensor]:
     )
 
 
-def check(model: Any, stack: str | None) -> None:
+def assert_tap_agrees_with_the_model(model: Any, stack: str | None) -> None:
     own = copy.deepcopy(model)
     opened = HeadModel.open(model, stack=stack)
     batch = ids_batch(pad_id=opened.pad_id)
@@ -154,13 +154,13 @@ def check(model: Any, stack: str | None) -> None:
 
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_served(name: str) -> None:
-    check(build(*SUPPORTED[name]), None)
+    assert_tap_agrees_with_the_model(build(*SUPPORTED[name]), None)
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize("name", SEQ2SEQ)
 def test_encoder_decoders(name: str, stack: str) -> None:
-    check(build(*SEQ2SEQ[name]), stack)
+    assert_tap_agrees_with_the_model(build(*SEQ2SEQ[name]), stack)
 
 
 @pytest.mark.parametrize("name", NOT_SUPPORTED)

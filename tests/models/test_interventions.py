@@ -57,7 +57,7 @@ def by_hooks(
     return result
 
 
-def seen(name: str, batch: Batch) -> Tensor:
+def visible_by_hand(name: str, batch: Batch) -> Tensor:
     """V(i) [example, query, key], written down by hand."""
     n = batch.ids.shape[1]
     keys = batch.attention_mask[:, None, :].expand(-1, n, n)
@@ -80,7 +80,7 @@ def test_against_hooks(name: str, what: str, block_rows: int | None) -> None:
     model = build(*SUPPORTED[name])
     own = copy.deepcopy(model)
     batch = ids_batch()
-    visible = seen(name, batch).float()
+    visible = visible_by_hand(name, batch).float()
     uniform = visible / visible.sum(-1, keepdim=True)
     share = batch.attention_mask.float() / batch.lengths[:, None]
     cases: dict[str, tuple[Any, Callable[[Tensor, Tensor], Tensor]]] = {

@@ -81,7 +81,7 @@ def everything(batch: Batch) -> StatsRequest:
     )
 
 
-def check(
+def assert_equal_to_loops(
     told: StatsResult,
     weights: np.ndarray,
     visible: np.ndarray,
@@ -175,10 +175,10 @@ def test_by_rows_is_plain_arithmetic(causal: bool, block_rows: int | None) -> No
     assert trace.visible is not None
     for layer, told in enumerate(watch.told):
         visible = trace.visible[:, layer, 0].numpy()
-        check(told, trace.attention[:, layer].numpy(), visible, ask)
+        assert_equal_to_loops(told, trace.attention[:, layer].numpy(), visible, ask)
         even = visible / np.maximum(visible.sum(-1, keepdims=True), 1)
         assert told.uniform is not None
-        check(told.uniform, even[:, None], visible, ask)
+        assert_equal_to_loops(told.uniform, even[:, None], visible, ask)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,9 @@ def test_blocks_that_fit_a_cache_are_plain_arithmetic(
         assert trace.attention is not None
         assert trace.visible is not None
         for layer, told in enumerate(watch.told):
-            check(told, trace.attention[:, layer].numpy(), trace.visible[:, layer, 0].numpy(), ask)
+            assert_equal_to_loops(
+                told, trace.attention[:, layer].numpy(), trace.visible[:, layer, 0].numpy(), ask
+            )
 
 
 def test_entropy_from_scores_is_that_of_the_weights() -> None:
@@ -314,7 +316,9 @@ def test_layers_side_by_side_are_layers_of_more_heads() -> None:
     assert trace.attention is not None
     assert trace.visible is not None
     visible = trace.visible[:, 0, 0].numpy()
-    check(join_layers(watch.told), trace.attention.flatten(1, 2).numpy(), visible, ask)
+    assert_equal_to_loops(
+        join_layers(watch.told), trace.attention.flatten(1, 2).numpy(), visible, ask
+    )
     assert join_layers(watch.told[:1]) is watch.told[0]
 
 
@@ -445,12 +449,12 @@ def test_masks_are_read_as_sights(
     own = HeadModel.open(AutoModel.from_config(config).eval())
     found = []
 
-    def seen(**arguments: Any) -> Any:
+    def recording_row_mask(**arguments: Any) -> Any:
         made = row_mask(**arguments)
         found.append(None if made is None else made.pattern)
         return made
 
-    monkeypatch.setattr("headwise.models.tap.row_mask", seen)
+    monkeypatch.setattr("headwise.models.tap.row_mask", recording_row_mask)
     ids = torch.randint(1, 30, (2, 12))
     real = torch.arange(12) < torch.tensor([[12], [7]])
     with torch.no_grad():
@@ -492,9 +496,9 @@ def test_the_kernel_gives_the_same(causal: bool) -> None:
     assert trace.visible is not None
     for layer, told in enumerate(watch.told):
         visible = trace.visible[:, layer, 0].cpu().numpy()
-        check(told, trace.attention[:, layer].cpu().numpy(), visible, ask, 1e-5)
+        assert_equal_to_loops(told, trace.attention[:, layer].cpu().numpy(), visible, ask, 1e-5)
         assert told.uniform is not None
-        check(
+        assert_equal_to_loops(
             told.uniform,
             (visible / np.maximum(visible.sum(-1, keepdims=True), 1))[:, None],
             visible,

@@ -143,7 +143,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> RayWorkers:
     return RayWorkers(Backend("ray", workers=2, gpus_per_worker=0), lambda _: None)
 
 
-def made(workers: RayWorkers, world: World) -> dict[str, bool]:
+def run_all_units(workers: RayWorkers, world: World) -> dict[str, bool]:
     """Every unit, in the order that it came in, and whether it was made."""
     workers.ray = world
     workers.handles = []
@@ -182,7 +182,7 @@ def test_ends_for_other_reasons_give_no_unit_up(workers: RayWorkers) -> None:
     for seed in range(40):
         world = World({f"unit-{i}": 6 if i % 8 == 7 else 2 for i in range(160)})
         world.disturb = at_random(seed, (8, 30), 12)
-        assert all(made(workers, world).values())
+        assert all(run_all_units(workers, world).values())
         assert world.ended >= 8
 
 
@@ -192,7 +192,7 @@ def test_a_unit_that_ends_its_workers_is_given_up_after_a_fixed_number_of_tries(
 ) -> None:
     killers = {f"unit-{5 + 7 * i}" for i in range(many)}
     world = World({f"unit-{i}": 2 for i in range(40)}, killers)
-    found = made(workers, world)
+    found = run_all_units(workers, world)
     assert {name for name, whole in found.items() if not whole} == killers
     assert set(world.tries.values()) == {MAX_TRIES}
 
@@ -200,14 +200,14 @@ def test_a_unit_that_ends_its_workers_is_given_up_after_a_fixed_number_of_tries(
 def test_a_unit_of_another_job_has_its_own_tries(workers: RayWorkers) -> None:
     for _ in range(2):
         world = World({"unit-0": 2, "unit-1": 2}, {"unit-1"})
-        assert made(workers, world) == {"unit-0": True, "unit-1": False}
+        assert run_all_units(workers, world) == {"unit-0": True, "unit-1": False}
         assert world.tries["unit-1"] == MAX_TRIES
 
 
 def test_where_workers_end_anyway_a_killer_is_still_found(workers: RayWorkers) -> None:
     world = World({f"unit-{i}": 2 for i in range(40)}, {"unit-5"})
     world.disturb = at_random(0, (8, 30), 1000)
-    found = made(workers, world)
+    found = run_all_units(workers, world)
     assert [name for name, whole in found.items() if not whole] == ["unit-5"]
     assert 1 <= world.tries["unit-5"] <= MAX_TRIES
 
@@ -225,7 +225,7 @@ def test_a_unit_that_ended_two_workers_is_computed_alone(workers: RayWorkers) ->
             world.killers = set()  # it had too little memory beside the others
 
     world.disturb = see
-    assert all(made(workers, world).values())
+    assert all(run_all_units(workers, world).values())
     assert set(beside) == {1}
 
 
@@ -294,4 +294,4 @@ def test_workers_that_end_before_they_begin_end_the_run(workers: RayWorkers) -> 
 
     world.disturb = disturb
     with pytest.raises(HeadwiseError, match="before they had anything to do"):
-        made(workers, world)
+        run_all_units(workers, world)

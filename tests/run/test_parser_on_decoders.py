@@ -91,7 +91,7 @@ class Pipeline:
         return tokens
 
 
-def given(text: str) -> Example:
+def annotated_by_hand(text: str) -> Example:
     """The same annotation written by hand."""
     rows = parsed(text)
     return Example(
@@ -130,7 +130,7 @@ def test_dependency_roles_and_features_of_a_decoder(kind: str, stub: None, tmp_p
     options: dict[str, Any] = {name: {"random_models": 0} for name in names[1:]}
     with HeadModel.open(folder, device="cpu") as model:
         by_parser = annotate(Corpus.from_texts(TEXTS), "stub")
-        by_hand = Corpus.from_examples([given(text) for text in TEXTS], "by hand")
+        by_hand = Corpus.from_examples([annotated_by_hand(text) for text in TEXTS], "by hand")
         found, expected = (
             make_atlas(model, corpus, names, parameters=options) for corpus in (by_parser, by_hand)
         )
@@ -169,7 +169,7 @@ def assert_accuracies(model: HeadModel, found: Any) -> None:
     that look."""
     hits, count = np.zeros((model.layers, model.heads)), 0
     for text in TEXTS:
-        row, rows = model.encode(given(text)), parsed(text)
+        row, rows = model.encode(annotated_by_hand(text)), parsed(text)
         maps = model.trace(row).attention[0].double().numpy()
         for i, word in enumerate(rows):
             pieces, head = np.flatnonzero(row.word == i), word["head"]

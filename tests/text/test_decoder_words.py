@@ -92,7 +92,7 @@ MADE = {
 }
 
 
-def check(tokenizer: Any, text: str) -> None:
+def assert_words_and_tokens_align(tokenizer: Any, text: str) -> None:
     """Every word is covered; every token is of a word it has most characters of, or of none and has
     none."""
     found = list(WORD.finditer(text))
@@ -141,7 +141,7 @@ BITS = st.sampled_from(
 @settings(max_examples=25, deadline=None)
 @given(st.lists(BITS, min_size=1, max_size=12))
 def test_words_of_ordinary_text_align(kind: str, bits: list[str]) -> None:
-    check(MADE[kind](), " ".join(bits))
+    assert_words_and_tokens_align(MADE[kind](), " ".join(bits))
 
 
 REAL = {
@@ -157,4 +157,4 @@ def test_words_of_ordinary_text_align_with_real_tokenizers(name: str) -> None:
         pytest.skip(f"{name} is not at hand")
     real = AutoTokenizer.from_pretrained(REAL[name], local_files_only=True)
     for text in PROSE[:3]:
-        check(real, text)
+        assert_words_and_tokens_align(real, text)

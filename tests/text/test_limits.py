@@ -195,17 +195,17 @@ def test_heads_of_flat_stretches_by_the_rules_themselves():
 
 
 def test_brackets_of_all_kinds():
-    def found(text):
+    def brackets_of(text):
         return [
             (b.start, b.end, b.opening)
             for b in bracketed([("(9", "x:1"), (text, "x:2"), ("9)", "x:3")], Limits())
         ]
 
-    assert found("(1)|(2-a)(3)") == [(1, 2, "1"), (1, 2, "2-a"), (1, 2, "3"), (0, 3, "9")]
-    assert found("(1(1)1)9)(9") == [(1, 2, "1"), (1, 2, "1"), (0, 2, "9"), (1, 3, "9")]
+    assert brackets_of("(1)|(2-a)(3)") == [(1, 2, "1"), (1, 2, "2-a"), (1, 2, "3"), (0, 3, "9")]
+    assert brackets_of("(1(1)1)9)(9") == [(1, 2, "1"), (1, 2, "1"), (0, 2, "9"), (1, 3, "9")]
     for wrong in ("1", "()", "((", "(1)2", "a|b", "(|1)", ")"):
         with pytest.raises(InputError, match=r"x:2: .* is not a list of brackets"):
-            found(wrong)
+            brackets_of(wrong)
 
 
 def test_the_documents_name_every_limit_and_option():

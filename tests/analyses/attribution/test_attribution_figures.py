@@ -26,7 +26,7 @@ SOURCES = ["attention", "previous_layer", "input", "rollout", "norm"]
 PATTERNS = ["vertical", "diagonal", "vertical+diagonal", "block", "heterogeneous"]
 
 
-def made(layers: int = 3, heads: int = 4, n: int = 12, seed: int = 0) -> xr.Dataset:
+def attribution_dataset(layers: int = 3, heads: int = 4, n: int = 12, seed: int = 0) -> xr.Dataset:
     rng = np.random.default_rng(seed)
     heads_dims, maps = ("source", "layer", "head"), ("layer", "head", "token", "source_token")
     variables = {}
@@ -103,7 +103,7 @@ def test_every_figure_is_drawn_and_says_what_it_shows(
 ) -> None:
     if layers != 3:  # that everything has room is seen of one shape
         request.getfixturevalue("not_laid_out")
-    dataset = made(layers, heads)
+    dataset = attribution_dataset(layers, heads)
     specs = plots.figures_for("attribution")
     names = [
         "correlation",
@@ -140,7 +140,7 @@ def test_every_figure_is_drawn_and_says_what_it_shows(
 
 @pytest.mark.usefixtures("not_laid_out")
 def test_medians_and_points_are_the_numbers() -> None:
-    dataset = made()
+    dataset = attribution_dataset()
     figure = correlation(dataset, sources=["input"])
     lines = [line for line in figure.axes[0].lines if line.get_color() == style.BLACK]
     medians = [float(line.get_ydata()[0]) for line in lines]
@@ -152,7 +152,7 @@ def test_medians_and_points_are_the_numbers() -> None:
 
 @pytest.mark.usefixtures("not_laid_out")
 def test_kinds_of_token_that_no_text_has_are_not_named() -> None:
-    dataset = made()
+    dataset = attribution_dataset()
     assert {"cls", "sep"} <= set(texts(special_tokens(dataset)).split())
     gone = dataset.assign(
         share=dataset["share"].where(~dataset["token_type"].isin(["cls", "sep"]), 0.0)
@@ -164,7 +164,7 @@ def test_kinds_of_token_that_no_text_has_are_not_named() -> None:
 
 @pytest.mark.usefixtures("not_laid_out")
 def test_no_point_lies_below_its_panel() -> None:
-    dataset = made()
+    dataset = attribution_dataset()
     dataset["pearson"].loc[
         {"source": "input", "layer": 2, "head": 1}
     ] = -0.6  # in a panel that is not the last
@@ -187,7 +187,7 @@ def test_a_legend_is_no_wider_than_its_figure() -> None:
 
 @pytest.mark.usefixtures("not_laid_out")
 def test_maps_stand_above_each_other() -> None:
-    dataset = made(2, 3, n=6)
+    dataset = attribution_dataset(2, 3, n=6)
     attention, deep = dataset["sample_attention"].values, dataset["sample_input"].values
     figure = map_pairs(attention, deep, dataset["token_text"].values.tolist())
     image = figure.axes[0].images[0].get_array()
@@ -205,7 +205,7 @@ def test_maps_stand_above_each_other() -> None:
 
 @pytest.mark.usefixtures("not_laid_out")
 def test_one_word() -> None:
-    dataset = made(2, 3, n=6)
+    dataset = attribution_dataset(2, 3, n=6)
     layers, tokens = dataset["sample_layer"].values, dataset["token_text"].values.tolist()
     figure = word_mix(layers, tokens, 2)
     assert np.allclose(figure.axes[0].images[0].get_array(), layers[:, 2])
@@ -218,7 +218,9 @@ def test_one_word() -> None:
 
 @pytest.mark.usefixtures("not_laid_out")
 def test_several_models_side_by_side() -> None:
-    figure = contribution_centre({"English": made(seed=1), "German": made(5, 2, seed=2)})
+    figure = contribution_centre(
+        {"English": attribution_dataset(seed=1), "German": attribution_dataset(5, 2, seed=2)}
+    )
     assert len(figure.axes) == 2
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
     said = texts(figure)
@@ -229,7 +231,7 @@ def test_several_models_side_by_side() -> None:
 
 @pytest.mark.usefixtures("not_laid_out")
 def test_one_head_shows_where_it_looks_and_both_contributions() -> None:
-    dataset = made()
+    dataset = attribution_dataset()
     with style.context():
         figure, several, five = (
             head_maps(dataset),

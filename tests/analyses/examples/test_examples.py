@@ -42,21 +42,21 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def found(model):
+def examples(model):
     return make_atlas(model, CORPUS, ["examples"], parameters={"examples": {"rows": 3}})["examples"]
 
 
-def test_planted_heads_are_shown_at_work(model, found) -> None:
+def test_planted_heads_are_shown_at_work(model, examples) -> None:
     at = model.made.where("induction")
-    assert str(found["role"].values[at]) == "induction"
-    assert found["role_mean"].values[at] == pytest.approx(1, abs=1e-4)
-    texts = [text for text in found["role_text"].values[at] if text]
+    assert str(examples["role"].values[at]) == "induction"
+    assert examples["role_mean"].values[at] == pytest.approx(1, abs=1e-4)
+    texts = [text for text in examples["role_text"].values[at] if text]
     # Documents d0 (first and last text) and d2 have an earlier occurrence; d1 has none.
     assert texts == ["[BOS] word1 ⟦word2⟧ word3 «word1»", "[BOS] word4 ⟦word8⟧ word9 «word4»"]
-    assert str(found["role"].values[model.made.where("previous")]) == "previous"
+    assert str(examples["role"].values[model.made.where("previous")]) == "previous"
     assert (
-        np.isnan(found["sharp_weight"].values[model.made.where("sink")]).all()
-        or (found["sharp_weight"].values[model.made.where("sink")] < 1e-6).all()
+        np.isnan(examples["sharp_weight"].values[model.made.where("sink")]).all()
+        or (examples["sharp_weight"].values[model.made.where("sink")] < 1e-6).all()
     )
 
 
@@ -126,15 +126,17 @@ def test_a_decoder_reads_the_built_in_corpus_as_running_text(
     assert not any(example.has_pair for example in read)
 
 
-def test_command_figures_table_headline(found) -> None:
+def test_command_figures_table_headline(examples) -> None:
     done = CliRunner().invoke(
         app, ["find", "L0H2", "--limit", "4", "--above", "0.3", "--hits", "2"]
     )
     assert done.exit_code == 0, done.output
     assert len(done.output.strip().splitlines()) == 2
-    assert [one.name for spec in figures_for("examples") for one in spec.draw(found)] == ["heads"]
-    assert len(tables_for("examples")[0].function(found)) == 6
-    assert make_analysis("examples").summary(found)
+    assert [one.name for spec in figures_for("examples") for one in spec.draw(examples)] == [
+        "heads"
+    ]
+    assert len(tables_for("examples")[0].function(examples)) == 6
+    assert make_analysis("examples").summary(examples)
 
 
 def test_the_public_function_takes_the_options_of_the_command(model) -> None:

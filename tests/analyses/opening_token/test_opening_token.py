@@ -26,25 +26,25 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def made():
+def planted():
     return planted_decoder(words=30, max_length=40)
 
 
 @pytest.fixture(scope="module")
-def found(made):
+def opening_token(planted):
     random = np.random.default_rng(0)
     texts = [" ".join(f"word{i}" for i in random.permutation(30)[: 12 + n % 3]) for n in range(6)]
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
         return make_atlas(model, Corpus.from_texts(texts), ["opening_token"])["opening_token"]
 
 
-def test_the_planted_sink_rests_on_whatever_comes_first(made, found) -> None:
-    assert found.attrs["opening"] == 1
+def test_the_planted_sink_rests_on_whatever_comes_first(planted, opening_token) -> None:
+    assert opening_token.attrs["opening"] == 1
     for name in ("first_with", "first_without", "rate_with", "rate_without"):
-        assert found[name].values[made.where("sink")] == pytest.approx(1, abs=1e-5)
-    assert found["change"].values[made.where("sink")] == pytest.approx(0, abs=1e-5)
+        assert opening_token[name].values[planted.where("sink")] == pytest.approx(1, abs=1e-5)
+    assert opening_token["change"].values[planted.where("sink")] == pytest.approx(0, abs=1e-5)
     # A token less to look at evenly: a head that attends alike gives each of the others more.
-    assert found["change"].values[made.where("idle")] < 0
+    assert opening_token["change"].values[planted.where("idle")] < 0
 
 
 @pytest.mark.parametrize("adds", [True, False])
@@ -94,15 +94,15 @@ def test_a_slow_computation_agrees(adds: bool) -> None:
     )
 
 
-def test_figures_and_headline(made, found) -> None:
-    drawn = [one.name for spec in figures_for("opening_token") for one in spec.draw(found)]
+def test_figures_and_headline(planted, opening_token) -> None:
+    drawn = [one.name for spec in figures_for("opening_token") for one in spec.draw(opening_token)]
     assert drawn == ["heads", "change"]
-    assert "with an opening token" in make_analysis("opening_token").summary(found)[0]
+    assert "with an opening token" in make_analysis("opening_token").summary(opening_token)[0]
 
 
-def test_what_has_no_text_without_it_is_refused(made) -> None:
+def test_what_has_no_text_without_it_is_refused(planted) -> None:
     with (
-        HeadModel.open(made.model, tokenizer=made.tokenizer) as model,
+        HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model,
         pytest.raises(InputError, match="shorter than 3 tokens"),
     ):
         make_atlas(model, Corpus.from_examples([Example(text="word1")]), ["opening_token"])

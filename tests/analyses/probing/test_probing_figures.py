@@ -16,7 +16,9 @@ from headwise.text.tasks import SENTEVAL, Split, Task
 LAYERS, HEADS, TEST = 3, 4, 40
 
 
-def made(names: list[str], kind: str = "classification", greedy: bool = True) -> xr.Dataset:
+def example_dataset(
+    names: list[str], kind: str = "classification", greedy: bool = True
+) -> xr.Dataset:
     """A dataset of random scores, built by the code that builds the real one."""
     random = np.random.default_rng(0)
     examples = tuple(Example(text="w", label=str(i % 2)) for i in range(TEST + 4))
@@ -67,7 +69,7 @@ def test_every_figure_is_drawn(
 ) -> None:
     if len(names) > 1:  # where all has room is found for one task
         request.getfixturevalue("only_svg")
-    dataset = made(names, kind, greedy)
+    dataset = example_dataset(names, kind, greedy)
     drawn = {one.name: one.figure for spec in figures_for("probing") for one in spec.draw(dataset)}
     wanted = {
         "heads",
@@ -85,7 +87,7 @@ def test_every_figure_is_drawn(
 
 @pytest.mark.usefixtures("only_svg")
 def test_panels_share_one_colour_scale_and_sorted_rows_fall() -> None:
-    dataset = made(list(SENTEVAL))
+    dataset = example_dataset(list(SENTEVAL))
     figures = {spec.name: spec for spec in figures_for("probing")}
     axes = [ax for ax in figures["heads-sorted"].draw(dataset)[0].figure.axes if ax.images]
     assert len({(ax.images[0].norm.vmin, ax.images[0].norm.vmax) for ax in axes}) == 1

@@ -33,36 +33,36 @@ def words(count: int, length: int, seed: int = 0, names=None) -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def made():
+def planted():
     return planted_decoder(words=30, max_length=40)
 
 
 @pytest.fixture(scope="module")
-def found(made):
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+def sinks(planted):
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
         return make_atlas(model, words(12, 14), ["sinks"])["sinks"]
 
 
-def test_the_planted_sink(made, found) -> None:
-    first, p = found["first"].values, found["first_p_adjusted"].values
+def test_the_planted_sink(planted, sinks) -> None:
+    first, p = sinks["first"].values, sinks["first_p_adjusted"].values
     # No word comes twice: the duplicate and the induction head rest too.
-    resting = {made.where(name) for name in ("sink", "duplicate", "induction")}
+    resting = {planted.where(name) for name in ("sink", "duplicate", "induction")}
     for place in np.ndindex(first.shape):
         assert (first[place] == pytest.approx(1, abs=1e-5)) == (place in resting)
         assert (p[place] < 0.05) == (place in resting)
-    assert found["rate"].values[made.where("sink")] == 1
-    assert found["value_norm_ratio"].values[made.where("sink")] == pytest.approx(0, abs=1e-5)
-    assert found["value_norm_ratio"].values[made.where("copying")] == pytest.approx(1, abs=1e-5)
-    assert first[made.where("idle")] == pytest.approx(found["uniform"].values[1], rel=1e-5)
+    assert sinks["rate"].values[planted.where("sink")] == 1
+    assert sinks["value_norm_ratio"].values[planted.where("sink")] == pytest.approx(0, abs=1e-5)
+    assert sinks["value_norm_ratio"].values[planted.where("copying")] == pytest.approx(1, abs=1e-5)
+    assert first[planted.where("idle")] == pytest.approx(sinks["uniform"].values[1], rel=1e-5)
 
 
-def test_rows_without_the_sink(made, found) -> None:
-    place = made.where("previous")
-    assert found["rest_largest"].values[place] == pytest.approx(1, abs=1e-4)
-    assert found["rest_entropy"].values[place] == pytest.approx(0, abs=1e-3)
-    idle = found.isel(layer=1, head=2)
+def test_rows_without_the_sink(planted, sinks) -> None:
+    place = planted.where("previous")
+    assert sinks["rest_largest"].values[place] == pytest.approx(1, abs=1e-4)
+    assert sinks["rest_entropy"].values[place] == pytest.approx(0, abs=1e-3)
+    idle = sinks.isel(layer=1, head=2)
     assert float(idle["rest_mass"].sel(token_type="other")) == pytest.approx(1, abs=1e-5)
-    assert np.isnan(found["rest_entropy"].values[made.where("sink")])
+    assert np.isnan(sinks["rest_entropy"].values[planted.where("sink")])
 
 
 NAMES = [
@@ -186,19 +186,19 @@ def test_learned_sinks() -> None:
     np.testing.assert_allclose(found["learned_rate"].values, np.mean(above, 0), atol=1e-6)
 
 
-def test_figures_and_headline(found) -> None:
-    drawn = [one.name for spec in figures_for("sinks") for one in spec.draw(found)]
+def test_figures_and_headline(sinks) -> None:
+    drawn = [one.name for spec in figures_for("sinks") for one in spec.draw(sinks)]
     assert drawn == ["heads", "values"]
-    said = make_analysis("sinks").summary(found)
+    said = make_analysis("sinks").summary(sinks)
     assert "3 of 6 heads" in said[0]
     assert not any("opening token" in line for line in said)
 
 
-def test_an_atlas_with_both_ways_in_it_draws_as_before(found, tmp_path: Path) -> None:
+def test_an_atlas_with_both_ways_in_it_draws_as_before(sinks, tmp_path: Path) -> None:
     """`first_other` was a part of `sinks` before it became `opening_token`."""
-    old = found.assign(
+    old = sinks.assign(
         {
-            f"first_other{end}": found[f"first{end}"] * (0.5 if end != "_n" else 1)
+            f"first_other{end}": sinks[f"first{end}"] * (0.5 if end != "_n" else 1)
             for end in ("", "_n", "_low", "_high")
         }
     ).assign_attrs(opening=1, other="without the opening token")
@@ -211,8 +211,8 @@ def test_an_atlas_with_both_ways_in_it_draws_as_before(found, tmp_path: Path) ->
     assert "without the opening token" in make_analysis("sinks").summary(loaded)[-1]
 
 
-def test_inputs_too_short_for_anything(made) -> None:
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+def test_inputs_too_short_for_anything(planted) -> None:
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
         atlas = make_atlas(
             model, Corpus.from_examples([Example(text="word1")], "short"), ["surface", "sinks"]
         )
@@ -221,8 +221,8 @@ def test_inputs_too_short_for_anything(made) -> None:
     assert make_analysis("sinks").summary(atlas["sinks"]) == []
 
 
-def test_values_and_hidden_states_are_held_for_one_layer_at_a_time(made) -> None:
-    with HeadModel.open(made.model, tokenizer=made.tokenizer) as model:
+def test_values_and_hidden_states_are_held_for_one_layer_at_a_time(planted) -> None:
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
         watcher = TraceWatcher(frozenset({"hidden"}))
         batch = model.batch("word1 word2 word3")
         session = Session(model.sites, batch.attention_mask, watcher)

@@ -290,14 +290,14 @@ def test_nothing_of_a_model_or_of_torch_is_left_changed(
 
 
 def test_the_seed_draws_the_resamples_and_the_masked_tokens(tmp_path: Path) -> None:
-    def found(seed: int) -> xr.Dataset:
+    def ablate_with_seed(seed: int) -> xr.Dataset:
         subject = ScoredLanguageModel(model, Corpus.from_examples(toy_examples(20)), seed=seed)
         return ablate_scored_model(
             subject, AblationOptions(heads="L0H0,L1H1", layers=False, importance=False, seed=seed)
         )
 
     model = HeadModel.open(toy_folder(tmp_path / "lm"))
-    first, again, other = found(0), found(0), found(1)
+    first, again, other = ablate_with_seed(0), ablate_with_seed(0), ablate_with_seed(1)
     xr.testing.assert_identical(first, again)
     assert float(first.difference_low[0, 0]) != float(other.difference_low[0, 0])
     assert first.attrs["baseline"] != other.attrs["baseline"]

@@ -14,7 +14,7 @@ from headwise.plots import figures_for
 LAYERS, HEADS = 3, 4
 
 
-def made(metric: str = "accuracy") -> xr.Dataset:
+def ablation_dataset(metric: str = "accuracy") -> xr.Dataset:
     random = np.random.default_rng(0)
     difference = random.normal(scale=0.01, size=(LAYERS, HEADS))
     p = np.full((LAYERS, HEADS), 0.6)
@@ -62,7 +62,7 @@ def small_print(figure: Figure) -> str:
 
 
 def test_rings_stand_on_heads_that_survive_correction() -> None:
-    axis = drawn("heads", made()).axes[0]
+    axis = drawn("heads", ablation_dataset()).axes[0]
     rings = [own for own in axis.collections if isinstance(own, PathCollection)]
     assert len(rings) == 2  # a dark one on a white one
     for ring in rings:
@@ -76,7 +76,7 @@ def test_rings_stand_on_heads_that_survive_correction() -> None:
     ("metric", "words"), [("accuracy", "−0.12 points"), ("loss", "−0.00 nats")]
 )
 def test_notes_are_in_the_unit_of_the_scale(metric: str, words: str) -> None:
-    text = small_print(drawn("heads", made(metric)))
+    text = small_print(drawn("heads", ablation_dataset(metric)))
     assert words in text
     assert "1,725 examples" in text
     assert ("82.7" if metric == "accuracy" else "0.827") in text
@@ -84,15 +84,15 @@ def test_notes_are_in_the_unit_of_the_scale(metric: str, words: str) -> None:
 
 def test_a_mean_over_some_heads_is_not_called_that_of_a_random_head() -> None:
     assert "Mean over the heads (a random head) −0.12" in small_print(
-        drawn("heads", made().assign_attrs(heads_disabled=LAYERS * HEADS))
+        drawn("heads", ablation_dataset().assign_attrs(heads_disabled=LAYERS * HEADS))
     )
-    some = small_print(drawn("heads", made().assign_attrs(heads_disabled=5)))
+    some = small_print(drawn("heads", ablation_dataset().assign_attrs(heads_disabled=5)))
     assert "Mean over the 5 heads disabled −0.12" in some
     assert "random" not in some
 
 
 def test_roles_are_in_order_of_their_correlation_and_undefined_ones_left_out() -> None:
-    axis = drawn("roles", made()).axes[0]
+    axis = drawn("roles", ablation_dataset()).axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["same word", "local", "sep"]
     filled = [
         line.get_markerfacecolor() != "white" for line in axis.lines if line.get_marker() == "o"

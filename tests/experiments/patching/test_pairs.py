@@ -1,0 +1,135 @@
+"""Pairs of prompts: alignment by marks token by token, files with damaged rows, and what every
+built-in set promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headwise.core.errors import InputError, ParameterError
+from headwise.experiments.patching import PromptPair, builtin_pairs, read_pairs
+from headwise.experiments.patching.pairs import distinct_pairs, encode_pair, encode_pairs
+from headwise.experiments.patching.templates import BUILTIN
+from headwise.models import HeadModel
+from headwise.testing import planted_decoder
+
+
+@pytest.fixture(scope="module")
+def model():
+    planted = planted_decoder(words=12, max_length=16)
+    with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
+        yield model
+
+
+def test_marked_spans_of_other_lengths_are_aligned_at_their_ends(model: HeadModel) -> None:
+    pair = PromptPair(
+        "word1 [[word2 word3]] word4 [[word5]]",
+        "word1 [[word6 word7 word8]] word4 [[word9]]",
+        "word3",
+        "word8",
+    )
+    tokens, reason = encode_pair(model, pair, 0)
+    assert reason == ""
+    # Marks are no tokens.
+    plain = model.encode("word1 word2 word3 word4 word5")
+    np.testing.assert_array_equal(tokens.clean.ids, plain.ids)
+    # What stands beside each token of the clean input, by the texts of both.
+    beside = {}
+    for position, other in enumerate(tokens.positions):
+        clean_text = tokens.clean.tokens[position].strip()
+        beside[clean_text] = tokens.corrupted.tokens[other].strip()
+    opening = tokens.clean.tokens[0].strip()
+    expected = {"word1": "word1", "word2": "word7", "word3": "word8", "word4": "word4"}
+    assert beside == {opening: opening, **expected, "word5": "word9"}
+
+
+def test_of_a_longer_marked_span_the_first_tokens_have_no_counterpart(model: HeadModel) -> None:
+    pair = PromptPair("[[word1 word2 word3]] word4", "[[word5]] word4", "word1", "word5")
+    tokens, reason = encode_pair(model, pair, 0)
+    assert reason == ""
+    texts = [text.strip() for text in tokens.clean.tokens]
+    without = {text for text, other in zip(texts, tokens.positions, strict=True) if other < 0}
+    assert without == {"word1", "word2"}
+    at_end = tokens.positions[texts.index("word3")]
+    assert tokens.corrupted.tokens[at_end].strip() == "word5"
+
+
+@pytest.mark.parametrize(
+    ("clean", "corrupted", "message"),
+    [
+        ("[[word1]] word2", "word1 word2", "1 and 0 marked spans"),
+        ("word1 [[word2]]", "word1 word3 [[word2]]", "tokens before the first mark"),
+        ("[[word1]] word2", "[[word1]] word2 word3", "tokens after mark 1"),
+        ("word1 word2", "word1 word2 word3", "they must have equally many"),
+    ],
+)
+def test_pairs_that_cannot_be_aligned_say_why(
+    model: HeadModel, clean: str, corrupted: str, message: str
+) -> None:
+    pair = PromptPair(clean, corrupted, "word1", "word2", where="pairs.jsonl:3")
+    with pytest.raises(InputError, match=message) as error:
+        encode_pairs(model, [pair], strict=True, marked=True)
+    assert str(error.value).startswith("pairs.jsonl:3: ")
+    usable = PromptPair("word1 word2", "word1 word3", "word1", "word2")
+    encoded, n_left_out = encode_pairs(model, [pair, usable], strict=False, marked=True)
+    assert (len(encoded), n_left_out) == (1, 1)
+
+
+def test_marked_pairs_of_unequal_length_are_left_out_unless_allowed(model: HeadModel) -> None:
+    pair = PromptPair("[[word1 word2]] word3", "[[word4]] word3", "word1", "word4")
+    assert len(encode_pairs(model, [pair], strict=True, marked=True)[0]) == 1
+    with pytest.raises(InputError, match="they must have equally many"):
+        encode_pairs(model, [pair], strict=True)
+    with pytest.raises(InputError, match="No pair can be used"):
+        encode_pairs(model, [pair], strict=False)
+
+
+def test_a_file_names_the_line_and_the_field_that_is_wrong(tmp_path: Path) -> None:
+    row = {"clean": "a b", "corrupted": "a c", "answer": "b", "wrong": "c"}
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({**row, "unit": "u1"}) + "\n" + json.dumps(row) + "\n")
+    assert [pair.unit for pair in read_pairs(path)] == ["u1", ""]
+    path.write_text(json.dumps(row) + "\n" + json.dumps({**row, "unit": 3}) + "\n")
+    with pytest.raises(InputError, match=r"pairs\.jsonl:2.*`unit` must be a text"):
+        read_pairs(path)
+    path.write_text(json.dumps({**row, "answer": None}) + "\n")
+    with pytest.raises(InputError, match=r"pairs\.jsonl:1.*`answer` must be a text"):
+        read_pairs(path)
+    path.write_text("\n")
+    with pytest.raises(InputError, match="holds no pairs"):
+        read_pairs(path)
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_a_built_in_set_gives_different_pairs_that_its_seed_decides(name: str) -> None:
+    pairs = builtin_pairs(name, 12, seed=3)
+    assert len(pairs) == 12
+    assert distinct_pairs(pairs) == pairs
+    assert builtin_pairs(name, 12, seed=3) == pairs
+    assert builtin_pairs(name, 12, seed=4) != pairs
+    for pair in pairs:
+        assert pair.clean != pair.corrupted
+        assert pair.answer != pair.wrong
+        assert pair.unit, "pairs of one unit are one observation: each set says what they share"
+        # An answer is predicted after the prompt: it must not stand at the prompt's end.
+        assert not pair.clean.endswith(pair.answer)
+
+
+def test_units_of_a_set_are_shared_by_pairs_but_not_by_all() -> None:
+    units = {pair.unit for pair in builtin_pairs("names", 40)}
+    assert 1 < len(units) <= 40
+
+
+def test_an_unknown_set_names_those_there_are() -> None:
+    with pytest.raises(ParameterError, match="agreement"):
+        builtin_pairs("agrement", 1)
+
+
+def test_repeated_pairs_are_one_observation() -> None:
+    pair = PromptPair("a b", "a c", "b", "c", where="x:1")
+    again = PromptPair("a b", "a c", "b", "c", where="x:2")
+    other = PromptPair("a b", "a c", "b", "d")
+    assert distinct_pairs([pair, other, again]) == [pair, other]

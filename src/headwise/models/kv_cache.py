@@ -144,13 +144,13 @@ class CachePattern:
         try:
             content = json.loads(text)
             sliding = {int(layer): int(size) for layer, size in content["sliding_layers"].items()}
-            scores = None if "scores" not in content else np.array(content["scores"], float)
+            stored = content.get("scores")
             return cls(
                 np.array(content["full_attention_heads"], bool),
                 int(content["sink_size"]),
                 int(content["recent_size"]),
                 sliding,
-                scores,
+                None if stored is None else np.array(stored, float),
                 content.get("facts", {}),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -181,7 +181,7 @@ class SplitHeads(Tensor):
     def __init__(self, *args: Any) -> None:
         pass
 
-    def __repr__(self, **kwargs: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"SplitHeads({self.which}, {list(self.shape)})"
 
     @classmethod
@@ -205,7 +205,9 @@ class SplitHeads(Tensor):
         )
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise ModelError(
             "HeadwiseCache works with torch's fused attention; open the model with "
             "attn_implementation='sdpa'."
@@ -220,7 +222,7 @@ def _shape_after(func: Any, split: SplitHeads, args: Sequence[Any], kwargs: Any)
     return tuple(func(empty, *args, **kwargs).shape)
 
 
-class SplitLayer(CacheLayerMixin):
+class SplitLayer(CacheLayerMixin):  # type: ignore[misc]
     """The cache of one layer: whole heads grow, short heads keep sink and window.
 
     Parameters
@@ -347,7 +349,7 @@ def _split_attention(
     for kind, heads in (("whole", layer.whole_heads), ("short", layer.short_heads)):
         if not heads:
             continue
-        members = []
+        members: list[int] = []
         for head in heads:
             members += range(head * group_size, (head + 1) * group_size)
         keys = layer.current[f"{kind} keys"].repeat_interleave(group_size, dim=1)
@@ -402,7 +404,7 @@ def _reject_padding(is_open: Tensor, layer: SplitLayer) -> None:
         )
 
 
-class HeadwiseCache(Cache):
+class HeadwiseCache(Cache):  # type: ignore[misc]
     """A cache of transformers that keeps some key/value heads whole and the others short.
 
     Parameters

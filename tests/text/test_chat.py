@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import json
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from headwise import Corpus, Example, open_corpus
 from headwise.analyses.features.predicates import parse_feature
 from headwise.analyses.roles.sieves.tokens import token_axes
 from headwise.core.errors import HeadwiseError
+from headwise.text import template_limits
 from headwise.text.chat import locate_contents, render
 from headwise.text.encode import Encoder, collate
 from headwise.text.readers.rows import example_of_row, row_of_example
@@ -167,3 +170,36 @@ def test_long_conversations_take_linear_time() -> None:
     assert spans is not None
     assert {upper[start:end] for start, end in spans} == {"A"}
     assert locate_contents(upper + "x", parts, ["a"] * 400) is None
+
+
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLED = (
+    "{% set ns = namespace(x='abcdefgh') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}"
+    "{% endfor %}{{ ns.x }}"
+)
+LONG = "{{ 'x' * 20000000 }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [ENDLESS, DOUBLED, LONG])
+def test_hostile_templates_end_in_a_sentence(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = partial(template_limits.limited, 1.0, 1 << 28)
+    monkeypatch.setattr("headwise.text.chat.limited", limits)
+    before = time.monotonic()
+    with pytest.raises(HeadwiseError, match="damaged or hostile"):
+        render(tokenizer(template), Example(messages=MESSAGES))
+    assert time.monotonic() - before < 30
+    # Nothing is left behind: the next conversation is rendered.
+    assert render(tokenizer(CHATML), Example(messages=MESSAGES)).text
+
+
+@pytest.mark.parametrize(
+    "mark", ["\ue0000\ue001", "\ue000" + "9" * 5000 + "\ue001", "\ue0007\ue001", "\ue000"]
+)
+def test_marks_like_ours_in_template_and_messages(mark: str) -> None:
+    template = f"{mark}{{% for m in messages %}}<{{{{ m['content'] }}}}>{{% endfor %}}{mark}"
+    messages = (("user", f"{mark}hi"), ("assistant", mark))
+    rendered = render(tokenizer(template), Example(messages=messages))
+    said = [rendered.text[span.start : span.end] for span in rendered.messages]
+    assert said == [f"{mark}hi", mark]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +12,18 @@ import numpy as np
 
 from headwise.core.errors import InputError, ModelError
 from headwise.text.example import ROLES, Example
+from headwise.text.template_limits import (
+    MAX_CHARACTERS,
+    MAX_MEMORY,
+    MAX_SECONDS,
+    TemplateLimitError,
+    limited,
+)
 
 TEMPLATE = ROLES.index("template")
-# Stands for the content of a message while the template is looked at: private-use characters, which
-# no template writes and no message is expected to contain.
-PLACEHOLDER = "\ue000{}\ue001"
-PLACEHOLDERS = re.compile("\ue000(\\d+)\ue001")
+# Stands for the content of a message while the template is looked at: private-use characters around
+# a digest of template and messages, which no template can write, and the number of the message.
+PLACEHOLDER = "\ue000{digest}-{number}\ue001"
 Span = tuple[int, int]
 
 
@@ -100,9 +107,15 @@ def render(tokenizer: Any, example: Example) -> Rendered:
         )
     contents = [content for _, content in messages]
     text = _apply_template(tokenizer, example, contents)
-    placeholders = [PLACEHOLDER.format(number) for number in range(len(messages))]
+    hashed = "\0".join([str(tokenizer.chat_template), *contents])
+    digest = hashlib.sha256(hashed.encode(errors="replace")).hexdigest()[:24]
+    placeholders = []
+    for number in range(len(messages)):
+        placeholders.append(PLACEHOLDER.format(digest=digest, number=number))
     with_placeholders = _apply_template(tokenizer, example, placeholders)
-    parts = PLACEHOLDERS.split(with_placeholders)
+    # A template may cut a placeholder, or count in it: only whole ones of ours are taken.
+    numbers = "|".join(str(number) for number in reversed(range(len(messages))))
+    parts = re.split(f"\ue000{digest}-({numbers})\ue001", with_placeholders)
     template_parts = parts[::2]
     order = [int(number) for number in parts[1::2]]
     ordered_contents = [contents[number] for number in order]
@@ -203,10 +216,24 @@ def _apply_template(tokenizer: Any, example: Example, contents: Sequence[str]) -
     for (role, _), content in zip(example.messages or (), contents, strict=True):
         messages.append({"role": role, "content": content})
     try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False))
+        with limited():
+            text = str(tokenizer.apply_chat_template(messages, tokenize=False))
+    except (TemplateLimitError, MemoryError):
+        raise ModelError(
+            f"{example.where}: the chat template took more than {MAX_SECONDS:.0f} seconds or "
+            f"{MAX_MEMORY >> 20:,} MiB for one conversation; it is damaged or hostile, use another "
+            "tokenizer."
+        ) from None
     except Exception as error:
         # Templates raise errors of their own: roles that do not alternate, no system message.
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"{example.where}: the chat template rejects the conversation: {reason}"
         ) from error
+    if len(text) > MAX_CHARACTERS:
+        raise ModelError(
+            f"{example.where}: the chat template makes {len(text):,} characters of one "
+            f"conversation, more than {MAX_CHARACTERS:,}; it is damaged or hostile, use another "
+            "tokenizer."
+        )
+    return text

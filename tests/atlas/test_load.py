@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
@@ -13,7 +15,7 @@ import xarray as xr
 from fuzz.atlas_inputs import HOSTILE, attack, endless, hostile, seed_bytes, whole
 from headwise.atlas import Atlas
 from headwise.atlas.arrays import read_groups
-from headwise.atlas.file import LENGTH, read_any
+from headwise.atlas.file import LENGTH, read_any, sealed
 from headwise.core.errors import AtlasError
 
 # Written by a version of headwise before format 3.
@@ -126,6 +128,51 @@ def test_a_damaged_file_without_a_seal_does_not_hang(
     path.write_bytes(endless(seed_bytes(tmp_path)))
     with pytest.raises(AtlasError, match="did not end within 2 seconds"):
         Atlas.load(path)
+
+
+def test_a_damaged_file_that_a_stranger_sealed_again_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("headwise.atlas.file.ENOUGH_SECONDS", 2)
+    path = tmp_path / "atlas.nc"
+    path.write_bytes(sealed(endless(seed_bytes(tmp_path))))
+    with pytest.raises(AtlasError, match="did not end within 2 seconds"):
+        Atlas.load(path)
+
+
+def test_a_file_of_others_is_tried_once_and_one_of_ours_never(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+    monkeypatch.setattr("headwise.atlas.file.try_in_subprocess", lambda path, _: tried.append(path))
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "cache"))
+    path = whole().save(tmp_path / "atlas.nc")
+    Atlas.load(path)
+    assert not tried
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path / "cache of another user"))
+    Atlas.load(path)
+    Atlas.load(path)
+    assert tried == [path]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
+def test_too_little_memory_is_not_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / "atlas.nc"
+    content = whole().to_bytes()
+    path.write_bytes(content[:-LENGTH])
+    load = (
+        "import resource, sys; from headwise.atlas import Atlas; "
+        "resource.setrlimit(resource.RLIMIT_AS, (120 << 20, 120 << 20)); "
+        "Atlas.load(sys.argv[1])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", load, str(path)], capture_output=True, text=True, check=False
+    )
+    assert "could not be tried in a second process" in ended.stderr
+    assert "damaged" not in ended.stderr
+    # With the memory it needs, it is read.
+    assert Atlas.load(path).digest == whole().digest
 
 
 def test_every_flipped_bit_is_detected_before_hdf5_opens_the_file(

@@ -189,8 +189,8 @@ def test_what_is_drawn_is_not_drawn_again_unless_it_is_damaged(
     with monkeypatch.context() as patch:
         stop_at(patch, report_module, "write_page", 0, signal.SIGTERM)
         atlas("out")
-    (tmp_path / "out" / "figures" / ".surface.svg.999999999.tmp").write_text("half")
-    (tmp_path / "out" / ".atlas.nc.999999999.tmp").write_text("half")
+    (tmp_path / "out" / "figures" / ".surface.svg.999999999.headwise-tmp").write_text("half")
+    (tmp_path / "out" / ".atlas.nc.999999999.headwise-tmp").write_text("half")
     figure = next((tmp_path / "out" / "figures").glob("offsets-*.svg"))
     whole = figure.read_bytes()
     figure.write_bytes(whole[:-1])
@@ -199,7 +199,7 @@ def test_what_is_drawn_is_not_drawn_again_unless_it_is_damaged(
     assert atlas("out").code == 0
     assert calls == ["offsets"]
     assert figure.read_bytes() == whole
-    assert not list((tmp_path / "out").rglob("*.tmp"))
+    assert not list((tmp_path / "out").rglob("*.headwise-tmp"))
     assert not (tmp_path / "out" / ".run").exists()
 
 

@@ -4,6 +4,8 @@ resumes."""
 from __future__ import annotations
 
 import os
+import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -56,14 +58,15 @@ def test_what_dead_processes_left_is_swept_and_nothing_else(tmp_path: Path) -> N
     figures = tmp_path / "figures"
     figures.mkdir()
     gone = [
-        tmp_path / f".a.nc.{DEAD}.tmp",
-        figures / f".x.svg.{DEAD}.tmp",
-        tmp_path / f".index.html.{DEAD}.tmp",
+        tmp_path / f".a.nc.{DEAD}.headwise-tmp",
+        figures / f".x.svg.{DEAD}.headwise-tmp",
+        tmp_path / f".index.html.{DEAD}.headwise-tmp",
     ]
     kept = [
-        tmp_path / f".b.xyz.{DEAD}.tmp",
-        tmp_path / f".a.nc.{os.getppid()}.tmp",  # of a process that lives
+        tmp_path / f".b.xyz.{DEAD}.headwise-tmp",
+        tmp_path / f".a.nc.{os.getppid()}.headwise-tmp",  # of a process that lives
         figures / ".x.svg.tmp",
+        tmp_path / f".a.nc.{DEAD}.tmp",  # of another program
         figures / "x.svg",
     ]
     for path in gone + kept:
@@ -150,13 +153,26 @@ def test_room_is_looked_for_before_and_set_aside(tmp_path: Path) -> None:
     assert RESERVE > 0
 
 
+def test_a_pipe_and_a_socket_are_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.nc"
+    os.mkfifo(pipe)
+    socket_path = tmp_path / "socket.nc"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(socket_path))
+        for path in (pipe, socket_path, Path("/dev/null")):
+            with pytest.raises(OutputError, match="is a device, a pipe or a socket, not a file"):
+                OutputTarget(path, tmp_path / ".run", overwrite=True)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert stat.S_ISSOCK(socket_path.stat().st_mode)
+
+
 def test_a_folder_whose_swap_was_interrupted_half_way_comes_back(tmp_path: Path) -> None:
     target = tmp_path / "model"
     with new_folder(target) as beside:
         (beside / "weights").write_text("old")
     (target / "notes").write_text("mine")
-    target.rename(tmp_path / f".model.{DEAD}.old")  # interrupted between the two renames
-    (tmp_path / f".model.{DEAD}.tmp").mkdir()
+    target.rename(tmp_path / f".model.{DEAD}.headwise-old")  # interrupted between the two renames
+    (tmp_path / f".model.{DEAD}.headwise-tmp").mkdir()
     with new_folder(target, overwrite=True) as beside:
         (beside / "weights").write_text("new")
     assert sorted(path.name for path in target.iterdir()) == [MANIFEST, "notes", "weights"]

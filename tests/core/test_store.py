@@ -224,9 +224,9 @@ def test_scratch_is_never_trusted(store: CheckpointStore) -> None:
 
 
 def test_half_written_files_are_swept(store: CheckpointStore) -> None:
-    (store.folder / ".first.checkpoint.77.tmp").write_bytes(b"half")
+    (store.folder / ".first.checkpoint.77.headwise-tmp").write_bytes(b"half")
     again(store)
-    assert not list(store.folder.glob(".*.tmp"))
+    assert not list(store.folder.glob(".*.headwise-tmp"))
 
 
 HOLD = """

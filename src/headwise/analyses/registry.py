@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.analyses.released import PAPER, check_variant_name
 from headwise.core.errors import ParameterError, unknown
+from headwise.core.interrupts import Interrupted
 
 if TYPE_CHECKING:
     from headwise.analyses.contract import Analysis
 
 ENTRY_POINTS = "headwise.analyses"
 REGISTRY: dict[str, type[Analysis]] = {}
+# Why analyses of installed packages are missing, by the name that the package declares.
+LEFT_OUT: dict[str, str] = {}
 # The parameter of an analysis that chooses its variant; settings and atlas files hold this name.
 VARIANT_PARAMETER = "reading"
 
@@ -41,19 +45,27 @@ def register(cls: type[Analysis]) -> None:
 def _load_all() -> None:
     """Import the folders of this package and the modules that installed packages declare.
 
-    Importing an analysis registers it."""
+    Importing an analysis registers it. A package that fails is named in a warning and left out."""
     for module in iter_modules(import_module("headwise.analyses").__path__):
         if module.ispkg:
             import_module(f"headwise.analyses.{module.name}.analysis")
     for entry in entry_points(group=ENTRY_POINTS):
+        registered = dict(REGISTRY)
         try:
             entry.load()
-        except Exception as error:  # third-party code may fail in any way
-            raise ParameterError(
-                f"The analysis '{entry.name}' of an installed package cannot be loaded "
-                f"({type(error).__name__}: {error}); "
+        except Interrupted:
+            raise
+        # A module of others may fail in any way, and may call sys.exit() too: the analyses of
+        # headwise work without it.
+        except BaseException as error:
+            REGISTRY.clear()
+            REGISTRY.update(registered)
+            LEFT_OUT[entry.name] = (
+                f"The analysis '{entry.name}' of an installed package is left out, because it "
+                f"cannot be loaded ({type(error).__name__}: {error}); "
                 f"fix or remove the package that declares {entry.value}."
-            ) from error
+            )
+            warnings.warn(LEFT_OUT[entry.name], RuntimeWarning, stacklevel=2)
 
 
 def known_analyses() -> dict[str, type[Analysis]]:
@@ -65,6 +77,8 @@ def known_analyses() -> dict[str, type[Analysis]]:
 def make_analysis(name: str, parameters: Mapping[str, Any] | None = None) -> Analysis:
     """Return an analysis by name, with checked parameters."""
     registry = known_analyses()
+    if name not in registry and name in LEFT_OUT:
+        raise ParameterError(LEFT_OUT[name])
     if name not in registry:
         raise ParameterError(unknown("analysis", name, registry))
     cls = registry[name]

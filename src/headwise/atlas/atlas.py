@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from headwise.atlas.arrays import netcdf_bytes
 from headwise.atlas.card import HeadCard
 from headwise.atlas.check import MAX_BYTES
 from headwise.atlas.describe import describe_heads
-from headwise.atlas.file import atlas_digest, read_tree, sealed, to_tree
+from headwise.atlas.file import atlas_digest, read_tree, remember_seal, sealed, to_tree
 from headwise.atlas.representation import html_card
 from headwise.atlas.tables import extremes, long_table, measures
 from headwise.core.display import NotebookDisplay, plot_of
@@ -93,7 +94,9 @@ class Atlas(NotebookDisplay, Mapping[str, xr.Dataset]):
     def to_bytes(self) -> bytes:
         """Return the bytes of the atlas's NetCDF file; the same atlas gives the same bytes."""
         # In memory: HDF5 never writes to a disk that may be full.
-        return sealed(netcdf_bytes(self.to_datatree()))
+        content = netcdf_bytes(self.to_datatree())
+        remember_seal(hashlib.sha256(content).hexdigest())
+        return sealed(content)
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the atlas as NetCDF, atomically, and return the path.

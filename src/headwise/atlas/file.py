@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import xarray as xr
 from headwise.atlas.arrays import read_groups
 from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
 from headwise.core.errors import AtlasError, HeadwiseError
-from headwise.core.files import similar_path
+from headwise.core.files import cache_dir, similar_path
 from headwise.core.store import digest_of
 
 FIRST_COMPLETE_DIGEST = 3  # the first format whose digest covers everything
@@ -106,7 +107,7 @@ def read_tree(
     max_bytes : int or None, default 4 GiB
         The most its arrays may take in memory; None for no limit.
     first : bool, default True
-        Whether to check the seal, and to try a file without one in a subprocess before.
+        Whether to try a file in a subprocess before, unless its seal is remembered.
     """
     try:
         is_folder = path.is_dir()
@@ -120,11 +121,11 @@ def read_tree(
     if not path.is_file():
         raise AtlasError(f"{path} is not a file; give the atlas.nc of a run.")
     try:
-        is_sealed = first and check_seal(path)
-        if first and not is_sealed:
+        seal = check_seal(path)
+        if first and not (seal and is_remembered(seal)):
             try_in_subprocess(path, max_bytes)
         header = check_file(path, max_bytes)
-        datasets = read_groups(path) if is_sealed else read_any(path)
+        datasets = read_groups(path) if seal else read_any(path)
         if header.format >= FIRST_COMPLETE_DIGEST:
             digest = atlas_digest(datasets, header.provenance)
         else:
@@ -146,6 +147,8 @@ def read_tree(
             f"{path} has been changed or damaged since it was written: its digest does not match "
             "its contents."
         )
+    if first and seal:
+        remember_seal(seal)
     return datasets, header.provenance
 
 
@@ -184,7 +187,8 @@ def _from_format_1(dataset: xr.Dataset) -> xr.Dataset:
 
 # HDF5 crashes on some damaged files and never returns on others. A file that headwise wrote ends
 # with a digest of its bytes, behind the last byte that HDF5 reads; if it does not match, the file
-# is rejected unread. A file without one is first read in a subprocess.
+# is rejected unread. Anyone can write such a digest: only files whose digest is remembered in the
+# cache (written here, or read once before) are read at once, all others first in a subprocess.
 MARK = b"\nheadwise atlas sealed, sha256 of all before: "
 LENGTH = len(MARK) + 64
 ENOUGH_SECONDS = 10  # of processor time for a file without a seal
@@ -196,11 +200,15 @@ import os, sys
 try:
     import resource
     for kind, most in ((resource.RLIMIT_CPU, int(sys.argv[3])), (resource.RLIMIT_AS, int(sys.argv[4]))):
-        resource.setrlimit(kind, (most, most) if most else resource.getrlimit(kind))
+        _, hard = resource.getrlimit(kind)
+        # A lower limit (ulimit -v) stays as it is.
+        if most and (hard == resource.RLIM_INFINITY or most <= hard):
+            resource.setrlimit(kind, (most, most))
 except ImportError:
     pass
 from pathlib import Path
 from headwise.atlas.file import read_tree
+print("reading", flush=True)
 try:
     read_tree(Path(sys.argv[1]), int(sys.argv[2]) or None, first=False)
 except MemoryError:
@@ -221,14 +229,32 @@ def sealed(content: bytes) -> bytes:
     return content + MARK + hashlib.sha256(content).hexdigest().encode()
 
 
-def check_seal(path: Path) -> bool:
-    """Return whether a file has a seal; raise `AtlasError` if it does not match the bytes."""
+def remember_seal(digest: str) -> None:
+    """Remember that a file with this seal can be read; where the cache cannot be written, it is
+    tried again each time."""
+    with suppress(OSError):
+        folder = cache_dir() / "sealed"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / digest).touch()
+
+
+def is_remembered(digest: str) -> bool:
+    """Return whether a file with this seal was written here, or read before."""
+    try:
+        return (cache_dir() / "sealed" / digest).exists()
+    except OSError:
+        return False
+
+
+def check_seal(path: Path) -> str:
+    """Return the seal of a file, "" if it has none; raise `AtlasError` if it does not match the
+    bytes."""
     size = path.stat().st_size
     with path.open("rb") as file:
         file.seek(max(size - LENGTH, 0))
         end = file.read()
         if len(end) < LENGTH or not end.startswith(MARK):
-            return False
+            return ""
         file.seek(0)
         digest = hashlib.sha256()
         n_left = size - LENGTH
@@ -243,11 +269,11 @@ def check_seal(path: Path) -> bool:
             f"{path} has been changed or damaged since it was written: its seal does not match its "
             "bytes; get an intact copy, or create it again with `headwise atlas`."
         )
-    return True
+    return digest.hexdigest()
 
 
 def try_in_subprocess(path: Path, max_bytes: int | None) -> None:
-    """Read a file without a seal in a subprocess, with limits on time and memory.
+    """Read a file in a subprocess, with limits on time and memory.
 
     A file that crashes the subprocess or exceeds its limits is rejected; any other can be read in
     this process afterwards."""
@@ -255,15 +281,26 @@ def try_in_subprocess(path: Path, max_bytes: int | None) -> None:
     memory = 0 if max_bytes is None else 3 * max_bytes + SPARE_BYTES
     arguments = [str(path), str(max_bytes or 0), str(seconds), str(memory)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    process = subprocess.run(
-        [sys.executable, "-c", _READ_FIRST, *arguments],
-        env=environment,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
+    # Raised where nothing can be said of the file: there was too little memory to try it.
+    not_tried = AtlasError(
+        f"{path} could not be tried in a second process, which every file of others is first: "
+        "it ran out of memory or could not start; free some memory, or raise the limit of this "
+        "process (ulimit -v)."
     )
+    try:
+        process = subprocess.run(
+            [sys.executable, "-c", _READ_FIRST, *arguments],
+            env=environment,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except OSError as error:
+        raise not_tried from error
     if process.returncode == 0:
         return
+    if b"reading" not in process.stdout or _has_memory_limit():
+        raise not_tried
     if process.returncode == OUT_OF_MEMORY:
         reason = "takes more memory than allowed"
     else:
@@ -271,3 +308,13 @@ def try_in_subprocess(path: Path, max_bytes: int | None) -> None:
     raise AtlasError(
         f"{path} is damaged: reading it {reason}; create it again with `headwise atlas`."
     )
+
+
+def _has_memory_limit() -> bool:
+    """Return whether the address space of this process is limited (`ulimit -v`)."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return soft != resource.RLIM_INFINITY

@@ -12,8 +12,9 @@ from pathlib import Path
 from headwise.core.errors import OutputError, similar_names
 
 # A file that is being written has such a name, beside its final one, until it is complete; the
-# number is the process.
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<process>\d+)\.tmp")
+# number is the process. The ending is headwise's own: names like `.x.json.77.tmp` are others'.
+TEMPORARY_ENDING = ".headwise-tmp"
+_TEMPORARY = re.compile(rf"\.(?P<name>.+)\.(?P<process>\d+){re.escape(TEMPORARY_ENDING)}")
 _ENDINGS = (
     ".nc",
     ".html",
@@ -31,7 +32,7 @@ RESERVE = 32 * 2**20  # space for what is not in an estimate: the atlas, figures
 
 def temporary_name(path: Path) -> Path:
     """Return the path where this process writes a file before it is renamed."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_ENDING}")
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
@@ -86,7 +87,7 @@ def similar_path(path: Path) -> str:
 def sweep(folder: Path, name: str | None = None) -> None:
     """Delete what dead processes left half-written in a folder, of every file or of the one called
     `name`."""
-    for path in folder.glob(".*.tmp"):
+    for path in folder.glob(f".*{TEMPORARY_ENDING}"):
         match = _TEMPORARY.fullmatch(path.name)
         if match is None or path.is_dir() or alive(int(match["process"])):
             continue

@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from headwise.core.errors import OutputError
-from headwise.core.files import alive, temporary_name, write_atomically
+from headwise.core.files import TEMPORARY_ENDING, alive, temporary_name, write_atomically
+
+# A folder that is being replaced has such an ending until the new one is in its place.
+OLD_ENDING = ".headwise-old"
 
 MANIFEST = (
     ".headwise-files.json"  # what headwise wrote into a folder: all that it may ever remove from it
@@ -84,6 +87,12 @@ def reject_existing(path: Path, may_replace: bool) -> None:
         raise OutputError(
             f"{path} is a folder, not a file; choose another output path.", option="out"
         )
+    if path.exists() and not path.is_file():
+        # Renaming a new file onto it would take a device, a pipe or a socket away from the system.
+        raise OutputError(
+            f"{path} is a device, a pipe or a socket, not a file; choose another output path.",
+            option="out",
+        )
     if path.exists() and not may_replace:
         raise _exists(path)
     check_writable(path.parent)
@@ -113,9 +122,7 @@ def reject_unsafe(target: Path, overwrite: bool, sources: Iterable[Path] = ()) -
     if not target.exists():
         return
     if not target.is_dir():
-        raise OutputError(
-            f"{target} is a file, not a folder; choose another output path.", option="out"
-        )
+        raise OutputError(f"{target} is not a folder; choose another output path.", option="out")
     names = files_in(target)
     if names and not overwrite:
         raise _exists(target)
@@ -144,7 +151,7 @@ def new_folder(
     _recover(target)
     reject_unsafe(target, overwrite, sources)
     beside = temporary_name(target)
-    before = target.with_name(f".{target.name}.{os.getpid()}.old")
+    before = target.with_name(f".{target.name}.{os.getpid()}{OLD_ENDING}")
     try:
         beside.mkdir(parents=True)
         yield beside
@@ -181,10 +188,12 @@ def _recover(target: Path) -> None:
     if not target.parent.is_dir():
         return
     for path in target.parent.glob(f".{glob.escape(target.name)}.*"):
-        match = re.fullmatch(r"\.(\d+)\.(tmp|old)", path.name.removeprefix(f".{target.name}"))
+        match = re.fullmatch(
+            rf"\.(\d+)({TEMPORARY_ENDING}|{OLD_ENDING})", path.name.removeprefix(f".{target.name}")
+        )
         if match is None or not path.is_dir() or alive(int(match[1])):
             continue
-        if match[2] == "old" and not target.exists():
+        if match[2] == OLD_ENDING and not target.exists():
             os.replace(path, target)
         else:
             shutil.rmtree(path, ignore_errors=True)

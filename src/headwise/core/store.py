@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from headwise.core.errors import OutputError
-from headwise.core.files import write_atomically
+from headwise.core.files import TEMPORARY_ENDING, write_atomically
 from headwise.core.interrupts import raise_if_interrupted
 from headwise.core.lock import Lock
 
@@ -146,7 +146,7 @@ class CheckpointStore:
 
     def _sweep(self) -> None:
         """Delete what an interrupted process left half-written, and scratch files."""
-        for path in self.folder.glob(".*.tmp"):
+        for path in self.folder.glob(f".*{TEMPORARY_ENDING}"):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
 
@@ -323,7 +323,8 @@ def delete_checkpoints(folder: Path) -> None:
 def _remove_checkpoints(folder: Path) -> None:
     for part in folder.glob("*.part"):
         _remove_checkpoints(part)
-    for path in (*folder.glob("*.checkpoint"), *folder.glob(".*.tmp"), folder / RUN_FILE):
+    half_written = folder.glob(f".*{TEMPORARY_ENDING}")
+    for path in (*folder.glob("*.checkpoint"), *half_written, folder / RUN_FILE):
         path.unlink(missing_ok=True)
     shutil.rmtree(folder / "scratch", ignore_errors=True)
     if folder.suffix == ".part":

@@ -55,7 +55,9 @@ def trials(count: int, check_before: bool) -> Counter[str]:
                 full = call(asked, base / "log")
                 assert full.code == 2, f"trial {trial}: exit code {full.code}: {full.said}"
                 assert "free some space" in full.said, full.said
-                assert not list(out.rglob("*.headwise-tmp")), f"trial {trial} left something half-written"
+                assert not list(out.rglob("*.headwise-tmp")), (
+                    f"trial {trial} left something half-written"
+                )
                 ended[full.phase] += 1
                 remount(disk, 2**30)
                 again = call(asked, base / "log")

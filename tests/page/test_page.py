@@ -330,7 +330,9 @@ def test_a_group_that_nobody_has_heard_of_gets_a_section_with_its_figures(tmp_pa
         def loud(dataset: xr.Dataset) -> Figure:
             return heatmap(dataset["loudness"])
 
-        half_written = tmp_path / ".sample.safetensors.999999999.headwise-tmp"  # by a process that is gone
+        half_written = (
+            tmp_path / ".sample.safetensors.999999999.headwise-tmp"
+        )  # by a process that is gone
         half_written.write_text("half")
         html = write_report(Atlas({"made_up": made, "offsets": known}), tmp_path).page.read_text()
         assert not half_written.exists()

@@ -317,7 +317,9 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_is_finished(
         store.save("second", {"x": np.zeros(3)}, {})
     assert store.has("first")
     assert not store.has("second")
-    assert not list((tmp_path / "run").glob("*.headwise-tmp")) + list((tmp_path / "run").glob(".*.headwise-tmp"))
+    assert not list((tmp_path / "run").glob("*.headwise-tmp")) + list(
+        (tmp_path / "run").glob(".*.headwise-tmp")
+    )
 
 
 def test_words_that_do_not_align_are_counted(model: HeadModel) -> None:

@@ -69,7 +69,7 @@ def main() -> None:
         for size in (costs.memory, max(one.memory for one in clock.usage.values()))
     )
     seen = max(cost.examples for cost in costs.stages if cost.stage != OPENING)
-    model = Path(given.model).name if given.model else "wiki-bert (the built-in model)"
+    model = Path(given.model).name if given.model else "wiki-bert-3 (the built-in model)"
     print(
         f"| {model} | {', '.join(a.name for a in chosen)} | {seen} | {spent:.0f} s | {costs.cpu_seconds:.1f} s | "
         f"{was:.1f} s | {costs.cpu_seconds / was:.2f} | {memory} GiB |"

@@ -1,4 +1,4 @@
-"""The packed files of wiki-bert, the demo model of headwise; `path()` says where they lie."""
+"""The packed files of wiki-bert-3, the demo model of headwise; `path()` says where they lie."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ from headwise.text.targets import TargetEncoder
 
 Interventions = Mapping[Any, Intervention]
 Heads = str | int | tuple[int, int] | Sequence[str | tuple[int, int]]
-DEMO_NAME = "wiki-bert"
+DEMO_NAME = "wiki-bert-3"
 # Every open model of this process, except the copies that `limited` returns.
 OPEN: WeakSet[HeadModel] = WeakSet()
 

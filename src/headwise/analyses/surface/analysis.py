@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.analyses.contract import (
     WEIGHTINGS,
-    Observer,
+    LayerObserver,
     Paper,
     Shape,
     layer_head_coords,
@@ -61,7 +61,7 @@ SHARE = "share of attention"
 
 
 @dataclass(frozen=True)
-class Surface(Observer):
+class Surface(LayerObserver):
     """Mean attention by relative position and token type, entropy and largest weight of each head.
 
     For a row i with weights `A[i, :]` over its visible keys V(i), averaged over the rows of an

@@ -2,10 +2,13 @@
 pictures.
 
     python tools/publish_report.py REPORT [REPORT ...] [--docs docs/reproductions]
+    python tools/publish_report.py --index REPORT [REPORT ...]
 
 REPORT is what `headwise reproduce PAPER --out REPORT` wrote. The page keeps every word and number
 of `report.md`; a figure becomes a WebP of at most 800 pixels (the report itself has SVG, PDF and
-PNG)."""
+PNG). `--docs docs/reproductions/MODEL` puts the reports of another model there. With `--index` the
+claims of all reports, by models, are written as `index.md` (those of `headwise reproduce
+--summary`), and no report is published."""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import re
 from pathlib import Path
 
 from PIL import Image
+
+from headwise.experiments.reproduction.summary import read_reports, summarize_reports
 
 WIDTH = 800
 
@@ -43,12 +48,24 @@ def publish(report: Path, docs: Path) -> Path:
     return page
 
 
+def publish_index(reports: list[Path], docs: Path) -> Path:
+    """Write the claims of all reports, by models; returns the page."""
+    summary = summarize_reports(read_reports(reports))
+    page = docs / "index.md"
+    page.write_text(summary.markdown("Claims of five papers, by models"), encoding="utf-8")
+    return page
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("report", type=Path, nargs="+")
     parser.add_argument("--docs", type=Path, default=Path("docs/reproductions"))
-    asked = parser.parse_args()
-    for folder in asked.report:
-        print(publish(folder, asked.docs))
+    parser.add_argument("--index", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.index:
+        print(publish_index(arguments.report, arguments.docs))
+    else:
+        for folder in arguments.report:
+            print(publish(folder, arguments.docs))

@@ -24,7 +24,8 @@ def on_config(config: Any) -> Any:
     docs = Path(config.docs_dir)
 
     def pages_in(folder: str) -> list[str]:
-        return sorted(path.relative_to(docs).as_posix() for path in docs.glob(f"{folder}/*.md"))
+        pages = (docs / folder).rglob("*.md")  # reports of other models lie in folders below
+        return sorted(path.relative_to(docs).as_posix() for path in pages)
 
     further_pages = {
         "Analyses": [{name: f"analyses/{name}.md"} for name in analyses.own_analyses()],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headwise.cli import common
 from headwise.cli.command import command
 from headwise.cli.options import ModelName
+from headwise.core.errors import ParameterError
 from headwise.core.options import option
 from headwise.experiments.reproduction.options import ReproductionOptions
 
@@ -21,18 +22,29 @@ PAPERS = "clark2019, kovaleva2019, pascual2021, pande2021 or jo2020"
 REPORT = "report.json"
 MARKDOWN = "report.md"
 PAGE = "index.html"
+SUMMARY = "claims.json"
+SUMMARY_MARKDOWN = "claims.md"
 
 
 @command("reproduce")
 def reproduce_command(
     *,
-    paper: str = option(argument=True, metavar="PAPER", help=f"{PAPERS}."),
+    paper: str | None = option(None, argument=True, metavar="PAPER", help=f"{PAPERS}."),
     model: ModelName,
     list_entries: bool = option(
         False, flag="list", help="Name the tables and figures, and what they need."
     ),
+    summary: tuple[Path, ...] = option(
+        (),
+        cli_type=list[Path] | None,
+        metavar="REPORT",
+        help="Instead of a paper: the folders of finished reports (repeatable), of several papers "
+        "or models; their claims in one table, by models.",
+    ),
     out_folder: Path | None = option(
-        None, flag="out", help="A folder for the report; default: PAPER-report."
+        None,
+        flag="out",
+        help="A folder for the report; default: PAPER-report, or claims for a summary.",
     ),
     options: ReproductionOptions,
     overwrite: bool = option(False, help="Replace existing results."),
@@ -54,7 +66,18 @@ def reproduce_command(
       clark
 
       headwise reproduce kovaleva2019 --data data --finetuned MRPC=mrpc-model --device cuda
+
+      headwise reproduce --summary clark2019-report --summary mpnet/clark2019-report
     """
+    if summary:
+        if paper is not None:
+            raise ParameterError(
+                "A summary is of finished reports: name no paper.", option="summary"
+            )
+        _write_summary(summary, out_folder or Path("claims"), overwrite)
+        return
+    if paper is None:
+        raise ParameterError(f"Name a paper to reproduce: {PAPERS}.")
     from headwise.core.folders import written_before
     from headwise.experiments.reproduction import reproduce, reproduction_of
     from headwise.experiments.reproduction.run import WORK_FOLDER
@@ -99,6 +122,32 @@ def _write_report(job: Job, files: ReportFiles, report: ReproductionReport) -> N
     files.note([REPORT])
     job.write(report.to_json())
     files.close()
+
+
+def _write_summary(reports: tuple[Path, ...], folder: Path, overwrite: bool) -> None:
+    """Write the claims of finished reports as Markdown, page and data."""
+    from headwise.experiments.reproduction.rules import VERDICT_MEANINGS, VERDICTS
+    from headwise.experiments.reproduction.summary import read_reports, summarize_reports
+    from headwise.page.report import ReportFiles
+    from headwise.page.reproduction import render_claims
+    from headwise.run import Job
+
+    claims = summarize_reports(read_reports(reports))
+    sections = []
+    for key, short in claims.papers.items():
+        rows = claims.claim_rows(key)
+        sections.append({"key": key, "title": short, "columns": claims.claim_columns, "rows": rows})
+    counts = {"columns": ["paper", "model", "samples", *VERDICTS], "rows": claims.count_rows()}
+    page = render_claims(counts, sections, VERDICT_MEANINGS, claims.text())
+    with Job.for_report(folder, SUMMARY, overwrite=overwrite, sources=reports) as job:
+        files = ReportFiles(folder, job.may_replace)
+        files.write({SUMMARY_MARKDOWN: claims.markdown().encode(), PAGE: page.encode()})
+        files.note([SUMMARY])
+        job.write(claims.to_json())
+        files.close()
+        job.finish()
+    common.out.print(claims.text(), soft_wrap=True)
+    common.out.print(f"Table: {folder / PAGE}", soft_wrap=True)
 
 
 def _print_entries(paper: str) -> None:

@@ -4,9 +4,10 @@ page."""
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headwise.core.version import __version__
 from headwise.page.write import page_environment
 
 
@@ -47,4 +48,37 @@ def render_reproduction(facts: Mapping[str, Any], files: Mapping[str, bytes]) ->
         files=[(name, name) for name in ("report.md", "report.json")],
         paper=facts,
         version=facts["headwise"],
+    )
+
+
+def render_claims(
+    counts: Mapping[str, Any],
+    sections: Sequence[Mapping[str, Any]],
+    meanings: Mapping[str, str],
+    text: str,
+) -> str:
+    """Return the page of claims by models as a string.
+
+    Parameters
+    ----------
+    counts : mapping
+        `columns` and `rows` of the table of verdicts by paper and model.
+    sections : sequence of mapping
+        For each paper `key`, `title`, and `columns` and `rows` of its claims.
+    meanings : mapping of str to str
+        What each verdict means.
+    text : str
+        How far the models agree.
+    """
+    template = page_environment().get_template("claims.html")
+    return template.render(
+        brand="papers reproduced",
+        title="Claims by models",
+        subtitle=text,
+        facts=[],
+        files=[(name, name) for name in ("claims.md", "claims.json")],
+        counts=counts,
+        sections=sections,
+        meanings=meanings,
+        version=__version__,
     )

@@ -148,7 +148,7 @@ def _claim_lines(claims: Sequence[Mapping[str, Any]]) -> list[str]:
         rows.append([quote, claim["printed"], claim["ours"] or DASH, rule_text(claim), verdict])
     meanings = [f"*{name}*: {meaning}" for name, meaning in VERDICT_MEANINGS.items()]
     note = f"Verdicts: {'; '.join(meanings)}."
-    return ["## Claims", "", note, "", *_table_lines(CLAIM_COLUMNS, rows), ""]
+    return ["## Claims", "", note, "", *table_lines(CLAIM_COLUMNS, rows), ""]
 
 
 def rule_text(claim: Mapping[str, Any]) -> str:
@@ -173,10 +173,10 @@ def _entry_lines(entry: Mapping[str, Any], figures: bool) -> list[str]:
         inputs = "; ".join(f"{key}: {value}" for key, value in entry["seen"].items())
         lines += [f"Computed on: {inputs}.", ""]
     if entry["rows"]:
-        lines += [*_table_lines(**entry["shown"]), ""]
+        lines += [*table_lines(**entry["shown"]), ""]
     for table in entry["tables"]:
         lines += [f"**{table['title']}.** {table['note']}".rstrip(), ""]
-        lines += [*_table_lines(table["columns"], table["rows"]), ""]
+        lines += [*table_lines(table["columns"], table["rows"]), ""]
     if figures:
         for figure in entry["figures"]:
             lines += [f"![{figure['title']}]({figure['files'][0]})", ""]
@@ -190,7 +190,7 @@ def _bullets(texts: Sequence[str]) -> list[str]:
     return [f"- {text}" for text in texts]
 
 
-def _table_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     lines = [_table_line(columns), "|" + "---|" * len(columns)]
     for row in rows:
         lines.append(_table_line(row))

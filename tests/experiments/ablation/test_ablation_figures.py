@@ -9,6 +9,8 @@ import xarray as xr
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
+from headwise.core.errors import ParameterError
+from headwise.experiments.ablation.figures import layers_by_task
 from headwise.plots import figures_for
 
 LAYERS, HEADS = 3, 4
@@ -98,3 +100,27 @@ def test_roles_are_in_order_of_their_correlation_and_undefined_ones_left_out() -
         line.get_markerfacecolor() != "white" for line in axis.lines if line.get_marker() == "o"
     ]
     assert filled == [True, False, False]
+
+
+def test_layers_of_several_tasks_are_panels_with_bars_of_their_own() -> None:
+    datasets = {}
+    for number, task in enumerate(("MRPC", "RTE", "SST-2", "STS-B")):
+        change = np.array([-0.02, 0.01, 0.03]) * (number + 1)
+        variables = {
+            "layer_difference": ("layer", change),
+            "layer_difference_low": ("layer", change - 0.01),
+            "layer_difference_high": ("layer", change + 0.01),
+            "layer_p_adjusted": ("layer", np.array([0.01, 0.5, 0.04])),
+        }
+        attrs = {"metric": "accuracy", "examples": 100, "baseline": 0.8, "how": "uniform"}
+        datasets[task] = xr.Dataset(variables, {"layer": np.arange(3)}, attrs)
+    drawn = layers_by_task(datasets)
+    assert len(drawn.axes) == 4
+    for number, ax in enumerate(drawn.axes):
+        heights = [bar.get_height() for bar in ax.patches]
+        assert np.allclose(heights, np.array([-2.0, 1.0, 3.0]) * (number + 1))
+        # Filled where the change is significant.
+        is_white = [bar.get_facecolor() == (1.0, 1.0, 1.0, 1.0) for bar in ax.patches]
+        assert is_white == [False, True, False]
+    with pytest.raises(ParameterError, match="at least one dataset"):
+        layers_by_task({})

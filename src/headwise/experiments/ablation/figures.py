@@ -162,20 +162,21 @@ def layers_by_task(datasets: Mapping[str, xr.Dataset]) -> Figure:
     lines = -(-len(datasets) // columns)
     panel_width = style.PAGE / PANELS_ACROSS
     width = max(style.COLUMN, columns * panel_width)
-    figure = style.new_figure(width, 1.5 * lines + 0.9)
-    axes = figure.subplots(lines, columns, squeeze=False).ravel()
-    notes = []
-    for ax, (task, dataset) in zip(axes, datasets.items(), strict=False):
-        _draw_layer_bars(ax, dataset)
-        notes.append(f"{task}: {', '.join(_notes(dataset))}")
-    for ax in axes[len(datasets) :]:
-        ax.remove()
-    drawn = list(axes[: len(datasets)])
-    style.panel_labels(drawn, list(datasets))
-    notes.append(
-        f"Bars: change of the score, 95 % interval; filled: corrected p < {SIGNIFICANCE_LEVEL}"
-    )
-    return style.complete(figure, "Score without a layer", notes)
+    with style.context():
+        figure = style.new_figure(width, 1.5 * lines + 0.9)
+        axes = figure.subplots(lines, columns, squeeze=False).ravel()
+        notes = []
+        for ax, (task, dataset) in zip(axes, datasets.items(), strict=False):
+            _draw_layer_bars(ax, dataset)
+            notes.append(f"{task}: {'; '.join(_notes(dataset))}")
+        for ax in axes[len(datasets) :]:
+            ax.remove()
+        drawn = list(axes[: len(datasets)])
+        style.panel_labels(drawn, list(datasets))
+        notes.append(
+            f"Bars: change of the score, 95 % interval; filled: corrected p < {SIGNIFICANCE_LEVEL}"
+        )
+        return style.complete(figure, "Score without a layer", notes)
 
 
 def _draw_layer_bars(ax: Axes, dataset: xr.Dataset) -> None:

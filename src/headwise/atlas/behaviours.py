@@ -37,6 +37,7 @@ MIN_SHARE = 0.5  # of a head's attention on one target, after subtracting chance
 MIN_MARGIN = 0.1  # of accuracy on a relation over the best baseline
 # A head that links words by what they are, in any order, is right this often on shuffled text.
 MIN_ACCURACY = 0.45
+SUFFICIENT_ACCURACY = 0.5  # from here on, the words need not do worse without their order
 MIN_REPEAT = 0.3  # of a head's attention on a repeated sequence
 MIN_RETRIEVAL = 0.1  # of a needle's tokens (Wu et al. 2024)
 # Of what a head adds to the logit of the token it attends to, over that of a control: in logits, by
@@ -188,13 +189,15 @@ def followed_margins(dependency: xr.Dataset) -> xr.DataArray:
     """Return the margins of the relations that a head follows, `[direction, layer, head,
     relation]`, 0 elsewhere.
 
-    It beats every baseline by at least 10 points (corrected p < 0.05), is right at least 45 % of
-    the time, and more often than the words without their order are (`lexical`), by the lower end of
-    its interval."""
+    It beats every baseline by at least 10 points (corrected p < 0.05) and is right at least half of
+    the time; or at least 45 % of the time, and more often than the words without their order are
+    (`lexical`), by the lower end of its interval."""
     margins = significant_margins(dependency)
-    follows = (margins >= MIN_MARGIN) & (dependency["accuracy"] >= MIN_ACCURACY)
+    accuracy = dependency["accuracy"]
+    follows = (margins >= MIN_MARGIN) & (accuracy >= MIN_ACCURACY)
     if "lexical" in dependency:  # not in older atlases
-        follows &= dependency["accuracy_low"] > dependency["lexical"].fillna(0.0)
+        beats_words = dependency["accuracy_low"] > dependency["lexical"].fillna(0.0)
+        follows &= beats_words | (accuracy >= SUFFICIENT_ACCURACY)
     return margins.where(follows, 0.0).transpose(*margins.dims)
 
 

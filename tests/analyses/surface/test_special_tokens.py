@@ -106,3 +106,14 @@ def test_a_real_model_whose_special_tokens_coincide(wiki_model: HeadModel) -> No
     assert (cosine[5:] > 0.99).all()
     assert (cosine[:3] < 0.9).all()
     assert "told apart" in special_token_note(surface)
+
+
+def test_the_built_in_model_has_two_special_tokens() -> None:
+    """And its middle layers rest on `[SEP]`, the first ones on `[CLS]`, as its README says."""
+    pytest.importorskip("headwise_wiki_bert", reason="the built-in model is not installed")
+    surface = make_atlas(analyses=["surface"], limit=20)["surface"]
+    assert special_token_note(surface) == ""
+    by_layer = surface["mass"].mean("head")
+    assert (by_layer.sel(token_type="sep", layer=slice(5, 9)) > 0.5).all()
+    assert (by_layer.sel(token_type="cls", layer=slice(1, 3)) > 0.3).all()
+    assert (by_layer.sel(token_type="cls", layer=slice(4, 9)) < 0.05).all()

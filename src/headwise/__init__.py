@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headwise.analyses.roles.sieves import sieve
     from headwise.atlas import Atlas
     from headwise.experiments.ablation import ablate, prune
+    from headwise.experiments.cache import cache
     from headwise.experiments.circuit import circuit
     from headwise.experiments.comparison import compare
     from headwise.experiments.finetuning import finetune
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from headwise.experiments.probe import probe
     from headwise.experiments.reproduction import reproduce
     from headwise.models import HeadModel, Mean, Patch, Scale
+    from headwise.models.kv_cache import CachePattern, HeadwiseCache
     from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas
     from headwise.run.estimate import plan
@@ -53,6 +55,9 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     "circuit",
     "PromptPair",
     "knockout",
+    "cache",
+    "CachePattern",
+    "HeadwiseCache",
     "prune",
     "compare",
     "finetune",
@@ -88,12 +93,14 @@ __getattr__ = lazy_names(
         "headwise.atlas": ("Atlas",),
         "headwise.experiments.probe": ("probe",),
         "headwise.experiments.ablation": ("ablate", "prune"),
+        "headwise.experiments.cache": ("cache",),
         "headwise.experiments.circuit": ("circuit",),
         "headwise.experiments.comparison": ("compare",),
         "headwise.experiments.finetuning": ("finetune",),
         "headwise.experiments.knockout": ("knockout",),
         "headwise.experiments.patching": ("PromptPair", "patch"),
         "headwise.experiments.reproduction": ("reproduce",),
+        "headwise.models.kv_cache": ("CachePattern", "HeadwiseCache"),
         "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),
         "headwise.page.views": ("draw",),
         "headwise.run": ("RunOptions", "make_atlas"),

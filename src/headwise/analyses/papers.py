@@ -133,6 +133,11 @@ Mor Geva and Jasmijn Bastings and Katja Filippova and Amir Globerson
 Dissecting Recall of Factual Associations in Auto-Regressive Language Models
 Proceedings of EMNLP 2023
 
+xiao2024
+Guangxuan Xiao and Jiaming Tang and Jingwei Zuo and Junxian Guo and Shang Yang and Haotian Tang and Yao Fu and Song Han
+DuoAttention: Efficient Long-Context LLM Inference with Retrieval and Streaming Heads
+arXiv:2410.10819
+
 syed2023
 Aaquib Syed and Can Rager and Arthur Conmy
 Attribution Patching Outperforms Automated Circuit Discovery

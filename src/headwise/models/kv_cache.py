@@ -90,14 +90,18 @@ class CachePattern:
         return held / self.whole.size
 
     def save(self, path: str | Path) -> None:
-        """Write the pattern: a `.json` with everything, or a `.tsv` of zeros and ones as loaders of
-        DuoAttention's style read them (a row for each layer, a column for each key/value head)."""
-        path = Path(path)
-        if path.suffix == ".tsv":
-            values = self.whole.astype(float) if self.scores is None else self.scores
-            lines = ["\t".join(f"{value:.6g}" for value in row) for row in values]
-            write_atomically(path, ("\n".join(lines) + "\n").encode())
-            return
+        """Write the pattern to a `.json` or a `.tsv` file; see `to_bytes`."""
+        write_atomically(Path(path), self.to_bytes(Path(path).suffix))
+
+    def to_bytes(self, suffix: str = ".json") -> bytes:
+        """Return the content of a file: of a `.json` with everything, or of a `.tsv` of zeros and
+        ones as loaders of DuoAttention's style read them (a row for each layer, a column for each
+        key/value head)."""
+        if suffix == ".tsv":
+            lines = ["\t".join(str(int(cell)) for cell in row) for row in self.whole]
+            return ("\n".join(lines) + "\n").encode()
+        if suffix != ".json":
+            raise ParameterError(f"A pattern is a .json or a .tsv file, not '{suffix}'.")
         content: dict[str, Any] = {
             "format": FORMAT,
             "version": 1,
@@ -109,7 +113,7 @@ class CachePattern:
         }
         if self.scores is not None:
             content["scores"] = np.round(self.scores, 6).tolist()
-        write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+        return (json.dumps(content, indent=1) + "\n").encode()
 
     @classmethod
     def load(

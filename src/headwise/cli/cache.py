@@ -1,0 +1,65 @@
+"""`headwise cache`: which key/value heads need the whole context."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headwise.cli import common
+from headwise.cli.command import command
+from headwise.cli.options import ModelName
+from headwise.core.options import option
+from headwise.experiments.cache.options import CacheOptions
+
+
+@command("cache", workers=True)
+def cache_command(
+    *,
+    model: ModelName,
+    corpus: str | None = option(
+        None, help="Long texts; texts that are too short are joined. Default: the built-in text."
+    ),
+    options: CacheOptions,
+    out_file: Path = option(
+        Path("cache.nc"), flag="out", help="A NetCDF file with the group `cache`."
+    ),
+    pattern: Path | None = option(
+        None, help="Write the recommended pattern here too: a .json for HeadwiseCache, or a .tsv."
+    ),
+    figures: Path | None = option(None, help="A folder for figures."),
+    overwrite: bool = option(False, help="Replace existing results."),
+) -> None:
+    """Measure which key/value heads attend to distant tokens, choose those that stay whole, and see
+    what a cache with the others short costs on other texts.
+
+    [dim]Examples:[/dim]
+
+      headwise cache HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl --pattern pattern.json
+
+      headwise cache MODEL --corpus articles.jsonl --length 8192 --window 512 --at-most 0.02
+
+    The pattern is used as model.generate(..., past_key_values=HeadwiseCache("pattern.json"))."""
+    from headwise.atlas import Atlas
+    from headwise.experiments.cache import cache_in_job, pattern_of
+    from headwise.experiments.cache.result import describe_recommendation
+    from headwise.run import Job
+
+    sources = common.sources_of(model.name, corpus)
+    files = [out_file] if pattern is None else [out_file, pattern]
+    with (
+        common.Watch() as watch,
+        Job.for_file(
+            out_file, files=files, overwrite=overwrite, sources=sources, progress=watch
+        ) as job,
+    ):
+        result = cache_in_job(job, model.name, corpus, options)
+        job.write(result.to_bytes(), out_file)
+        # What is drawn and printed is what is in the file.
+        dataset = Atlas.load(out_file)["cache"]
+        if pattern is not None:
+            job.write(pattern_of(dataset).to_bytes(pattern.suffix), pattern)
+        failures = common.draw_figures({"cache": dataset}, figures, job.started_store)
+        job.finish()
+    for line in describe_recommendation(dataset):
+        common.out.print(line)
+    common.out.print(f"{out_file}" if pattern is None else f"{out_file}, {pattern}", style="dim")
+    common.exit_if_failed(failures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from xml.etree import ElementTree
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import xarray as xr
 from PIL import Image
 from site_of import (
     BEST,
@@ -399,6 +401,74 @@ def test_how_it_was_made_is_five_facts_and_the_rest_on_demand(visit: Any, tmp_pa
     assert not tab.is_visible("#provenance details .provenance")
     tab.click("#provenance details summary")
     assert tab.is_visible("#provenance details .provenance")
+
+
+def test_evidence_that_fits_the_label_comes_first(visit: Any, tmp_path: Path) -> None:
+    atlas = small_atlas()
+    shape = (atlas.layers, atlas.heads)
+    relation = np.full((*shape, 2), "nsubj", dtype="<U20")
+    relation[..., 1] = "obj"
+    texts = np.full((*shape, 2, 1), "a subject", dtype="<U20")
+    texts[..., 1, :] = "its «object» ⟦eats⟧"
+    dims = ("layer", "head")
+    examples = xr.Dataset(
+        {
+            "sharp_text": ((*dims, "rank"), np.full((*shape, 1), "anything")),
+            "sharp_weight": ((*dims, "rank"), np.full((*shape, 1), 0.99)),
+            "relation": ((*dims, "choice"), relation),
+            "relation_text": ((*dims, "choice", "rank"), texts),
+            "relation_weight": ((*dims, "choice", "rank"), np.full((*shape, 2, 1), 0.8)),
+        }
+    )
+    with_examples = Atlas({**atlas, "examples": examples}, atlas.provenance)
+    tab = visit("", write_site(tmp_path, with_examples, samples()))
+    assert tab.inner_text("#label-examples") == "its «object» ⟦eats⟧ 0.800"
+    headings = tab.locator("#card h3").all_inner_texts()
+    assert headings.index("Strongest examples of its objects (obj)") + 1 == headings.index(
+        "Largest weights on any token"
+    )
+    tab.click("td[data-head=L0H0] a")  # no relation: the largest weights alone
+    assert tab.locator("#label-examples").count() == 0
+    assert "anything" in tab.inner_text("#sharp-examples")
+
+
+AXE = Path(os.environ.get("AXE_CORE", "node_modules/axe-core")) / "axe.min.js"
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed (npm install axe-core)")
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("state", ["", "#L3H2&colour=surface.entropy&compare=L0H0,L1H1&view=lines"])
+def test_axe_finds_no_serious_violation(
+    chromium: Any, site: Path, decoder_site: Path, state: str, dark: bool
+) -> None:
+    for page in (site, decoder_site):
+        context = chromium.new_context(
+            color_scheme="dark" if dark else "light", reduced_motion="reduce", bypass_csp=True
+        )
+        tab = context.new_page()
+        tab.goto(page.as_uri() + state)
+        tab.wait_for_selector("html[data-ready]")
+        tab.evaluate("document.querySelectorAll('details').forEach(box => { box.open = true; })")
+        tab.evaluate(AXE.read_text(encoding="utf-8"))
+        violations = tab.evaluate("axe.run().then(result => result.violations)")
+        serious = [
+            (violation["id"], violation["nodes"][0]["html"])
+            for violation in violations
+            if violation["impact"] in ("serious", "critical")
+        ]
+        assert serious == []
+        context.close()
+
+
+def test_switching_heads_is_quick(visit: Any) -> None:
+    tab = visit()
+    switch = """name => new Promise(done => {
+        const link = document.querySelector(`td[data-head=${name}] a`), start = performance.now();
+        link.click();
+        requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
+    })"""
+    times = [tab.evaluate(switch, f"L{n % 6}H{n % 8}") for n in range(24)]
+    assert min(times) < 60  # a busy machine makes some slower
 
 
 def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> None:

@@ -398,5 +398,5 @@ def test_a_figure_of_thousands_of_points_is_a_bitmap_where_that_is_smaller(tmp_p
     html = render_page(title="T", folder=tmp_path, sections=[few, many], data={"measures": []})
     images = [attributes for tag, attributes in Reader(html).tags if tag == "img"]
     assert gzip.decompress(base64.b64decode(images[0]["data-svg"] or "")).decode() == SVG
-    assert (images[1]["src"] or "").startswith("data:image/png;base64,")
+    assert (images[1]["src"] or "").startswith("data:image/webp;base64,")
     assert "script-src 'sha256-" in html

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
 from headwise.atlas import Atlas
 from headwise.atlas.behaviours import MIN_SHARE, OTHER, SINK, attention_shares, is_decoder
@@ -43,6 +42,17 @@ ARRAY_BYTES = 5_000_000  # of packed planes
 MAP_BYTES = 2_400_000  # of packed maps
 EXAMPLE_BYTES = 500_000  # of texts of the group `examples`
 MOST_EXAMPLES = 3  # of each head
+# The roles of the group `examples` whose rows show what a label says.
+LABEL_ROLES = {
+    "induction": ("induction",),
+    "duplicate": ("duplicate",),
+    "previous token": ("previous", "local:prev"),
+    "next token": ("local:next",),
+    "nsubj": ("nsubj",),
+    "obj": ("dobj",),
+    "amod": ("amod",),
+    "advmod": ("advmod",),
+}
 
 
 @dataclass(slots=True)
@@ -282,10 +292,7 @@ def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
         if (row["layer"], row["head"]) in sinks:
             head["sink"] = 1
         heads.append(head)
-    if "examples" in atlas:
-        all_examples = _examples(atlas["examples"], len(heads), notes)
-        for head, examples in zip(heads, all_examples, strict=False):
-            head["examples"] = examples
+    _add_examples(atlas, table, heads, notes)
     return {"heads": heads, **_first_screen(atlas, table, evidence)}
 
 
@@ -333,35 +340,67 @@ def _sink_heads(atlas: Atlas) -> set[tuple[int, int]]:
     return {(int(layer), int(head)) for layer, head in np.argwhere(is_sink)}
 
 
-def _examples(data: xr.Dataset, n_heads: int, notes: list[str]) -> list[list[list[Any]]]:
-    """Return the strongest examples of each head, `[text, weight]`, the strongest first."""
-    if not {"sharp_text", "sharp_weight"} <= set(data):
-        return []
-    dims = ("layer", "head", "rank")
-    texts = data["sharp_text"].transpose(*dims).values.reshape(n_heads, -1)
-    weights = data["sharp_weight"].transpose(*dims).values.reshape(n_heads, -1)
-    examples: list[list[list[Any]]] = []
-    for head_texts, head_weights in zip(texts, weights, strict=True):
-        head_examples = []
-        for text, weight in zip(head_texts, head_weights, strict=True):
-            if text and not np.isnan(weight):
-                head_examples.append([str(text), short(float(weight), 3)])
-        examples.append(head_examples)
+def _add_examples(
+    atlas: Atlas, table: pd.DataFrame, heads: Sequence[dict[str, Any]], notes: list[str]
+) -> None:
+    """Add to each head its strongest examples, `[text, weight]`.
+
+    `label_examples` show what its label says (of an `obj` head, objects), where the atlas has such
+    rows; `examples` are the rows with the largest weights, whatever they show."""
+    if "examples" not in atlas or not {"sharp_text", "sharp_weight"} <= set(atlas["examples"]):
+        return
+    # As arrays, since taking one head of a Dataset costs milliseconds.
+    arrays = {}
+    for name, variable in atlas["examples"].data_vars.items():
+        if {"layer", "head"} <= set(variable.dims):
+            arrays[str(name)] = variable.transpose("layer", "head", ...).values
+    kinds: dict[str, list[list[list[Any]]]] = {"label_examples": [], "examples": []}
+    for row in table.itertuples():
+        at_head = {name: array[int(row.layer), int(row.head)] for name, array in arrays.items()}
+        label_rows = _label_rows(at_head, str(row.does))
+        shown = {text for text, _ in label_rows}
+        sharp_rows = _text_rows(at_head["sharp_text"], at_head["sharp_weight"])
+        kinds["label_examples"].append(label_rows)
+        kinds["examples"].append([pair for pair in sharp_rows if pair[0] not in shown])
 
     def size(count: int) -> int:
-        return sum(len(text) for rows in examples for text, _ in rows[:count])
+        lengths = 0
+        for rows_by_head in kinds.values():
+            for rows in rows_by_head:
+                lengths += sum(len(text) for text, _ in rows[:count])
+        return lengths
 
     count = MOST_EXAMPLES
     while count and size(count) > EXAMPLE_BYTES:
         count -= 1
-    if count < MOST_EXAMPLES and any(examples):
+    if count < MOST_EXAMPLES and size(MOST_EXAMPLES):
         notes.append(
             f"Of the examples of each head the first {count} are on the page; "
             "tables/examples-rows.csv has all."
         )
-    if not count:
-        return []
-    return [rows[:count] for rows in examples]
+    for kind, rows_by_head in kinds.items():
+        for head, rows in zip(heads, rows_by_head, strict=True):
+            if rows[:count]:
+                head[kind] = rows[:count]
+
+
+def _label_rows(at_head: Mapping[str, Any], label: str) -> list[list[Any]]:
+    """Return the rows of one head that show what its label says; none where there are no such."""
+    for choice, relation in enumerate(at_head.get("relation", ())):
+        if str(relation) == label:
+            texts = at_head["relation_text"][choice]
+            return _text_rows(texts, at_head["relation_weight"][choice])
+    if "role" in at_head and str(at_head["role"]) in LABEL_ROLES.get(label, ()):
+        return _text_rows(at_head["role_text"], at_head["role_weight"])
+    return []
+
+
+def _text_rows(texts: np.ndarray, weights: np.ndarray) -> list[list[Any]]:
+    rows = []
+    for text, weight in zip(texts, weights, strict=True):
+        if text and not np.isnan(weight):
+            rows.append([str(text), short(float(weight), 3)])
+    return rows
 
 
 def _distances(atlas: Atlas) -> dict[str, Any]:

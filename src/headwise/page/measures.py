@@ -24,7 +24,7 @@ HEADS = ("layer", "head")
 MODEL_DIMS = ("model", "model_all")
 MOST_ITEMS = 160  # labels of a measure; one with more is a curve
 # Positions in a list, curves, single inputs: too many values for a measure of a head.
-UNSHOWN_DIMS = frozenset({"rank", "bin", "token", "source_token", "threshold"})
+UNSHOWN_DIMS = frozenset({"rank", "choice", "bin", "token", "source_token", "threshold"})
 P_VALUE = re.compile(r"(?:^|_)p(?:_value|_adjusted|_family|_holm|_fdr)?$")
 KIND_ORDER = {"value": 0, "flag": 1, "p": 2}
 # From what a head attends to, to the relations it follows, to what heads do together. Groups that

@@ -60,6 +60,34 @@ def test_planted_heads_are_shown_at_work(model, examples) -> None:
     )
 
 
+def test_rows_of_the_relation_that_a_head_follows(model) -> None:
+    """The head that attends to the previous token follows a relation between neighbours, planted as
+    `amod`; one between distant words, `obj`, it does not."""
+    examples = []
+    for number in range(24):
+        words = (f"word{1 + number % 5}", f"word{6 + number % 5}", "word11")
+        examples.append(
+            Example(
+                words=words,
+                heads=(2, 0, -1),
+                relations=("obj", "amod", "root"),
+                document=f"d{number}",
+            )
+        )
+    corpus = Corpus.from_examples(examples, "trees")
+    rows = make_atlas(model, corpus, ["examples"], parameters={"examples": {"rows": 2}})["examples"]
+    at = model.made.where("previous")
+    assert set(rows["relation"].values[at].tolist()) == {"amod", "obj"}
+    by_relation = dict(
+        zip(rows["relation"].values[at].tolist(), rows["relation_mean"].values[at], strict=True)
+    )
+    assert by_relation["amod"] == pytest.approx(1, abs=0.02)
+    assert by_relation["obj"] == pytest.approx(0, abs=0.02)
+    choice = rows["relation"].values[at].tolist().index("amod")
+    text = str(rows["relation_text"].values[at][choice][0])
+    assert "⟦word1⟧ «word6»" in text
+
+
 def test_the_state_merges_in_any_order() -> None:
     random = np.random.default_rng(0)
     values = random.integers(0, 6, (3, 20)).astype(float)

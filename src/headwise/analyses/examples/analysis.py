@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +20,11 @@ from headwise.analyses.contract import (
     at_least,
     layer_head_coords,
 )
+from headwise.analyses.dependency.arcs import relation_label, relation_labels
 from headwise.analyses.examples.best_rows import BestRows, best_rows_of
 from headwise.analyses.examples.find import marked_text
 from headwise.analyses.roles.sieves import Sieve, find_sieve
+from headwise.analyses.roles.sieves.registry import RELATION
 from headwise.analyses.summaries import ranked_heads
 from headwise.core.labels import head_name
 from headwise.core.workers import current, raise_failures
@@ -30,6 +33,8 @@ from headwise.stats.intervals import share
 from headwise.text.encode import Encoded
 
 HEADS = ("layer", "head")
+MOST_RELATIONS = 5  # of each head
+MIN_ARCS = 20  # of a relation whose rows are kept
 EXAMPLES_PER_CHECKPOINT = 64
 ROLES = (
     "previous",
@@ -56,7 +61,12 @@ class Examples(Experiment):
       first, the attention sink of many heads;
     - `role[layer, head]`: of the roles that the corpus has (neighbours, repetitions, syntax), the
       one that receives most of the head's weight, and its mean weight over the tokens that have
-      one, `role_mean`; `role_weight`, `role_text[layer, head, rank]`: the rows that give it most.
+      one, `role_mean`; `role_weight`, `role_text[layer, head, rank]`: the rows that give it most;
+    - `relation[layer, head, choice]`: the dependency relations that the head follows most, compared
+      with other heads (five, the first the most): by the share of its attention to the words so
+      linked, excluding the first token, `relation_mean`, in standard deviations over heads;
+      `relation_weight`, `relation_text[layer, head, choice, rank]`: the rows that give them most.
+      Relations that occur less than 20 times in these rows are left out.
 
     Parameters
     ----------
@@ -81,7 +91,7 @@ class Examples(Experiment):
     title: ClassVar[str] = "Examples of every head: its strongest rows"
     paper: ClassVar[Paper] = Paper("olsson2022", "our own analysis; strongest rows of a head")
     units: ClassVar[Mapping[str, str]] = {
-        "share of attention": "sharp_weight role_weight role_mean"
+        "share of attention": "sharp_weight role_weight role_mean relation_weight relation_mean"
     }
     budget: ClassVar[int | None] = 128
     order_dependent: ClassVar[frozenset[str]] = frozenset()
@@ -94,21 +104,36 @@ class Examples(Experiment):
         sieves = [find_sieve(name) for name in ROLES]
         return [sieve for sieve in sieves if sieve.missing_reason(shape) is None]
 
+    def relations(self, shape: Shape, rows: Sequence[Encoded]) -> list[Sieve]:
+        """Return the relations that are frequent in these rows, subtypes folded; none without
+        trees."""
+        counts: Counter[str] = Counter()
+        for row in rows:
+            for relation in row.example.relations or ():
+                counts[relation_label(relation, "fold")] += 1
+        sieves = []
+        for name in relation_labels(shape.relations, "fold"):
+            if counts[name] >= MIN_ARCS:
+                sieves.append(find_sieve(RELATION + name))
+        return [sieve for sieve in sieves if sieve.missing_reason(shape) is None]
+
     def perform(self, context: ExperimentContext) -> xr.Dataset:
         shape = context.shape
         rows = list(islice(iter(context.rows), context.limit))
         sieves = self.sieves(shape)
+        relations = self.relations(shape, rows)
         documents = _document_numbers(rows)
         units = []
         for start in range(0, len(rows), EXAMPLES_PER_CHECKPOINT):
             unit_rows = rows[start : start + EXAMPLES_PER_CHECKPOINT]
             units.append((f"examples-{start:06d}", unit_rows))
 
-        n_criteria = 1 + len(sieves)
+        n_roles = len(sieves) + len(relations)
+        n_criteria = 1 + n_roles
         best_rows = BestRows(shape.layers * shape.heads * n_criteria, self.rows)
-        mass = np.zeros((shape.layers, shape.heads, len(sieves)))
+        mass = np.zeros((shape.layers, shape.heads, n_roles))
         count = np.zeros_like(mass)
-        function = partial(best_rows_of, context.model, sieves, documents, self.rows)
+        function = partial(best_rows_of, context.model, sieves, relations, documents, self.rows)
         checkpoints = raise_failures(current().run_units(context.store, function, iter(units)))
         n_done = 0
         for (_, unit_rows), checkpoint in zip(units, checkpoints, strict=True):
@@ -126,14 +151,36 @@ class Examples(Experiment):
         sharpest = np.zeros((shape.layers, shape.heads), int)  # the first criterion
         variables: dict[str, Any] = {}
         variables |= _row_variables("sharp", context.model, rows, sharpest, values, places)
+        all_means = share(mass, count)
         if sieves:
-            mean = share(mass, count)
+            mean = all_means[..., : len(sieves)]
             role = np.where(np.isnan(mean), -1, mean).argmax(-1)
             variables |= _row_variables("role", context.model, rows, 1 + role, values, places)
             role_names = np.array([sieve.name for sieve in sieves])
             role_mean = np.take_along_axis(mean, role[..., None], -1)[..., 0]
             variables["role"] = (HEADS, role_names[role])
             variables["role_mean"] = (HEADS, role_mean)
+        if relations:
+            mean = all_means[..., len(sieves) :]
+            # Compared with other heads: most attend much to neighbours, and many relations are
+            # between neighbours.
+            spread = np.nanstd(mean, (0, 1))
+            deviation = (mean - np.nanmean(mean, (0, 1))) / np.where(spread > 0, spread, 1)
+            order = np.argsort(-np.nan_to_num(deviation, nan=-np.inf), axis=-1, kind="stable")
+            chosen = order[..., :MOST_RELATIONS]
+            relation_names = np.array([sieve.name.removeprefix(RELATION) for sieve in relations])
+            dims = (*HEADS, "choice")
+            variables["relation"] = (dims, relation_names[chosen])
+            variables["relation_mean"] = (dims, np.take_along_axis(mean, chosen, -1))
+            choices = []
+            for choice in range(chosen.shape[-1]):
+                criterion = 1 + len(sieves) + chosen[..., choice]
+                choices.append(
+                    _row_variables("relation", context.model, rows, criterion, values, places)
+                )
+            for name in ("relation_weight", "relation_text"):
+                stacked = np.stack([choice_rows[name][1] for choice_rows in choices], 2)
+                variables[name] = ((*dims, "rank"), stacked)
         coords = layer_head_coords(shape) | {"rank": np.arange(self.rows)}
         return xr.Dataset(variables, coords, {"documents": len(set(documents.values()))})
 

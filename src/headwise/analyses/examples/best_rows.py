@@ -1,6 +1,7 @@
 """The best rows of each head in a stream of batches, no two from one document.
 
-For every head there are several *criteria*: the largest weight outside the sink, then each role."""
+For every head there are several *criteria*: the largest weight outside the sink, then each role,
+then each relation (outside the sink)."""
 
 from __future__ import annotations
 
@@ -87,16 +88,20 @@ class LayerBest:
 
 class BestRowsWatcher(Watcher):
     """Collects the best row of each example by layer, head and criterion, and the mean weight on
-    each role.
+    each role and relation.
 
-    `role_mass[layer]` and `role_rows[layer]`, `[head, role]`: the weight on each role over the rows
-    that have one, and their number."""
+    `role_mass[layer]` and `role_rows[layer]`, `[head, role or relation]`: the weight on each over
+    the rows that have one, and the number of these rows. Of relations both exclude the first token:
+    the weight, and in place of the number the attention that the rows leave for other tokens."""
 
     needs = frozenset({"attention"})
 
-    def __init__(self, batch: Batch, sieves: Sequence[Sieve]) -> None:
+    def __init__(
+        self, batch: Batch, sieves: Sequence[Sieve], relations: Sequence[Sieve] = ()
+    ) -> None:
         self.batch = batch
-        self.sieves = tuple(sieves)
+        self.sieves = (*sieves, *relations)
+        self.n_roles = len(sieves)
         self.best: dict[int, LayerBest] = {}
         self.role_mass: dict[int, Tensor] = {}
         self.role_rows: dict[int, Tensor] = {}
@@ -129,19 +134,26 @@ class BestRowsWatcher(Watcher):
             self.best[rows.layer] = block_best
 
     def _add_roles(self, rows: AttentionRows, values: list[Tensor], keys: list[Tensor]) -> None:
-        """Add the value of each row for each role, all its weight on the role's tokens."""
+        """Add the value of each row for each role and relation, all its weight on their tokens."""
         in_role = sieve_matrices(self.sieves, self.batch, rows.start, rows.stop)[:, :, None]
         in_role = in_role & rows.visible[:, None]
+        outside_sink = 1 - rows.weights[..., 0]
         masses = []
         counts = []
-        for mask in in_role.unbind(1):
+        for number, mask in enumerate(in_role.unbind(1)):
+            is_relation = number >= self.n_roles
+            if is_relation:
+                # A sink head gives the first word much weight, whatever relation it stands in.
+                mask = mask.clone()
+                mask[..., 0] = False
             _, key = torch.where(mask, rows.weights, -1.0).max(-1)
             mass = (rows.weights * mask).sum(-1)
             has_role = mask.any(-1)
             values.append(torch.where(has_role, mass, -1.0))
             keys.append(key)
             masses.append((mass * has_role).sum(-1).sum(0).double())
-            counts.append(has_role.expand_as(mass).sum(-1).sum(0).double())
+            available = outside_sink if is_relation else torch.ones_like(mass)
+            counts.append((available * has_role).sum(-1).sum(0).double())
         mass_of_block = torch.stack(masses, -1)
         rows_of_block = torch.stack(counts, -1)
         if rows.layer in self.role_mass:
@@ -154,20 +166,22 @@ class BestRowsWatcher(Watcher):
 def best_rows_of(
     model: HeadModel,
     sieves: Sequence[Sieve],
+    relations: Sequence[Sieve],
     documents: Mapping[int, int],
     keep: int,
     rows: Sequence[Encoded],
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the best rows of some examples for each head and criterion, as a checkpoint.
 
-    Its arrays are those of a `BestRows`, and `mass` and `count[layer, head, role]`: the weight on
-    each role, and the number of rows that have one."""
-    n_cells = model.layers * model.heads * (1 + len(sieves))
+    Its arrays are those of a `BestRows`, and `mass` and `count[layer, head, role or relation]` as
+    in `BestRowsWatcher`."""
+    n_roles = len(sieves) + len(relations)
+    n_cells = model.layers * model.heads * (1 + n_roles)
     best_rows = BestRows(n_cells, keep)
-    mass = np.zeros((model.layers, model.heads, len(sieves)))
+    mass = np.zeros((model.layers, model.heads, n_roles))
     count = np.zeros_like(mass)
     for batch in batches(rows, BATCH_TOKENS, model.pad_id, model.device):
-        watcher = BestRowsWatcher(batch, sieves)
+        watcher = BestRowsWatcher(batch, sieves, relations)
         model.forward(batch, watcher)
 
         def by_cell(name: str, watcher: BestRowsWatcher = watcher) -> np.ndarray:

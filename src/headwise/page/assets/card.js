@@ -64,28 +64,35 @@ function changesOf(group, i) {
 }
 
 // Rows of a group, significant ones first; measures that readers look for first before the others.
+const byGroup = new Map(Object.keys(data.groups).map((group) => [group, []]));
+for (const measure of data.measures) byGroup.get(measure.group)?.push(measure);
 function groupRows(group, i, all) {
-  const own = data.measures.filter((m) => m.group === group && (all || m.leading));
+  const own = byGroup.get(group).filter((m) => all || m.leading);
   const rows = own.map((m) => rowOf(m, i)).filter((row) => !Number.isNaN(row.x));
   const order = (row) => (row.p < 0.05 ? 0 : 1);
   return rows.some((row) => row.p < 0.05) ? rows.slice().sort((a, b) => order(a) - order(b) || (order(a) ? 0 : b.x - a.x)) : rows;
 }
 
 function groupOf(group, i) {
-  const about = data.groups[group] || {}, leading = groupRows(group, i, false);
-  const count = data.measures.filter((m) => m.group === group).length;
+  const about = data.groups[group] || {}, count = byGroup.get(group).length;
   if (!count) return null;
-  const significant = leading.filter((row) => row.p < 0.05).length;
+  // A closed group costs a count, not a table: switching heads stays quick.
+  const significant = byGroup.get(group).filter((m) => m.leading && m.p !== undefined && part(m, "p")[i] < 0.05 && !Number.isNaN(valuesOf(m)[i])).length;
   const box = element("details", { class: "group", open: opened.has(group), "data-group": group },
     element("summary", {}, (about.title || group).split(":")[0], element("span", { class: "count" }, significant ? `${significant} significant` : `${count} measures`)));
-  const changes = changesOf(group, i);
+  let leading = [], changes = null;
   function fill(rows) {
     const source = [about.paper, about.section].filter(Boolean).join(", ");
     const parts = [element("p", { class: "quiet" }, `${group}${source ? ` · after ${source}` : ""}`), element("div", { class: "scroll" }, changes || tableOf(rows))];
     if (!changes && rows.length < count) parts.push(element("button", { type: "button", onclick: () => fill(rows.length === leading.length && leading.length > 0 ? groupRows(group, i, true) : leading.length ? leading : groupRows(group, i, true)) }, "Show more measures"));
     box.replaceChildren(box.firstElementChild, ...parts);
   }
-  const begin = () => { if (box.children.length === 1) fill(leading.length ? leading.slice(0, FIRST_ROWS) : groupRows(group, i, true)); };
+  const begin = () => {
+    if (box.children.length > 1) return;
+    leading = groupRows(group, i, false);
+    changes = changesOf(group, i);
+    fill(leading.length ? leading.slice(0, FIRST_ROWS) : groupRows(group, i, true));
+  };
   box.addEventListener("toggle", () => { if (box.open) { opened.add(group); begin(); } else opened.delete(group); });
   if (box.open) begin();
   return box;
@@ -110,6 +117,17 @@ function modelLabels(head) {
   if (!head.models) return [];
   return Object.entries(head.models).map(([name, label]) => [`label in ${name}`, label]);
 }
+
+// Rows of the corpus: first those that show what the label says, then the largest weights, whatever they show.
+function exampleRows(head) {
+  const list = (rows, id) => element("ul", { class: "rows", id }, ...rows.map(([text, weight]) => element("li", {}, text, " ", element("span", { class: "quiet" }, number(weight)))));
+  const parts = [];
+  if (head.label_examples) parts.push(element("h3", {}, `Strongest examples of ${labelWords(head)}`), list(head.label_examples, "label-examples"));
+  if (head.examples && head.examples.length) parts.push(element("h3", {}, head.label_examples ? "Largest weights on any token" : "Strongest examples"), list(head.examples, "sharp-examples"));
+  if (parts.length) parts.splice(1, 0, element("p", { class: "quiet" }, "«query» attends to ⟦key⟧; the first token is left out."));
+  return parts;
+}
+const labelWords = (head) => ({ obj: "its objects (obj)", nsubj: "its subjects (nsubj)" })[head.does] || head.does;
 
 function paintCard(keys) {
   const card = byId("card");
@@ -136,7 +154,7 @@ function paintCard(keys) {
     element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text, name === FACTS.attention ? overlapNote() : "")])),
     ...((data.sentences || []).length ? [element("h3", {}, "On a sentence"), mapControls(i), mapView(i)] : []),
     ...nearestOf(i),
-    ...(head.examples && head.examples.length ? [element("h3", {}, "Strongest examples"), element("ul", { class: "rows" }, ...head.examples.map(([text, weight]) => element("li", {}, text, " ", element("span", { class: "quiet" }, number(weight)))))] : []),
+    ...exampleRows(head),
     element("h3", {}, "Measures"),
     ...Object.keys(data.groups).map((group) => groupOf(group, i)).filter(Boolean),
   );

@@ -98,7 +98,9 @@ function paint() {
     if (!many) cell.style.setProperty("--cell-ink", colour ? inkOn(colour) : "");
     const link = cell.firstElementChild, head = data.heads[i];
     if (!many) link.lastElementChild.textContent = measure ? number(x, measure.kind) : head.below || "";
-    link.setAttribute("aria-label", `${head.name}: ${head.word === "–" ? "no label" : head.does || head.word}${measure ? `, ${measure.label} ${number(x, measure.kind)}` : ""}`);
+    // What is seen comes first: who speaks to the page says what stands in the cell.
+    const seen = many ? "" : `${head.word} ${measure ? number(x, measure.kind) : head.below || ""}`.trim() + ", ";
+    link.setAttribute("aria-label", `${head.name}: ${seen}${head.word === "–" ? "no label" : head.does || head.word}${measure ? `, ${measure.label} ${number(x, measure.kind)}` : ""}`);
   }
   paintLegend(measure, scale);
   document.documentElement.dataset.painted = (performance.now() - started).toFixed(1);
@@ -202,6 +204,9 @@ function paintList() {
     const lines = shown.map((i) => [data.heads[i].name, labelText(i), ...columns.flatMap((own) => own.cells(i))]);
     download("heads.csv", csvText([["head", "does", ...columns.flatMap((own) => own.names)], ...lines]));
   };
+}
+function markListed() {
+  byId("list").querySelectorAll("tbody tr").forEach((row) => row.classList.toggle("chosen", row.dataset.head === state.head));
 }
 const labelText = (i) => data.heads[i].does || data.heads[i].word;
 

@@ -41,7 +41,8 @@ async function start() {
     const any = (...names) => names.some((name) => keys.has(name));
     if (any("colour")) paint();
     if (any("filter")) applyFilter();
-    if (any("colour", "filter", "sort", "down", "head")) paintList();
+    if (any("colour", "filter", "sort", "down")) paintList();
+    else if (any("head")) markListed();
     if (any("head") && state.colour) paintLegend(byName.get(state.colour), scaleOf(byName.get(state.colour)));  // it marks the head
     if (any("head")) {
       byId("grid").querySelectorAll("td.chosen").forEach((cell) => { cell.classList.remove("chosen"); cell.removeAttribute("aria-selected"); });

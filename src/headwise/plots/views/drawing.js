@@ -56,7 +56,8 @@ export function measureScale(values, kind = "value") {
   return d3.scaleSequential(low < high ? [low, high] : [low - 1, low + 1], d3.interpolateViridis);
 }
 export const ends = (scale) => [scale.domain()[0], scale.domain().at(-1)];
-export const inkOn = (colour) => (d3.lab(colour).l > 60 ? "#111" : "#fff");
+// Black or white, whichever can be read better: at L* 49 both have a contrast of 4.5 : 1.
+export const inkOn = (colour) => (d3.lab(colour).l > 49 ? "#000" : "#fff");
 
 // The scale of a measure: how many heads have which value, in its colours, over an axis; `mark` is one head's value.
 export function drawScale(values, scale, kind = "value", mark = NaN) {

@@ -13,6 +13,7 @@ baseline probe pooling head_a head_b axis example
 DIMS = frozenset(_DIMS.split())
 # Dims of single analyses, outside the vocabulary, each with what it is.
 EXTRA_DIMS = {
+    "choice": "the relations of a head in `examples`, the one it follows most first",
     "layer_b": "the second layer of a pair of layers",
     "merge": "a step of a clustering tree",
     "part": "a column of a clustering tree",

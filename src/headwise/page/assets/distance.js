@@ -20,7 +20,7 @@ function setUpDistances() {
     const x = around(wide, width), y = around(tall, height).range([height, 0]);
     places = data.positions.map((place) => [x(place[0]), y(place[1])]);
     found = d3.quadtree(d3.range(COUNT), (i) => places[i][0], (i) => places[i][1]);
-    const radius = COUNT > 1500 ? 2.5 : COUNT > 400 ? 3.5 : 5, styles = getComputedStyle(document.body);
+    const radius = COUNT > 1500 ? 2.5 : COUNT > 400 ? 3.5 : 5, styles = getComputedStyle(document.body), edgeColour = styles.getPropertyValue("--hw-edge").trim() || "#888";
     const kinds = new Map();
     const kindColour = (i) => {
       const kind = data.heads[i].kind;
@@ -33,6 +33,10 @@ function setUpDistances() {
       pen.globalAlpha = filter && !filter(i) ? 0.15 : 1;
       pen.fillStyle = headColours ? headColours[i] || "#999" : kindColour(i);
       pen.fill();
+      // Pale colours (no label) need an edge to be seen.
+      pen.lineWidth = 0.6;
+      pen.strokeStyle = edgeColour;
+      pen.stroke();
       if (ring) { pen.lineWidth = 2; pen.strokeStyle = styles.color; pen.stroke(); }
       pen.globalAlpha = 1;
     };

@@ -225,9 +225,9 @@ function evidenceColumns(sortable) {
   const of = (i, place) => (data.heads[i].evidence || [])[place], numberOf = (x) => (x === undefined ? "" : number(x));
   const plain = (text) => element("th", { scope: "col" }, text);
   return [
-    { head: plain("measured"), words: true, text: (i) => of(i, 0) || "", names: ["measured"], cells: (i) => [of(i, 0)] },
+    { head: sortable("value", "margin"), text: (i) => (of(i, 1) === undefined ? "" : number(marginOf(i))), names: ["margin"], cells: (i) => [of(i, 1) === undefined ? NaN : short(marginOf(i))] },
     { head: plain("value"), text: (i) => numberOf(of(i, 1)), names: ["value"], cells: (i) => [of(i, 1)] },
     { head: plain("bar"), text: (i) => (of(i, 2) === undefined ? "" : `${number(of(i, 2))} ${of(i, 3)}`), names: ["bar", "bar_is"], cells: (i) => [of(i, 2), of(i, 3)] },
-    { head: sortable("value", "margin"), text: (i) => (of(i, 1) === undefined ? "" : number(marginOf(i))), names: ["margin"], cells: (i) => [of(i, 1) === undefined ? NaN : short(marginOf(i))] },
+    { head: plain("measured"), words: true, text: (i) => of(i, 0) || "", names: ["measured"], cells: (i) => [of(i, 0)] },
   ];
 }

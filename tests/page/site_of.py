@@ -100,6 +100,10 @@ def decoder_atlas(layers: int = 6, heads: int = 8) -> Atlas:
         {
             "prefix_matching": (dims, score),
             "prefix_matching_p_adjusted": (dims, p_adjusted),
+            "duplicate": (dims, np.full((layers, heads), 0.02)),
+            "duplicate_p_adjusted": (dims, np.ones((layers, heads))),
+            "previous": (dims, np.full((layers, heads), 0.02)),
+            "previous_p_adjusted": (dims, np.ones((layers, heads))),
             "uniform": ((), 0.02),
         },
         {"layer": np.arange(layers), "head": np.arange(heads)},

@@ -17,6 +17,7 @@ from headwise.experiments.reproduction import (
     ReproductionOptions,
     ReproductionReport,
     reproduce,
+    shared,
 )
 from headwise.experiments.reproduction.clark2019.corpora import treebank
 from headwise.experiments.reproduction.shared import FEW_ROWS, evidence_on_learned
@@ -83,7 +84,7 @@ def test_the_built_in_trees_say_that_they_stand_in_and_whose_relations_they_have
     context: Callable[..., ReproductionContext],
 ) -> None:
     _, seen, differs = treebank(context(), 5)
-    assert seen["trees"].endswith("5 sentences")
+    assert seen["trees"].endswith("5 examples of 7 sentences")
     assert [text.split(":")[0] for text in differs] == [
         "The Penn Treebank is not free",
         "UD relations in place of Stanford's",
@@ -180,3 +181,15 @@ def test_starts_of_fine_tuning_are_trained_and_kept(
     written = results.stat().st_mtime_ns
     reproduce("kovaleva2019", model_folder, options=options, folder=tmp_path)
     assert results.stat().st_mtime_ns == written
+
+
+def test_a_model_whose_special_tokens_are_alike_is_named(
+    model_folder: Path, glue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the note says is tested with the statistic; here, that reports have it."""
+    monkeypatch.setattr(shared, "special_token_note", lambda surface: "Their keys are the same.")
+    options = ReproductionOptions(
+        data=glue, only=("fig6",), quick=True, finetuned={"rte": model_folder}
+    )
+    report = reproduce("kovaleva2019", model_folder, options=options)
+    assert "tiny: Their keys are the same." in entry(report, "fig6")["differs"]

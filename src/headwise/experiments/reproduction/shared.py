@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 import xarray as xr
 
+from headwise.atlas.behaviours import special_token_note
 from headwise.core.errors import HeadwiseError, ParameterError, unknown
 from headwise.experiments.reproduction.context import ReproductionContext
 from headwise.experiments.reproduction.rules import Evidence
@@ -23,6 +24,7 @@ from headwise.plots import figures_for
 from headwise.text import Corpus, Example
 from headwise.text.example import ROOT
 
+N_SPECIAL_TOKEN_SENTENCES = 48  # on which the keys of special tokens are compared
 BERT_LAYERS = 12  # of BERT-base; the papers count them from 1
 FEW_ROWS = "fine-tuned on a few rows only (quick run)"
 Result = TypeVar("Result")
@@ -116,6 +118,17 @@ def treebank_sentences(
     corpus, deviations = context.corpus_or_built_in("ewt-dev", limit, substitution)
     inputs = {"text": f"{corpus.name}, {size_text(corpus)}"}
     return corpus, inputs, deviations
+
+
+def special_token_deviations(context: ReproductionContext) -> list[str]:
+    """Return a sentence where heads of some layers cannot tell the model's special tokens apart.
+
+    What a paper says of [CLS] against [SEP] cannot be tried in such layers.
+    """
+    corpus, _, _ = treebank_sentences(context, N_SPECIAL_TOKEN_SENTENCES)
+    surface = context.run_analysis(corpus, context.analysis("surface"))
+    note = special_token_note(surface)
+    return [f"{context.model.name}: {note}"] if note else []
 
 
 def compute_by_task(

@@ -37,6 +37,7 @@ from headwise.experiments.reproduction.shared import (
     evidence_on_learned,
     head_values,
     registered_figures,
+    special_token_deviations,
     treebank_sentences,
 )
 from headwise.models import HeadModel
@@ -230,7 +231,8 @@ def special(context: ReproductionContext) -> EntryResult:
         by_task.not_learned,
         claims.special_token_evidence,
     )
-    return EntryResult((), [table], [figure], evidence, by_task.deviations, by_task.inputs)
+    deviations = [*by_task.deviations, *special_token_deviations(context)]
+    return EntryResult((), [table], [figure], evidence, deviations, by_task.inputs)
 
 
 def last_layer(context: ReproductionContext) -> EntryResult:

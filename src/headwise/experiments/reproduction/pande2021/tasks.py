@@ -16,6 +16,7 @@ from headwise.experiments.reproduction.shared import (
     compute_by_task,
     sample_by_length,
     size_deviation,
+    special_token_deviations,
     size_text,
 )
 from headwise.models import HeadModel
@@ -126,6 +127,7 @@ def _compute_roles(context: ReproductionContext) -> RoleResults:
             "the pre-trained model on a treebank's sentences, with gold trees."
         )
         trees, inputs[TREES] = roles_on_treebank(context)
+    deviations += special_token_deviations(context)
     return RoleResults(tuple(by_task.values()), trees, tuple(deviations), inputs)
 
 

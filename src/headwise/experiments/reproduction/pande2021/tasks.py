@@ -16,8 +16,8 @@ from headwise.experiments.reproduction.shared import (
     compute_by_task,
     sample_by_length,
     size_deviation,
-    special_token_deviations,
     size_text,
+    special_token_deviations,
 )
 from headwise.models import HeadModel
 from headwise.text import Corpus, annotate

@@ -276,9 +276,8 @@ def _largest_weight_evidence(
     largest = Estimates.of(surface, "max_weight").at(is_broad)
     median = largest.median()
     count = largest.for_all().negated().count_above(-bounds["weight"] - 1e-12)
-    ours = f"median {median.text()}; {count_text(count, largest.n_known)} heads at most " + (
-        f"{bounds['weight']:g}"
-    )
+    n_at_most = f"{count_text(count, largest.n_known)} heads at most {bounds['weight']:g}"
+    ours = f"median {median.text()}; {n_at_most}"
     return Evidence(ours, median.at_most(bounds["weight"]), {"some": count.at_least(1)}, sample)
 
 

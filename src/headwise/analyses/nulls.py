@@ -194,6 +194,8 @@ def null_attributes(random_results: Sequence[xr.Dataset]) -> dict[str, Any]:
     for dataset in random_results:
         if "sharpness" in dataset.attrs:  # the same for all of them, one factor for each layer
             factors = np.atleast_1d(dataset.attrs["sharpness"]).astype(float)
-            attributes["random_sharpness"] = factors
+            attributes["random_sharpness"] = float(np.exp(np.log(factors).mean()))
+            by_layer = ", ".join(f"{factor:.3g}" for factor in factors)
+            attributes["random_sharpness_by_layer"] = by_layer
             break
     return attributes

@@ -39,7 +39,7 @@ def main(encoder: str, decoder: str, comparison: str) -> None:
         ),
         ("dark", encoder, "#L4H0&colour=surface.entropy", WIDE, True, []),
         ("distances", encoder, "#L4H0&colour=surface.mass.sep", WIDE, False, ["#listed"]),
-        ("decoder", decoder, "#L7H6&colour=surface.mass.first", WIDE, False, []),
+        ("decoder", decoder, "", WIDE, False, ["#heads"]),
         ("comparison", comparison, "#L2H1", TALL, False, ["#heads"]),
     ]
     with chromium() as browser:

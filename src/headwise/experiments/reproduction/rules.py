@@ -103,7 +103,11 @@ def judge(claim: Claim, evidence: Evidence) -> Verdict:
                 why += f"; as printed it is undecided: {evidence.open_because or SPANS_BOUND}"
             return Verdict(WEAKER, evidence.ours, why)
     if evidence.printed is Outcome.OPEN:
-        return Verdict(UNDECIDED, evidence.ours, evidence.open_because or SPANS_BOUND)
+        why = evidence.open_because or SPANS_BOUND
+        if evidence.open_because and Outcome.OPEN in evidence.weaker.values():
+            # More than what is missing leaves it open.
+            why += "; what was measured does not decide it either"
+        return Verdict(UNDECIDED, evidence.ours, why)
     for form in claim.weaker:
         if evidence.weaker[form.key] is Outcome.OPEN:
             why = f"not as printed; open is whether {form.supports}"

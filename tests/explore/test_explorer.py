@@ -88,6 +88,85 @@ def test_a_token_is_masked_by_a_click_or_in_the_text(encoder: HeadModel) -> None
     assert clicked["maps"] == written["maps"]
 
 
+@pytest.mark.parametrize("how", ["zero", "uniform", "mean"])
+def test_what_heads_add_to_a_logit_adds_up_also_with_heads_disabled(
+    decoder: HeadModel, how: str
+) -> None:
+    explorer = Explorer([decoder])
+    for disabled in ((), ("L0H1", "L1H2")):
+        question = Question(TEXT, disabled=disabled, how=how)
+        token = explorer.all_heads(question)["predictions"]["rows"][0]["id"]
+        parts = explorer.logit(question, token)
+        logits = decoder.forward(TEXT, interventions=dict.fromkeys(disabled, how), logits=True)
+        last = logits.logits[0, -1]
+        assert parts["logit"] == pytest.approx(float(last[token] - last.mean()), abs=1e-4)
+        total = np.sum(parts["heads"]) + parts["embedding"] + parts["feed_forward"]
+        assert total + parts["constant"] == pytest.approx(parts["logit"], abs=1e-4)
+        if disabled and how == "zero":
+            assert parts["heads"][0][1] == 0
+            assert parts["heads"][1][2] == 0
+    with pytest.raises(ParameterError, match="token id from 0"):
+        explorer.logit(question, 10**6)
+
+
+def test_only_decoders_have_direct_parts_and_write(encoder: HeadModel) -> None:
+    explorer = Explorer([encoder])
+    assert explorer.state()["models"][0]["writes"] is False
+    assert explorer.all_heads(Question(TEXT))["sinks"] is None
+    with pytest.raises(ModelError, match="decoder-only"):
+        explorer.logit(Question(TEXT), 5)
+    with pytest.raises(ModelError, match="writes no text"):
+        explorer.write(Question(TEXT))
+    with pytest.raises(ParameterError, match="leave `written` out"):
+        explorer.all_heads(Question(TEXT, written=(5,)))
+
+
+@pytest.mark.parametrize(
+    ("disabled", "how"), [((), "zero"), (("L0H0",), "zero"), (("L1H1",), "mean")]
+)
+def test_each_step_of_what_is_written_is_a_pass_over_all_before_it(
+    decoder: HeadModel, disabled: tuple[str, ...], how: str
+) -> None:
+    explorer = Explorer([decoder])
+    question = Question(TEXT, disabled=disabled, how=how, top=1)
+    written = explorer.write(question, 4)
+    interventions = dict.fromkeys(disabled, how)
+    prompt = decoder.encode(TEXT).ids.tolist()
+    assert 1 <= len(written["ids"]) <= 4
+    assert written["tokens"] == [decoder.encoder.token_text(i) or "·" for i in written["ids"]]
+    for step, token in enumerate(written["ids"]):
+        before = tuple(written["ids"][:step])
+        answer = explorer.all_heads(
+            Question(TEXT, disabled=disabled, how=how, top=50, written=before)
+        )
+        likeliest = max(answer["predictions"]["rows"], key=lambda row: row["now"])
+        assert likeliest["id"] == token
+        ids = [*prompt, *before]
+        truth = decoder.trace([ids], interventions=interventions).attention
+        assert truth is not None
+        np.testing.assert_allclose((maps(answer) / 255.0) ** 2, truth[0].numpy(), atol=0.005)
+        assert len(answer["tokens"]) == len(ids)
+
+
+def test_a_full_text_leaves_no_room_to_write(decoder: HeadModel) -> None:
+    explorer = Explorer([decoder])
+    with pytest.raises(InputError, match="shorten it"):
+        explorer.write(Question("the cat " * 400))
+    limit = explorer.state()["models"][0]["tokens"]
+    almost = Question("cat " * (limit - 4))
+    assert len(explorer.write(almost, 50)["ids"]) <= 4
+    with pytest.raises(ParameterError, match="at most"):
+        explorer.all_heads(Question("the cat " * 400, written=(5,)))
+    with pytest.raises(ParameterError, match="`tokens` must be at least 1"):
+        explorer.write(almost, 0)
+
+
+def test_sinks_are_heads_with_most_attention_on_the_first_token(decoder: HeadModel) -> None:
+    answer = Explorer([decoder]).all_heads(Question(TEXT))
+    to_first = decoder.attention(TEXT).values[:, :, 1:, 0].mean(-1)
+    assert answer["sinks"] == (to_first > 0.5).tolist()
+
+
 def test_attribution_of_a_click(encoder: HeadModel) -> None:
     explorer = Explorer([encoder])
     question = Question(TEXT)
@@ -118,8 +197,8 @@ def test_labels_come_from_the_atlas_of_this_model(encoder: HeadModel, decoder: H
     surface = {"surface": xr.Dataset({"entropy": entropy})}
     atlas = Atlas(surface, {"model": encoder.identity()})
     explorer = Explorer([encoder, decoder], atlas)
-    assert explorer.state()["models"][0]["words"][1][1]["does"] == atlas.describe().loc[4, "does"]
-    assert explorer.state()["models"][1]["words"] is None
+    assert explorer.state()["models"][0]["labels"][1][1]["does"] == atlas.describe().loc[4, "does"]
+    assert explorer.state()["models"][1]["labels"] is None
     assert not explorer.notes
     assert "other weights" in Explorer([decoder], atlas).notes[0]
     wrong = Atlas({"surface": xr.Dataset({"entropy": entropy[:1]})})

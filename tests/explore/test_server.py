@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from exploring import PORT, Client
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,8 +27,9 @@ from typer.testing import CliRunner
 
 from headwise.cli import app as command
 from headwise.core.errors import MissingExtraError
+from headwise.explore.limits import MOST_CONNECTIONS
 from headwise.explore.request_queue import WAITING, Busy, RequestQueue
-from headwise.explore.server import FILES, LONGEST_BODY, check_extra
+from headwise.explore.server import FILES, LONGEST_BODY, check_extra, serve
 
 TEXT = "the cat saw the dog"
 HOST = (b"host", f"127.0.0.1:{PORT}".encode())
@@ -215,9 +218,12 @@ NAMES = st.sampled_from(
         "mask",
         "position",
         "top",
+        "written",
         "head",
         "token",
         "source",
+        "answer",
+        "tokens",
         "x",
     ]
 )
@@ -230,6 +236,8 @@ def test_no_question_makes_it_fall(client: Client) -> None:
         "look": {},
         "head": {"head": "L1H0"},
         "attribution": {"head": "L1H0", "token": 1},
+        "logit": {"answer": 3, "model": 1},
+        "write": {"tokens": 3, "model": 1},
     }
     good = st.fixed_dictionaries(
         {"text": st.text(max_size=20).map(lambda text: f"{TEXT} {text}")},
@@ -327,6 +335,89 @@ def first_line(path: Path, process: subprocess.Popen[str]) -> str:
     ):
         time.sleep(0.02)
     return path.read_text() if path.exists() else ""
+
+
+@contextmanager
+def serving(encoder: Any) -> Iterator[str]:
+    """A server as `serve` runs it, in a thread; its address."""
+    addresses: list[str] = []
+
+    def run() -> None:
+        with suppress(asyncio.CancelledError):
+            serve([encoder], open_browser=False, say=addresses.append)
+
+    servers: list[Any] = []
+    begin = uvicorn.Server.__init__
+
+    def remember(self: Any, config: Any) -> None:
+        servers.append(self)
+        begin(self, config)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uvicorn.Server, "__init__", remember)
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        while not (servers and servers[0].started):
+            time.sleep(0.02)
+        address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]+/", addresses[-1])
+        assert address
+        yield address[0]
+        servers[0].should_exit = True
+        thread.join(20)
+
+
+def silent_connections(address: str, count: int, first_bytes: bytes = b"") -> list[socket.socket]:
+    port = int(address.split(":")[2].split("/")[0])
+    connections = []
+    for _ in range(count):
+        connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+        if first_bytes:
+            connection.sendall(first_bytes)
+        connections.append(connection)
+    return connections
+
+
+@pytest.mark.parametrize("first_bytes", [b"", b"GET /"])
+def test_silent_connections_lock_nobody_out(encoder: Any, first_bytes: bytes) -> None:
+    with serving(encoder) as address:
+        connections = silent_connections(address, MOST_CONNECTIONS + 60, first_bytes)
+        for _ in range(3):
+            with urllib.request.urlopen(f"{address}state", timeout=20) as answer:
+                assert answer.status == 200
+        # The oldest made room; the newest still may ask.
+        assert connections[0].recv(10) == b""
+        host = address.split("/")[2]
+        rest = address.split(host)[1] + "state"
+        start = "" if first_bytes else "GET /"
+        request = f"{start}{rest[1:]} HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        connections[-1].sendall(request.encode())
+        assert connections[-1].recv(12) == b"HTTP/1.1 200"
+        for connection in connections:
+            connection.close()
+
+
+@pytest.mark.parametrize("first_bytes", [b"", b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+def test_a_silent_connection_is_closed_after_a_while(
+    encoder: Any, first_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwise.explore.connections.REQUEST_TIMEOUT", 0.5)
+    with serving(encoder) as address:
+        begun = time.monotonic()
+        (connection,) = silent_connections(address, 1, first_bytes)
+        assert connection.recv(10) == b""
+        assert 0.3 < time.monotonic() - begun < 10
+        # Byte by byte is too slow as well: the time does not start anew with each of them.
+        (connection,) = silent_connections(address, 1, b"GET /")
+        connection.settimeout(0.1)
+        for _ in range(100):
+            with suppress(TimeoutError):
+                # Closed: the end of the stream, or a reset for what was sent after it.
+                with suppress(ConnectionResetError):
+                    assert connection.recv(10) == b""
+                break
+            connection.sendall(b"x")
+        else:
+            pytest.fail("the connection was never closed")
 
 
 @pytest.mark.slow

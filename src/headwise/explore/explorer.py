@@ -1,5 +1,5 @@
 """Answers to the requests of the explorer's page: attention of all heads, the weights of one head,
-attribution, predictions."""
+attribution, predictions, what each head adds to a logit, and the tokens that a model writes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ import torch
 
 from headwise.analyses.attribution.contributions import head_contributions
 from headwise.atlas import Atlas
+from headwise.atlas.behaviours import MIN_SHARE
 from headwise.atlas.describe import CARD_COLUMNS, SHORT_LABELS
 from headwise.core.checks import at_least, check_types, one_of
-from headwise.core.errors import InputError, ParameterError
+from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.core.labels import existing_heads, head_name
 from headwise.models import HeadModel
+from headwise.models.direct import logit_attribution
+from headwise.models.structure import Structure, find_structure
 from headwise.models.view import TraceWatcher
-from headwise.text.encode import Batch
+from headwise.text.encode import Batch, Encoded
 from headwise.text.example import Example
 
 LONGEST_TEXT = 4_000  # characters
@@ -30,6 +33,7 @@ MOST_TOKENS = 128
 # Weights of all heads together that are sent to the page: large models read shorter texts.
 MOST_CELLS = 8_000_000
 MOST_TOP = 50
+MOST_WRITTEN = 60  # tokens that a model writes for one request
 WAYS = ("zero", "uniform", "mean")
 # Forward passes that are kept for the next click, and their size in bytes.
 CACHED_PASSES = 6
@@ -58,6 +62,8 @@ class Question:
         The token after which the next one is predicted; default: the last token.
     top : int, default 8
         How many of the most likely tokens to return.
+    written : tuple of int, default ()
+        Ids of tokens that follow the text, as `Explorer.write` returns them.
     """
 
     text: str
@@ -68,6 +74,7 @@ class Question:
     mask: int | None = None
     position: int | None = None
     top: int = 8
+    written: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -83,6 +90,10 @@ class Question:
                 )
         if not self.text.strip():
             raise InputError("`text` is empty; type a sentence.")
+        if len(self.written) > MOST_WRITTEN:
+            raise ParameterError(
+                f"`written` has at most {MOST_WRITTEN} tokens; it has {len(self.written)}."
+            )
 
     @property
     def of_intact_model(self) -> Question:
@@ -98,6 +109,7 @@ class ExploredInput:
     weights: np.ndarray  # [layer, head, query, key]
     log_probs: torch.Tensor | None  # over the vocabulary or the classes
     position: int | None  # the token of the prediction; None for a class
+    truncated: bool  # whether the end of the text was left out
     why: str = ""  # why nothing is predicted
 
     @property
@@ -146,11 +158,13 @@ class Explorer:
         for index, model in enumerate(self.models):
             self.labels.append(self._head_labels(model, atlas, is_first=index == 0))
         self._cache: OrderedDict[Question, ExploredInput] = OrderedDict()
+        self._structures: dict[int, Structure] = {}
 
     def _head_labels(
         self, model: HeadModel, atlas: Atlas | None, is_first: bool
     ) -> list[list[dict[str, str]]] | None:
-        """Return the labels of each head, `[layer][head]`, where the atlas is of this model."""
+        """Return label, category and description of each head, `[layer][head]`, where the atlas is
+        of this model."""
         if atlas is None:
             return None
         atlas_model = atlas.provenance.get("model", {})
@@ -176,7 +190,10 @@ class Explorer:
         for _ in range(model.layers):
             labels.append([{} for _ in range(model.heads)])
         for row in atlas.describe().to_dict("records"):
-            head_labels = {"word": SHORT_LABELS.get(row["does"], row["does"])}
+            head_labels = {
+                "label": SHORT_LABELS.get(row["does"], row["does"]),
+                "category": row["kind"],
+            }
             for name in CARD_COLUMNS:
                 head_labels[name] = str(row[name] or "")
             labels[row["layer"]][row["head"]] = head_labels
@@ -200,20 +217,28 @@ class Explorer:
                     "mask": mask_token,
                     "needs_pair": model.encoder_part is not None and model.stack != "encoder",
                     "attributes": model.stack != "cross",
+                    "writes": self._writes(model),
                     "tokens": model.encoder.max_length,
-                    "words": labels,
+                    "labels": labels,
                 }
             )
-        return {"models": models, "ways": WAYS, "longest": LONGEST_TEXT, "notes": self.notes}
+        return {
+            "models": models,
+            "ways": WAYS,
+            "longest": LONGEST_TEXT,
+            "most_written": MOST_WRITTEN,
+            "notes": self.notes,
+        }
 
     # --- answers ----------------------------------------------------------------------------------
 
     def all_heads(self, question: Question) -> dict[str, Any]:
         """Return the attention of all heads and what the model predicts.
 
-        The weights are bytes, 255 times their square root. Where heads are disabled, the answer
-        also has the predictions of the intact model and, under `moved`, the total variation
-        distance of each head's attention from that of the intact model.
+        The weights are bytes, 255 times their square root. `sinks` says of a decoder's heads whether
+        the first token gets more than half of their attention on this input. Where heads are
+        disabled, the answer also has the predictions of the intact model and, under `moved`, the
+        total variation distance of each head's attention from that of the intact model.
         """
         started = time.perf_counter()
         now = self._cached_pass(question)
@@ -234,8 +259,9 @@ class Explorer:
             "shape": list(now.weights.shape),
             "maps": _base64(levels),
             "moved": moved,
+            "sinks": self._sinks(question, now),
             "predictions": self._predictions(question, now, before),
-            "truncated": bool(batch.rows[0].truncated),
+            "truncated": now.truncated,
             "seconds": round(time.perf_counter() - started, 3),
         }
 
@@ -291,6 +317,94 @@ class Explorer:
             "seconds": round(time.perf_counter() - started, 3),
         }
 
+    def logit(self, question: Question, answer: int) -> dict[str, Any]:
+        """Return what each head adds directly to the logit of a token.
+
+        The parts (heads, embedding, feed-forward parts, constant) add up to `logit`, which is the
+        token's logit less the mean over the vocabulary.
+
+        Parameters
+        ----------
+        question : Question
+            The input; its `position` (default: the last token) is where the token would follow.
+        answer : int
+            Id of the token, as `all_heads` returns it with every prediction.
+        """
+        check_types(_LogitParameters(answer))
+        model = self._model(question)
+        if model.lm_kind != "causal" or model.encoder_part is not None:
+            raise ModelError(
+                "What a head adds directly to a logit is defined for decoder-only language models."
+            )
+        explored = self._cached_pass(question)
+        vocabulary = model.config.get_text_config().vocab_size
+        if not 0 <= answer < vocabulary:
+            raise ParameterError(f"`answer` must be a token id from 0 to {vocabulary - 1}.")
+        if question.model not in self._structures:
+            self._structures[question.model] = find_structure(model)
+        assert explored.position is not None
+        parts = logit_attribution(
+            model,
+            explored.batch,
+            answer,
+            None,
+            explored.position,
+            dict.fromkeys(question.disabled, question.how),
+            self._structures[question.model],
+        )
+        by_head = []
+        feed_forward = 0.0
+        for layer in range(model.layers):
+            names = [head_name(layer, head) for head in range(model.heads)]
+            by_head.append(parts.sel(component=names).values.tolist())
+            feed_forward += float(parts.sel(component=f"L{layer}MLP"))
+        return {
+            "heads": by_head,
+            "embedding": float(parts.sel(component="embedding")),
+            "feed_forward": feed_forward,
+            "constant": float(parts.sel(component="constant")),
+            "logit": parts.attrs["logit"],
+            "token": explored.batch.rows[0].token_text(answer),
+        }
+
+    def write(self, question: Question, tokens: int = 12) -> dict[str, Any]:
+        """Let the model continue the text, greedily, with the disabled heads disabled.
+
+        Each token is the likeliest one after all tokens before it: to see what the heads did when
+        it was written, ask again with the tokens before it as `written`.
+
+        Parameters
+        ----------
+        question : Question
+            The input.
+        tokens : int, default 12
+            How many tokens to write; fewer where the model ends its text or reads no more.
+        """
+        started = time.perf_counter()
+        check_types(_WriteParameters(tokens))
+        at_least("tokens", tokens, 1)
+        model = self._model(question)
+        if not self._writes(model):
+            raise ModelError(f"{model.name} is no decoder-only language model: it writes no text.")
+        row, _ = self._row(model, question)
+        room = min(MOST_WRITTEN, model.encoder.max_length - len(row))
+        if room < 1:
+            raise InputError(
+                f"The text fills the {model.encoder.max_length} tokens that are read here; shorten "
+                "it to let the model write."
+            )
+        ids = model.generate(
+            row,
+            interventions=dict.fromkeys(question.disabled, question.how),
+            max_new_tokens=min(tokens, room),
+            as_ids=True,
+        )
+        return {
+            "ids": ids,
+            "tokens": [row.token_text(token) or "·" for token in ids],
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+
     # --- forward passes ---------------------------------------------------------------------------
 
     def _model(self, question: Question) -> HeadModel:
@@ -324,7 +438,7 @@ class Explorer:
 
     def _forward_pass(self, model: HeadModel, question: Question) -> ExploredInput:
         disabled_heads = existing_heads(question.disabled, model.layers, model.heads)
-        row = model.encode(Example(text=question.text, pair=question.pair))
+        row, truncated = self._row(model, question)
         if question.mask is not None:
             mask_id = model.encoder.tokenizer.mask_token_id
             if model.lm_kind != "masked" or mask_id is None:
@@ -344,7 +458,44 @@ class Explorer:
         if not why:
             logits = output.logits[0] if position is None else output.logits[0, position]
             log_probs = logits.float().log_softmax(-1).cpu()
-        return ExploredInput(batch, weights[0].float().cpu().numpy(), log_probs, position, why)
+        return ExploredInput(
+            batch, weights[0].float().cpu().numpy(), log_probs, position, truncated, why
+        )
+
+    def _row(self, model: HeadModel, question: Question) -> tuple[Encoded, bool]:
+        """Return the tokens of the text and of what was written after it, and whether the end of
+        the text was left out."""
+        row = model.encode(Example(text=question.text, pair=question.pair))
+        if not question.written:
+            return row, bool(row.truncated)
+        if not self._writes(model):
+            raise ParameterError(f"{model.name} writes no text; leave `written` out.")
+        n_tokens = len(row) + len(question.written)
+        if n_tokens > model.encoder.max_length:
+            raise ParameterError(
+                f"The text and `written` are {n_tokens} tokens; at most "
+                f"{model.encoder.max_length} are read here."
+            )
+        ids = [*row.ids.tolist(), *question.written]
+        return model.batch(ids).rows[0], bool(row.truncated)
+
+    def _sinks(self, question: Question, explored: ExploredInput) -> list[list[bool]] | None:
+        """Return which heads of a decoder put more than half of their attention on the first
+        token, on this input; None for other models."""
+        model = self._model(question)
+        if not model.causal or explored.batch.keys is not explored.batch:
+            return None
+        # The first token sees only itself: it says nothing of a head.
+        to_first = explored.weights[:, :, 1:, 0]
+        if not to_first.shape[-1]:
+            return None
+        is_sink: list[list[bool]] = (to_first.mean(-1) > MIN_SHARE).tolist()
+        return is_sink
+
+    @staticmethod
+    def _writes(model: HeadModel) -> bool:
+        """Whether the model continues a text: a decoder-only language model."""
+        return model.lm_kind == "causal" and model.encoder_part is None
 
     # --- predictions ------------------------------------------------------------------------------
 
@@ -385,7 +536,7 @@ class Explorer:
         self, question: Question, now: ExploredInput, before: ExploredInput | None
     ) -> dict[str, Any]:
         """Return the most likely tokens (or classes), each with its probability now and in the
-        intact model, whose own most likely ones come first."""
+        intact model, by the latter."""
         model = self._model(question)
         kind = self._prediction_kind(model)
         predictions: dict[str, Any] = {
@@ -401,10 +552,11 @@ class Explorer:
         if before is not None and before.log_probs is not None:
             intact_log_probs = before.log_probs
         top = min(question.top, len(intact_log_probs))
-        intact_ids = intact_log_probs.topk(top).indices.tolist()
-        current_ids = now.log_probs.topk(top).indices.tolist()
+        # The likeliest in either distribution, as in `HeadModel.effect`.
+        likeliest = torch.maximum(intact_log_probs, now.log_probs).topk(top).indices.tolist()
+        ids = sorted(likeliest, key=lambda token: (-float(intact_log_probs[token]), token))
         class_names: Any = model.config.id2label or {}
-        for token_id in dict.fromkeys(intact_ids + current_ids):
+        for token_id in ids:
             if kind == "class":
                 name = class_names.get(token_id, token_id)
             else:
@@ -412,6 +564,7 @@ class Explorer:
             predictions["rows"].append(
                 {
                     "token": str(name),
+                    "id": token_id,
                     "before": float(intact_log_probs[token_id].exp()),
                     "now": float(now.log_probs[token_id].exp()),
                 }
@@ -429,6 +582,20 @@ class _AttributionParameters:
 
     token: int
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _LogitParameters:
+    """As `_AttributionParameters`, of a request about a logit."""
+
+    answer: int
+
+
+@dataclass(frozen=True, slots=True)
+class _WriteParameters:
+    """As `_AttributionParameters`, of a request to write."""
+
+    tokens: int
 
 
 def question_of(content: Mapping[str, Any]) -> Question:

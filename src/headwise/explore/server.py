@@ -29,12 +29,11 @@ from headwise.core.loopback import (
     content_of,
 )
 from headwise.explore.explorer import Explorer, question_of
+from headwise.explore.limits import MOST_CONNECTIONS, REQUEST_TIMEOUT
 from headwise.explore.request_queue import Busy, RequestQueue
 from headwise.models import HeadModel
 
 LONGEST_BODY = 40_000  # bytes: two texts of the greatest length, escaped, and some heads
-REQUEST_TIMEOUT = 20.0  # seconds that a request may take to arrive
-MOST_CONNECTIONS = 100
 FILES = {
     "": ("headwise.explore", "static/explore.html", "text/html; charset=utf-8"),
     "explore.js": ("headwise.explore", "static/explore.js", "text/javascript; charset=utf-8"),
@@ -47,7 +46,9 @@ FILES = {
     "heads.css": ("headwise.plots", "views/heads.css", "text/css; charset=utf-8"),
     "heads.js": ("headwise.plots", "views/heads.js", "text/javascript; charset=utf-8"),
 }
-SCRIPT_POLICY = "script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:"
+# Pictures of maps that are saved pass through an address of the page's own (`blob:`).
+SCRIPT_POLICY = "script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob:"
+OPTIONAL_PARAMETERS = ("source", "tokens")
 BUSY = "other requests are being served; try again in a moment"
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -77,7 +78,7 @@ def make_app(
     requests: RequestQueue,
     on_failure: Callable[[Failure], None] | None = None,
 ) -> Any:
-    """Return the ASGI application: the page's files, its state, and three kinds of requests.
+    """Return the ASGI application: the page's files, its state, and five kinds of requests.
 
     Parameters
     ----------
@@ -111,7 +112,7 @@ def make_app(
         for name in parameter_names:
             if name in content:
                 parameters[name] = content.pop(name)
-            elif name != "source":
+            elif name not in OPTIONAL_PARAMETERS:
                 raise InputError(f"The question needs `{name}` too.")
         answer_question = partial(answer, question_of(content), **parameters)
         return JSONResponse(await requests.run(answer_question))
@@ -131,6 +132,14 @@ def make_app(
     @app.post("/attribution")
     async def attribution(request: Request) -> Response:
         return await respond(request, explorer.attribution, "head", "token", "source")
+
+    @app.post("/logit")
+    async def logit(request: Request) -> Response:
+        return await respond(request, explorer.logit, "answer")
+
+    @app.post("/write")
+    async def write(request: Request) -> Response:
+        return await respond(request, explorer.write, "tokens")
 
     @app.get("/{name:path}")
     async def file(name: str) -> Response:
@@ -287,6 +296,8 @@ def serve(
     check_extra()
     import uvicorn
 
+    from headwise.explore.connections import TimedConnection
+
     explorer = Explorer(models, atlas)
     guard = Guard()
     requests = RequestQueue()
@@ -300,7 +311,7 @@ def serve(
         config = uvicorn.Config(
             app,
             loop="asyncio",
-            http="h11",
+            http=TimedConnection,
             ws="none",
             lifespan="off",
             access_log=False,

@@ -3,7 +3,7 @@ over the parts of the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +12,16 @@ import torch
 import xarray as xr
 from torch import Tensor, nn
 
-from headwise.core.errors import ModelError
+from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.models.devices import weight_in
 from headwise.models.forward_call import only_in_this_thread
 from headwise.models.headmodel import HeadModel
+from headwise.models.interventions import (
+    Intervention,
+    head_interventions,
+    plan_interventions,
+)
 from headwise.models.session import Session
 from headwise.models.structure import Structure, find_structure
 from headwise.models.view import AttentionRows, Layer
@@ -66,6 +71,8 @@ class Recorded:
         What to run.
     on_rows : callable, optional
         Gets the weights of every layer too.
+    interventions : mapping, optional
+        `{"L3H5": "zero"}`: interventions on heads, as in `HeadModel.forward`.
     """
 
     def __init__(
@@ -74,6 +81,7 @@ class Recorded:
         structure: Structure,
         batch: Batch,
         on_rows: Callable[[AttentionRows], None] | None = None,
+        interventions: Mapping[Any, Intervention] | None = None,
     ) -> None:
         self.needs = frozenset({"outputs", "hidden"})
         if on_rows is not None:
@@ -92,7 +100,14 @@ class Recorded:
                 recorded.append(block.other)
             if block.writing is not None:
                 recorded.append(block.projection)
-        session = Session(model.sites, batch.attention_mask, self)
+        on_heads = head_interventions(interventions)
+        if len(on_heads) < len(interventions or {}):
+            raise ParameterError(
+                "Contributions to a logit are computed with interventions on heads and layers; "
+                "streams cannot be changed."
+            )
+        plan = plan_interventions(on_heads, model.layers, model.heads, model.d_head)
+        session = Session(model.sites, batch.attention_mask, self, plan)
         record = only_in_this_thread(self._record)
         with ExitStack() as stack, torch.no_grad(), model.evaluating():
             for module in recorded:
@@ -260,10 +275,21 @@ class Recorded:
 
 
 def logit_attribution(
-    model: HeadModel, batch: Batch, target: int, against: int | None, position: int
+    model: HeadModel,
+    batch: Batch,
+    target: int,
+    against: int | None,
+    position: int,
+    interventions: Mapping[Any, Intervention] | None = None,
+    structure: Structure | None = None,
 ) -> xr.DataArray:
-    """Return what every component adds to a logit; see `HeadModel.logit_attribution`."""
-    recorded = Recorded(model, find_structure(model), batch)
+    """Return what every component adds to a logit; see `HeadModel.logit_attribution`.
+
+    `structure` saves finding the parts of the model again.
+    """
+    if structure is None:
+        structure = find_structure(model)
+    recorded = Recorded(model, structure, batch, interventions=interventions)
     targets = torch.full_like(batch.ids, target)
     others = None if against is None else torch.full_like(batch.ids, against)
     direct = recorded.direct(targets, others)

@@ -537,6 +537,7 @@ class HeadModel:
         *,
         against: str | int | None = None,
         position: int = -1,
+        interventions: Interventions | None = None,
     ) -> xr.DataArray:
         """Return what every component adds directly to the logit of an answer.
 
@@ -554,6 +555,8 @@ class HeadModel:
             Another token whose logit is subtracted.
         position : int, default -1
             The token after which the answer would follow.
+        interventions : mapping, optional
+            `{"L3H5": "zero"}`: the logit of the model with these interventions on its heads.
         """
         from headwise.models.direct import logit_attribution
 
@@ -566,7 +569,7 @@ class HeadModel:
         vocabulary = self.config.get_text_config().vocab_size
         other = None if against is None else generation.token_id(self, against, vocabulary)
         target = generation.token_id(self, answer, vocabulary)
-        return logit_attribution(self, batch, target, other, position % n_tokens)
+        return logit_attribution(self, batch, target, other, position % n_tokens, interventions)
 
     def patch(
         self,

@@ -175,12 +175,12 @@ class SplitHeads(Tensor):
     def __new__(
         cls, layer: SplitLayer, which: str, shape: Sequence[int], like: Tensor
     ) -> SplitHeads:
-        made = torch.Tensor._make_wrapper_subclass(
+        wrapper = torch.Tensor._make_wrapper_subclass(
             cls, tuple(shape), dtype=like.dtype, device=like.device
         )
-        made.layer = layer
-        made.which = which
-        return made
+        wrapper.layer = layer
+        wrapper.which = which
+        return wrapper
 
     def __init__(self, *args: Any) -> None:
         pass
@@ -337,9 +337,11 @@ def _split_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
-    enable_gqa: bool = False,
+    **grouping: bool,
 ) -> Tensor:
-    """Compute fused attention for whole and for short heads apart."""
+    """Compute fused attention for whole and for short heads apart; parameters as of torch's.
+
+    `grouping` (`enable_gqa`) changes nothing: keys are repeated for their query heads here."""
     layer = key.layer
     n_query_heads = query.shape[1]
     n_kv_heads = len(layer.whole_heads) + len(layer.short_heads)

@@ -73,8 +73,8 @@ class Pane {
       layers: info.layers, heads: info.heads,
       fill: (button, layer, head) => {
         button.append(element("canvas"));
-        const word = info.words?.[layer][head].word;
-        if (info.words) button.append(element("span", { class: "hw-word" }, word || ""));
+        const word = info.labels?.[layer][head].label;
+        if (info.labels) button.append(element("span", { class: "hw-word" }, word || ""));
         button.append(element("span", { class: "moved", style: "width:0" }));
       },
       label: (layer, head) => this.label(layer, head),
@@ -93,7 +93,7 @@ class Pane {
   }
 
   label(layer, head) {
-    const words = this.info.words?.[layer][head];
+    const words = this.info.labels?.[layer][head];
     const moved = this.seen?.moved?.[layer][head];
     return headName(layer, head) + (words?.does ? `: ${words.does}` : "") + (this.disabled.has(headName(layer, head)) ? ", disabled" : "") + (moved ? `, attention moved by ${weightText(moved)}` : "");
   }
@@ -167,7 +167,7 @@ class Pane {
     if (!this.weights) return;
     const seen = this.seen;
     const signed = one("signed").checked && this.before !== null;
-    const words = this.info.words?.[this.picked[0]][this.picked[1]];
+    const words = this.info.labels?.[this.picked[0]][this.picked[1]];
     this.title.textContent = headName(...this.picked) + (words?.does ? ` · ${words.does}` : "") + (signed ? " · difference" : "");
     this.about.textContent = words ? [words.attention, words.finds, words.roles, words.maps].filter(Boolean).join(" · ") : "";
     drawHead(this.large, {

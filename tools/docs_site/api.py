@@ -32,11 +32,14 @@ PARTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "experiments": (
         "Changing a model",
-        "Disabling, pruning, patching, comparing, fine-tuning.",
+        "Disabling, pruning, patching, circuits, knockout, caches, comparing, fine-tuning.",
         (
             "headwise.experiments.ablation",
             "headwise.experiments.comparison",
             "headwise.experiments.patching",
+            "headwise.experiments.circuit",
+            "headwise.experiments.knockout",
+            "headwise.experiments.cache",
             "headwise.experiments.finetuning",
         ),
     ),

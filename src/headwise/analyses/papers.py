@@ -138,6 +138,11 @@ Guangxuan Xiao and Jiaming Tang and Jingwei Zuo and Junxian Guo and Shang Yang a
 DuoAttention: Efficient Long-Context LLM Inference with Retrieval and Streaming Heads
 arXiv:2410.10819
 
+goldowsky2023
+Nicholas Goldowsky-Dill and Chris MacLeod and Lucas Sato and Aryaman Arora
+Localizing Model Behavior with Path Patching
+arXiv:2304.05969
+
 syed2023
 Aaquib Syed and Can Rager and Arthur Conmy
 Attribution Patching Outperforms Automated Circuit Discovery
@@ -148,6 +153,14 @@ Michael Hanna and Sandro Pezzelle and Yonatan Belinkov
 Have Faith in Faithfulness: Going Beyond Circuit Overlap When Finding Model Mechanisms
 arXiv:2403.17806
 """
+
+# The papers behind commands that run no analysis.
+COMMAND_PAPERS: dict[str, tuple[str, ...]] = {
+    "patch": ("wang2022",),
+    "circuit": ("hanna2024", "syed2023", "goldowsky2023", "wang2022"),
+    "knockout": ("geva2023",),
+    "cache": ("xiao2024", "wu2024"),
+}
 
 
 def _reference(paper: str) -> Reference:

@@ -32,28 +32,33 @@ def list_analyses() -> None:
 
 @command("cite")
 def cite(
-    analyses: tuple[str, ...] = option(
-        (), argument=True, metavar="ANALYSIS", help="Analyses; default: all."
+    names: tuple[str, ...] = option(
+        (),
+        argument=True,
+        metavar="NAME",
+        help="Analyses, and commands like circuit or knockout; default: all.",
     ),
     bibtex: bool = option(False, help="Print BibTeX."),
 ) -> None:
-    """Print how to cite headwise, and the papers behind analyses.
+    """Print how to cite headwise, and the papers behind analyses and commands.
 
-    [dim]Example:[/dim] headwise cite surface --bibtex
+    [dim]Example:[/dim] headwise cite surface circuit --bibtex
     """
     from headwise.analyses.contract import known_analyses
-    from headwise.analyses.papers import HEADWISE, reference
+    from headwise.analyses.papers import COMMAND_PAPERS, HEADWISE, reference
     from headwise.core.errors import unknown
 
-    registry = known_analyses()
-    for name in analyses:
-        if name not in registry:
-            raise ParameterError(unknown("analysis", name, registry))
+    papers: dict[str, tuple[str, ...]] = {}
+    for name, cls in known_analyses().items():
+        papers[name] = (cls.paper.key, *cls.paper.more)
+    papers |= COMMAND_PAPERS
+    for name in names:
+        if name not in papers:
+            raise ParameterError(unknown("analysis or command", name, papers))
     # A dict, not a set: papers are printed once, in the order of the analyses.
     keys: dict[str, None] = {}
-    for name in analyses or registry:
-        paper = registry[name].paper
-        keys |= dict.fromkeys((paper.key, *paper.more))
+    for name in names or papers:
+        keys |= dict.fromkeys(papers[name])
     for source in (HEADWISE, *map(reference, keys)):
         text = source.bibtex if bibtex else source.citation
         out.print(text, markup=False, soft_wrap=True)

@@ -40,6 +40,13 @@ EXTRA_DIMS = {
     "source_b": "the second of a pair of sources",
     "layer_source": "a source of contributions to the output of a layer",
     "layer_source_b": "the second of a pair of these",
+    "edge": "an edge between two parts of a model",
+    "size": "how many edges a circuit has",
+    "span": "the tokens that others can no longer attend to",
+    "renormalised": "whether the remaining weights of a row are scaled up to 1",
+    "kv_head": "a head of keys and values, which several query heads may share",
+    "ranking": "how the key/value heads that stay whole are chosen",
+    "share": "the share of key/value heads that stay whole",
     "side": "the side of a head that reads what another wrote: query, key or value",
 }
 _HEADS = ("layer", "head")
@@ -115,6 +122,22 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "examples": {"sharp_weight": (*_HEADS, "rank"), "sharp_text": (*_HEADS, "rank")},
     "retrieval": {"emitted": ("length", "depth")},
     "patching": {"estimate": _HEADS, "estimate_p_adjusted": _HEADS},
+    "circuit": {
+        "effect": ("edge",),
+        "exact": ("edge",),
+        "effect_p_adjusted": ("edge",),
+        "in_circuit": ("edge",),
+        "head_effect": _HEADS,
+        "mlp_effect": ("layer",),
+    },
+    "knockout": {"change": ("span", "renormalised", "layer")},
+    "cache": {
+        "distant": ("layer", "kv_head"),
+        "output_error": ("layer", "kv_head"),
+        "whole": ("layer", "kv_head"),
+        "loss_rise": ("ranking", "share"),
+        "bytes_per_token": ("share",),
+    },
     "ablation": {"score": _HEADS, "layer_score": ("layer",)},
     "change": {"cosine": _HEADS},
 }
@@ -132,6 +155,9 @@ MEANS: dict[str, tuple[str, ...]] = {
     "sinks": ("first", "rate", "value_norm_ratio"),
     "opening_token": ("first_with", "first_without", "rate_with", "rate_without", "change"),
     "logits": ("direct", "specific", "direct_other"),
+    "circuit": ("effect", "exact"),
+    "knockout": ("change",),
+    "cache": ("distant", "output_error", "loss_rise"),
 }
 
 

@@ -14,6 +14,7 @@ from headwise.experiments.cache import pattern_of
 from headwise.experiments.cache.run import long_texts
 from headwise.models import HeadModel
 from headwise.testing import planted_decoder, random_model
+from headwise.testing.names import check_names
 from headwise.text import Example
 
 LENGTH = 48
@@ -42,6 +43,7 @@ def test_the_induction_head_needs_the_distant_context(corpus: Path) -> None:
         result = headwise.cache(
             model, corpus, documents=8, length=LENGTH, sink=1, window=4, needles=0, random=5
         )
+    check_names("cache", result)
     error = result["output_error"]
     far_readers = {decoder.where("induction"), decoder.where("duplicate"), decoder.where("idle")}
     near_readers = {decoder.where(name) for name in ("previous", "sink", "copying")}

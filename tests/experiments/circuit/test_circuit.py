@@ -20,6 +20,7 @@ from headwise.experiments.patching import BUILTIN, PromptPair, builtin_pairs
 from headwise.experiments.patching.pairs import encode_pair, encode_pairs
 from headwise.models import HeadModel
 from headwise.testing import planted_decoder, random_model
+from headwise.testing.names import check_names
 
 WORDS = [f"word{number}" for number in range(1, 12)]
 N_PAIRS = 24
@@ -58,6 +59,7 @@ def planted() -> Iterator[tuple[HeadModel, dict[str, str]]]:
 def test_exactly_the_planted_edges(planted: tuple[HeadModel, dict[str, str]]) -> None:
     model, names = planted
     result = headwise.circuit(model, induction_pairs(), random=20, exact=10)
+    check_names("circuit", result)
     facts = result.attrs
     assert facts["does_task"] == 1
     assert facts["right"] == 1.0

@@ -17,6 +17,7 @@ from headwise.experiments.patching.templates import capital_texts
 from headwise.models import HeadModel
 from headwise.models.tap import use_session
 from headwise.testing import planted_decoder, random_model
+from headwise.testing.names import check_names
 
 WORDS = [f"word{number}" for number in range(1, 12)]
 
@@ -39,6 +40,7 @@ def test_the_span_is_read_where_the_induction_head_is() -> None:
     with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
         texts = induction_texts(12)
         result = headwise.knockout(model, texts, window=1)
+        check_names("knockout", result)
         assert result.attrs["texts"] == 12
         change = result["change"].sel(span="marked", renormalised=False)
         assert float(change.sel(layer=layer)) < -0.5

@@ -49,6 +49,31 @@ class CurveValues:
     random: np.ndarray | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CircuitMeasurements:
+    """What a search has measured.
+
+    `scores` are of the pairs that judge: `effect[pair, edge]`, `clean` and `corrupted` `[pair]`;
+    `units` the unit of each of these pairs. `ranking` has all edges, the best first, by the
+    `n_ranking_pairs` other pairs. `task` says whether the model does the task; if not, nothing is
+    significant. `exact` is what the metric of each pair loses by exact patching, by edge; `sampled`
+    the edges drawn at random among them. `curve` has the metric of circuits of growing size, and
+    `smallest` the size of the smallest that reaches the stated faithfulness; both None where no
+    circuit was searched for, `smallest` also where only the whole model reaches it."""
+
+    graph: ResidualGraph
+    options: CircuitOptions
+    scores: Mapping[str, np.ndarray]
+    units: Sequence[str]
+    ranking: np.ndarray
+    task: TaskCheck
+    exact: Mapping[int, np.ndarray]
+    sampled: np.ndarray
+    curve: CurveValues | None
+    smallest: int | None
+    n_ranking_pairs: int
+
+
 def mean_by_unit(values: np.ndarray, units: Sequence[str]) -> np.ndarray:
     """Return the mean over the pairs of each unit, `[unit, ...]` of `[pair, ...]`."""
     _, index = np.unique(np.asarray(units), return_inverse=True)
@@ -83,46 +108,18 @@ def rank_edges(effects: np.ndarray, units: Sequence[str]) -> np.ndarray:
     return order
 
 
-def circuit_dataset(
-    *,
-    graph: ResidualGraph,
-    options: CircuitOptions,
-    scores: Mapping[str, np.ndarray],
-    units: Sequence[str],
-    ranking: np.ndarray,
-    task: TaskCheck,
-    exact: Mapping[int, np.ndarray],
-    sampled: np.ndarray,
-    curve: CurveValues | None,
-    smallest: int | None,
-    n_ranking_pairs: int,
-) -> xr.Dataset:
-    """Return all variables and attributes of a search; see `circuit`.
-
-    Parameters
-    ----------
-    graph, options
-        The model and how it was searched.
-    scores : mapping
-        Of the pairs that judge: `effect[pair, edge]`, `clean`, `corrupted` `[pair]`.
-    units : sequence of str
-        The unit of each of these pairs.
-    ranking : array
-        All edges, the best first, by the other pairs.
-    task : TaskCheck
-        Whether the model does the task; if not, nothing is significant.
-    exact : mapping
-        What the metric of each pair loses by exact patching, by edge.
-    sampled : array
-        The edges drawn at random among them.
-    curve : CurveValues, optional
-        The metric of circuits of growing size.
-    smallest : int, optional
-        The size of the smallest circuit that reaches the stated faithfulness.
-    n_ranking_pairs : int
-        The number of pairs that edges were ranked on.
-    """
+def circuit_dataset(measured: CircuitMeasurements) -> xr.Dataset:
+    """Return all variables and attributes of a search; see `circuit`."""
+    graph = measured.graph
+    options = measured.options
     edges = graph.edges
+    scores = measured.scores
+    units = measured.units
+    ranking = measured.ranking
+    task = measured.task
+    exact = measured.exact
+    curve = measured.curve
+    smallest = measured.smallest
     in_circuit = np.zeros(len(edges), bool)
     if smallest is not None:
         in_circuit[ranking[:smallest]] = True
@@ -146,7 +143,7 @@ def circuit_dataset(
         "citation": reference("hanna2024").citation,
         "metric": options.metric,
         "pairs": len(clean),
-        "ranking_pairs": n_ranking_pairs,
+        "ranking_pairs": measured.n_ranking_pairs,
         "units": len(set(units)),
         "all_edges": len(edges),
         "clean": float(clean.mean()),
@@ -171,8 +168,8 @@ def circuit_dataset(
         "receiver": ("edge", np.array([_receiver_node(graph, edge) for edge in kept])),
         "input": ("edge", np.array([_input_name(graph, edge) for edge in kept])),
     }
-    if len(sampled) > 2:
-        attributes |= _agreement(scores["effect"], exact, sampled, units)
+    if len(measured.sampled) > 2:
+        attributes |= _agreement(scores["effect"], exact, measured.sampled, units)
     if curve is not None:
         coords["size"] = curve.sizes
         curve_variables, curve_attributes = _curve_variables(curve, clean, corrupted, units)
@@ -293,6 +290,7 @@ def _curve_variables(
     for name, values in (("faithfulness", curve.values), ("completeness", curve.without)):
         low, high = _share_interval(values, clean, corrupted, units)
         variables[name] = ("size", _shares(values, clean, corrupted))
+        variables[f"{name}_n"] = ("size", np.full(len(curve.sizes), len(set(units))))
         variables[f"{name}_low"] = ("size", low)
         variables[f"{name}_high"] = ("size", high)
     attributes = {"area": float(_area(curve.sizes, variables["faithfulness"][1]))}

@@ -19,6 +19,7 @@ from headwise.core.options import part_of, recorded_options, takes_options
 from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.circuit.options import CircuitOptions
 from headwise.experiments.circuit.result import (
+    CircuitMeasurements,
     CurveValues,
     circuit_dataset,
     does_task,
@@ -383,17 +384,19 @@ class CircuitSearch:
             smallest = self._smallest(ranking)
             curve = self._curve(ranking, smallest)
         return circuit_dataset(
-            graph=self.graph,
-            options=self.options,
-            scores=scores,
-            units=units,
-            ranking=ranking,
-            task=task,
-            exact=exact,
-            sampled=sampled,
-            curve=curve,
-            smallest=smallest,
-            n_ranking_pairs=len(ranking_scores["clean"]),
+            CircuitMeasurements(
+                graph=self.graph,
+                options=self.options,
+                scores=scores,
+                units=units,
+                ranking=ranking,
+                task=task,
+                exact=exact,
+                sampled=sampled,
+                curve=curve,
+                smallest=smallest,
+                n_ranking_pairs=len(ranking_scores["clean"]),
+            )
         )
 
     def _score(self, half: str, groups: list[list[EncodedPair]]) -> dict[str, np.ndarray]:

@@ -63,8 +63,8 @@ def overview() -> str:
         "# Analyses\n\nEach answers one question about every head of a model, in one pass over a corpus or in a few "
         "phases. `headwise atlas` runs all that apply, `headwise run NAME` one.\n\n"
         + table(("analysis", "question", "paper", "models"), rows)
-        + "\nQuestions that change the model (`ablate`, `prune`, `patch`, `circuit`, `knockout`, `cache`, `compare`, `finetune`, `probe`) are commands:"
-        " "
+        + "\nQuestions that change the model (`ablate`, `prune`, `patch`, `circuit`, `knockout`, `cache`, `compare`, "
+        "`finetune`, `probe`) are commands: "
         "[the command line](../reference/commands.md). A question of your own: "
         "[adding an analysis](../adding-an-analysis.md).\n"
     )

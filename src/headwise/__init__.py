@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headwise.experiments.reproduction import reproduce
     from headwise.models import HeadModel, Mean, Patch, Scale
     from headwise.models.kv_cache import CachePattern, HeadwiseCache
+    from headwise.page.gallery import gallery
     from headwise.page.views import draw
     from headwise.run import RunOptions, make_atlas
     from headwise.run.estimate import plan
@@ -49,6 +50,7 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     "RunOptions",
     "draw",
     "find",
+    "gallery",
     # a model that is changed
     "ablate",
     "patch",
@@ -102,6 +104,7 @@ __getattr__ = lazy_names(
         "headwise.experiments.reproduction": ("reproduce",),
         "headwise.models.kv_cache": ("CachePattern", "HeadwiseCache"),
         "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),
+        "headwise.page.gallery": ("gallery",),
         "headwise.page.views": ("draw",),
         "headwise.run": ("RunOptions", "make_atlas"),
         "headwise.run.estimate": ("plan",),

@@ -347,6 +347,8 @@ class Experiment(Analysis):
 
     # The power of the number of layers with which its time grows.
     depth_power: ClassVar[float] = 1.0
+    # Whether most of its time goes into fits, which hardly grow with the number of examples.
+    fits: ClassVar[bool] = False
 
     def smallest(self) -> tuple[Self, float]:
         """Return the analysis with as little work as shows its cost, for `headwise plan`, and how

@@ -15,6 +15,14 @@ from headwise.atlas.card import HeadCard
 from headwise.atlas.check import MAX_BYTES
 from headwise.atlas.describe import describe_heads
 from headwise.atlas.file import atlas_digest, read_tree, remember_seal, sealed, to_tree
+from headwise.atlas.hub import (
+    ATLAS_FILE,
+    HubUpload,
+    dataset_card,
+    download_atlas,
+    is_hub_address,
+    upload_atlas,
+)
 from headwise.atlas.representation import html_card
 from headwise.atlas.tables import extremes, long_table, measures
 from headwise.core.display import NotebookDisplay, plot_of
@@ -129,11 +137,56 @@ class Atlas(NotebookDisplay, Mapping[str, xr.Dataset]):
         ----------
         path : str or Path
             The file, or the folder with its `atlas.nc`. Files of formats 1 and 2 are read too; their
-            variables get the current names.
+            variables get the current names. `hf://OWNER/NAME` is the atlas of a dataset on the
+            Hugging Face hub, `hf://OWNER/NAME@REVISION/FILE.nc` one of its revisions and files.
         max_bytes : int or None, default 4 GiB
             The most its arrays may take in memory; None for no limit.
         """
+        if is_hub_address(path):
+            path = download_atlas(str(path))
         return cls(*read_tree(Path(path), max_bytes))
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        path_in_repo: str = ATLAS_FILE,
+        private: bool | None = None,
+        token: str | None = None,
+        revision: str | None = None,
+        commit_message: str | None = None,
+        create_pr: bool = False,
+    ) -> str:
+        """Upload the atlas to a dataset of the Hugging Face hub; `Atlas.load("hf://OWNER/NAME")`
+        reads it again.
+
+        Parameters
+        ----------
+        repo_id : str
+            The dataset, `OWNER/NAME`; it is created where there is none.
+        path_in_repo : str, default "atlas.nc"
+            The file, for datasets of several atlases.
+        private : bool, optional
+            Whether a new dataset is private; by default as your account is set.
+        token : str, optional
+            By default the one of `hf auth login`, or of the environment.
+        revision : str, optional
+            The branch; by default `main`.
+        commit_message : str, optional
+            By default "Upload atlas".
+        create_pr : bool, default False
+            Open a pull request instead of writing to the branch.
+
+        Returns
+        -------
+        str
+            The address of the commit.
+        """
+        card = dataset_card(self._title(), self.provenance, repo_id, path_in_repo)
+        upload = HubUpload(
+            repo_id, path_in_repo, private, token, revision, commit_message, create_pr
+        )
+        return upload_atlas(self.to_bytes(), card, upload)
 
     # --- tables and views -------------------------------------------------------------------------
 

@@ -187,13 +187,16 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     grid = content.get("grid")
     variables["head_names"] = {head.name for head in grid.heads} if grid else set()
     if data is not None:
-        script = page_script()
-        # The page's content security policy allows only the script with this digest.
-        digest = hashlib.sha256(script.encode()).digest()
-        variables["script"] = Markup(script)
-        variables["script_hash"] = Markup(f"sha256-{_base64(digest)}")
+        variables |= script_variables(page_script())
         variables["data_text"] = Markup(data_text(data))
     return page_environment().get_template("template.html").render(variables)
+
+
+def script_variables(script: str) -> dict[str, Markup]:
+    """Return what a template needs of a script: the page's content security policy allows only the
+    one with this digest."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return {"script": Markup(script), "script_hash": Markup(f"sha256-{_base64(digest)}")}
 
 
 def _base64(content: bytes) -> str:
@@ -226,7 +229,12 @@ def page_script() -> str:
     files = [joined_script(PAGE)]
     for name in SCRIPTS:
         files.append((folder / f"{name}.js").read_text(encoding="utf-8"))
-    return '(() => {\n"use strict";\n' + "\n".join(files) + "\n})();"
+    return in_own_scope("\n".join(files))
+
+
+def in_own_scope(script: str) -> str:
+    """Return a script whose names nothing else on the page sees."""
+    return f'(() => {{\n"use strict";\n{script}\n}})();'
 
 
 def _by_paper(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:

@@ -63,8 +63,8 @@ T = TypeVar("T")
 SAMPLE = 16  # most examples of a calibration
 # Processor time of a calibration in seconds. With imports and opening a small model, the command
 # stays below twenty.
-CPU_SECONDS = 10.0
-PASS_SHARE = 0.45  # of that time, for the pass that all observers share
+CPU_SECONDS = 8.5
+PASS_SHARE = 0.35  # of that time, for the pass that all observers share
 CUT_DEPTHS = (1, 3)  # layers of the cut models; less deep models are not cut
 MOST_UNCUT = 4
 OPENING = "opening"
@@ -72,11 +72,19 @@ OPENING = "opening"
 # result grows.
 STATE_GROWTH = 8
 # How far off an estimate may be, as a factor both ways: measured in the whole model; extrapolated
-# from its first layers; from other work.
+# from its first layers; of fits; from other work.
 UNCUT_FACTOR = 1.25
 CUT_FACTOR = 1.6
+FIT_FACTOR = 2.0
 UNMEASURED_FACTOR = 3.0
 MACHINE_FACTOR = 1.15  # of all stages together: the machine is not always as fast
+MIN_SHARE = 0.3  # seconds of processor time that every analysis may take
+# The power of the number of layers with which the time of an experiment grows that was too long for
+# a second try: part of what it takes in three layers is not spent in them.
+UNTRIED_DEPTH_POWER = 0.75
+FIT_POWER = 0.3  # of the number of examples, with which the time of fits of all heads grows
+FIT_SHARES = 4  # of that time, for a try of an experiment that fits something to examples
+FIT_SECONDS = 3.0
 NOT_MEASURED = "not measured: from the model's pass"
 
 
@@ -332,10 +340,12 @@ class _Calibration:
             if observer.name in self.own_corpora:
                 costs.append(self._observe_own_corpus(observer))
                 self._finish(observer.name)
+        # Experiments come last: what they take is the least even.
+        random_models = self._random_models()
         for experiment in plan.experiments:
             costs.append(self._perform(experiment))
             self._finish(experiment.name)
-        return costs + self._random_models()
+        return costs + random_models
 
     # --- observers --------------------------------------------------------------------------------
 
@@ -520,7 +530,8 @@ class _Calibration:
         except HeadwiseError as error:
             note = f"cannot be done on this corpus: {error}"
             return _cost(name, n_examples, Usage(), 1.0, note)
-        return _cost(name, n_examples, usage, self.factor)
+        factor = FIT_FACTOR if experiment.fits else self.factor
+        return _cost(name, n_examples, usage, factor)
 
     def _extrapolate_work(self, experiment: Experiment, part: CorpusPart, n_examples: int) -> Usage:
         """Return the cost of an experiment whose work does not depend on examples."""
@@ -538,43 +549,66 @@ class _Calibration:
     ) -> Usage:
         """Return the cost of an experiment that reads examples, tried on few and on more."""
         shallow, deep = self.depths
-        few = min(2, n_examples)
+        small, times = experiment.smallest()
+        deadline = time.process_time() + self._share()
+        few = 1
         while True:
             try:
-                first = self._try(experiment, part, few, deep)
+                first = self._try(small, part, few, deep)
                 break
             except HeadwiseError:
                 # Too few examples for what it does; with all of them the error is its own.
                 if few >= n_examples:
                     raise
                 few = min(2 * few, n_examples)
-        by_depth = DepthLine(shallow, deep, first, first, experiment.depth_power)
-        if shallow < deep:
-            by_depth = replace(by_depth, first=self._try(experiment, part, few, shallow))
-        # As many more as an eighth of the time that is left allows, up to a quarter of all.
-        n_affordable = int(few * self.cpu_left / 8 / max(first.cpu_seconds, 1e-9))
-        more = min(n_examples, max(2 * few, min(n_affordable, n_examples // 4)))
-        usage = first
-        if more > few and first.cpu_seconds * more / few < max(self.cpu_left, 0):
-            second = self._try(experiment, part, more, deep)
+        depth_factor = (self.model.layers / deep) ** UNTRIED_DEPTH_POWER
+        if time.process_time() + first.cpu_seconds * shallow / deep < deadline:
+            in_fewer_layers = self._try(small, part, few, shallow)
+            by_depth = DepthLine(shallow, deep, in_fewer_layers, first, experiment.depth_power)
+            depth_factor = by_depth.factor(self.model.layers)
+        # As many more as the time that is left allows, up to a quarter of all.
+        cpu_left = deadline - time.process_time()
+        n_affordable = int(few * cpu_left / max(first.cpu_seconds, 1e-9))
+        more = min(n_examples, n_affordable, max(2 * few, n_examples // 4))
+        if more > few:
+            second = self._try(small, part, more, deep)
             usage = extrapolate_fit(CostLine(few, more, first, second), n_examples)
-        elif n_examples > few:
+        elif experiment.fits:
+            usage = first * (n_examples / few) ** FIT_POWER
+        else:
             usage = first * (n_examples / few)
-        return usage * by_depth.factor(self.model.layers)
+        return usage * (times * depth_factor)
+
+    def _share(self) -> float:
+        """Return the processor time that the next analysis may take, in seconds: all have the same,
+        and the random models one share more."""
+        n_left = len(self.run.plan.analyses) - self.n_done + 1
+        return max(self.cpu_left / n_left, MIN_SHARE)
 
     def _try(self, experiment: Experiment, part: CorpusPart, limit: int, depth: int) -> Usage:
         """Return what an experiment takes on so many examples in a model of so many layers.
 
-        One that reports its progress is stopped after a while, and what it took is multiplied by the
-        work that was left."""
-        deadline = time.process_time() + max(self.cpu_left / 4, 0.5)
-        total_over_done = 0.0
-        factor = 1.0
+        One that reports its progress is stopped after a while, and what it took from the first
+        report on is multiplied by the work that was left then."""
+        patience = self._share()
+        if type(experiment).budget is not None:
+            # Fits report steps that they need not take: what is left is not known from these.
+            patience = max(FIT_SHARES * patience, FIT_SECONDS)
+        deadline = time.process_time() + patience
+        clock = Clock()
+        # The reports on what is counted now: usage until then, and how much was done.
+        counted = ""
+        reports: list[tuple[Usage, int]] = []
+        n_total = 0
 
         def progress(what: str, done: int, total: int) -> None:
-            nonlocal total_over_done
-            total_over_done = total / max(done, 1)
-            if done and time.process_time() > deadline:
+            nonlocal counted, n_total
+            if what != counted:
+                counted = what
+                reports.clear()
+            reports.append((clock.so_far(), done))
+            n_total = total
+            if done < total and len(reports) > 2 and time.process_time() > deadline:
                 raise _EnoughMeasured
 
         with self._cut(depth, part) as (model, cut_part):
@@ -587,15 +621,22 @@ class _Calibration:
                 limit=limit,
                 progress=progress,
             )
-
-            def perform() -> None:
-                nonlocal factor
+            with clock.running(), stage("all", memory=True, whole=True):
                 try:
                     experiment.perform(context)
                 except _EnoughMeasured:
-                    factor = total_over_done
-
-            return _measure(perform) * factor
+                    stopped = True
+                else:
+                    stopped = False
+        usage = clock.usage["all"]
+        if stopped:
+            before, first_done = reports[0]
+            after, last_done = reports[-1]
+            times_left = (n_total - last_done) / max(last_done - first_done, 1)
+            seconds = after.seconds - before.seconds
+            cpu_seconds = after.cpu_seconds - before.cpu_seconds
+            usage = usage + Usage(seconds, cpu_seconds) * times_left
+        return usage
 
     # --- random models ----------------------------------------------------------------------------
 

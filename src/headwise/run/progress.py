@@ -170,6 +170,11 @@ class Clock:
         self._count_until_now()
         self._stages.pop()
 
+    def so_far(self) -> Usage:
+        """Return the time of all stages until now."""
+        self._count_until_now()
+        return sum(self.usage.values(), Usage())
+
     def _count_until_now(self) -> None:
         """Add the time since the last call to the current stage."""
         wall_time = time.perf_counter()

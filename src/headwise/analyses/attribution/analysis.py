@@ -152,7 +152,6 @@ class Attribution(Experiment):
         "tokens": "mixed_distance",
     }
     budget: ClassVar[int | None] = 12
-    depth_power: ClassVar[float] = 2.0  # tangents of a layer go through all layers below it
 
     def max_examples(self, shape: Shape) -> int | None:
         # Tangents of a layer go through all layers below it, so deep models cost more.

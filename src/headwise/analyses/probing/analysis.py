@@ -247,6 +247,7 @@ class Probing(ProbingOptions, Experiment):
         "correlation": "task_correlation",
     }
     budget: ClassVar[int | None] = 3000
+    fits: ClassVar[bool] = True
     cross: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

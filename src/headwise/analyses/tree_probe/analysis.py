@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -181,6 +181,7 @@ class TreeProbeAnalysis(Experiment):
     }
     requires: ClassVar[frozenset[str]] = frozenset({"words", "dependencies"})
     budget: ClassVar[int | None] = 100
+    fits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         at_least("train_sentences", self.train_sentences, 0)
@@ -195,6 +196,12 @@ class TreeProbeAnalysis(Experiment):
             raise ParameterError(
                 f"`validation` must lie between 0 and 1; it is {self.validation!r}."
             )
+
+    def smallest(self) -> tuple[Self, float]:
+        # The search for a learning rate takes eight epochs whatever their limit is; fits end after
+        # about twelve more.
+        n_epochs = 8 + min(self.epochs, 12)
+        return replace(self, epochs=2, seeds=1), n_epochs / (8 + 2) * self.seeds
 
     def perform(self, context: ExperimentContext) -> xr.Dataset:
         sentences = self._choose_sentences(context)

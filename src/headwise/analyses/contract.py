@@ -345,8 +345,11 @@ class Experiment(Analysis):
 
     What is in `context.store` is not computed again when an interrupted run resumes."""
 
-    # The power of the number of layers with which its time grows.
-    depth_power: ClassVar[float] = 1.0
+    # For `headwise plan`: the power of the number of layers with which its time grows, if it is
+    # known (then it is tried in one depth, otherwise in two); and its time for an example as a
+    # multiple of the model's pass, roughly, for where there is no time to try it.
+    depth_power: ClassVar[float | None] = None
+    typical_passes: ClassVar[float] = 1.0
     # Whether most of its time goes into fits, which hardly grow with the number of examples.
     fits: ClassVar[bool] = False
 

@@ -306,9 +306,8 @@ def render_gallery(entries: Sequence[GalleryEntry], title: str) -> str:
     folder = Path(__file__).parent
     script = in_own_scope((folder / "assets" / "gallery.js").read_text(encoding="utf-8"))
     environment = page_environment()
-    style = environment.globals["style"] + Markup(
-        (folder / "gallery.css").read_text(encoding="utf-8")
-    )
+    gallery_style = (folder / "gallery.css").read_text(encoding="utf-8")
+    style = Markup(str(environment.globals["style"]) + gallery_style)
     cards = []
     for number, entry in enumerate(entries):
         cards.append(_card(entry, number))
@@ -335,7 +334,7 @@ def _card(entry: GalleryEntry, number: int) -> dict[str, Any]:
     """Return what the card of an atlas shows."""
     described = entry.atlas.describe()
     counts = Counter(zip(described["does"], described["kind"], strict=True))
-    frequent = []
+    frequent: list[tuple[str, str, int]] = []
     for (text, kind), count in counts.most_common():
         if kind != "other" and len(frequent) < LABELS_OF_CARD:
             frequent.append((text, kind, count))

@@ -63,7 +63,7 @@ T = TypeVar("T")
 SAMPLE = 16  # most examples of a calibration
 # Processor time of a calibration in seconds. With imports and opening a small model, the command
 # stays below twenty.
-CPU_SECONDS = 8.5
+CPU_SECONDS = 9.0
 PASS_SHARE = 0.35  # of that time, for the pass that all observers share
 CUT_DEPTHS = (1, 3)  # layers of the cut models; less deep models are not cut
 MOST_UNCUT = 4
@@ -79,9 +79,6 @@ FIT_FACTOR = 2.0
 UNMEASURED_FACTOR = 3.0
 MACHINE_FACTOR = 1.15  # of all stages together: the machine is not always as fast
 MIN_SHARE = 0.3  # seconds of processor time that every analysis may take
-# The power of the number of layers with which the time of an experiment grows that was too long for
-# a second try: part of what it takes in three layers is not spent in them.
-UNTRIED_DEPTH_POWER = 0.75
 FIT_POWER = 0.3  # of the number of examples, with which the time of fits of all heads grows
 FIT_SHARES = 4  # of that time, for a try of an experiment that fits something to examples
 FIT_SECONDS = 3.0
@@ -340,9 +337,9 @@ class _Calibration:
             if observer.name in self.own_corpora:
                 costs.append(self._observe_own_corpus(observer))
                 self._finish(observer.name)
-        # Experiments come last: what they take is the least even.
+        # Experiments come last, the longest at the end: a try of one may take what is left.
         random_models = self._random_models()
-        for experiment in plan.experiments:
+        for experiment in sorted(plan.experiments, key=lambda each: each.typical_passes):
             costs.append(self._perform(experiment))
             self._finish(experiment.name)
         return costs + random_models
@@ -375,13 +372,13 @@ class _Calibration:
             # The first pass includes what is done only once.
             one_row = _evenly(rows, 1)
             row_cost = _measure(lambda: self._run_pass(model, shallow_part, observers, one_row))
-            if row_cost.cpu_seconds * self.sample > PASS_SHARE * self.cpu_left:
+            if row_cost.cpu_seconds * self.sample > self.cpu_left > 10 * row_cost.cpu_seconds:
                 row_cost = _measure(lambda: self._run_pass(model, shallow_part, observers, one_row))
             # Half of the rows through few layers, then half of them and all through more.
             layers_per_row = shallow / 2 + 1.5 * deep
             cpu_per_row = row_cost.cpu_seconds / shallow * layers_per_row
             n_rows = int(PASS_SHARE * self.cpu_left / max(cpu_per_row, 1e-9))
-            rows = _evenly(rows, max(2, min(len(rows), n_rows)))
+            rows = _evenly(rows, max(1, min(len(rows), n_rows)))
             half = rows[::2]
             shallow_clock = Clock()
             if shallow < deep:
@@ -393,9 +390,11 @@ class _Calibration:
             half_clock = Clock()
             with half_clock.running(), stage(MODEL_PASS):
                 states = self._run_pass(model, deep_part, observers, half)
-            full_clock = Clock()
-            with full_clock.running(), stage(MODEL_PASS):
-                self._run_pass(model, deep_part, observers, rows)
+            full_clock = half_clock
+            if len(rows) > 1:
+                full_clock = Clock()
+                with full_clock.running(), stage(MODEL_PASS):
+                    self._run_pass(model, deep_part, observers, rows)
             memory = self._extrapolate_memory(memory_before, observers, rows)
         if shallow == deep:
             shallow_clock = half_clock
@@ -411,7 +410,10 @@ class _Calibration:
             half_usage = half_clock.usage.get(name, Usage())
             by_depth = DepthLine(shallow, deep, shallow_clock.usage.get(name, Usage()), half_usage)
             line = CostLine(len(half), len(rows), half_usage, full_clock.usage.get(name, Usage()))
-            per_batch = line.at(rows_of_batch) * (n_examples / rows_of_batch)
+            if len(rows) == 1:
+                per_batch = half_usage * n_examples
+            else:
+                per_batch = line.at(rows_of_batch) * (n_examples / rows_of_batch)
             return per_batch * by_depth.factor(self.model.layers)
 
         added: dict[str, Usage] = {}
@@ -521,7 +523,7 @@ class _Calibration:
         if limit is not None:
             n_examples = min(limit, n_examples)
         if self.cpu_left < 0:
-            return self._unmeasured(name, n_examples)
+            return self._unmeasured(name, n_examples, experiment.typical_passes)
         try:
             if type(experiment).budget is None:
                 usage = self._extrapolate_work(experiment, part, n_examples)
@@ -537,12 +539,16 @@ class _Calibration:
         """Return the cost of an experiment whose work does not depend on examples."""
         small, times = experiment.smallest()
         shallow, deep = self.depths
-        second = self._try(small, part, n_examples, deep)
-        first = second
-        if shallow < deep:
-            first = self._try(small, part, n_examples, shallow)
-        by_depth = DepthLine(shallow, deep, first, second, experiment.depth_power)
-        return second * (times * by_depth.factor(self.model.layers))
+        usage = self._try(small, part, n_examples, deep)
+        if experiment.depth_power is not None:
+            depth_factor = (self.model.layers / deep) ** experiment.depth_power
+        elif shallow < deep:
+            in_fewer_layers = self._try(small, part, n_examples, shallow)
+            by_depth = DepthLine(shallow, deep, in_fewer_layers, usage)
+            depth_factor = by_depth.factor(self.model.layers)
+        else:
+            depth_factor = 1.0
+        return usage * (times * float(depth_factor))
 
     def _extrapolate_examples(
         self, experiment: Experiment, part: CorpusPart, n_examples: int
@@ -561,11 +567,15 @@ class _Calibration:
                 if few >= n_examples:
                     raise
                 few = min(2 * few, n_examples)
-        depth_factor = (self.model.layers / deep) ** UNTRIED_DEPTH_POWER
-        if time.process_time() + first.cpu_seconds * shallow / deep < deadline:
+        if experiment.depth_power is not None:
+            depth_factor = (self.model.layers / deep) ** experiment.depth_power
+        elif shallow < deep:
             in_fewer_layers = self._try(small, part, few, shallow)
-            by_depth = DepthLine(shallow, deep, in_fewer_layers, first, experiment.depth_power)
-            depth_factor = by_depth.factor(self.model.layers)
+            depth_factor = DepthLine(shallow, deep, in_fewer_layers, first).factor(
+                self.model.layers
+            )
+        else:
+            depth_factor = 1.0
         # As many more as the time that is left allows, up to a quarter of all.
         cpu_left = deadline - time.process_time()
         n_affordable = int(few * cpu_left / max(first.cpu_seconds, 1e-9))
@@ -574,10 +584,10 @@ class _Calibration:
             second = self._try(small, part, more, deep)
             usage = extrapolate_fit(CostLine(few, more, first, second), n_examples)
         elif experiment.fits:
-            usage = first * (n_examples / few) ** FIT_POWER
+            usage = first * float((n_examples / few) ** FIT_POWER)
         else:
             usage = first * (n_examples / few)
-        return usage * (times * depth_factor)
+        return usage * (times * float(depth_factor))
 
     def _share(self) -> float:
         """Return the processor time that the next analysis may take, in seconds: all have the same,

@@ -45,8 +45,8 @@ class CostLine:
 class DepthLine:
     """What some work took in a model cut after `few` and after `more` layers.
 
-    The time in the whole model is `a + b · layers ** power`, through both. The same number of layers
-    twice stands for a model that was not cut.
+    The time in the whole model lies on the line through both. The same number of layers twice stands
+    for a model that was not cut.
 
     Examples
     --------
@@ -59,20 +59,16 @@ class DepthLine:
     more: int
     first: Usage
     second: Usage
-    power: float = 1.0
 
     def factor(self, layers: int) -> float:
         """Return how many times the time in `more` layers the time in so many is; by processor
         time, since the machine may be busy."""
         if self.more >= layers or self.second.cpu_seconds <= 0:
             return 1.0
-        grown = float(layers**self.power)
-        high = float(self.more**self.power)
-        low = float(self.few**self.power)
-        rise = max(self.second.cpu_seconds - self.first.cpu_seconds, 0.0) / max(high - low, 1e-9)
+        rise = max(self.second.cpu_seconds - self.first.cpu_seconds, 0.0)
         # No more than if all of it were spent in layers.
-        rise = min(rise, self.second.cpu_seconds / high)
-        return 1.0 + rise * (grown - high) / self.second.cpu_seconds
+        per_layer = min(rise / max(self.more - self.few, 1), self.second.cpu_seconds / self.more)
+        return 1.0 + per_layer * (layers - self.more) / self.second.cpu_seconds
 
 
 def extrapolate_fit(line: CostLine, examples: int) -> Usage:

@@ -152,6 +152,8 @@ class Attribution(Experiment):
         "tokens": "mixed_distance",
     }
     budget: ClassVar[int | None] = 12
+    depth_power: ClassVar[float | None] = 0.95
+    typical_passes: ClassVar[float] = 120.0
 
     def max_examples(self, shape: Shape) -> int | None:
         # Tangents of a layer go through all layers below it, so deep models cost more.

@@ -100,7 +100,8 @@ class Circuits(Experiment):
         "from −1 to 1": "ov_copying qk_matching",
         "ratio of norms above chance": "composition pair_composition composes_into composes_from",
     }
-    depth_power: ClassVar[float] = 1.5  # weights of each layer, compositions of each two
+    # The embeddings are read once, weights of each layer, compositions of each two.
+    depth_power: ClassVar[float | None] = 0.85
     order_dependent: ClassVar[frozenset[str]] = frozenset(
         {"pair_from", "pair_to", "pair_side", "pair_composition", "pair_p", "head_a", "head_b"}
     )

@@ -248,6 +248,8 @@ class Probing(ProbingOptions, Experiment):
     }
     budget: ClassVar[int | None] = 3000
     fits: ClassVar[bool] = True
+    depth_power: ClassVar[float | None] = 0.75
+    typical_passes: ClassVar[float] = 2.0
     cross: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

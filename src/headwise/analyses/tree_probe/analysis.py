@@ -182,6 +182,8 @@ class TreeProbeAnalysis(Experiment):
     requires: ClassVar[frozenset[str]] = frozenset({"words", "dependencies"})
     budget: ClassVar[int | None] = 100
     fits: ClassVar[bool] = True
+    depth_power: ClassVar[float | None] = 0.75
+    typical_passes: ClassVar[float] = 10.0
 
     def __post_init__(self) -> None:
         at_least("train_sentences", self.train_sentences, 0)

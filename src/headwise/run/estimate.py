@@ -63,8 +63,8 @@ T = TypeVar("T")
 SAMPLE = 16  # most examples of a calibration
 # Processor time of a calibration in seconds. With imports and opening a small model, the command
 # stays below twenty.
-CPU_SECONDS = 9.0
-PASS_SHARE = 0.35  # of that time, for the pass that all observers share
+CPU_SECONDS = 12.0
+PASS_SHARE = 0.25  # of that time, for the pass that all observers share
 CUT_DEPTHS = (1, 3)  # layers of the cut models; less deep models are not cut
 MOST_UNCUT = 4
 OPENING = "opening"
@@ -79,6 +79,9 @@ FIT_FACTOR = 2.0
 UNMEASURED_FACTOR = 3.0
 MACHINE_FACTOR = 1.15  # of all stages together: the machine is not always as fast
 MIN_SHARE = 0.3  # seconds of processor time that every analysis may take
+# The power of the number of layers with which the time of a random model grows: its embeddings are
+# made whatever its depth is.
+RANDOM_DEPTH_POWER = 0.75
 FIT_POWER = 0.3  # of the number of examples, with which the time of fits of all heads grows
 FIT_SHARES = 4  # of that time, for a try of an experiment that fits something to examples
 FIT_SECONDS = 3.0
@@ -339,7 +342,7 @@ class _Calibration:
                 self._finish(observer.name)
         # Experiments come last, the longest at the end: a try of one may take what is left.
         random_models = self._random_models()
-        for experiment in sorted(plan.experiments, key=lambda each: each.typical_passes):
+        for experiment in sorted(plan.experiments, key=_order_of_tries):
             costs.append(self._perform(experiment))
             self._finish(experiment.name)
         return costs + random_models
@@ -503,13 +506,13 @@ class _Calibration:
         rows = EncodedCorpus(self.own_corpora[name].alone(), self.model.encoder)
         part = make_plan(self.model, rows, [observer]).parts[name]
         if self.cpu_left < 0:
-            return self._unmeasured(name, len(rows))
+            return self._unmeasured(name, len(rows), len(rows))
         pass_usage, added = self._observe(part, [observer], {name: len(rows)})
         return _cost(name, len(rows), pass_usage + added[name], self.factor, "a pass of its own")
 
-    def _unmeasured(self, name: str, n_examples: int, times: float = 1.0) -> Cost:
-        """Return the cost of a stage for which no time is left, by that of the model's pass."""
-        usage = self.pass_per_example * (n_examples * times)
+    def _unmeasured(self, name: str, n_examples: int, n_passes: float) -> Cost:
+        """Return the cost of a stage for which no time is left, in passes of one example."""
+        usage = self.pass_per_example * n_passes
         return _cost(name, n_examples, usage, UNMEASURED_FACTOR, NOT_MEASURED)
 
     # --- experiments ------------------------------------------------------------------------------
@@ -523,7 +526,10 @@ class _Calibration:
         if limit is not None:
             n_examples = min(limit, n_examples)
         if self.cpu_left < 0:
-            return self._unmeasured(name, n_examples, experiment.typical_passes)
+            n_passes = experiment.typical_passes
+            if type(experiment).budget is not None:
+                n_passes *= n_examples
+            return self._unmeasured(name, n_examples, n_passes)
         try:
             if type(experiment).budget is None:
                 usage = self._extrapolate_work(experiment, part, n_examples)
@@ -685,19 +691,22 @@ class _Calibration:
         self, part: CorpusPart, rows: Sequence[Encoded], analyses: Sequence[RandomNull]
     ) -> Usage:
         """Return the cost of one random-weights model on its rows."""
-        by_layers = {}
-        few = _evenly(rows, max(1, self.sample // 4))
+        depth = self.depths[-1]
+        few = _evenly(rows, max(1, self.sample // 8))
         more = _evenly(rows, max(2, self.sample // 2))
-        for depth in dict.fromkeys(self.depths):
-            with self._cut(depth, part) as (model, cut_part):
-                models = RandomModels(model, cut_part, self.run.plan.limits, self.run.options.seed)
-                by_layers[depth] = _measure(partial(models.alone, 1, few, analyses))
-                if depth == self.depths[-1]:
-                    second = _measure(partial(models.alone, 1, more, analyses))
-        shallow, deep = self.depths
-        by_depth = DepthLine(shallow, deep, by_layers[shallow], by_layers[deep])
-        line = CostLine(len(few), len(more), by_layers[deep], second)
-        return line.at(len(rows)) * by_depth.factor(self.model.layers)
+        with self._cut(depth, part) as (model, cut_part):
+            models = RandomModels(model, cut_part, self.run.plan.limits, self.run.options.seed)
+            first = _measure(partial(models.alone, 1, few, analyses))
+            second = first
+            if len(more) > len(few):
+                second = _measure(partial(models.alone, 1, more, analyses))
+        line = CostLine(len(few), len(more), first, second)
+        return line.at(len(rows)) * float((self.model.layers / depth) ** RANDOM_DEPTH_POWER)
+
+
+def _order_of_tries(experiment: Experiment) -> tuple[bool, float]:
+    """Return a key that sorts those with a small version of themselves first, the longest last."""
+    return type(experiment).budget is not None, experiment.typical_passes
 
 
 def _evenly(items: Sequence[T], count: int) -> list[T]:

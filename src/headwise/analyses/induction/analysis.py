@@ -122,6 +122,7 @@ class Induction(Experiment):
     paper: ClassVar[Paper] = Paper("olsson2022", "Prefix matching and copying; Elhage et al. 2021")
     units: ClassVar[Mapping[str, str]] = {"share of attention": "uniform profile"}
     order_dependent: ClassVar[frozenset[str]] = frozenset({"drawn_effect"})
+    typical_passes: ClassVar[float] = 600.0
 
     def __post_init__(self) -> None:
         at_least("length", self.length, 4)

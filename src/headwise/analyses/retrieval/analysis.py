@@ -97,6 +97,7 @@ class Retrieval(Experiment):
         "share of the needle": "emitted",
         "share of trials": "passed",
     }
+    typical_passes: ClassVar[float] = 350.0
 
     def __post_init__(self) -> None:
         for name in ("depths", "needles"):

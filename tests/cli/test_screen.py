@@ -68,6 +68,28 @@ def test_time_left_runs_out_and_is_then_not_told(monkeypatch: pytest.MonkeyPatch
     assert str(column.render(task)) == ""
 
 
+def test_a_phase_that_begins_anew_has_no_time_left_of_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    watch = screen.Watch()
+    monkeypatch.setattr(watch.progress, "get_time", lambda: now[0])
+    for seed in range(2):
+        for done in range(1, 5):
+            now[0] += 10
+            watch("epochs", done, 4)
+            watch.progress.tasks[0].get_time = lambda: now[0]  # type: ignore[method-assign]
+            now[0] += 5  # off a terminal a line may come at any time between two updates
+            assert "-" not in watch.line(), (seed, done, watch.line())
+    (task,) = watch.progress.tasks
+    assert screen.time_left(task) == 0
+    watch("epochs", 1, 4)
+    now[0] += 17.4
+    assert not task.finished
+    assert watch.line().startswith("epochs 1 of 4; ")
+
+
 def test_bars_of_what_is_finished_give_way_to_those_at_work() -> None:
     watch = screen.Watch()
     watch("whole", 0, 60)

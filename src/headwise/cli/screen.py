@@ -35,12 +35,12 @@ def time_left(task: Task) -> float | None:
 
     The estimate ages: the time since the last update is subtracted. Once a step took longer than
     estimated, steps differ too much for any estimate."""
+    if task.finished:
+        return 0.0
     if task.time_remaining is None:
         return None
     left = task.time_remaining - (time.monotonic() - float(task.fields["heard"]))
-    if left > 0 or task.finished:
-        return left
-    return None
+    return left if left > 0 else None
 
 
 class TimeLeftColumn(ProgressColumn):
@@ -52,7 +52,7 @@ class TimeLeftColumn(ProgressColumn):
         left = time_left(task)
         text = ""
         if left is not None:
-            text = f"{shown_time(max(left, 0.0))} left"
+            text = f"{shown_time(left)} left"
         return Text(text, style="progress.remaining")
 
 
@@ -101,6 +101,10 @@ class Watch:
                 what, start=False, total=total, rate="", now="", heard=0.0
             )
         task = self.progress.tasks[self.tasks[what]]
+        if done < task.completed:
+            # A phase that begins anew (the epochs of the next seed) has a new clock: rich would
+            # call it finished from the end of the first time on, with no time left.
+            self.progress.reset(task.id, start=False)
         if done and not task.started:
             self.progress.start_task(task.id)
         rate = f"{task.speed:.0f}/s" if task.speed and task.speed >= 1 else ""

@@ -152,6 +152,26 @@ hanna2024
 Michael Hanna and Sandro Pezzelle and Yonatan Belinkov
 Have Faith in Faithfulness: Going Beyond Circuit Overlap When Finding Model Mechanisms
 arXiv:2403.17806
+
+mcdougall2023
+Callum McDougall and Arthur Conmy and Cody Rushing and Thomas McGrath and Neel Nanda
+Copy Suppression: Comprehensively Understanding an Attention Head
+arXiv:2310.04625
+
+gould2023
+Rhys Gould and Euan Ong and George Ogden and Arthur Conmy
+Successor Heads: Recurring, Interpretable Attention Heads In The Wild
+arXiv:2312.09230
+
+elhelo2024
+Amit Elhelo and Mor Geva
+Inferring Functionality of Attention Heads from their Parameters
+arXiv:2412.11965
+
+todd2023
+Eric Todd and Millicent L. Li and Arnab Sen Sharma and Aaron Mueller and Byron C. Wallace and David Bau
+Function Vectors in Large Language Models
+arXiv:2310.15213
 """
 
 # The papers behind commands that run no analysis.

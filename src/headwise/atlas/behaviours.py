@@ -28,6 +28,7 @@ INDUCTION = "induction"
 DUPLICATE = "duplicate"
 RETRIEVAL = "retrieval"
 COPYING = "copying"
+COPY_SUPPRESSION = "copy suppression"
 ANTECEDENTS = "antecedents"
 # The labels by measure on repeated sequences, from weak to strong.
 REPEATS = {"previous": PREVIOUS, "duplicate": DUPLICATE, "prefix_matching": INDUCTION}
@@ -44,6 +45,10 @@ MIN_RETRIEVAL = 0.1  # of a needle's tokens (Wu et al. 2024)
 # the lower end of the interval, and in standard deviations of what it adds to all logits.
 MIN_COPYING = 0.1
 MIN_COPYING_SPREADS = 0.6
+# Of what a head takes off the logit of a predicted token of the text, over a control: in logits, by
+# the lower end of the interval, and in standard deviations of what it adds to all logits.
+MIN_SUPPRESSION = 0.05
+MIN_SUPPRESSION_SPREADS = 0.6
 N_SPECIFIC = 2  # rules of `attention_rules` that are stronger than `previous token` on repeats
 # `broad`: entropy as a share of a uniform head's, whatever the length of the text. A head above the
 # upper bound does not differ from a uniform one, which does nothing.
@@ -231,6 +236,23 @@ def copies_on_text(logits: xr.Dataset) -> np.ndarray:
     return np.asarray(significant & is_large & stands_out & (by_head("copying_effect") > 0))
 
 
+def suppresses_copying(copy_suppression: xr.Dataset) -> np.ndarray:
+    """Return which heads lower the logit of a token that earlier layers predict and that stands in
+    the text, bool `[layer, head]`.
+
+    They lower it, and more than where it is not predicted: by 0.05 logits, by the lower end of the
+    interval (corrected p < 0.05), and by 0.6 standard deviations of what they add to all logits."""
+
+    def by_head(name: str) -> np.ndarray:
+        values: np.ndarray = copy_suppression[name].transpose("layer", "head").values
+        return np.nan_to_num(values)
+
+    significant = by_head("suppression_p_adjusted") < SIGNIFICANCE_LEVEL
+    is_large = by_head("suppression_low") >= MIN_SUPPRESSION
+    stands_out = by_head("suppression_spreads") >= MIN_SUPPRESSION_SPREADS
+    return np.asarray(significant & is_large & stands_out & (by_head("suppression_effect") > 0))
+
+
 # --- labels ---------------------------------------------------------------------------------------
 
 
@@ -268,6 +290,9 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
         rules.append(_labelled(RETRIEVAL, retrieval >= MIN_RETRIEVAL))
     if "logits" in datasets and "copying" in datasets["logits"]:
         rules.append(_labelled(COPYING, copies_on_text(datasets["logits"])))
+    if "copy_suppression" in datasets:
+        suppresses = suppresses_copying(datasets["copy_suppression"])
+        rules.append(_labelled(COPY_SUPPRESSION, suppresses))
     if "dependency" in datasets:
         rules += followed_relations(datasets["dependency"])
     if "coreference" in datasets:

@@ -20,6 +20,7 @@ FINDING_GROUPS = (
     "induction",
     "retrieval",
     "logits",
+    "copy_suppression",
     "dependency",
     "coreference",
     "frames",
@@ -63,7 +64,9 @@ LABEL_CATEGORIES = {
     "token after the earlier occurrence (induct) or to the earlier occurrence (dupl)",
     "retrieval": "at least a tenth of a needle's tokens are copied from where it attends",
     "copying": "on this text it raises the logit of the token that it attends to over that of a control token: by at "
-    "least 0.1 logits, corrected p < 0.05, and 0.6 standard deviations of what it adds to all logits",
+    "least 0.1 logits, corrected p < 0.05, and 0.6 standard deviations of what it adds to all logits (copy); or it lowers "
+    "the logit of a token that earlier layers predict and that stands in the text, more than where it is not predicted: "
+    "by at least 0.05 logits, corrected p < 0.05, and 0.6 standard deviations (supp)",
     "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
     "attention; or, on random sequences repeated once, the previous token at least 0.3, corrected p < 0.05",
     "sink": "the first token, whatever it is, gets more than half of its attention; below, where its attention goes "
@@ -87,6 +90,7 @@ LABELS: dict[str, tuple[str, str]] = {
     behaviours.DUPLICATE: ("repeats", "dupl"),
     behaviours.RETRIEVAL: ("retrieval", "retr"),
     behaviours.COPYING: ("copying", "copy"),
+    behaviours.COPY_SUPPRESSION: ("copying", "supp"),
     "to cls": ("cls", "cls"),
     "to sep": ("sep", "sep"),
     behaviours.DELIMITERS: ("delimiters", "delim"),
@@ -129,7 +133,7 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     """Return one row for each head, from the groups that describe heads.
 
     These are `surface`, `dependency`, `coreference`, `frames`, `roles`, `patterns`, `induction`,
-    `retrieval`, `logits` and `circuits`, as far as they are there.
+    `retrieval`, `logits`, `copy_suppression` and `circuits`, as far as they are there.
 
     Returns
     -------
@@ -250,6 +254,13 @@ class LabelReasons:
             return f"{score:.2f} of a needle's tokens are copied from where it attends"
         if label == behaviours.COPYING:
             return self._copying_reason(place)
+        if label == behaviours.COPY_SUPPRESSION:
+            taken_off = self._value("copy_suppression", "suppression", place)
+            attention = self._value("copy_suppression", "attention", place)
+            return (
+                f"it takes {taken_off:.2f} logits off a token of the text that earlier layers "
+                f"predict, over a control, and gives it {attention:.2f} of its attention"
+            )
         if label == ANTECEDENTS:
             accuracy = self.datasets["coreference"]["accuracy"].sel(mention_type="all")
             share = accuracy.transpose("layer", "head").values[place]
@@ -489,6 +500,12 @@ def _describe_copying(logits: xr.Dataset) -> TextsByHead:
     return _texts_where(copies, lambda at: f"copying {copying[at]:+.2f} logits")
 
 
+def _describe_suppression(copy_suppression: xr.Dataset) -> TextsByHead:
+    (suppression,) = _by_head(copy_suppression, "suppression")
+    suppresses = behaviours.suppresses_copying(copy_suppression)
+    return _texts_where(suppresses, lambda at: f"copy suppression {suppression[at]:.2f} logits")
+
+
 def _describe_copying_weights(circuits: xr.Dataset) -> TextsByHead:
     """Return what the weights alone would copy: evidence, not a label."""
     score, p_adjusted = _by_head(circuits, "ov_copying", "ov_copying_p_adjusted")
@@ -561,5 +578,9 @@ DESCRIBERS: dict[str, tuple[Callable[[xr.Dataset], TextsByHead], tuple[str, ...]
     "induction": (_describe_repeats, ("prefix_matching", "prefix_matching_p_adjusted")),
     "retrieval": (_describe_retrieval, ("score",)),
     "logits": (_describe_copying, ("copying", "copying_p_adjusted", "copying_spreads")),
+    "copy_suppression": (
+        _describe_suppression,
+        ("suppression", "suppression_p_adjusted", "suppression_spreads"),
+    ),
     "circuits": (_describe_copying_weights, ("ov_copying", "ov_copying_p_adjusted")),
 }

@@ -32,6 +32,7 @@ LEADING_MEASURES: dict[str, tuple[str, ...]] = {
     "induction": ("prefix_matching", "duplicate", "copying"),
     "retrieval": ("score",),
     "logits": ("direct", "specific"),
+    "copy_suppression": ("suppression", "suppression_spreads", "attention"),
     "circuits": ("ov_copying", "qk_matching", "composes_into", "composes_from"),
     "gradient": ("importance",),
     "attribution": ("spearman", "own", "mean_distance"),

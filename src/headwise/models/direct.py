@@ -22,12 +22,14 @@ from headwise.models.interventions import (
     head_interventions,
     plan_interventions,
 )
+from headwise.models.residual_graph import apply_norm
 from headwise.models.session import Session
 from headwise.models.structure import Structure, find_structure
 from headwise.models.view import AttentionRows, Layer
 from headwise.text.encode import Batch
 
 COVARIANCE_TOKENS = 4096  # enough for a standard deviation to a percent
+LENS_ROWS = 256  # rows whose logits are computed at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +75,8 @@ class Recorded:
         Gets the weights of every layer too.
     interventions : mapping, optional
         `{"L3H5": "zero"}`: interventions on heads, as in `HeadModel.forward`.
+    keep_streams : bool, default False
+        Keep what enters every layer, for `predicted_before`.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Recorded:
         batch: Batch,
         on_rows: Callable[[AttentionRows], None] | None = None,
         interventions: Mapping[Any, Intervention] | None = None,
+        keep_streams: bool = False,
     ) -> None:
         self.needs = frozenset({"outputs", "hidden"})
         if on_rows is not None:
@@ -92,6 +97,8 @@ class Recorded:
         self.structure = structure
         self.batch = batch
         self.outputs: list[Tensor] = []
+        self.streams: list[Tensor] = []  # what enters each layer, if it is kept
+        self._keep_streams = keep_streams
         self._hidden: Tensor | None = None  # what enters the first layer
         self._module_outputs: dict[nn.Module, Tensor] = {}
         recorded = [structure.head]
@@ -127,6 +134,8 @@ class Recorded:
         self.outputs.append(layer.outputs)
         if self._hidden is None:
             self._hidden = layer.hidden
+        if self._keep_streams:
+            self.streams.append(layer.hidden)
 
     def _record(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         values = output if isinstance(output, Tensor) else output[0]
@@ -190,7 +199,37 @@ class Recorded:
             logit=logit,
         )
 
-    def of_heads(self, layer: int, target: Tensor, rows: slice) -> Tensor:
+    def predicted_before(self, layer: int, rows: Tensor) -> Tensor:
+        """Return the token that the residual stream before a layer predicts: the likeliest one when
+        that stream goes through the final norm and the output matrix (the logit lens).
+
+        Parameters
+        ----------
+        layer : int
+            The layer; the pass must have kept its streams.
+        rows : Tensor
+            The tokens that predict, `[example, row]`.
+
+        Returns
+        -------
+        Tensor
+            `[example, row]`.
+        """
+        structure = self.structure
+        assert structure.head is not None
+        weight, bias = self._output_matrix(structure.head)
+        stream = take_rows(self.streams[layer], rows, 1).float()
+        normed = apply_norm(structure.final, stream).flatten(0, 1)
+        predicted = torch.empty(len(normed), dtype=torch.int64, device=normed.device)
+        # In blocks: the logits of all rows at once would need much memory.
+        for start in range(0, len(normed), LENS_ROWS):
+            block = slice(start, start + LENS_ROWS)
+            logits = normed[block] @ weight.T + bias
+            # The factor of the scores may be negative in principle; a cap keeps their order.
+            predicted[block] = (logits * structure.times).argmax(-1)
+        return predicted.view(rows.shape)
+
+    def of_heads(self, layer: int, target: Tensor, rows: slice | Tensor) -> Tensor:
         """Return the contribution of each head of a layer to the logit of its own target, less the
         mean over the vocabulary.
 
@@ -199,21 +238,22 @@ class Recorded:
         layer : int
             The layer.
         target : Tensor
-            The token of each head's logit, `[example, head, row]`.
-        rows : slice
-            The tokens that predict.
+            The token of each head's logit, `[example, head, row]`; one head stands for all.
+        rows : slice or Tensor
+            The tokens that predict: the same of all examples, or `[example, row]`.
         """
         structure = self.structure
         block = structure.blocks[layer]
-        outputs = self.outputs[layer][:, :, rows]
+        outputs = take_rows(self.outputs[layer], rows, 2)
         assert structure.head is not None
         assert structure.final is not None
         weight, _ = self._output_matrix(structure.head)
         reads = structure.times * block.factor * (weight[target] - weight.mean(0))
-        final_scale = structure.final.scale(self.final[:, rows])
+        final_scale = structure.final.scale(take_rows(self.final, rows, 1))
         reads = structure.final.pulled(reads, final_scale[:, None])
         if block.writing is not None:
-            scale = block.writing.scale(self._module_outputs[block.projection][:, rows])
+            projected = take_rows(self._module_outputs[block.projection], rows, 1)
+            scale = block.writing.scale(projected)
             reads = block.writing.pulled(reads, scale[:, None])
         matrix = block.written(outputs)[0]
         matrix = matrix.view(outputs.shape[1], -1, matrix.shape[-1])  # head, d_head, width
@@ -272,6 +312,27 @@ class Recorded:
         if "bias" in weights:
             return matrix, weights["bias"]
         return matrix, matrix.new_zeros(len(matrix))
+
+
+def take_rows(values: Tensor, rows: slice | Tensor, dim: int) -> Tensor:
+    """Return some rows of `values[example, ..., row, ...]`.
+
+    Parameters
+    ----------
+    values : Tensor
+        The values; examples come first.
+    rows : slice or Tensor
+        The same rows of all examples, or those of each example, `[example, row]`.
+    dim : int
+        The dim of rows in `values`.
+    """
+    if isinstance(rows, slice):
+        return values[(slice(None),) * dim + (rows,)]
+    n_between = dim - 1
+    n_after = values.ndim - dim - 1
+    index = rows.view(len(rows), *(1,) * n_between, rows.shape[1], *(1,) * n_after)
+    size = [*values.shape[:dim], rows.shape[1], *values.shape[dim + 1 :]]
+    return values.gather(dim, index.expand(size))
 
 
 def logit_attribution(

@@ -75,6 +75,12 @@ _SCORES = {
     behaviours.COPYING: _ScoreRule(
         "circuits", "ov_copying", "copying by weights", threshold=behaviours.MIN_COPYING
     ),
+    behaviours.COPY_SUPPRESSION: _ScoreRule(
+        "copy_suppression",
+        "suppression",
+        "logits off a predicted token",
+        threshold=behaviours.MIN_SUPPRESSION,
+    ),
 }
 
 

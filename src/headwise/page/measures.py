@@ -45,6 +45,7 @@ READING_ORDER = (
     "examples",
     "retrieval",
     "logits",
+    "copy_suppression",
     "circuits",
     "distance",
     "gradient",

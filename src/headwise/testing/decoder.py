@@ -32,6 +32,9 @@ from headwise.testing.planted import (
 from headwise.testing.vocabulary import Vocabulary, make_vocabulary
 
 HEADS = (("previous", "duplicate", "sink"), ("induction", "copying", "idle"))
+# The third layer of a decoder with copy suppression, and two heads that look like it and are not.
+SUPPRESSING = ("suppression", "lowering", "doubting")
+SUPPRESSION_SCALE = 1.5  # what these take off, in units of what the copying head writes
 INDUCTION_SCALE = 2.0  # what the induction head writes, in units of what the copying head writes
 
 
@@ -52,6 +55,14 @@ class PlantedDecoder:
     - `copying` to itself, and writes its code into `said`;
     - `idle` to all visible tokens alike.
 
+    With copy suppression there is a third layer, `SUPPRESSING`:
+
+    - `suppression` attends to earlier tokens that the induction head has written into `said`, the
+      first token where there are none, and takes their code off `said`;
+    - `lowering` attends to the token before, whatever is predicted, and takes its code off `said`;
+    - `doubting` attends to itself, and takes half of all that is in `said` off it, wherever that
+      stands.
+
     `loudness` is what an output of the copying head adds to the logit of its token, minus the mean
     over the vocabulary."""
 
@@ -60,17 +71,18 @@ class PlantedDecoder:
     max_length: int
     loudness: float
     vocabulary: Vocabulary = field(repr=False)
+    names: tuple[tuple[str, ...], ...] = HEADS
 
     def where(self, name: str) -> tuple[int, int]:
-        """Return the (layer, head) of a name of `HEADS`."""
-        for layer, row in enumerate(HEADS):
+        """Return the (layer, head) of a name of `HEADS` or `SUPPRESSING`."""
+        for layer, row in enumerate(self.names):
             if name in row:
                 return layer, row.index(name)
-        raise ParameterError(unknown("head", name, [head for row in HEADS for head in row]))
+        raise ParameterError(unknown("head", name, [head for row in self.names for head in row]))
 
     def expected_map(self, ids: Sequence[int]) -> np.ndarray:
-        """Return what every head must do on one row of token ids, by plain rules: float64 `[layer,
-        head, query, key]`."""
+        """Return what every head of `HEADS` must do on one row of token ids, by plain rules:
+        float64 `[layer, head, query, key]`."""
         n_tokens = len(ids)
         weights = np.zeros((len(HEADS), len(HEADS[0]), n_tokens, n_tokens))
         for query in range(n_tokens):
@@ -93,7 +105,12 @@ class PlantedDecoder:
 
 
 def planted_decoder(
-    *, words: int = 40, max_length: int = 48, loudness: float = 4.0, seed: int = 0
+    *,
+    words: int = 40,
+    max_length: int = 48,
+    loudness: float = 4.0,
+    seed: int = 0,
+    suppressing: bool = False,
 ) -> PlantedDecoder:
     """Return a decoder with previous-token, induction, duplicate-token, sink and copying heads.
 
@@ -108,6 +125,8 @@ def planted_decoder(
         the logit of the token it attends to.
     seed : int, default 0
         For what the other heads write into dimensions that nothing reads.
+    suppressing : bool, default False
+        Add a third layer with a head that suppresses what the induction head predicts.
 
     Examples
     --------
@@ -118,7 +137,8 @@ def planted_decoder(
     at_least("words", words, 2)
     vocabulary = make_vocabulary([f"word{i}" for i in range(words)], None, {}, {}, causal=True)
     n_tokens = len(vocabulary)
-    n_layers = len(HEADS)
+    names_by_layer = (*HEADS, SUPPRESSING) if suppressing else HEADS
+    n_layers = len(names_by_layer)
     n_heads = len(HEADS[0])
     sizes = {"position": max_length, "token": n_tokens, "before": n_tokens, "said": n_tokens}
     # Wide enough for the codes and the payload, and for the ranks of the terms of `duplicate`.
@@ -137,7 +157,7 @@ def planted_decoder(
         model.lm_head.weight[:, layout.block("said")] = logit_scale * torch.eye(n_tokens)
         random = np.random.default_rng(seed)
         opening = layout.onehot("token", vocabulary.tokenizer.bos_token_id)
-        for layer, names in enumerate(HEADS):
+        for layer, names in enumerate(names_by_layer):
             scores = query_key([_terms(name, layout) for name in names], layout)
             values = []
             outputs = []
@@ -146,7 +166,14 @@ def planted_decoder(
                 values.append(value)
                 outputs.append(output)
             set_layer(model, layer, scores, np.array(values), np.array(outputs))
-    return PlantedDecoder(model, vocabulary.tokenizer, max_length, loudness, vocabulary)
+    return PlantedDecoder(
+        model=model,
+        tokenizer=vocabulary.tokenizer,
+        max_length=max_length,
+        loudness=loudness,
+        vocabulary=vocabulary,
+        names=names_by_layer,
+    )
 
 
 def _terms(name: str, layout: Layout) -> list[Term]:
@@ -157,7 +184,7 @@ def _terms(name: str, layout: Layout) -> list[Term]:
     first_token = Term("", np.ones((1, 1)), "position", positions[:1])
     previous = 2 * np.eye(len(positions), k=1) + positions
     match name:
-        case "previous":
+        case "previous" | "lowering":
             return [Term("position", previous, "position", positions)]
         case "duplicate":
             same_token = Term("token", 2 * tokens, "token", tokens)
@@ -167,7 +194,12 @@ def _terms(name: str, layout: Layout) -> list[Term]:
             return [first_token]
         case "induction":
             return [Term("token", 2 * tokens, "before", tokens), first_token]
-        case "copying":
+        case "suppression":
+            # The induction head writes 2, the copying head 1: the first token lies between them.
+            written = Term("said", 2 * tokens, "token", tokens)
+            between = Term("", 3 * np.ones((1, 1)), "position", positions[:1])
+            return [written, between]
+        case "copying" | "doubting":
             return [Term("position", positions, "position", positions)]
         case "idle":
             return []
@@ -184,9 +216,19 @@ def _value_and_output(
     n_tokens = layout.sizes["token"]
     token_block = layout.block("token")
     written_block = {"previous": "before", "induction": "said", "copying": "said"}.get(name)
+    if name in SUPPRESSING:
+        written_block = "said"
     if written_block is not None:
-        scale = INDUCTION_SCALE if name == "induction" else 1.0
-        value[:n_tokens, token_block] = np.eye(n_tokens)
+        scale = 1.0
+        read_block = token_block
+        if name == "induction":
+            scale = INDUCTION_SCALE
+        elif name == "doubting":
+            scale = -0.5
+            read_block = layout.block("said")
+        elif name in SUPPRESSING:
+            scale = -SUPPRESSION_SCALE
+        value[:n_tokens, read_block] = np.eye(n_tokens)
         output[layout.block(written_block), :n_tokens] = scale * np.eye(n_tokens)
         return value, output
     value[:, token_block] = random.normal(size=(layout.d_head, n_tokens)) / np.sqrt(n_tokens)

@@ -27,7 +27,7 @@ from headwise.text.example import Example
 
 TESTED = ("roles", "frames", "token_pairs", "features", "dependency", "coreference", "patterns")
 # Without `retrieval`, which has no result for a model that fails its task.
-OF_DECODERS = ("induction", "sinks", "circuits", "logits")
+OF_DECODERS = ("induction", "sinks", "circuits", "logits", "copy_suppression")
 
 # Few sentences of the built-in corpus have no other link.
 PARAMETERS = {"frames": {"exclude": "links"}}

@@ -119,6 +119,13 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "copying_p_adjusted": _HEADS,
         "direct_other": ("layer",),
     },
+    "copy_suppression": {
+        "suppression": _HEADS,
+        "suppression_spreads": _HEADS,
+        "suppression_p_adjusted": _HEADS,
+        "attention": _HEADS,
+        "rows": ("layer",),
+    },
     "examples": {"sharp_weight": (*_HEADS, "rank"), "sharp_text": (*_HEADS, "rank")},
     "retrieval": {"emitted": ("length", "depth")},
     "patching": {"estimate": _HEADS, "estimate_p_adjusted": _HEADS},
@@ -158,6 +165,7 @@ MEANS: dict[str, tuple[str, ...]] = {
     "circuit": ("effect", "exact"),
     "knockout": ("change",),
     "cache": ("distant", "output_error", "loss_rise"),
+    "copy_suppression": ("suppression", "suppression_effect", "attention"),
 }
 
 

@@ -145,7 +145,15 @@ def test_numbers_of_what_is_asked_of_decoders_have_units() -> None:
     threads = torch.get_num_threads()
     found = analyses.planted_results(analyses.asked_of_decoders())
     torch.set_num_threads(threads)
-    assert set(found) == {"circuits", "copy_suppression", "induction", "logits", "opening_token", "retrieval", "sinks"}
+    assert set(found) == {
+        "circuits",
+        "copy_suppression",
+        "induction",
+        "logits",
+        "opening_token",
+        "retrieval",
+        "sinks",
+    }
     units = {
         key: unit
         for name, dataset in found.items()

@@ -140,7 +140,15 @@ def test_plain_xarray_selects_by_label_on_every_dim(
     left_out = {name for name, items in atlas.provenance["left_out"].items() if "" in items}
     automatic = {name for name, cls in known_analyses().items() if cls.automatic}
     assert set(atlas) | left_out == automatic
-    decoder_only = {"induction", "sinks", "opening_token", "circuits", "logits", "copy_suppression", "retrieval"}
+    decoder_only = {
+        "induction",
+        "sinks",
+        "opening_token",
+        "circuits",
+        "logits",
+        "copy_suppression",
+        "retrieval",
+    }
     assert left_out == decoder_only
     groups, dims = read_plainly(atlas.save(tmp_path / "atlas.nc"))
     assert groups.split() == list(atlas)

@@ -58,7 +58,8 @@ class PlantedDecoder:
     With copy suppression there is a third layer, `SUPPRESSING`:
 
     - `suppression` attends to earlier tokens that the induction head has written into `said`, the
-      first token where there are none, and takes their code off `said`;
+      first token, whose code it does not read, where there are none, and takes their code off
+      `said`;
     - `lowering` attends to the token before, whatever is predicted, and takes its code off `said`;
     - `doubting` attends to itself, and takes half of all that is in `said` off it, wherever that
       stands.
@@ -229,6 +230,10 @@ def _value_and_output(
         elif name in SUPPRESSING:
             scale = -SUPPRESSION_SCALE
         value[:n_tokens, read_block] = np.eye(n_tokens)
+        if name == "suppression":
+            # Where it attends to the first token, it takes nothing off.
+            opening_id = int(opening[token_block].argmax())
+            value[opening_id] = 0.0
         output[layout.block(written_block), :n_tokens] = scale * np.eye(n_tokens)
         return value, output
     value[:, token_block] = random.normal(size=(layout.d_head, n_tokens)) / np.sqrt(n_tokens)

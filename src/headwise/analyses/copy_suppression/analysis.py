@@ -70,7 +70,8 @@ class CopySuppression(Experiment):
     - `suppression[layer, head]`: by how much the head lowers the logit of the predicted token
       (minus its direct effect, less the mean over the vocabulary), less the same in the control
       row; `suppression_effect`: without the control; `suppression_spreads`: like `suppression`, in
-      standard deviations, over the vocabulary, of what the head adds to all logits in that row;
+      standard deviations, over the vocabulary, of what the head adds to all logits (root of the
+      mean variance over the counted rows of the example);
     - `absent_spreads`: by how much more it lowers such a token than one that is predicted but
       stands nowhere in the text so far;
     - `attention`: attention to the earlier occurrences of the predicted token; `attention_excess`:

@@ -179,12 +179,10 @@ def _layer_means(
     control_rows = chosen.rows.gather(1, groups.control)
     lowered = -recorded.of_heads(layer, target, chosen.rows)
     lowered_in_control = -recorded.of_heads(layer, target, control_rows)
-    spread = recorded.head_spread(layer, covariance)
-    smallest = torch.finfo(spread.dtype).tiny
-    spread_in_row = take_rows(spread, chosen.rows, 2).clamp(min=smallest)
-    spread_in_control = take_rows(spread, control_rows, 2).clamp(min=smallest)
-    in_spreads = lowered / spread_in_row
-    excess_in_spreads = in_spreads - lowered_in_control / spread_in_control
+    # One unit for all rows of a text: divided by its own spread, a row in which a head writes next
+    # to nothing would count as much as one in which it suppresses a token.
+    variance = take_rows(recorded.head_spread(layer, covariance), chosen.rows, 2).square()
+    spread = _mean(variance, groups.is_copied).sqrt().clamp(min=torch.finfo(variance.dtype).tiny)
 
     weights = chosen.weights[layer]
     attention = _attention_to(recorded.batch, weights, groups.predicted, chosen.rows)
@@ -192,12 +190,13 @@ def _layer_means(
     attention_in_control = _attention_to(
         recorded.batch, weights_in_control, groups.predicted, control_rows
     )
-    on_copied = _mean(in_spreads, groups.is_copied)
+    suppression = _mean(lowered - lowered_in_control, groups.is_copied)
+    effect = _mean(lowered, groups.is_copied)
     return {
-        "suppression": _mean(lowered - lowered_in_control, groups.is_copied),
-        "suppression_effect": _mean(lowered, groups.is_copied),
-        "suppression_spreads": _mean(excess_in_spreads, groups.is_copied),
-        "absent_spreads": on_copied - _mean(in_spreads, groups.is_absent),
+        "suppression": suppression,
+        "suppression_effect": effect,
+        "suppression_spreads": suppression / spread,
+        "absent_spreads": (effect - _mean(lowered, groups.is_absent)) / spread,
         "attention": _mean(attention, groups.is_copied),
         "attention_excess": _mean(attention - attention_in_control, groups.is_copied),
     }

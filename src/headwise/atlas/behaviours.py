@@ -244,8 +244,9 @@ def suppresses_copying(copy_suppression: xr.Dataset) -> np.ndarray:
     interval (corrected p < 0.05), and by 0.6 standard deviations of what they add to all logits."""
 
     def by_head(name: str) -> np.ndarray:
-        values: np.ndarray = copy_suppression[name].transpose("layer", "head").values
-        return np.nan_to_num(values)
+        values = copy_suppression[name].transpose("layer", "head").values
+        numbers: np.ndarray = np.nan_to_num(values)
+        return numbers
 
     significant = by_head("suppression_p_adjusted") < SIGNIFICANCE_LEVEL
     is_large = by_head("suppression_low") >= MIN_SUPPRESSION

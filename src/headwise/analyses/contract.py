@@ -346,10 +346,10 @@ class Experiment(Analysis):
     What is in `context.store` is not computed again when an interrupted run resumes."""
 
     # For `headwise plan`: the power of the number of layers with which its time grows, if it is
-    # known (then it is tried in one depth, otherwise in two); and its time for an example (for
-    # all of it, without a budget) in passes of the model over an example, roughly, for where there is
-    # no time to try it.
+    # known (then it is tried in one depth, otherwise in two).
     depth_power: ClassVar[float | None] = None
+    # Its time in passes of the model over an example, roughly, for where there is no time to try it:
+    # for each example, for one example of fits, or for all of it if it has no budget.
     typical_passes: ClassVar[float] = 1.0
     # Whether most of its time goes into fits, which hardly grow with the number of examples.
     fits: ClassVar[bool] = False

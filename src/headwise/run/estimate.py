@@ -63,7 +63,7 @@ T = TypeVar("T")
 SAMPLE = 16  # most examples of a calibration
 # Processor time of a calibration in seconds. With imports and opening a small model, the command
 # stays below twenty.
-CPU_SECONDS = 12.0
+CPU_SECONDS = 11.0
 PASS_SHARE = 0.25  # of that time, for the pass that all observers share
 CUT_DEPTHS = (1, 3)  # layers of the cut models; less deep models are not cut
 MOST_UNCUT = 4
@@ -525,9 +525,13 @@ class _Calibration:
         n_examples = len(part.rows)
         if limit is not None:
             n_examples = min(limit, n_examples)
-        if self.cpu_left < 0:
+        # A try of one that takes many passes for an example, or fits something, takes seconds.
+        least = FIT_SECONDS if type(experiment).budget and experiment.typical_passes > 1 else 0.0
+        if self.cpu_left < least:
             n_passes = experiment.typical_passes
-            if type(experiment).budget is not None:
+            if experiment.fits:
+                n_passes *= float(n_examples**FIT_POWER)
+            elif type(experiment).budget is not None:
                 n_passes *= n_examples
             return self._unmeasured(name, n_examples, n_passes)
         try:
@@ -545,15 +549,17 @@ class _Calibration:
         """Return the cost of an experiment whose work does not depend on examples."""
         small, times = experiment.smallest()
         shallow, deep = self.depths
-        usage = self._try(small, part, n_examples, deep)
-        if experiment.depth_power is not None:
-            depth_factor = (self.model.layers / deep) ** experiment.depth_power
-        elif shallow < deep:
+        in_fewer_layers = None
+        if experiment.depth_power is None and shallow < deep:
+            # First, so that what is done only once does not look like the cost of layers.
             in_fewer_layers = self._try(small, part, n_examples, shallow)
+        usage = self._try(small, part, n_examples, deep)
+        depth_factor = 1.0
+        if in_fewer_layers is not None:
             by_depth = DepthLine(shallow, deep, in_fewer_layers, usage)
             depth_factor = by_depth.factor(self.model.layers)
-        else:
-            depth_factor = 1.0
+        elif experiment.depth_power is not None:
+            depth_factor = (self.model.layers / deep) ** experiment.depth_power
         return usage * (times * float(depth_factor))
 
     def _extrapolate_examples(
@@ -586,6 +592,8 @@ class _Calibration:
         cpu_left = deadline - time.process_time()
         n_affordable = int(few * cpu_left / max(first.cpu_seconds, 1e-9))
         more = min(n_examples, n_affordable, max(2 * few, n_examples // 4))
+        if experiment.typical_passes <= 1:
+            more = min(n_examples, max(more, 2 * few))  # it is cheap
         if more > few:
             second = self._try(small, part, more, deep)
             usage = extrapolate_fit(CostLine(few, more, first, second), n_examples)

@@ -153,7 +153,7 @@ class Attribution(Experiment):
     }
     budget: ClassVar[int | None] = 12
     depth_power: ClassVar[float | None] = 0.95
-    typical_passes: ClassVar[float] = 120.0
+    typical_passes: ClassVar[float] = 130.0
 
     def max_examples(self, shape: Shape) -> int | None:
         # Tangents of a layer go through all layers below it, so deep models cost more.

@@ -249,7 +249,7 @@ class Probing(ProbingOptions, Experiment):
     budget: ClassVar[int | None] = 3000
     fits: ClassVar[bool] = True
     depth_power: ClassVar[float | None] = 0.75
-    typical_passes: ClassVar[float] = 2.0
+    typical_passes: ClassVar[float] = 60.0
     cross: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -183,7 +183,7 @@ class TreeProbeAnalysis(Experiment):
     budget: ClassVar[int | None] = 100
     fits: ClassVar[bool] = True
     depth_power: ClassVar[float | None] = 0.75
-    typical_passes: ClassVar[float] = 10.0
+    typical_passes: ClassVar[float] = 90.0
 
     def __post_init__(self) -> None:
         at_least("train_sentences", self.train_sentences, 0)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headwise.experiments.patching import PromptPair, patch
     from headwise.experiments.probe import probe
     from headwise.experiments.reproduction import reproduce
+    from headwise.experiments.why import why
     from headwise.models import HeadModel, Mean, Patch, Scale
     from headwise.models.kv_cache import CachePattern, HeadwiseCache
     from headwise.page.gallery import gallery
@@ -51,6 +52,7 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     "draw",
     "find",
     "gallery",
+    "why",
     # a model that is changed
     "ablate",
     "patch",
@@ -102,6 +104,7 @@ __getattr__ = lazy_names(
         "headwise.experiments.knockout": ("knockout",),
         "headwise.experiments.patching": ("PromptPair", "patch"),
         "headwise.experiments.reproduction": ("reproduce",),
+        "headwise.experiments.why": ("why",),
         "headwise.models.kv_cache": ("CachePattern", "HeadwiseCache"),
         "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),
         "headwise.page.gallery": ("gallery",),

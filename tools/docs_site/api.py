@@ -32,12 +32,13 @@ PARTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "experiments": (
         "Changing a model",
-        "Disabling, pruning, patching, circuits, knockout, caches, comparing, fine-tuning.",
+        "Disabling, pruning, patching, circuits, reasons, knockout, caches, comparing, fine-tuning.",
         (
             "headwise.experiments.ablation",
             "headwise.experiments.comparison",
             "headwise.experiments.patching",
             "headwise.experiments.circuit",
+            "headwise.experiments.why",
             "headwise.experiments.knockout",
             "headwise.experiments.cache",
             "headwise.experiments.finetuning",

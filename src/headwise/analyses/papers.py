@@ -178,6 +178,7 @@ arXiv:2310.15213
 COMMAND_PAPERS: dict[str, tuple[str, ...]] = {
     "patch": ("wang2022",),
     "circuit": ("hanna2024", "syed2023", "goldowsky2023", "wang2022"),
+    "why": ("elhage2021",),
     "knockout": ("geva2023",),
     "cache": ("xiao2024", "wu2024"),
 }

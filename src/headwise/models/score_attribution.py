@@ -82,6 +82,11 @@ class ScoreAttribution:
     def __init__(self, model: HeadModel) -> None:
         self.graph = ResidualGraph(model)
 
+    def component_names(self, layer: int) -> list[str]:
+        """Return the names of the components below a layer, the constant last."""
+        edges = self.graph.edges
+        return [*edges.sender_names[: edges.below_heads(layer)], CONSTANT]
+
     @torch.no_grad()
     def parts(self, batch: Batch, layer: int, head: int) -> ScoreParts:
         """Return the scores of one head on one text, in parts.
@@ -118,7 +123,7 @@ class ScoreAttribution:
         if bias is not None:
             bias = bias[0, min(head, bias.shape[1] - 1)]
         return ScoreParts(
-            components=[*graph.edges.sender_names[: len(components) - 1], CONSTANT],
+            components=self.component_names(layer),
             queries=queries,
             keys=keys,
             scores=call.query[0, head] @ call.key[0, group].T * call.scaling,

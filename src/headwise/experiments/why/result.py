@@ -1,0 +1,120 @@
+"""From the margins of scores by example to labelled arrays with intervals and tests, and to tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from headwise.analyses.papers import reference
+from headwise.core.labels import head_name
+from headwise.stats.corrections import holm
+from headwise.stats.intervals import mean_interval
+from headwise.stats.tests import mean_above
+
+ROWS = ("firing", "other")
+SIDES = ("query", "key")
+MIN_EXAMPLES = 8  # fewer are not tested
+ROUNDING = 1e-6  # of the largest score
+OTHERS = "all others"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CorpusMargins:
+    """Mean margins of each example, rows where the role fires first: `query` and `key` `[example,
+    rows, component]`, `score[example, rows]`, NaN where an example has no such row; `count[example,
+    rows]` of rows."""
+
+    query: np.ndarray
+    key: np.ndarray
+    score: np.ndarray
+    count: np.ndarray
+
+
+def margins_dataset(
+    margins: CorpusMargins, components: Sequence[str], head: tuple[int, int]
+) -> xr.Dataset:
+    """Return means over examples, differences and tests; see `why`."""
+    variables: dict[str, Any] = {}
+    differences = []
+    for side in SIDES:
+        values: np.ndarray = getattr(margins, side)
+        variables |= _mean_over_examples(f"{side}_margin", values, ("rows", "component"))
+        # Within examples: an example without one of the two kinds of rows does not count.
+        difference = values[:, 0] - values[:, 1]
+        differences.append(difference[~np.isnan(difference).any(1)])
+        variables |= _mean_over_examples(f"{side}_difference", difference, ("component",))
+    variables |= _mean_over_examples("mean_score", margins.score, ("rows",))
+    p = np.full((len(SIDES), len(components)), np.nan)
+    if len(differences[0]) >= MIN_EXAMPLES:
+        for place, difference in enumerate(differences):
+            p[place] = 2 * np.minimum(mean_above(difference), mean_above(-difference))
+    p = np.minimum(p, 1.0)
+    # A component that adds nothing but rounding anywhere is not tested.
+    scale = np.nanmax(np.abs(margins.score), initial=0.0)
+    for place, difference in enumerate(differences):
+        is_rounding = (np.abs(difference) <= ROUNDING * scale).all(0)
+        p[place, is_rounding] = np.nan
+    adjusted = holm(p.ravel()).reshape(p.shape)
+    for place, side in enumerate(SIDES):
+        variables[f"{side}_difference_p"] = ("component", p[place])
+        variables[f"{side}_difference_p_adjusted"] = ("component", adjusted[place])
+    n_firing, n_other = margins.count.sum(0)
+    attributes = {
+        "title": "Why: the scores of a head by the components that wrote query and key",
+        "paper": reference("elhage2021").short,
+        "citation": reference("elhage2021").citation,
+        "head": head_name(*head),
+        "examples": len(margins.count),
+        "firing_rows": int(n_firing),
+        "other_rows": int(n_other),
+        "note": "",
+    }
+    if len(differences[0]) < MIN_EXAMPLES:
+        attributes["note"] = (
+            f"{len(differences[0])} examples have rows where the role fires and rows where it does "
+            f"not; with fewer than {MIN_EXAMPLES} nothing is tested."
+        )
+    coords = {"rows": list(ROWS), "component": list(components)}
+    return xr.Dataset(variables, coords, attributes)
+
+
+def _mean_over_examples(name: str, values: np.ndarray, dims: tuple[str, ...]) -> dict[str, Any]:
+    """Return the mean over the examples that have a value, with its count and 95 % interval."""
+    count = (~np.isnan(values)).sum(0)
+    total = np.nansum(values, 0)
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    squares = np.nansum((values - mean) ** 2, 0)
+    variance = np.where(count > 1, squares / np.maximum(count - 1, 1), np.nan)
+    low, high = mean_interval(mean, variance, count)
+    return {
+        name: (dims, mean),
+        f"{name}_n": (dims, count),
+        f"{name}_low": (dims, low),
+        f"{name}_high": (dims, high),
+    }
+
+
+def largest_pairs(dataset: xr.Dataset, count: int) -> list[tuple[str, str, float]]:
+    """Return the pairs of components with the largest parts of a score (either sign), and what all
+    others add, so that the list adds up to the score."""
+    table = dataset["score"].values
+    order = np.argsort(-np.abs(table), axis=None, kind="stable")[:count]
+    names = dataset["query_component"].values
+    pairs = []
+    for place in order:
+        row, column = np.unravel_index(place, table.shape)
+        pairs.append((str(names[row]), str(names[column]), float(table[row, column])))
+    left = float(table.sum()) - sum(part for _, _, part in pairs)
+    if table.size > count:
+        pairs.append((OTHERS, "", left))
+    return pairs
+
+
+def largest_margins(values: np.ndarray, names: Sequence[str], count: int) -> list[str]:
+    """Return the names of the components with the largest margins, either sign."""
+    order = np.argsort(-np.abs(np.nan_to_num(values)), kind="stable")[:count]
+    return [str(names[place]) for place in order]

@@ -88,14 +88,14 @@ def _print_score(dataset: xr.Dataset) -> None:
     for query_component, key_component, part in largest_pairs(dataset, SHOWN):
         table.add_row(query_component, key_component, f"{part:+.2f}")
     common.out.print(table)
-    names = dataset["query_component"].values
+    names = [str(name) for name in dataset["query_component"].values]
     table = Table("wrote at the query", "part", "wrote at the key", "part")
     sides = []
     for side in ("query_margin", "key_margin"):
         margins = dataset[side].values
         rows = []
         for name in largest_margins(margins, names, SHOWN):
-            rows.append((name, float(margins[list(names).index(name)])))
+            rows.append((name, float(margins[names.index(name)])))
         left = float(margins.sum()) - sum(part for _, part in rows)
         rows.append((OTHERS, left))
         sides.append(rows)
@@ -116,7 +116,7 @@ def _print_margins(dataset: xr.Dataset) -> None:
     )
     if facts["note"]:
         common.out.print(facts["note"])
-    names = dataset["component"].values
+    names = [str(name) for name in dataset["component"].values]
     for side in SIDES:
         table = Table(f"wrote at the {side}", "role fires", "other rows", "difference", "p")
         differences = dataset[f"{side}_difference"]

@@ -1,9 +1,6 @@
 // The card of a head, beside the grid: everything that is known of it.
 
 const FIRST_ROWS = 8;
-const FACTS = { why: "why", also: "also", attention: "attention goes to", finds: "finds", roles: "roles", maps: "its maps are" };
-// A full stop that is also the previous token counts twice, so the shares can sum to more than 1.
-const overlapNote = () => element("small", { class: "overlap" }, "token types and positions overlap: a token counts for both");
 const opened = new Set();  // groups that the reader has opened, kept from card to card
 
 const rankOf = (values, i) => { let above = 1; for (const x of values) if (x > values[i]) above++; return above; };

@@ -50,19 +50,6 @@ function setUpGrid() {
   table.addEventListener("pointerleave", () => point(null));
 }
 
-// A narrow screen shows some of the heads: words and a fading edge say that the grid scrolls, until its end.
-function setUpSwiping() {
-  const box = byId("grid").parentElement, cue = byId("swipe");
-  const look = () => {
-    const hidden = box.scrollWidth - box.clientWidth;
-    box.classList.toggle("more-right", hidden - box.scrollLeft > 8);
-    cue.hidden = hidden <= 8;
-  };
-  box.addEventListener("scroll", look, { passive: true });
-  new ResizeObserver(look).observe(box);
-  look();
-}
-
 function focusCell(i, grab) {
   const before = byId("grid").querySelector('a[tabindex="0"]');
   if (before) before.tabIndex = -1;

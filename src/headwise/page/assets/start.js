@@ -31,7 +31,7 @@ async function start() {
   codes = new Uint16Array(planesRead);
   mapCodes = new Uint8Array(mapsRead);
   setUpGrid();
-  setUpSwiping();
+  scrollCue(byId("grid").parentElement, byId("swipe"));
   setUpPicker();
   setUpDistances();
   let typing = 0;

@@ -24,6 +24,23 @@ export function bytesOf(base64) {
   return bytes;
 }
 
+// What an atlas says of a head, on its card: names of columns of `atlas.describe()`, and words for them.
+export const FACTS = { why: "why", also: "also", attention: "attention goes to", finds: "finds", roles: "roles", maps: "its maps are" };
+// A full stop that is also the previous token counts twice, so the shares can sum to more than 1.
+export const overlapNote = () => element("small", { class: "overlap" }, "token types and positions overlap: a token counts for both");
+
+// A narrow screen shows some of the heads: words and a fading edge say that a grid scrolls, until its end.
+export function scrollCue(box, cue) {
+  const look = () => {
+    const hidden = box.scrollWidth - box.clientWidth;
+    box.classList.toggle("more-right", hidden - box.scrollLeft > 8);
+    cue.hidden = hidden <= 8;
+  };
+  box.addEventListener("scroll", look, { passive: true });
+  new ResizeObserver(look).observe(box);
+  look();
+}
+
 // Numbers. d3 writes a true minus; in exponents it does not.
 const written = Object.fromEntries(["d", ".0f", ".1f", ".2f", ".2~f", ".3f", "+.3f", ".0e", ".1e", ",d"].map((how) => [how, d3.format(how)]));
 export const counted = written[",d"];
@@ -84,7 +101,8 @@ export function drawScale(values, scale, kind = "value", mark = NaN) {
 // The ramp of attention from no weight to all of it, on page, explorer and figures alike: ever more of one colour. A signed
 // ramp goes from what became less to what became more.
 export function inkRamp(host, signed = false) {
-  const style = getComputedStyle(host);
+  // What is not on the page yet has no style.
+  const style = getComputedStyle(host.isConnected ? host : document.body);
   const own = (name, fallback) => d3.rgb(style.getPropertyValue(name).trim() || fallback);
   const ink = own("--hw-weight", "#14477d"), less = own("--hw-less", "#c45810");
   const none = (colour) => colour.copy({ opacity: 0 });
@@ -178,7 +196,7 @@ export function smallMap(view, size) {
 }
 
 // One head large. `view`: what `arranged` wants, and mode (lines or matrix), signed (a difference), ramp (the colours of a
-// matrix; the theme's ink where there is none), room (pixels for its cells), bar (whether a colour bar is drawn), row (the
+// matrix; the theme's ink where there is none), room (pixels for its cells), largest (pixels of a cell), bar (whether a colour bar is drawn), row (the
 // picked token, or null), pick(token), say(text). Gives what it drew, as `arranged` does.
 export function drawHead(host, view) {
   const map = arranged(view), ink = inkRamp(host, view.signed);
@@ -260,7 +278,7 @@ function lines(svg, view) {
 function matrix(svg, view) {
   const { rows, columns } = view, longest = (list, most) => d3.max(list, (own) => shownToken(own.text, most).length);
   const [left, top] = [12 + 6.5 * longest(rows, 14), 14 + 5.7 * longest(columns, 12)];
-  const cell = Math.max(8, Math.min(20, (view.room || 520) / Math.max(rows.length, columns.length)));
+  const cell = Math.max(8, Math.min(view.largest || 20, (view.room || 520) / Math.max(rows.length, columns.length)));
   const x = d3.scaleBand(d3.range(columns.length), [left, left + cell * columns.length]);
   const y = d3.scaleBand(d3.range(rows.length), [top, top + cell * rows.length]);
   const frame = (own) => own.attr("x", left).attr("y", top).attr("width", cell * columns.length).attr("height", cell * rows.length);

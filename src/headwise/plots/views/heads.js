@@ -7,16 +7,17 @@ export const headName = (layer, head) => `L${layer}H${head}`;
 // One small map: its bytes are places in the palette.
 export const thumbnail = (canvas, bytes, start, rows, columns, colours) => paintCells(canvas, rows, columns, colours, (i) => bytes[start + i]);
 
-// A grid of heads as a table with names: layers down, heads across; arrows move, Enter picks.
-export function headGrid(host, { layers, heads, fill, label, pick, key }) {
+// A grid of heads as a table with names: layers down, heads across; arrows move, Enter picks. With `follow`, arrows pick
+// too. `pick(layer, head, byPointer)`.
+export function headGrid(host, { layers, heads, fill, label, pick, key, follow = false, className = "hw-grid", title = "heads: layers down, heads across" }) {
   const cells = [];
-  const table = element("table", { class: "hw-grid", role: "grid", "aria-label": "heads: layers down, heads across" });
-  const top = element("tr", {}, element("th", { scope: "col" }, "layer"));
-  for (let head = 0; head < heads; head++) top.append(element("th", { scope: "col" }, String(head)));
+  const table = element("table", { class: className, role: "grid", "aria-label": title });
+  const top = element("tr", {}, element("td"));
+  for (let head = 0; head < heads; head++) top.append(element("th", { scope: "col" }, `H${head}`));
   table.append(element("thead", {}, top));
   const body = element("tbody");
   for (let layer = 0; layer < layers; layer++) {
-    const row = element("tr", {}, element("th", { scope: "row" }, String(layer)));
+    const row = element("tr", {}, element("th", { scope: "row" }, `L${layer}`));
     cells.push([]);
     for (let head = 0; head < heads; head++) {
       const first = layer === 0 && head === 0;
@@ -25,7 +26,7 @@ export function headGrid(host, { layers, heads, fill, label, pick, key }) {
         class: "hw-cell",
         "data-head": headName(layer, head),
         tabindex: first ? "0" : "-1",
-        onclick: () => pick(layer, head),
+        onclick: () => pick(layer, head, true),
       });
       fill(button, layer, head);
       row.append(element("td", {}, button));
@@ -47,6 +48,7 @@ export function headGrid(host, { layers, heads, fill, label, pick, key }) {
         button.tabIndex = -1;
         next.tabIndex = 0;
         next.focus();
+        if (follow) pick(layer + move[0], head + move[1], false);
       }
     } else if (key) key(event, layer, head);
   });

@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 OUT ?= atlas
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: atlas test tests test-minimal setup setup-test setup-docs lint style types docs package benchmarks clean
+.PHONY: atlas test tests test-minimal test-models setup setup-test setup-docs lint style types docs package benchmarks clean
 
 setup: $(VENV)/.installed
 
@@ -55,6 +55,11 @@ test-minimal: setup
 	$(PIP) pytest
 	$(BIN)/pytest tests/test_minimal.py
 	$(BIN)/headwise atlas --analyses surface,offsets --limit 20 --out $(OUT)-minimal --overwrite
+
+# Models with one release of transformers: make test-models TRANSFORMERS=5.15.*
+test-models: setup-test
+	$(PIP) "transformers==$(TRANSFORMERS)"
+	$(BIN)/pytest tests/models
 
 # The site, in site/: what it shows of runs is computed first (minutes) and kept in .work/docs.
 docs: setup-docs

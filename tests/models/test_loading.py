@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ from torch import nn
 from transformers import MambaConfig, MambaForCausalLM, PreTrainedTokenizerFast
 
 from headwise.core.errors import InputError, ModelError, ParameterError
-from headwise.models import HeadModel
-from headwise.models.loading import check_weights
+from headwise.models import HeadModel, loading
+from headwise.models.loading import NEWEST_TRANSFORMERS, OLDEST_TRANSFORMERS, check_weights
 from headwise.text.example import Example
 
 
@@ -513,3 +515,38 @@ def test_a_model_without_attention_is_refused_by_its_config(weights, tmp_path):
         ModelError, match=r"^MambaForCausalLM has no attention, so it has no heads to look at"
     ):
         HeadModel.open(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("version", ["4.57.6", "5.14.1", "5.23.0.dev0", "6.0.0"])
+def test_an_untested_transformers_is_refused_in_a_sentence(version, tmp_path, monkeypatch):
+    module = build(SUPPORTED["bert"][0], "BertForMaskedLM", SUPPORTED["bert"][2])
+    folder = saved(tmp_path, "bert", "BertForMaskedLM")
+    monkeypatch.setattr(loading.transformers, "__version__", version)
+    expected = (
+        f"transformers {version} is installed; headwise is tested with 5.15 to 5.22: "
+        "pip install 'transformers>=5.15,<5.23'."
+    )
+    for model in (folder, module, "a-hub-name/that-is-not-looked-up"):
+        with pytest.raises(ModelError) as raised:
+            HeadModel.open(model, tokenizer=word_tokenizer())
+        assert str(raised.value) == expected
+
+
+@pytest.mark.parametrize("version", ["5.15.0", "5.22.2", "5.22.9"])
+def test_the_ends_of_the_tested_range_are_opened(version, tmp_path, monkeypatch):
+    folder = saved(tmp_path, "bert", "BertForMaskedLM")
+    monkeypatch.setattr(loading.transformers, "__version__", version)
+    assert HeadModel.open(folder, device="cpu").layers == 3
+
+
+def test_the_package_and_the_workflow_have_the_tested_range():
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    (required,) = (line for line in project["dependencies"] if line.startswith("transformers"))
+    oldest = ".".join(map(str, OLDEST_TRANSFORMERS))
+    newest = ".".join(map(str, NEWEST_TRANSFORMERS))
+    after_newest = f"{NEWEST_TRANSFORMERS[0]}.{NEWEST_TRANSFORMERS[1] + 1}"
+    assert required == f"transformers>={oldest},<{after_newest}"
+    workflow = (root / ".github" / "workflows" / "ci.yml").read_text()
+    (tested,) = re.findall(r"^ +transformers: \[(.*)\]$", workflow, re.M)
+    assert tested == f'"{oldest}.*", "{newest}.*"'

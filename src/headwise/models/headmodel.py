@@ -97,6 +97,7 @@ class HeadModel:
         max_length: int | None = None,
         overlong: str = "truncate",
     ) -> None:
+        loading.check_transformers()
         if stack is not None and stack not in STACKS:
             raise ParameterError(unknown("stack", stack, STACKS))
         one_of("overlong", overlong, TOO_LONG_RULES)

@@ -29,6 +29,11 @@ from headwise.models.devices import stored_weights
 from headwise.models.fingerprint import remember
 from headwise.models.sites import NO_ATTENTION, has_attention
 
+# The minor releases of transformers that the tests pass with: the tap uses its attention and mask
+# interfaces and a private attribute of its configs, and what these accept has changed between minor
+# releases. `pyproject.toml` and the workflow of the tests have the same two.
+OLDEST_TRANSFORMERS = (5, 15)
+NEWEST_TRANSFORMERS = (5, 22)
 TASKS = ("lm", "classification")
 HALF = (torch.float16, torch.bfloat16)
 LM_NAMES = (
@@ -53,6 +58,21 @@ TOKENIZER_FILES = (
     "spm.model",
     "tokenizer_config.json",
 )
+
+
+def check_transformers() -> None:
+    """Reject releases of transformers that headwise was not tested with."""
+    installed = transformers.__version__
+    major, minor = installed.split(".")[:2]
+    if OLDEST_TRANSFORMERS <= (int(major), int(minor)) <= NEWEST_TRANSFORMERS:
+        return
+    oldest_major, oldest_minor = OLDEST_TRANSFORMERS
+    newest_major, newest_minor = NEWEST_TRANSFORMERS
+    wanted = f"transformers>={oldest_major}.{oldest_minor},<{newest_major}.{newest_minor + 1}"
+    raise ModelError(
+        f"transformers {installed} is installed; headwise is tested with "
+        f"{oldest_major}.{oldest_minor} to {newest_major}.{newest_minor}: pip install '{wanted}'."
+    )
 
 
 def load_model(
@@ -222,6 +242,7 @@ def model_path(model: str | Path | None) -> str:
 
 def load_config(name: str | Path) -> Any:
     """Return the config of a model in a folder or on the hub."""
+    check_transformers()
     where = located(name)
     file = Path(where) / "config.json"
     if file.is_file() and file.stat().st_size > MAX_CONFIG_BYTES:

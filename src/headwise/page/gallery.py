@@ -127,6 +127,8 @@ def gallery(
     >>> gallery([atlas], tempfile.mkdtemp()).name
     'index.html'
     """
+    # Read first: a name that is wrong leaves no folder behind.
+    entries = _read_entries(atlases, progress)
     paths = [Path(item) for item in atlases if not isinstance(item, Atlas)]
     with Job.for_report(
         Path(folder),
@@ -136,14 +138,13 @@ def gallery(
         sources=paths,
         progress=progress,
     ) as job:
-        return write_gallery(job, Path(folder), atlases, options)
+        return _write_gallery(job, Path(folder), entries, options)
 
 
-def write_gallery(
-    job: Job, folder: Path, atlases: Sequence[str | Path | Atlas], options: GalleryOptions
+def _write_gallery(
+    job: Job, folder: Path, entries: Sequence[GalleryEntry], options: GalleryOptions
 ) -> Path:
     """Write the gallery of a job whose target is open; see `gallery`."""
-    entries = _read_entries(atlases, job.progress)
     digests = [entry.atlas.digest for entry in entries]
     job.begin({"gallery": digests, "options": recorded_options(options)})
     files = ReportFiles(folder, overwrite=job.may_replace)

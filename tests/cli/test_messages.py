@@ -50,13 +50,7 @@ def texts_in(path: Path) -> Iterator[str]:
 
 def flags_in(text: str) -> list[str]:
     """The flags that a text names; names of CSS variables are none."""
-    if (
-        "font" in text
-        or text.startswith("--hw-")
-        or "var(" in text
-        or text.startswith("{")
-        or len(text) > 1000
-    ):
+    if "font" in text or text.startswith(("--hw-", "{")) or "var(" in text or len(text) > 1000:
         return []
     return [flag for flag in FLAG.findall(text) if flag not in OTHER_FLAGS]
 

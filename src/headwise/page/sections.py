@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_head
 from headwise.page.wording import parameters_text, roles_text
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
-from headwise.plots.registry import DrawnFigure, tables_for
+from headwise.plots.registry import DrawnFigure, inline_svg, tables_for
 from headwise.plots.style import FORMATS
 
 # The columns of `describe_heads` in the table of heads, and their names on the page.
@@ -96,7 +96,10 @@ def draw_section(atlas: Atlas, name: str) -> Drawing:
     figures: list[PageFigure] = []
     for spec in figures_for(name):
         with drawing.attempt(f"figure {name}-{spec.name}"):
-            figures += [drawing.figure(name, drawn, all_values) for drawn in spec.draw(dataset)]
+            for drawn in spec.draw(dataset):
+                page_figure = drawing.figure(name, drawn, all_values)
+                inline = inline_svg(name, drawn.name, dataset)
+                figures.append(replace(page_figure, inline=inline))
 
     tables: list[PageTable] = []
     for table in tables_for(name):

@@ -47,13 +47,15 @@ SCRIPTS = (
 class PageFigure:
     """One figure: its SVG (text, or the path of a file) and the files to download.
 
-    Paths are relative to the page."""
+    Paths are relative to the page. `inline` is SVG that the page shows in place of the picture, as
+    a part of itself."""
 
     title: str
     caption: str
     svg: str | Path
     files: Sequence[str] = ()
     paper: str = ""
+    inline: str = ""
 
 
 @dataclass(frozen=True, slots=True)

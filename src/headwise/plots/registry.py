@@ -19,6 +19,7 @@ from headwise.plots import style
 
 FigureFunction = TypeVar("FigureFunction", bound=Callable[..., Figure])
 TableFunction = TypeVar("TableFunction", bound=Callable[..., pd.DataFrame])
+InlineFunction = Callable[[xr.Dataset], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class TableSpec:
 Spec = TypeVar("Spec", FigureSpec, TableSpec)
 _FIGURES: dict[tuple[str, str], FigureSpec] = {}
 _TABLES: dict[tuple[str, str], TableSpec] = {}
+_INLINE: dict[tuple[str, str], InlineFunction] = {}
 
 
 def _register(registry: dict[tuple[str, str], Spec], spec: Spec) -> None:
@@ -155,6 +157,27 @@ def figure(
         return styled  # type: ignore[return-value]
 
     return register
+
+
+def inline_figure(group: str, *, name: str) -> Callable[[InlineFunction], InlineFunction]:
+    """Register a function `Dataset -> SVG text` that the page shows in place of a figure's picture:
+    one that can be pointed at. The figure's files stay those of `figure`.
+
+    The text goes into the page as it is: the function escapes whatever it takes from the dataset.
+    An empty text leaves the picture in its place."""
+
+    def register(function: InlineFunction) -> InlineFunction:
+        _INLINE[group, name] = function
+        return function
+
+    return register
+
+
+def inline_svg(group: str, name: str, dataset: xr.Dataset) -> str:
+    """Return the drawing that replaces a figure's picture on the page; empty without one."""
+    load(FIGURES)
+    function = _INLINE.get((group, name))
+    return "" if function is None else function(dataset)
 
 
 def table_of(

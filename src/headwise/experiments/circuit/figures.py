@@ -4,6 +4,7 @@ head and MLP carries."""
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,7 +14,7 @@ from matplotlib.patches import FancyArrowPatch
 from headwise.experiments.circuit.layout import NODE, CircuitEdge, CircuitLayout, circuit_layout
 from headwise.plots import style
 from headwise.plots.heatmap import heatmap_panels
-from headwise.plots.registry import figure
+from headwise.plots.registry import figure, table_of
 
 INPUT_COLOURS = {
     "query": style.BLUE,
@@ -23,6 +24,7 @@ INPUT_COLOURS = {
 }
 INPUT_NAMES = {"query": "query", "key": "key", "value": "value", "": "MLP or logits"}
 WIDEST = 3.0  # points: the line of the strongest edge
+TABLE_EDGES = 100
 
 
 @figure(
@@ -188,3 +190,21 @@ def nodes(dataset: xr.Dataset) -> Figure:
             f"strongest MLP {total:.2f}",
         ],
     )
+
+
+@table_of("circuit", name="edges", title="The best edges")
+def edges(dataset: xr.Dataset) -> pd.DataFrame:
+    """The edges with the largest effects, with intervals, exact effects and corrected p-values."""
+    best = dataset.isel(edge=slice(0, TABLE_EDGES))
+    columns = {
+        "sender": best["sender"].values,
+        "receiver": best["receiver"].values,
+        "input": best["input"].values,
+        "effect": best["effect"].values,
+        "low": best["effect_low"].values,
+        "high": best["effect_high"].values,
+        "exact": best["exact"].values,
+        "corrected p": best["effect_p_adjusted"].values,
+        "in the circuit": np.where(best["in_circuit"].values, "yes", ""),
+    }
+    return pd.DataFrame(columns)

@@ -73,9 +73,7 @@ def circuit_diagram(dataset: xr.Dataset) -> str:
 def edge_words(edge: CircuitEdge) -> str:
     """Return what is known of an edge in one line."""
     receiver = f"{edge.receiver} ({edge.input})" if edge.input else edge.receiver
-    words = (
-        f"{edge.sender} → {receiver}: effect {edge.effect:+.2f} ({edge.low:+.2f} … {edge.high:+.2f})"
-    )
+    words = f"{edge.sender} → {receiver}: effect {edge.effect:+.2f} ({edge.low:+.2f} … {edge.high:+.2f})"
     if np.isfinite(edge.exact):
         words += f", exact {edge.exact:+.2f}"
     if np.isfinite(edge.p):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from browsing import needs_browser, running_browser
 
+from browsing import needs_browser, running_browser
 from headwise.atlas import Atlas
 from headwise.experiments.circuit.inline_figures import circuit_diagram, edge_words
 from headwise.experiments.circuit.layout import circuit_layout

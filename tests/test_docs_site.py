@@ -152,6 +152,7 @@ def test_numbers_of_what_is_asked_of_decoders_have_units() -> None:
         "logits",
         "opening_token",
         "retrieval",
+        "successors",
         "sinks",
     }
     units = {

@@ -29,6 +29,7 @@ DUPLICATE = "duplicate"
 RETRIEVAL = "retrieval"
 COPYING = "copying"
 COPY_SUPPRESSION = "copy suppression"
+SUCCESSOR = "successor"
 ANTECEDENTS = "antecedents"
 # The labels by measure on repeated sequences, from weak to strong.
 REPEATS = {"previous": PREVIOUS, "duplicate": DUPLICATE, "prefix_matching": INDUCTION}
@@ -49,6 +50,7 @@ MIN_COPYING_SPREADS = 0.6
 # the lower end of the interval, and in standard deviations of what it adds to all logits.
 MIN_SUPPRESSION = 0.05
 MIN_SUPPRESSION_SPREADS = 0.6
+MIN_SUCCESSORS = 0.5  # of the pairs of all sequences (days, months, numbers, ...)
 N_SPECIFIC = 2  # rules of `attention_rules` that are stronger than `previous token` on repeats
 # `broad`: entropy as a share of a uniform head's, whatever the length of the text. A head above the
 # upper bound does not differ from a uniform one, which does nothing.
@@ -254,6 +256,17 @@ def suppresses_copying(copy_suppression: xr.Dataset) -> np.ndarray:
     return np.asarray(significant & is_large & stands_out & (by_head("suppression_effect") > 0))
 
 
+def successor_shares(successors: xr.Dataset) -> np.ndarray:
+    """Return the share of the pairs of all sequences that a head's weights get right after the
+    first MLP, `[layer, head]`, 0 where it is not significant."""
+    if SUCCESSOR not in labels_of(successors, "relation"):
+        return np.zeros((successors.sizes["layer"], successors.sizes["head"]))
+    pooled = successors.sel(stream="after_mlp", relation=SUCCESSOR)
+    significant = pooled["p_adjusted"] < SIGNIFICANCE_LEVEL
+    shares: np.ndarray = pooled["share"].where(significant, 0.0).transpose("layer", "head").values
+    return shares
+
+
 # --- labels ---------------------------------------------------------------------------------------
 
 
@@ -294,6 +307,9 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
     if "copy_suppression" in datasets:
         suppresses = suppresses_copying(datasets["copy_suppression"])
         rules.append(_labelled(COPY_SUPPRESSION, suppresses))
+    if "successors" in datasets:
+        shares = successor_shares(datasets["successors"])
+        rules.append(_labelled(SUCCESSOR, shares >= MIN_SUCCESSORS))
     if "dependency" in datasets:
         rules += followed_relations(datasets["dependency"])
     if "coreference" in datasets:

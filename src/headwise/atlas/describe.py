@@ -21,6 +21,7 @@ FINDING_GROUPS = (
     "retrieval",
     "logits",
     "copy_suppression",
+    "successors",
     "dependency",
     "coreference",
     "frames",
@@ -66,7 +67,8 @@ LABEL_CATEGORIES = {
     "copying": "on this text it raises the logit of the token that it attends to over that of a control token: by at "
     "least 0.1 logits, corrected p < 0.05, and 0.6 standard deviations of what it adds to all logits (copy); or it "
     "lowers the logit of a token that earlier layers predict and that stands in the text, more than where it is not "
-    "predicted: by at least 0.05 logits, corrected p < 0.05, and 0.6 standard deviations (supp)",
+    "predicted: by at least 0.05 logits, corrected p < 0.05, and 0.6 standard deviations (supp); or, by its weights, it turns at least "
+    "half of the words of sequences (days, months, numbers, letters) into the next one, corrected p < 0.05 (succ)",
     "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
     "attention; or, on random sequences repeated once, the previous token at least 0.3, corrected p < 0.05",
     "sink": "the first token, whatever it is, gets more than half of its attention; below, where its attention goes "
@@ -91,6 +93,7 @@ LABELS: dict[str, tuple[str, str]] = {
     behaviours.RETRIEVAL: ("retrieval", "retr"),
     behaviours.COPYING: ("copying", "copy"),
     behaviours.COPY_SUPPRESSION: ("copying", "supp"),
+    behaviours.SUCCESSOR: ("copying", "succ"),
     "to cls": ("cls", "cls"),
     "to sep": ("sep", "sep"),
     behaviours.DELIMITERS: ("delimiters", "delim"),
@@ -133,7 +136,7 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     """Return one row for each head, from the groups that describe heads.
 
     These are `surface`, `dependency`, `coreference`, `frames`, `roles`, `patterns`, `induction`,
-    `retrieval`, `logits`, `copy_suppression` and `circuits`, as far as they are there.
+    `retrieval`, `logits`, `copy_suppression`, `successors` and `circuits`, as far as they are there.
 
     Returns
     -------
@@ -260,6 +263,12 @@ class LabelReasons:
             return (
                 f"it takes {taken_off:.2f} logits off a token of the text that earlier layers "
                 f"predict, over a control, and gives it {attention:.2f} of its attention"
+            )
+        if label == behaviours.SUCCESSOR:
+            share = behaviours.successor_shares(self.datasets["successors"])[place]
+            return (
+                f"by its weights it turns {100 * share:.0f} % of the words of sequences (days, "
+                "months, numbers, letters) into the next one"
             )
         if label == ANTECEDENTS:
             accuracy = self.datasets["coreference"]["accuracy"].sel(mention_type="all")
@@ -506,6 +515,25 @@ def _describe_suppression(copy_suppression: xr.Dataset) -> TextsByHead:
     return _texts_where(suppresses, lambda at: f"copy suppression {suppression[at]:.2f} logits")
 
 
+def _describe_weight_relations(successors: xr.Dataset) -> TextsByHead:
+    """Return the relations that a head's weights have, highest share first: evidence, and the label
+    `successor` where it is about all sequences."""
+    after_mlp = successors.sel(stream="after_mlp")
+    share, p_adjusted = _by_head(after_mlp, "share", "p_adjusted")
+    names = labels_of(successors, "relation")
+    chance = successors["chance"].values
+    texts: TextsByHead = {}
+    for place in np.ndindex(*share.shape[:2]):
+        is_significant = p_adjusted[place] < SIGNIFICANCE_LEVEL
+        ranked = np.argsort(-share[place], kind="stable")
+        for number in [number for number in ranked if is_significant[number]][:MOST_RELATIONS]:
+            texts.setdefault(place, []).append(
+                f"{names[number]} by weights {100 * share[place][number]:.0f} % of pairs "
+                f"(chance {100 * chance[number]:.0f} %)"
+            )
+    return texts
+
+
 def _describe_copying_weights(circuits: xr.Dataset) -> TextsByHead:
     """Return what the weights alone would copy: evidence, not a label."""
     score, p_adjusted = _by_head(circuits, "ov_copying", "ov_copying_p_adjusted")
@@ -582,5 +610,6 @@ DESCRIBERS: dict[str, tuple[Callable[[xr.Dataset], TextsByHead], tuple[str, ...]
         _describe_suppression,
         ("suppression", "suppression_p_adjusted", "suppression_spreads"),
     ),
+    "successors": (_describe_weight_relations, ("share", "p_adjusted", "chance")),
     "circuits": (_describe_copying_weights, ("ov_copying", "ov_copying_p_adjusted")),
 }

@@ -33,6 +33,7 @@ LEADING_MEASURES: dict[str, tuple[str, ...]] = {
     "retrieval": ("score",),
     "logits": ("direct", "specific"),
     "copy_suppression": ("suppression", "suppression_spreads", "attention"),
+    "successors": ("share",),
     "circuits": ("ov_copying", "qk_matching", "composes_into", "composes_from"),
     "gradient": ("importance",),
     "attribution": ("spearman", "own", "mean_distance"),

@@ -46,6 +46,7 @@ READING_ORDER = (
     "retrieval",
     "logits",
     "copy_suppression",
+    "successors",
     "circuits",
     "distance",
     "gradient",
@@ -72,6 +73,7 @@ REFERENCES = {
     ("surface", "entropy"): ("entropy_uniform", "uniform attention"),
     ("induction", "prefix_matching"): ("uniform", "uniform attention"),
     ("induction", "duplicate"): ("uniform", "uniform attention"),
+    ("successors", "share"): ("chance", "chance"),
 }
 # Along these dims, the value at the better label of each head is a measure of its own.
 BETTER_OF = {("dependency", "accuracy"): "direction"}

@@ -51,6 +51,7 @@ EXTRA_DIMS = {
     "kv_head": "a head of keys and values, which several query heads may share",
     "ranking": "how the key/value heads that stay whole are chosen",
     "share": "the share of key/value heads that stay whole",
+    "stream": "what stands for a word: its embedding, or the residual stream after the first MLP",
     "side": "the side of a head that reads what another wrote: query, key or value",
 }
 _HEADS = ("layer", "head")
@@ -129,6 +130,11 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "suppression_p_adjusted": _HEADS,
         "attention": _HEADS,
         "rows": ("layer",),
+    },
+    "successors": {
+        "share": ("stream", *_HEADS, "relation"),
+        "p_adjusted": ("stream", *_HEADS, "relation"),
+        "chance": ("relation",),
     },
     "examples": {"sharp_weight": (*_HEADS, "rank"), "sharp_text": (*_HEADS, "rank")},
     "retrieval": {"emitted": ("length", "depth")},

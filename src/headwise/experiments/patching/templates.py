@@ -11,6 +11,8 @@ from itertools import product
 
 import numpy as np
 
+from headwise.text.word_pairs import CAPITALS
+
 
 @dataclass(frozen=True, slots=True)
 class PromptPair:
@@ -113,28 +115,6 @@ DESCRIPTIONS = (
     "Return the result of the call",
     "Update the object in place",
     "Check the input and raise an error",
-)
-CAPITALS = (
-    ("France", "Paris"),
-    ("Italy", "Rome"),
-    ("Germany", "Berlin"),
-    ("Spain", "Madrid"),
-    ("Japan", "Tokyo"),
-    ("China", "Beijing"),
-    ("Russia", "Moscow"),
-    ("England", "London"),
-    ("Egypt", "Cairo"),
-    ("Greece", "Athens"),
-    ("Austria", "Vienna"),
-    ("Poland", "Warsaw"),
-    ("Portugal", "Lisbon"),
-    ("Canada", "Ottawa"),
-    ("Cuba", "Havana"),
-    ("Ireland", "Dublin"),
-    ("Norway", "Oslo"),
-    ("Sweden", "Stockholm"),
-    ("Hungary", "Budapest"),
-    ("Turkey", "Ankara"),
 )
 CAPITAL_SCENES = (
     "The capital of {country} is",

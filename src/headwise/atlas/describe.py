@@ -67,8 +67,9 @@ LABEL_CATEGORIES = {
     "copying": "on this text it raises the logit of the token that it attends to over that of a control token: by at "
     "least 0.1 logits, corrected p < 0.05, and 0.6 standard deviations of what it adds to all logits (copy); or it "
     "lowers the logit of a token that earlier layers predict and that stands in the text, more than where it is not "
-    "predicted: by at least 0.05 logits, corrected p < 0.05, and 0.6 standard deviations (supp); or, by its weights, it turns at least "
-    "half of the words of sequences (days, months, numbers, letters) into the next one, corrected p < 0.05 (succ)",
+    "predicted: by at least 0.05 logits, corrected p < 0.05, and 0.6 standard deviations (supp); or, by its "
+    "weights, it turns at least half of the words of sequences (days, months, numbers, letters) into the next one, "
+    "corrected p < 0.05 (succ)",
     "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
     "attention; or, on random sequences repeated once, the previous token at least 0.3, corrected p < 0.05",
     "sink": "the first token, whatever it is, gets more than half of its attention; below, where its attention goes "

@@ -131,11 +131,8 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "attention": _HEADS,
         "rows": ("layer",),
     },
-    "successors": {
-        "share": ("stream", *_HEADS, "relation"),
-        "p_adjusted": ("stream", *_HEADS, "relation"),
-        "chance": ("relation",),
-    },
+    # Few words of a small vocabulary are in its lists.
+    "successors": {"share_n": ("relation",)},
     "examples": {"sharp_weight": (*_HEADS, "rank"), "sharp_text": (*_HEADS, "rank")},
     "retrieval": {"emitted": ("length", "depth")},
     "patching": {"estimate": _HEADS, "estimate_p_adjusted": _HEADS},

@@ -223,5 +223,6 @@ def surprise(right: np.ndarray, n_pairs: int, chance: float) -> np.ndarray:
     """Return how unlikely so many right pairs are for random choices, as −log10 of the binomial
     tail: a scale on which relations with few and many pairs can be compared."""
     tail = scipy_stats.binom.logsf(np.arange(n_pairs + 1) - 1, n_pairs, chance)
-    table: np.ndarray = -tail / np.log(10)
-    return table[right]
+    by_count: np.ndarray = -tail / np.log(10)
+    values: np.ndarray = by_count[right]
+    return values

@@ -1,6 +1,6 @@
 """Take the pictures of docs/ and README from pages that are there: `python tools/screenshots.py
 ENCODER DECODER COMPARISON`, each an index.html; and that of docs/explore.md from the address of a
-running explorer: `python tools/screenshots.py ADDRESS`. Needs the package playwright and the
+running explorer of a decoder: `python tools/screenshots.py ADDRESS`. Needs the package playwright and the
 system's Chromium."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 OUT = Path(__file__).parents[1] / "docs" / "pictures"
 WIDE, TALL, NARROW = (1280, 900), (1280, 1060), (390, 844)
 MOST_BYTES = 300_000
-SENTENCE = "The old man who lived near the river gave a book about the [MASK] to his daughter, since she wanted it."
+SENTENCE = "Once upon a time, a little girl gave the old book to"
 
 
 def main(encoder: str, decoder: str, comparison: str) -> None:
@@ -48,13 +48,18 @@ def main(encoder: str, decoder: str, comparison: str) -> None:
 
 
 def explorer(address: str) -> None:
-    """The explorer with three heads disabled and a token asked."""
-    asked = {"text": SENTENCE, "head": "L4H0", "off": "L3H7 L2H11 L4H11"}
+    """The explorer of a decoder with its atlas, at the second token that it writes."""
+    shown = {"text": SENTENCE, "head": "L18H6"}
     with chromium() as browser:
-        tab = browser.new_page(viewport={"width": 1320, "height": 1234}, reduced_motion="reduce")
-        tab.goto(f"{address}#{urlencode(asked)}")
-        tab.click(f".large [data-token='{1 + SENTENCE.split().index('book')}']")
-        tab.wait_for_selector(".gathers p[data-seconds]")
+        tab = browser.new_page(viewport={"width": 1320, "height": 1000}, reduced_motion="reduce")
+        tab.goto(f"{address}#{urlencode(shown)}")
+        tab.wait_for_selector(".contributions .bars")
+        tab.click(".write")
+        tab.wait_for_selector(".steps [data-step]", timeout=120_000)
+        tab.click(".next")
+        tab.wait_for_selector(".predictions .written")
+        tab.wait_for_timeout(3_000)
+        tab.mouse.move(0, 0)
         keep(tab, OUT.parent / "explore.png")
 
 

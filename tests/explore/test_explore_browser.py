@@ -256,8 +256,11 @@ def test_steps_through_what_the_model_writes(
 ) -> None:
     pane = "[data-model='1']"
     explorer = Explorer([encoder, decoder])
-    question = Question("the cat saw the dog", model=1, disabled=disabled)
+    question = Question("the cat", model=1, disabled=disabled)
     written = explorer.write(question, 3)
+    assert len(written["ids"]) == 3
+    tab.fill("#text", "the cat")
+    eventually(lambda: "saw" not in tab.inner_text(f"{pane} .large"))
     for head in disabled:
         tab.focus(f"{pane} [data-head={head}]")
         tab.keyboard.press("d")
@@ -281,10 +284,12 @@ def test_steps_through_what_the_model_writes(
         wait_for_tokens(n_tokens)
         row_of_written = tab.get_attribute(f"{pane} .predictions .written button", "data-id")
         assert row_of_written == str(token)
-        # The grid says where the last token looks: the key with the largest weight.
+        # The grid says where the last token looks: the key with the largest weight, of sinks
+        # excluding the first token.
         weights = maps_of(answer)
         for head in range(3):
-            looked_at = answer["tokens"][int(weights[1, head, -1].argmax())]
+            first_key = int(answer["sinks"][1][head])
+            looked_at = answer["tokens"][first_key + int(weights[1, head, -1, first_key:].argmax())]
             wait_for_text(f"{pane} [data-head=L1H{head}] .value", looked_at)
     by = "without L0H2" if disabled else "by the intact model"
     assert f"Written {by}" in tab.inner_text(pane)

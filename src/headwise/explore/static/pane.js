@@ -189,14 +189,25 @@ export class Pane {
     this.look();
   }
 
+  // A part is pale from the question on until it shows the answer: what it shows is of the question before.
+  setBusy(busy, ...parts) {
+    for (const part of parts) {
+      part.classList.toggle("busy", busy);
+      part.setAttribute("aria-busy", String(busy));
+    }
+  }
+
   async lookNow() {
-    this.gridHost.classList.add("busy");
+    const parts = [this.gridHost, this.predictions, this.card, this.contributions];
+    this.setBusy(true, ...parts);
     try {
       this.question = this.newQuestion();
       this.seen = await ask("look", this.question);
-    } finally {
-      this.gridHost.classList.remove("busy");
+    } catch (error) {
+      this.setBusy(false, ...parts);
+      throw error;
     }
+    this.setBusy(false, this.gridHost, this.predictions);
     this.bytes = bytesOf(this.seen.maps);
     this.parts = null;
     if (this.isStep()) this.row = this.seen.tokens.length - 1; // the token that looks when the next one is written
@@ -212,7 +223,8 @@ export class Pane {
 
   async readHeadNow() {
     if (!this.seen) return;
-    const answer = await ask("head", { ...this.question, head: headName(...this.picked) });
+    this.setBusy(true, this.card);
+    const answer = await ask("head", { ...this.question, head: headName(...this.picked) }).finally(() => this.setBusy(false, this.card));
     this.weights = floatsOf(answer.weights);
     this.before = answer.before && floatsOf(answer.before);
     this.draw();
@@ -231,13 +243,19 @@ export class Pane {
 
   async contributeNow() {
     const answer = this.answerId();
-    if (!this.info.writes || answer === null) return this.showContributions("");
+    if (!this.info.writes || answer === null) {
+      this.setBusy(false, this.contributions);
+      return this.showContributions("");
+    }
+    this.setBusy(true, this.contributions);
     try {
       this.parts = await ask("logit", { ...this.question, answer });
     } catch (error) {
       this.parts = null;
       this.showContributions(errorText(error));
       return;
+    } finally {
+      this.setBusy(false, this.contributions);
     }
     this.showContributions("");
     if (this.shows === "logit") this.paintGrid();

@@ -1,12 +1,12 @@
 """Fine-tuning for the published tables on one GPU: reference scores, starts and poolings, several
 trainings side by side, models packed small.
 
-    PYTHONPATH=src python benchmarks/gpu_finetune.py --shared FOLDER --out OUT [--jobs 6] [--only
+    PYTHONPATH=src:demo-model/src python benchmarks/gpu_finetune.py --shared FOLDER --out OUT [--jobs 6] [--only
     reference,starts,poolings,frozen,models]
-    PYTHONPATH=src python benchmarks/gpu_finetune.py --unpack OUT/MRPC.delta.safetensors.gz --base
-    FOLDER/models/wiki-bert --to MODEL
+    PYTHONPATH=src:demo-model/src python benchmarks/gpu_finetune.py --unpack OUT/MRPC.delta.safetensors.gz --to
+    MODEL [--base MODEL]
 
-FOLDER holds `models/wiki-bert` and `data/glue`. A small model leaves a GPU waiting for the
+FOLDER holds `data/glue`; the built-in model is trained. A small model leaves a GPU waiting for the
 processor, so several processes train at once; each training is one call of
 `headwise.experiments.finetuning.finetune`, so the numbers are those of the command line. Packed
 models are the difference to the base model, int8 rows with a scale, compressed."""
@@ -33,7 +33,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 
-MODEL = "wiki-bert"
+from headwise.models.demo import demo_model_path
+
 REFERENCE = {"MRPC": "accuracy 82.6, F1 87.5", "RTE": "accuracy 65.7", "STS-B": "Pearson 88.6"}
 STEP = 4  # a difference is stored in steps of a quarter of its row's root mean square: 7 % of it is lost
 # rows that moved less than this share of their size (tokens never seen, moved by decay alone) are
@@ -98,7 +99,8 @@ def perform(
     began = time.perf_counter()
     options = dict(job)
     task, pack = options.pop("task"), options.pop("pack", False)
-    data, model = Path(shared, "data", "glue"), Path(shared, "models", MODEL)
+    data = Path(shared, "data", "glue")
+    model = demo_model_path()
     with tempfile.TemporaryDirectory() as folder:
         saved = "all" if pack else "none"
         chosen = FinetuneOptions(
@@ -203,7 +205,7 @@ def rank(shared: Path, device: str, limit: int | None) -> dict[str, dict[str, An
     from headwise.text.tasks import read_task
 
     chosen = {}
-    with HeadModel.open(shared / "models" / MODEL, device=device, max_length=128) as model:
+    with HeadModel.open(device=device, max_length=128) as model:
         for name in ("MRPC", "STS-B"):
             ranking = rank_heads(model, read_task(name, data=shared / "data" / "glue", limit=limit))
             chosen[name] = {
@@ -243,11 +245,11 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--half", action="store_true", help="bfloat16 where that is safe")
     parser.add_argument("--unpack", type=Path)
-    parser.add_argument("--base", type=Path)
+    parser.add_argument("--base", type=Path, help="default: the built-in model")
     parser.add_argument("--to", type=Path)
     args = parser.parse_args()
     if args.unpack:
-        unpack_model(args.unpack, args.base, args.to)
+        unpack_model(args.unpack, args.base or demo_model_path(), args.to)
         return
     args.out.mkdir(parents=True, exist_ok=True)
     began, records, chosen = time.perf_counter(), [], {}

@@ -40,8 +40,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+COMMANDS = (
+    *("atlas", "run", "probe", "ablate", "compare", "finetune"),
+    *("patch", "prune", "circuit", "knockout", "cache"),
+)
+ALONE = ("finetune", "prune")  # these have no workers
 WORKERS = "worker"  # what is killed in place of the command
 STOPPING = {signal.SIGINT, signal.SIGTERM}
+DECODER_LENGTH = 48  # tokens of the long texts of `cache`
 PHASES = ("start", "shards", "experiments", "save", "figures", "page", "end")
 
 
@@ -206,6 +212,7 @@ def commands(base: Path) -> dict[str, list[str]]:
     for part in ("train", "dev"):
         told = "".join(f"{e.label}\t{e.text}\n" for e in getattr(task, part))
         (base / f"{part}.tsv").write_text("label\tsentence\n" + told)
+    decoder, pairs, marked, long_texts = _decoder_files(base)
     a, b, trees = str(base / "a"), str(base / "b"), str(base / "trees.jsonl")
     few = [
         "--set",
@@ -285,7 +292,64 @@ def commands(base: Path) -> dict[str, list[str]]:
                 "cpu",
             ),
         ],
+        "patch": [
+            *("patch", decoder, "--pairs", pairs, "--device", "cpu"),
+            *("--out", "OUT/patching.nc", "--figures", "OUT/figures"),
+        ],
+        "prune": [
+            *("prune", a, "--heads", "L0H1,L1H0", "--zero", "--corpus", trees),
+            *("--device", "cpu", "--out", "OUT/pruned"),
+        ],
+        "circuit": [
+            *("circuit", decoder, "--pairs", pairs, "--random", "2", "--device", "cpu"),
+            *("--out", "OUT/circuit.nc", "--figures", "OUT/figures"),
+        ],
+        "knockout": [
+            *("knockout", decoder, "--texts", marked, "--window", "1", "--device", "cpu"),
+            *("--out", "OUT/knockout.nc", "--figures", "OUT/figures"),
+        ],
+        "cache": [
+            *("cache", decoder, "--corpus", long_texts, "--length", str(DECODER_LENGTH)),
+            *("--sink", "1", "--window", "4", "--needles", "0", "--random", "3", "--keep", "0.5"),
+            *("--device", "cpu", "--out", "OUT/cache.nc", "--pattern", "OUT/pattern.json"),
+            *("--figures", "OUT/figures"),
+        ],
     }
+
+
+def _decoder_files(base: Path) -> tuple[str, str, str, str]:
+    """Write a planted decoder and what is read with it: pairs and marked texts that its induction
+    head decides, and long texts."""
+    from headwise.testing import planted_decoder
+
+    decoder = planted_decoder(max_length=DECODER_LENGTH + 16)
+    decoder.model.save_pretrained(base / "decoder")  # type: ignore[operator]
+    decoder.tokenizer.save_pretrained(base / "decoder")
+    rng = random.Random(0)
+    vocabulary = [f"word{number}" for number in range(1, 12)]
+    pairs = []
+    marked = []
+    long_texts = []
+    for number in range(12):
+        repeated, answer, wrong, *others = rng.sample(vocabulary, 7)
+        before, after = others[0], " ".join(others[1:])
+        pair = {
+            "clean": f"{before} {repeated} {answer} {after} {repeated}",
+            "corrupted": f"{before} {repeated} {wrong} {after} {repeated}",
+            "answer": answer,
+            "wrong": wrong,
+        }
+        pairs.append(pair)
+        text = f"{before} {repeated} [[{answer}]] {after} {repeated}"
+        marked.append({"text": text, "answer": answer})
+        words = rng.choices(vocabulary, k=DECODER_LENGTH + 4)
+        long_texts.append({"text": " ".join(words), "document": f"text {number}"})
+    files = {"pairs": pairs, "marked": marked, "long": long_texts}
+    for name, rows in files.items():
+        lines = [json.dumps(row) + "\n" for row in rows]
+        (base / f"{name}.jsonl").write_text("".join(lines))
+    written = [str(base / f"{name}.jsonl") for name in files]
+    return str(base / "decoder"), written[0], written[1], written[2]
 
 
 def trials(
@@ -373,7 +437,11 @@ def trials(
                     continue
                 trial = call(first, base / "log", how=getattr(signal, how), **when)  # type: ignore[arg-type]
                 table[name, how, trial.phase] += 1
-                _check_end(trial, how, f"trial {number}, {name}, {how} {when}")
+                # Before its first checkpoint, and once its result is safe, a command keeps nothing
+                # and promises nothing.
+                wrote_checkpoint = any(".checkpoint" in path for path in trial.writes)
+                keeps = wrote_checkpoint and any(out.rglob("*.checkpoint"))
+                _check_end(trial, how, keeps, f"trial {number}, {name}, {how} {when}")
                 if trial.phase == "end":
                     break
             if trial.phase != "end":
@@ -422,7 +490,7 @@ def _draw_less() -> None:
     sections.draw_heads = sections.draw_all_maps = lambda *_, **__: Figure(figsize=(1, 1))
 
 
-def _check_end(trial: Trial, how: str, where: str) -> None:
+def _check_end(trial: Trial, how: str, keeps: bool, where: str) -> None:
     if how == "SIGKILL" or trial.code in (
         0,
         -getattr(signal, how),
@@ -431,7 +499,9 @@ def _check_end(trial: Trial, how: str, where: str) -> None:
     assert trial.code == {"SIGTERM": 143, "SIGINT": 130}[how], (
         f"{where}: exit code {trial.code}: {trial.said}"
     )
-    assert trial.said.count("repeat the command to resume") == 1, f"{where}: {trial.said}"
+    assert trial.said.count("Interrupted by") == 1, f"{where}: {trial.said}"
+    if keeps:
+        assert "repeat the command to resume" in trial.said, f"{where}: {trial.said}"
     assert "Traceback" not in trial.said, f"{where}: {trial.said}"
 
 
@@ -442,7 +512,7 @@ def main() -> None:
     parser.add_argument("--kill", type=int, default=100)
     parser.add_argument("--term", type=int, default=30)
     parser.add_argument("--int", type=int, default=30)
-    parser.add_argument("--commands", default="atlas,run,probe,ablate,compare,finetune")
+    parser.add_argument("--commands", default=",".join(COMMANDS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--backend", choices=("local", "ray"), default="local")
@@ -453,7 +523,7 @@ def main() -> None:
     names = [
         name
         for name in options.commands.split(",")
-        if options.backend == "local" or name != "finetune"
+        if options.backend == "local" or name not in ALONE
     ]
     if options.backend == "local":
         table = trials(counts, names, options.seed, options.quick)

@@ -1,12 +1,13 @@
 """Put a report of `headwise reproduce` among the docs: its Markdown, with its figures as small
 pictures.
 
-    python tools/publish_report.py REPORT [REPORT ...] [--docs docs/reproductions]
+    python tools/publish_report.py REPORT [REPORT ...] [--docs docs/reproductions] [--drop PATTERN]
     python tools/publish_report.py --index REPORT [REPORT ...]
 
 REPORT is what `headwise reproduce PAPER --out REPORT` wrote. The page keeps every word and number
 of `report.md`; a figure becomes a WebP of at most 800 pixels (the report itself has SVG, PDF and
-PNG). `--docs docs/reproductions/MODEL` puts the reports of another model there. With `--index` the
+PNG). `--docs docs/reproductions/MODEL` puts the reports of another model there, and `--drop
+'pande2021-fig3*'` (repeatable) leaves out pictures, with a line in their place. With `--index` the
 claims of all reports, by models, are written as `index.md` (those of `headwise reproduce
 --summary`), and no report is published."""
 
@@ -15,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from PIL import Image
@@ -24,8 +27,9 @@ from headwise.experiments.reproduction.summary import read_reports, summarize_re
 WIDTH = 800
 
 
-def publish(report: Path, docs: Path) -> Path:
-    """Write the page and the pictures of one report; returns the page."""
+def publish(report: Path, docs: Path, drop: Sequence[str] = ()) -> Path:
+    """Write the page and the pictures of one report, without those whose names match a pattern of
+    `drop`; returns the page."""
     paper = json.loads((report / "report.json").read_text(encoding="utf-8"))["paper"]["key"]
     text = (report / "report.md").read_text(encoding="utf-8")
     pictures = docs / "figures"
@@ -34,17 +38,20 @@ def publish(report: Path, docs: Path) -> Path:
         old.unlink()
 
     def small(match: re.Match[str]) -> str:
-        name = match[1]
+        title, name = match.groups()
+        if any(fnmatch(name, pattern) for pattern in drop):
+            return f"(Picture left out here: {title}.)"
         with Image.open(report / "figures" / f"{name}.png") as picture:
             height = round(picture.height * WIDTH / picture.width)
             shown = picture.convert("RGB")
             if picture.width > WIDTH:
                 shown = shown.resize((WIDTH, height), Image.Resampling.LANCZOS)
             shown.save(pictures / f"{name}.webp", quality=55, method=6)
-        return f"](figures/{name}.webp)"
+        return f"![{title}](figures/{name}.webp)"
 
     page = docs / f"{paper}.md"
-    page.write_text(re.sub(r"\]\(figures/([\w.-]+)\.svg\)", small, text), encoding="utf-8")
+    image = r"!\[(.*?)\]\(figures/([\w.-]+)\.svg\)"
+    page.write_text(re.sub(image, small, text), encoding="utf-8")
     return page
 
 
@@ -62,10 +69,11 @@ if __name__ == "__main__":
     )
     parser.add_argument("report", type=Path, nargs="+")
     parser.add_argument("--docs", type=Path, default=Path("docs/reproductions"))
+    parser.add_argument("--drop", action="append", default=[], metavar="PATTERN")
     parser.add_argument("--index", action="store_true")
     arguments = parser.parse_args()
     if arguments.index:
         print(publish_index(arguments.report, arguments.docs))
     else:
         for folder in arguments.report:
-            print(publish(folder, arguments.docs))
+            print(publish(folder, arguments.docs, arguments.drop))

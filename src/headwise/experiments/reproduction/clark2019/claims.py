@@ -407,10 +407,11 @@ def _dependent_evidence(
     n_true = list(outcomes.values()).count(Outcome.TRUE)
     n_open = list(outcomes.values()).count(Outcome.OPEN)
     count = Estimate(n_true, n_true, n_true + n_open)
-    others = [name for name, outcome in outcomes.items() if outcome is not Outcome.TRUE]
     ours = f"{count_text(count, len(outcomes))} relations without {EXCEPTION}"
-    if others:
-        ours += f" (not {', '.join(others)})"
+    for outcome, words in ((Outcome.FALSE, "not so"), (Outcome.OPEN, "open")):
+        names = [name for name, of_relation in outcomes.items() if of_relation is outcome]
+        if names:
+            ours += f"; {words}: {', '.join(names)}"
     if exception is not None:
         ours += f"; {EXCEPTION}: {_direction_text(exception.from_dependent)}"
     open_because = ""

@@ -31,6 +31,7 @@ from headwise.experiments.reproduction.learning import (
     score_difference,
     why_nothing_learned,
 )
+from headwise.experiments.reproduction.rules import Evidence
 from headwise.experiments.reproduction.schema import (
     EntryResult,
     ReportFigure,
@@ -273,6 +274,9 @@ def one_layer(context: ReproductionContext) -> EntryResult:
         ablations.not_learned,
         claims.layer_evidence,
     )
+    if "RTE" in ablations.not_learned:
+        reason = ablations.not_learned["RTE"]
+        evidence["first-layer"] = Evidence(undecided=f"RTE: {reason}")
     return EntryResult(
         rows,
         [table],

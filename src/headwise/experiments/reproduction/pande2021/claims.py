@@ -56,10 +56,36 @@ def is_syntactic(task_roles: TaskRoles) -> np.ndarray:
 
 
 def missing_text(tasks: Iterable[str], paper_tasks: Sequence[str] = TASKS) -> str:
-    """Name the paper's tasks that are not among `tasks`."""
+    """Name the paper's tasks that are not among `tasks`: not run, or nothing was learned."""
     present = set(tasks)
     missing = [task for task in paper_tasks if task not in present]
-    return f"{', '.join(missing)} not run" if missing else ""
+    return f"no result of {', '.join(missing)}" if missing else ""
+
+
+def on_parsed_tasks(
+    outcomes: Mapping[str, Outcome], paper_tasks: Sequence[str] = TASKS
+) -> tuple[Outcome, Outcome]:
+    """Return whether a condition holds on all of the paper's tasks, and on all inputs with trees.
+
+    A treebank that stands in for tasks without trees is none of the paper's tasks: it speaks
+    neither for the sentence as printed nor against it.
+    """
+    of_tasks = {task: outcome for task, outcome in outcomes.items() if task != TREES}
+    printed = Outcome.OPEN
+    if of_tasks:
+        printed, _ = on_tasks(of_tasks, paper_tasks)
+    return printed, all_of(outcomes.values())
+
+
+def without_trees_text(outcomes: Mapping[str, Outcome], paper_tasks: Sequence[str] = TASKS) -> str:
+    """Name the paper's tasks without trees, and say where the treebank speaks against the claim."""
+    missing = [task for task in paper_tasks if task not in outcomes]
+    if not missing:
+        return ""
+    text = f"no trees of {', '.join(missing)}"
+    if outcomes.get(TREES) is Outcome.FALSE:
+        text += "; on the treebank it is not so"
+    return text
 
 
 def _fewest_inputs(tasks: Sequence[TaskRoles]) -> dict[str, int]:
@@ -226,9 +252,9 @@ def _local_syntactic_evidence(with_trees: Sequence[TaskRoles]) -> Evidence:
         overlap = roles["overlap_p_adjusted"].sel(role="local", role_b="syntactic")
         is_significant = float(overlap) < bounds["p"]
         outcomes[task_roles.task] = outcome_of(count.share > bounds["share"] and is_significant)
-    printed, on_run = on_tasks(outcomes, TASKS)
+    printed, on_run = on_parsed_tasks(outcomes)
     too_few = any(count.total < bounds["heads"] for count in counts.values())
-    why = missing_text(outcomes)
+    why = without_trees_text(outcomes)
     if too_few:
         why = f"fewer than {bounds['heads']:g} syntactic heads"
     return Evidence(
@@ -251,13 +277,13 @@ def _rank_evidence(with_trees: Sequence[TaskRoles]) -> Evidence:
         task: outcome_of(value >= bounds["lowest"]) for task, value in correlations.items()
     }
     high = {task: outcome_of(value > bounds["high"]) for task, value in correlations.items()}
-    printed, on_run = on_tasks(very_high, TASKS)
+    printed, on_run = on_parsed_tasks(very_high)
     return Evidence(
         ", ".join(f"{task} {value:.2f}" for task, value in correlations.items()),
         printed,
         {"run": on_run, "high": all_of(high.values())},
         _fewest_inputs(with_trees),
-        open_because=missing_text(very_high),
+        open_because=without_trees_text(very_high),
     )
 
 
@@ -293,13 +319,13 @@ def _direction_evidence(with_trees: Sequence[TaskRoles]) -> Evidence:
                 more.append(outcome_of(n_claimed > n_other))
         overlaps[task_roles.task] = all_of(in_claim)
         more_that_way[task_roles.task] = all_of(more)
-    printed, on_run = on_tasks(overlaps, TASKS)
+    printed, on_run = on_parsed_tasks(overlaps)
     return Evidence(
         "; ".join(parts),
         printed,
         {"run": on_run, "more": all_of(more_that_way.values())},
         _fewest_inputs(with_trees),
-        open_because=too_few or missing_text(overlaps),
+        open_because=too_few or without_trees_text(overlaps),
     )
 
 
@@ -327,12 +353,14 @@ def _block_apart_evidence(tasks: Sequence[TaskRoles], with_trees: Sequence[TaskR
             marginal[task] = Outcome.OPEN
     printed, on_run = on_tasks(marginal, PAIR_TASKS)
     why = missing_text(marginal, PAIR_TASKS)
+    is_small = outcome_of(_mean_share(counts) < bounds["quarter"])
     if Outcome.OPEN in marginal.values():
         why = f"fewer than {bounds['heads']:g} block heads"
+        is_small = Outcome.OPEN
     return Evidence(
         f"{_counts_text(counts)} block heads",
         printed,
-        {"run": on_run, "quarter": outcome_of(_mean_share(counts) < bounds["quarter"])},
+        {"run": on_run, "quarter": is_small},
         _fewest_inputs(tasks),
         open_because=why,
     )
@@ -382,13 +410,13 @@ def _multi_middle_evidence(with_trees: Sequence[TaskRoles], layers: range) -> Ev
         parts.append(f"{task_roles.task} {inside:.1f} and {outside:.1f}")
         higher[task_roles.task] = outcome_of(inside > outside)
     named = {task: outcome for task, outcome in higher.items() if task != "QQP"}
-    printed, _ = on_tasks(named, MIDDLE_TASKS)
+    printed, on_run = on_parsed_tasks(named, MIDDLE_TASKS)
     return Evidence(
         f"heads a layer in {layers_text(layers)} and in the others: {', '.join(parts)}",
         printed,
-        {"run": all_of(named.values())},
+        {"run": on_run},
         _fewest_inputs(with_trees),
-        open_because=missing_text(named, MIDDLE_TASKS),
+        open_because=without_trees_text(named, MIDDLE_TASKS),
     )
 
 
@@ -437,7 +465,7 @@ def _only_delimiters_evidence(tasks: Sequence[TaskRoles], layers: range) -> Evid
 
 
 def _zeroth_layer_evidence(tasks: Sequence[TaskRoles]) -> Evidence:
-    share = bounds_of(PAPER, "block-zeroth")["share"]
+    bounds = bounds_of(PAPER, "block-zeroth")
     counts = {}
     more_than_later = []
     for task_roles in tasks:
@@ -445,10 +473,12 @@ def _zeroth_layer_evidence(tasks: Sequence[TaskRoles]) -> Evidence:
         if bool(task_roles.released["bias"].sel(role="block").notnull().any()):
             blocks = has_role(task_roles.released, "block")
             counts[task_roles.task] = HeadCount.of(blocks[0])
-            more_than_later.append(outcome_of(blocks[0].mean() > blocks[1:].mean()))
+            is_more = outcome_of(blocks[0].mean() > blocks[1:].mean())
+            # One head or two say nothing of layers.
+            more_than_later.append(is_more if blocks.sum() >= bounds["heads"] else Outcome.OPEN)
     if not counts:
         return cannot_try("no task of two sentences")
-    prevalent = {task: outcome_of(count.share > share) for task, count in counts.items()}
+    prevalent = {task: outcome_of(count.share > bounds["share"]) for task, count in counts.items()}
     printed, on_run = on_tasks(prevalent, PAIR_TASKS)
     return Evidence(
         f"{_counts_text(counts)} heads of layer 0, as released",
@@ -476,13 +506,13 @@ def _syntactic_middle_evidence(with_trees: Sequence[TaskRoles], layers: range) -
         if n_syntactic < least:
             higher[task_roles.task] = Outcome.OPEN
             too_few = f"fewer than {least:g} syntactic heads"
-    printed, on_run = on_tasks(higher, TASKS)
+    printed, on_run = on_parsed_tasks(higher)
     return Evidence(
         f"heads a layer in {layers_text(layers)} and in the others: {', '.join(parts)}",
         printed,
         {"run": on_run},
         _fewest_inputs(with_trees),
-        open_because=too_few or missing_text(higher),
+        open_because=too_few or without_trees_text(higher),
     )
 
 
@@ -492,22 +522,24 @@ def _last_layers_evidence(with_trees: Sequence[TaskRoles], layers: range) -> Evi
     bounds = bounds_of(PAPER, "last-two")
     either = {}
     syntactic = {}
+    few_syntactic = []
     for task_roles in with_trees:
         of_syntax = is_syntactic(task_roles)[list(layers)]
         of_several = is_multifunctional(task_roles)[list(layers)]
         either[task_roles.task] = HeadCount.of(of_syntax | of_several)
         syntactic[task_roles.task] = HeadCount.of(of_syntax)
+        is_few = outcome_of(syntactic[task_roles.task].share <= bounds["share"])
+        # Where hardly any head is syntactic, few of these layers are no finding.
+        has_enough = is_syntactic(task_roles).sum() >= bounds["heads"]
+        few_syntactic.append(is_few if has_enough else Outcome.OPEN)
     few = {task: outcome_of(count.share <= bounds["share"]) for task, count in either.items()}
-    printed, on_run = on_tasks(few, TASKS)
-    few_syntactic = all_of(
-        outcome_of(count.share <= bounds["share"]) for count in syntactic.values()
-    )
+    printed, on_run = on_parsed_tasks(few)
     return Evidence(
         f"{_counts_text(either)} heads of {layers_text(layers)}, {_counts_text(syntactic)} syntactic",
         printed,
-        {"run": on_run, "syntactic": few_syntactic},
+        {"run": on_run, "syntactic": all_of(few_syntactic)},
         _fewest_inputs(with_trees),
-        open_because=missing_text(few),
+        open_because=without_trees_text(few),
     )
 
 

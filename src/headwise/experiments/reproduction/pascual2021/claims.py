@@ -151,20 +151,27 @@ def uniform_evidence(
     centres `[layer]`."""
     share = bounds_of(PAPER, "uniform")["share"]
     late = layers_at_depth(5, 12, len(of_attention))
-    attention_offset = float(np.abs(of_attention[list(late)]).mean())
-    input_offset = float(np.abs(of_input[list(late)]).mean())
+    if late[0] == 0:
+        return {"uniform": cannot_try("the model has too few layers")}
+    attention_offset = np.abs(of_attention)
+    input_offset = np.abs(of_input)
+    late_attention = float(attention_offset[list(late)].mean())
+    late_input = float(input_offset[list(late)].mean())
+    early_attention = float(attention_offset[: late[0]].mean())
+    early_input = float(input_offset[: late[0]].mean())
     ours = (
-        f"attention {attention_offset:.1f}, input {input_offset:.1f} tokens off centre in "
-        f"{layers_text(late)}"
+        f"attention {late_attention:.1f}, input {late_input:.1f} tokens off centre in "
+        f"{layers_text(late)}; {early_attention:.1f} and {early_input:.1f} before"
     )
-    return {
-        "uniform": Evidence(
-            ours,
-            outcome_of(input_offset < share * attention_offset),
-            {"nearer": outcome_of(input_offset < attention_offset)},
-            {"inputs": n_inputs},
-        )
+    much_nearer = outcome_of(input_offset.mean() < share * attention_offset.mean())
+    # Both sides times the other denominator: a centre of attention at 0 divides by nothing.
+    especially_late = outcome_of(late_input * early_attention < early_input * late_attention)
+    weaker = {
+        "late": outcome_of(late_input < share * late_attention),
+        "nearer": outcome_of(late_input < late_attention),
     }
+    printed = all_of([much_nearer, especially_late])
+    return {"uniform": Evidence(ours, printed, weaker, {"inputs": n_inputs})}
 
 
 # --- §9: contributions of the input ---------------------------------------------------------------

@@ -52,7 +52,7 @@ def explorer(address: str) -> None:
     """The explorer of a decoder with its atlas, at the second token that it writes."""
     shown = {"text": SENTENCE, "head": "L18H6"}
     with chromium() as browser:
-        tab = browser.new_page(viewport={"width": 1320, "height": 1000}, reduced_motion="reduce")
+        tab = browser.new_page(viewport={"width": 1280, "height": 960}, reduced_motion="reduce")
         tab.goto(f"{address}#{urlencode(shown)}")
         tab.wait_for_selector(".contributions .bars")
         tab.click(".write")

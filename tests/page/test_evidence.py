@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from site_of import BEST, INDUCTION_HEAD, SINK_HEAD, decoder_atlas, small_atlas
 
+from headwise.atlas.role_words import ROLE_WORDS, roles_text
 from headwise.page.data import page_data
 from headwise.page.evidence import label_evidence, most_interesting
 from headwise.page.report import highlights
-from headwise.page.wording import ROLE_WORDS, parameters_text, roles_text, run_facts
+from headwise.page.wording import parameters_text, run_facts
 
 
 def test_the_evidence_of_a_relation_is_its_accuracy_and_the_best_baseline() -> None:

@@ -18,6 +18,7 @@ from headwise.analyses.attribution.contributions import head_contributions
 from headwise.atlas import Atlas
 from headwise.atlas.behaviours import MIN_SHARE
 from headwise.atlas.describe import CARD_COLUMNS, SHORT_LABELS
+from headwise.atlas.role_words import roles_text
 from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.core.labels import existing_heads, head_name
@@ -196,6 +197,8 @@ class Explorer:
             }
             for name in CARD_COLUMNS:
                 head_labels[name] = str(row[name] or "")
+            if row["roles"]:
+                head_labels["roles"] = roles_text(row["roles"])
             labels[row["layer"]][row["head"]] = head_labels
         return labels
 

@@ -21,6 +21,7 @@ import pandas as pd
 from headwise.atlas import Atlas
 from headwise.atlas.behaviours import MIN_SHARE, OTHER, SINK, attention_shares, is_decoder
 from headwise.atlas.describe import CARD_COLUMNS, LABEL_CATEGORIES, SHORT_LABELS
+from headwise.atlas.role_words import roles_text
 from headwise.page.compared import CHANGE, WORDS, models_of, words_of
 from headwise.page.evidence import (
     WHERE_ATTENTION_GOES,
@@ -30,7 +31,6 @@ from headwise.page.evidence import (
 )
 from headwise.page.measures import Measure, group_order, head_measures
 from headwise.page.sample import Sample
-from headwise.page.wording import roles_text
 
 FORMAT = 1
 NEAREST = 8  # heads named as nearest to a head

@@ -13,9 +13,9 @@ import numpy as np
 import xarray as xr
 
 from headwise.analyses.contract import known_analyses
+from headwise.atlas.role_words import role_words
 from headwise.atlas.tables import LEADING_MEASURES, measures
 from headwise.core.labels import labels_of, variable_of
-from headwise.page.wording import role_words
 
 # The arrays that belong to a measure (count, interval, p-value, reference), by field of `Measure`.
 Companions = Mapping[str, xr.DataArray | None]

@@ -15,12 +15,13 @@ import xarray as xr
 
 from headwise.atlas import Atlas, measures
 from headwise.atlas.describe import LABEL_CATEGORIES, SHORT_LABELS
+from headwise.atlas.role_words import roles_text
 from headwise.core.failures import Failure
 from headwise.core.spreadsheet import csv_text
 from headwise.page.data import described, model_structure
 from headwise.page.measures import paper_of
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
-from headwise.page.wording import parameters_text, roles_text
+from headwise.page.wording import parameters_text
 from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
 from headwise.plots import figure_bytes, figures_for
 from headwise.plots.registry import DrawnFigure, inline_svg, tables_for

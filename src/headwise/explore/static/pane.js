@@ -15,6 +15,7 @@ const LARGEST_CELL = 36; // pixels of a cell of the large map
 const SHOWN_HEADS = 10; // of those that add to a logit
 const LEAST_REST = 1e-4; // as in drawing.js: a row that leaves less than this to other tokens is blank
 const CODES = 255;
+const SMOOTH_FROM = 64; // tokens of a small map
 
 const floatsOf = (base64) => new Float32Array(bytesOf(base64).buffer);
 // Where the largest of some numbers is; -1 where there is none.
@@ -396,6 +397,8 @@ export class Pane {
         if (this.shows === "maps") {
           const { codes, rows, columns } = this.mapCodes(layer, head);
           thumbnail(canvas, codes, 0, rows, columns, colours);
+          // More tokens than pixels: a browser that smooths drops no row.
+          canvas.style.imageRendering = columns > SMOOTH_FROM ? "auto" : "";
         } else if (this.shows === "looks") {
           const target = this.looksAt(layer, head);
           value.textContent = target ? shownToken(target.token, 9) : "–";
@@ -421,8 +424,8 @@ export class Pane {
       ...choices.map(([value, text]) => element("option", { value, selected: value === this.shows }, text)));
     this.toolbar.replaceChildren(element("label", {}, element("span", { class: "quiet" }, "Show "), select));
     const legends = {
-      maps: "Rows look, columns are looked at; the darker, the more attention.",
-      looks: `The token that gets most of ${token}’s attention; the darker, the more.`,
+      maps: "Rows look, columns are looked at; the stronger the colour, the more attention.",
+      looks: `The token that gets most of ${token}’s attention; the stronger the colour, the more.`,
       logit: "Blue raises the logit, orange lowers it (directly, without later layers).",
     };
     let legend = legends[this.shows];

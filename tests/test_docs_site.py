@@ -148,6 +148,7 @@ def test_numbers_of_what_is_asked_of_decoders_have_units() -> None:
     assert set(found) == {
         "circuits",
         "copy_suppression",
+        "function_vectors",
         "induction",
         "logits",
         "opening_token",

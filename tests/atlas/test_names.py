@@ -147,6 +147,7 @@ def test_plain_xarray_selects_by_label_on_every_dim(
         "circuits",
         "logits",
         "copy_suppression",
+        "function_vectors",
         "successors",
         "retrieval",
     }

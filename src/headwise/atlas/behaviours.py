@@ -30,6 +30,7 @@ RETRIEVAL = "retrieval"
 COPYING = "copying"
 COPY_SUPPRESSION = "copy suppression"
 SUCCESSOR = "successor"
+FUNCTION_VECTOR = "function vector"
 ANTECEDENTS = "antecedents"
 # The labels by measure on repeated sequences, from weak to strong.
 REPEATS = {"previous": PREVIOUS, "duplicate": DUPLICATE, "prefix_matching": INDUCTION}
@@ -51,6 +52,7 @@ MIN_COPYING_SPREADS = 0.6
 MIN_SUPPRESSION = 0.05
 MIN_SUPPRESSION_SPREADS = 0.6
 MIN_SUCCESSORS = 0.5  # of the pairs of all sequences (days, months, numbers, ...)
+MIN_GAIN = 0.01  # of the right answer's probability, by a head's mean output (Todd et al. 2023)
 N_SPECIFIC = 2  # rules of `attention_rules` that are stronger than `previous token` on repeats
 # `broad`: entropy as a share of a uniform head's, whatever the length of the text. A head above the
 # upper bound does not differ from a uniform one, which does nothing.
@@ -302,6 +304,9 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
     retrieval = _significant_values(datasets, "retrieval", "score")
     if retrieval is not None:
         rules.append(_labelled(RETRIEVAL, retrieval >= MIN_RETRIEVAL))
+    gain = _significant_values(datasets, "function_vectors", "gain")
+    if gain is not None:
+        rules.append(_labelled(FUNCTION_VECTOR, gain >= MIN_GAIN))
     if "logits" in datasets and "copying" in datasets["logits"]:
         rules.append(_labelled(COPYING, copies_on_text(datasets["logits"])))
     if "copy_suppression" in datasets:

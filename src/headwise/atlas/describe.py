@@ -19,6 +19,7 @@ MIN_WEIGHTS_COPYING = 0.5  # of the copying score of a head's weights that is li
 FINDING_GROUPS = (
     "induction",
     "retrieval",
+    "function_vectors",
     "logits",
     "copy_suppression",
     "successors",
@@ -63,7 +64,9 @@ LABEL_CATEGORIES = {
     "matching by sieves included, corrected p < 0.05",
     "repeats": "on random sequences repeated once, at least 0.3 of its attention, corrected p < 0.05, goes to the "
     "token after the earlier occurrence (induct) or to the earlier occurrence (dupl)",
-    "retrieval": "at least a tenth of a needle's tokens are copied from where it attends",
+    "retrieval": "at least a tenth of a needle's tokens are copied from where it attends (retr); or its mean output "
+    "over prompts that show a task raises the right answer's probability by at least 0.01 where the examples are "
+    "shuffled, corrected p < 0.05 (func)",
     "copying": "on this text it raises the logit of the token that it attends to over that of a control token: by at "
     "least 0.1 logits, corrected p < 0.05, and 0.6 standard deviations of what it adds to all logits (copy); or it "
     "lowers the logit of a token that earlier layers predict and that stands in the text, more than where it is not "
@@ -92,6 +95,7 @@ LABELS: dict[str, tuple[str, str]] = {
     behaviours.INDUCTION: ("repeats", "induct"),
     behaviours.DUPLICATE: ("repeats", "dupl"),
     behaviours.RETRIEVAL: ("retrieval", "retr"),
+    behaviours.FUNCTION_VECTOR: ("retrieval", "func"),
     behaviours.COPYING: ("copying", "copy"),
     behaviours.COPY_SUPPRESSION: ("copying", "supp"),
     behaviours.SUCCESSOR: ("copying", "succ"),
@@ -103,7 +107,12 @@ LABELS: dict[str, tuple[str, str]] = {
 }
 SHORT_LABELS = {label: short for label, (_, short) in LABELS.items()}
 # Labels from inputs of their own, which say nothing of this text.
-FROM_OTHER_INPUTS = (behaviours.INDUCTION, behaviours.DUPLICATE, behaviours.RETRIEVAL)
+FROM_OTHER_INPUTS = (
+    behaviours.INDUCTION,
+    behaviours.DUPLICATE,
+    behaviours.RETRIEVAL,
+    behaviours.FUNCTION_VECTOR,
+)
 # What gets the attention, by label of where attention goes, and the role that means the same.
 TARGETS = {
     "previous token": "the previous token",
@@ -137,7 +146,8 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     """Return one row for each head, from the groups that describe heads.
 
     These are `surface`, `dependency`, `coreference`, `frames`, `roles`, `patterns`, `induction`,
-    `retrieval`, `logits`, `copy_suppression`, `successors` and `circuits`, as far as they are there.
+    `retrieval`, `function_vectors`, `logits`, `copy_suppression`, `successors` and `circuits`, as
+    far as they are there.
 
     Returns
     -------
@@ -256,6 +266,12 @@ class LabelReasons:
         if label == behaviours.RETRIEVAL:
             score = self._value("retrieval", "score", place)
             return f"{score:.2f} of a needle's tokens are copied from where it attends"
+        if label == behaviours.FUNCTION_VECTOR:
+            gain = self._value("function_vectors", "gain", place)
+            return (
+                "put into prompts with shuffled examples, its mean output over prompts that show a "
+                f"task raises the right answer's probability by {gain:.3f}"
+            )
         if label == behaviours.COPYING:
             return self._copying_reason(place)
         if label == behaviours.COPY_SUPPRESSION:
@@ -504,6 +520,12 @@ def _describe_retrieval(retrieval: xr.Dataset) -> TextsByHead:
     return _scores_where(passes, "retrieval of needles", score)
 
 
+def _describe_function_vectors(function_vectors: xr.Dataset) -> TextsByHead:
+    gain, p_adjusted = _by_head(function_vectors, "gain", "gain_p_adjusted")
+    passes = (p_adjusted < SIGNIFICANCE_LEVEL) & (np.nan_to_num(gain) >= behaviours.MIN_GAIN)
+    return _texts_where(passes, lambda at: f"function vector {gain[at]:+.3f}")
+
+
 def _describe_copying(logits: xr.Dataset) -> TextsByHead:
     (copying,) = _by_head(logits, "copying")
     copies = behaviours.copies_on_text(logits)
@@ -606,6 +628,7 @@ DESCRIBERS: dict[str, tuple[Callable[[xr.Dataset], TextsByHead], tuple[str, ...]
     "patterns": (_describe_maps, ("proportion", "proportion_low")),
     "induction": (_describe_repeats, ("prefix_matching", "prefix_matching_p_adjusted")),
     "retrieval": (_describe_retrieval, ("score",)),
+    "function_vectors": (_describe_function_vectors, ("gain", "gain_p_adjusted")),
     "logits": (_describe_copying, ("copying", "copying_p_adjusted", "copying_spreads")),
     "copy_suppression": (
         _describe_suppression,

@@ -31,6 +31,7 @@ LEADING_MEASURES: dict[str, tuple[str, ...]] = {
     "opening_token": ("change", "first_with", "first_without"),
     "induction": ("prefix_matching", "duplicate", "copying"),
     "retrieval": ("score",),
+    "function_vectors": ("gain",),
     "logits": ("direct", "specific"),
     "copy_suppression": ("suppression", "suppression_spreads", "attention"),
     "successors": ("share",),

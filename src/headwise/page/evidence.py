@@ -75,6 +75,9 @@ _SCORES = {
     behaviours.COPYING: _ScoreRule(
         "circuits", "ov_copying", "copying by weights", threshold=behaviours.MIN_COPYING
     ),
+    behaviours.FUNCTION_VECTOR: _ScoreRule(
+        "function_vectors", "gain", "gain of the right answer", threshold=behaviours.MIN_GAIN
+    ),
     behaviours.COPY_SUPPRESSION: _ScoreRule(
         "copy_suppression",
         "suppression",

@@ -44,6 +44,7 @@ READING_ORDER = (
     "induction",
     "examples",
     "retrieval",
+    "function_vectors",
     "logits",
     "copy_suppression",
     "successors",

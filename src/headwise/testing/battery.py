@@ -51,6 +51,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "distance": {"permutations": 99},
     # The battery's links lie side by side.
     "frames": {"min_distance": 1, "max_words": 40, "core": False, "permutations": 49},
+    "function_vectors": {"prompts": 2},
     "induction": {"length": 8, "sequences": 4, "disable": 1, "draws": 2, "confirm": 2},
     "retrieval": {"lengths": (44,), "depths": 2, "needles": 1},
     "roles": {"bootstrap": 50},

@@ -131,6 +131,7 @@ VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
         "attention": _HEADS,
         "rows": ("layer",),
     },
+    "function_vectors": {"accuracy": ("task",)},
     # Few words of a small vocabulary are in its lists.
     "successors": {"share_n": ("relation",)},
     "examples": {"sharp_weight": (*_HEADS, "rank"), "sharp_text": (*_HEADS, "rank")},

@@ -1,0 +1,2 @@
+"""Function vectors: heads whose mean output carries a task from examples in the prompt to the
+answer."""

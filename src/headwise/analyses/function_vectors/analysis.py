@@ -282,7 +282,7 @@ def _task_gains(
             before = float(next_probabilities(model, prompt.ids)[prompt.answer])
             rows.append(patched_probabilities(model, structure, prompt, mean_outputs) - before)
         gains = np.stack(rows)
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "gain": gains,
         "outputs": outputs,
         "accuracy": np.array(accuracy),

@@ -68,7 +68,7 @@ def circuit_command(
 
 
 def _print_summary(dataset: xr.Dataset, path: Path) -> None:
-    from headwise.experiments.circuit.result import describe_edges
+    from headwise.experiments.circuit.result import MIN_UNITS, describe_edges
 
     facts = dataset.attrs
     common.out.print(
@@ -86,6 +86,11 @@ def _print_summary(dataset: xr.Dataset, path: Path) -> None:
     )
     for line in describe_edges(dataset, SHOWN_EDGES):
         common.out.print(f"  {line}")
+    if facts["units"] < MIN_UNITS:
+        common.out.print(
+            f"The pairs that judge are of {facts['units']} units; with fewer than {MIN_UNITS} no edge "
+            "is tested."
+        )
     if facts["circuit_size"]:
         common.out.print(
             f"{facts['circuit_edges']} edges reach {facts['wanted_faithfulness']:.0%} on the pairs "

@@ -4,6 +4,7 @@ analysis must pass."""
 from headwise.testing.behaviours import RULES
 from headwise.testing.contributions import contributions
 from headwise.testing.decoder import PlantedDecoder, planted_decoder
+from headwise.testing.indirect_objects import PlantedNames, planted_names
 from headwise.testing.levels import RandomRuns, check_random_models, random_calls
 from headwise.testing.lookup import planted_annotations
 from headwise.testing.models import permute_heads, random_model
@@ -14,6 +15,7 @@ __all__ = [
     "RULES",
     "Planted",
     "PlantedDecoder",
+    "PlantedNames",
     "RandomRuns",
     "check_random_models",
     "contributions",
@@ -24,6 +26,7 @@ __all__ = [
     "planted_annotations",
     "planted_decoder",
     "planted_model",
+    "planted_names",
     "random_calls",
     "random_model",
 ]

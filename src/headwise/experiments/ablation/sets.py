@@ -104,7 +104,7 @@ def _heads_with_role(dataset: xr.Dataset, group: str, role: str) -> Heads:
         raise ParameterError(f"'{group}' has no roles; {RULE_HELP}.")
     known_roles = labels_of(dataset, "role")
     if role not in known_roles:
-        raise ParameterError(unknown("role in this atlas", role, known_roles))
+        raise ParameterError(unknown("role", role, known_roles))
     has_role = dataset["has_role"].transpose("layer", "head", "role").values
     has_this_role = has_role[..., known_roles.index(role)].astype(float)
     heads = [(layer, head) for layer, head in np.argwhere(has_this_role > 0).tolist()]

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import headwise
-from headwise.core.errors import InputError, ModelError
+from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.models import HeadModel
 from headwise.models.score_attribution import ScoreAttribution
 from headwise.testing import planted_decoder
@@ -138,6 +138,16 @@ def test_the_parts_of_a_logit_add_up() -> None:
         ids = model.tokenizer.convert_tokens_to_ids(["word3", "word1"])
         expected = float(logits[ids[0]] - logits[ids[1]])
         assert float(difference.sum()) == pytest.approx(expected, abs=1e-3)
+
+        # With interventions it is the logit of the model with them.
+        disabled = {f"L{layer}H{head}": "zero"}
+        without = model.logit_attribution(text, "word3", against="word1", interventions=disabled)
+        assert float(without.sel(component=f"L{layer}H{head}")) == 0
+        logits = model.forward(text, interventions=disabled, logits=True).logits[0, -1]
+        expected = float(logits[ids[0]] - logits[ids[1]])
+        assert float(without.sum()) == pytest.approx(expected, abs=1e-3)
+        with pytest.raises(ParameterError, match="streams cannot be changed"):
+            model.logit_attribution(text, "word3", interventions={(0, "mlp"): "zero"})
         patched = model.patch(
             "word1 word2 word3 word2", "word2 word1 word3 word2", "word3", "word1"
         )

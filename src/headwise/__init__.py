@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headwise.experiments.patching import PromptPair, patch
     from headwise.experiments.probe import probe
     from headwise.experiments.reproduction import reproduce
+    from headwise.experiments.track import track
     from headwise.experiments.why import why
     from headwise.models import HeadModel, Mean, Patch, Scale
     from headwise.models.kv_cache import CachePattern, HeadwiseCache
@@ -64,6 +65,7 @@ __all__ = [  # noqa: RUF022  (in the order of a reader, not of the alphabet)
     "HeadwiseCache",
     "prune",
     "compare",
+    "track",
     "finetune",
     "Mean",
     "Patch",
@@ -105,6 +107,7 @@ __getattr__ = lazy_names(
         "headwise.experiments.patching": ("PromptPair", "patch"),
         "headwise.experiments.reproduction": ("reproduce",),
         "headwise.experiments.why": ("why",),
+        "headwise.experiments.track": ("track",),
         "headwise.models.kv_cache": ("CachePattern", "HeadwiseCache"),
         "headwise.models": ("HeadModel", "Mean", "Patch", "Scale"),
         "headwise.page.gallery": ("gallery",),

@@ -168,8 +168,7 @@ class Run:
             self._stack.callback(self.model.close)
             for note in self.model.notes:
                 self.callbacks.note(note)
-        corpus = source.open_corpus(self.model, options.limit, options.seed)
-        self.rows = EncodedCorpus(corpus, self.model.encoder)
+        self.rows = source.encode(self.model, options.limit, options.seed)
         self.corpus = self.rows.corpus
         seeded = [analysis.seeded(options.seed) for analysis in analyses]
         self.plan = self._make_plan(self.rows, seeded, options.full)

@@ -10,6 +10,7 @@ from torch import nn
 from headwise.core.checks import check_types
 from headwise.core.errors import ParameterError
 from headwise.models import HeadModel
+from headwise.run.encoded import EncodedCorpus
 from headwise.run.options import SourceOptions
 from headwise.text import Corpus, Spec, annotate, open_corpus
 
@@ -27,11 +28,15 @@ class Source:
         built-in corpus.
     options : SourceOptions, optional
         How the model is opened and the corpus read.
+    rows : EncodedCorpus, optional
+        The corpus as tokens, where a model with the same tokenizer has encoded it already; `corpus`
+        and the limit of the run then count for nothing.
     """
 
     model: HeadModel | nn.Module | str | Path | None = None
     corpus: Corpus | Spec | str | Path | None = None
     options: SourceOptions = SourceOptions()
+    rows: EncodedCorpus | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -60,6 +65,12 @@ class Source:
         keywords = self.options.keywords()
         del keywords["parser"]
         return HeadModel.open(self.model, **keywords)
+
+    def encode(self, model: HeadModel, limit: int | None = None, seed: int = 0) -> EncodedCorpus:
+        """Return at most `limit` examples of the corpus as tokens of the model."""
+        if self.rows is not None:
+            return self.rows
+        return EncodedCorpus(self.open_corpus(model, limit, seed), model.encoder)
 
     def open_corpus(self, model: HeadModel, limit: int | None = None, seed: int = 0) -> Corpus:
         """Return at most `limit` examples of the corpus, annotated where a parser is named."""

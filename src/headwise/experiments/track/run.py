@@ -116,7 +116,7 @@ def track_in_job(
     source_options = part_of(options, SourceOptions)
     rows = _read_corpus(series[0], corpus, source_options, options)
     seeded = [analysis.seeded(options.seed) for analysis in analyses]
-    identity = {
+    identity: dict[str, Any] = {
         "models": [model.identity() for model in series],
         "corpus": {"name": rows.corpus.name, "fingerprint": rows.scan.fingerprint},
         "analyses": {analysis.name: describe(analysis.parameters) for analysis in seeded},
@@ -288,6 +288,7 @@ def _mean_loss(
             with session.running():
                 losses[scored.places(batch)] = scored.values(scored.run(batch, session)).cpu()
     mean = losses.mean()
-    variance = losses.var(ddof=1) if len(losses) > 1 else np.nan
-    low, high = mean_interval(mean, variance, np.array(len(losses)))
+    # A single example has no variance: its interval is NaN, as `mean_interval` says.
+    variance = losses.var(ddof=min(1, len(losses) - 1))
+    low, high = mean_interval(np.asarray(mean), np.asarray(variance), np.asarray(len(losses)))
     return float(mean), float(low), float(high)

@@ -1,0 +1,165 @@
+"""Activation patching of all heads: headwise against a loop of TransformerLens (4.x) on the same
+random GPT-2, and the cost of attributing all edges of a circuit in units of plain passes.
+
+    python benchmarks/bench_patching.py
+
+TransformerLens is left out, saying so, where it is not installed. Times are of the processor, so
+that other programs on the machine matter little."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from headwise.models import HeadModel
+from headwise.models.residual_graph import ResidualGraph
+
+PAIRS = 4
+TOKENS = 16
+LAYERS = 12
+HEADS = 12
+VOCABULARY = 5000  # the output matrix costs both alike
+
+
+def processor_time(work: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
+    """Return what the work returns, and the shortest of several processor times."""
+    times = []
+    for _ in range(repeats):
+        began = time.process_time()
+        result = work()
+        times.append(time.process_time() - began)
+    return result, min(times)
+
+
+def with_headwise(model: HeadModel, clean: torch.Tensor, corrupted: torch.Tensor) -> torch.Tensor:
+    """Return the logits of the last token with each head patched, `[layer, head, pair, token]`."""
+    from headwise.experiments.ablation.prefix import Prefix
+    from headwise.models.interventions import Patch
+    from headwise.models.session import Session
+
+    batches = {"clean": model.batch(clean), "corrupted": model.batch(corrupted)}
+    outputs = model.trace(batches["clean"], {"outputs"}).outputs
+    batch = batches["corrupted"]
+    prefix = Prefix(model)
+    rows = []
+    with torch.no_grad(), model.evaluating():
+        with prefix.recording():
+            model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
+        for layer in range(LAYERS):
+            for head in range(HEADS):
+                plan = {layer: {head: Patch(output=outputs[:, layer, head])}}
+                session = Session(model.sites, batch.attention_mask, None, plan)
+                with prefix.skipping(layer, session), session.running():
+                    out = model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
+                rows.append(out.logits[:, -1])
+    return torch.stack(rows).view(LAYERS, HEADS, PAIRS, -1)
+
+
+def with_transformer_lens(
+    folder: Path, module: GPT2LMHeadModel, clean: torch.Tensor, corrupted: torch.Tensor
+) -> Callable[[], torch.Tensor]:
+    """Return the usual loop of TransformerLens: a hook on z for every head."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    bridge = TransformerBridge.boot_transformers(str(folder), hf_model=module, device="cpu")
+    _, cache = bridge.run_with_cache(clean)
+
+    def loop() -> torch.Tensor:
+        rows = []
+        with torch.no_grad():
+            for layer in range(LAYERS):
+                name = f"blocks.{layer}.attn.hook_z"
+                for head in range(HEADS):
+
+                    def patch(
+                        z: torch.Tensor, hook: Any, name: str = name, head: int = head
+                    ) -> torch.Tensor:
+                        patched = z.clone()
+                        width = z.shape[-1] if z.ndim == 4 else z.shape[-1] // HEADS
+                        source = cache[name]
+                        if z.ndim == 4:
+                            patched[:, :, head] = source[:, :, head]
+                        else:
+                            columns = slice(head * width, (head + 1) * width)
+                            patched[..., columns] = source[..., columns]
+                        return patched
+
+                    logits = bridge.run_with_hooks(corrupted, fwd_hooks=[(name, patch)])
+                    rows.append(logits[:, -1])
+        return torch.stack(rows).view(LAYERS, HEADS, PAIRS, -1)
+
+    return loop
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    module = GPT2LMHeadModel(GPT2Config(n_layer=LAYERS, n_head=HEADS, vocab_size=VOCABULARY)).eval()
+    clean = torch.randint(0, VOCABULARY, (PAIRS, TOKENS))
+    corrupted = clean.clone()
+    corrupted[:, 5] = torch.randint(0, VOCABULARY, (PAIRS,))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "gpt2"
+        module.save_pretrained(folder)
+        lens = None
+        try:
+            copy = GPT2LMHeadModel.from_pretrained(folder).eval()
+            lens = with_transformer_lens(folder, copy, clean, corrupted)
+        except ImportError as error:
+            print(f"TransformerLens is not installed ({error}): not compared.")
+        with HeadModel.open(module, tokenizer=None, device="cpu") as model:
+            ours, our_time = processor_time(lambda: with_headwise(model, clean, corrupted))
+            print(f"headwise, {LAYERS * HEADS} heads, {PAIRS} pairs: {our_time:.1f} s")
+            if lens is not None:
+                theirs, their_time = processor_time(lens)
+                apart = float((ours - theirs).abs().max())
+                print(
+                    f"TransformerLens: {their_time:.1f} s, {their_time / our_time:.1f} x the time "
+                    f"(3 wanted); largest difference {apart:.1e} (1e-4 wanted)"
+                )
+            edge_costs(model, clean, corrupted)
+
+
+def edge_costs(model: HeadModel, clean: torch.Tensor, corrupted: torch.Tensor) -> None:
+    """Print the cost of attributing all edges in plain forward and backward passes."""
+    graph = ResidualGraph(model)
+    batch = model.batch(clean)
+
+    def metric(logits: torch.Tensor) -> torch.Tensor:
+        return logits[:, 7] - logits[:, 9]
+
+    def plain() -> None:
+        embedding = model.module.get_input_embeddings()
+        hook = embedding.register_forward_hook(lambda *args: args[2].requires_grad_())
+        with torch.enable_grad():
+            logits = model.module(input_ids=clean).logits[:, -1]
+            torch.autograd.grad(metric(logits).sum(), [model.module.transformer.wte.weight])
+        hook.remove()
+
+    model.module.requires_grad_(False)
+    model.module.transformer.wte.weight.requires_grad_()
+    _ = graph.head_inputs
+    plain()
+    _, plain_time = processor_time(plain, 3)
+
+    def attribute() -> torch.Tensor:
+        before = graph.record(batch)
+        after = graph.record(model.batch(corrupted))
+        change = after.contributions - before.contributions
+        return graph.edge_attribution(batch, change, metric)
+
+    _, edge_time = processor_time(attribute, 3)
+    print(
+        f"all {len(graph.edges)} edges: {edge_time:.2f} s, {edge_time / plain_time:.1f} plain "
+        "forward and backward passes (12 wanted, with 5 points)"
+    )
+
+
+if __name__ == "__main__":
+    main()

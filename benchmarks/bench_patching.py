@@ -14,9 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from headwise.experiments.patching.pairs import EncodedPair
+from headwise.experiments.patching.run import PatchRunner
 from headwise.models import HeadModel
 from headwise.models.residual_graph import ResidualGraph
 
@@ -24,6 +27,8 @@ PAIRS = 4
 TOKENS = 16
 LAYERS = 12
 HEADS = 12
+ANSWER = 7
+WRONG = 9
 VOCABULARY = 5000  # the output matrix costs both alike
 
 
@@ -38,27 +43,17 @@ def processor_time(work: Callable[[], Any], repeats: int = 1) -> tuple[Any, floa
 
 
 def with_headwise(model: HeadModel, clean: torch.Tensor, corrupted: torch.Tensor) -> torch.Tensor:
-    """Return the logits of the last token with each head patched, `[layer, head, pair, token]`."""
-    from headwise.experiments.ablation.prefix import Prefix
-    from headwise.models.interventions import Patch
-    from headwise.models.session import Session
-
-    batches = {"clean": model.batch(clean), "corrupted": model.batch(corrupted)}
-    outputs = model.trace(batches["clean"], {"outputs"}).outputs
-    batch = batches["corrupted"]
-    prefix = Prefix(model)
-    rows = []
-    with torch.no_grad(), model.evaluating():
-        with prefix.recording():
-            model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
-        for layer in range(LAYERS):
-            for head in range(HEADS):
-                plan = {layer: {head: Patch(output=outputs[:, layer, head])}}
-                session = Session(model.sites, batch.attention_mask, None, plan)
-                with prefix.skipping(layer, session), session.running():
-                    out = model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
-                rows.append(out.logits[:, -1])
-    return torch.stack(rows).view(LAYERS, HEADS, PAIRS, -1)
+    """Return the difference of two logits with each head patched, `[layer, head, pair]`."""
+    positions = np.arange(TOKENS)
+    pairs = []
+    for number in range(PAIRS):
+        clean_row = model.batch(clean[number : number + 1]).rows[0]
+        corrupted_row = model.batch(corrupted[number : number + 1]).rows[0]
+        pairs.append(EncodedPair(clean_row, corrupted_row, ANSWER, WRONG, positions))
+    with model.evaluating():
+        runner = PatchRunner(model, pairs, share=True)
+        layers = [runner.patched_layer("corrupted", layer) for layer in range(LAYERS)]
+    return torch.stack(layers)
 
 
 def with_transformer_lens(
@@ -91,8 +86,8 @@ def with_transformer_lens(
                         return patched
 
                     logits = bridge.run_with_hooks(corrupted, fwd_hooks=[(name, patch)])
-                    rows.append(logits[:, -1])
-        return torch.stack(rows).view(LAYERS, HEADS, PAIRS, -1)
+                    rows.append(logits[:, -1, ANSWER] - logits[:, -1, WRONG])
+        return torch.stack(rows).view(LAYERS, HEADS, PAIRS)
 
     return loop
 
@@ -132,7 +127,7 @@ def edge_costs(model: HeadModel, clean: torch.Tensor, corrupted: torch.Tensor) -
     batch = model.batch(clean)
 
     def metric(logits: torch.Tensor) -> torch.Tensor:
-        return logits[:, 7] - logits[:, 9]
+        return logits[:, ANSWER] - logits[:, WRONG]
 
     def plain() -> None:
         embedding = model.module.get_input_embeddings()

@@ -66,6 +66,20 @@ def test_shared_runs_give_what_whole_runs_give(runner: PatchRunner) -> None:
             torch.testing.assert_close(shared, whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("heads_at_once", [1, HEADS])
+def test_the_heads_of_a_layer_at_once_are_the_heads_one_by_one(
+    runner: PatchRunner, monkeypatch: pytest.MonkeyPatch, heads_at_once: int
+) -> None:
+    monkeypatch.setattr(PatchRunner, "_heads_at_once", lambda self: heads_at_once)
+    for into in ("clean", "corrupted"):
+        for layer in range(LAYERS):
+            together = runner.patched_layer(into, layer)
+            for head in range(HEADS):
+                alone = runner.patched(into, layer, head)
+                torch.testing.assert_close(together[head], alone, atol=1e-5, rtol=1e-5)
+                assert (alone - runner.difference[into]).abs().max() > 1e-4
+
+
 def test_layers_that_pass_on_something_else_are_noticed(model: HeadModel) -> None:
     encoded, _ = encode_pairs(model, PAIRS, strict=True)
     runner = PatchRunner(model, encoded, share=True)

@@ -55,6 +55,16 @@ class Prefix:
                 stack.callback(entry.register_forward_hook(only_in_this_thread(keep_output)).remove)
             yield
 
+    def repeated(self, times: int, layer: int) -> Prefix:
+        """Return what layers below `layer` give for the same batch written several times.
+
+        Only what leaves the last of them is read, so all of them give that."""
+        copies = Prefix(self.model)
+        if layer > 0:
+            last = self.outputs[layer - 1]
+            copies.outputs = [_repeat_output(last, times)] * layer
+        return copies
+
     @contextmanager
     def skipping(self, layer: int, session: CountsLayers) -> Iterator[None]:
         """Let layers below `layer` give what they gave, to this thread alone.
@@ -91,3 +101,12 @@ class Prefix:
         finally:
             for entry in entries:
                 del entry.forward
+
+
+def _repeat_output(output: Any, times: int) -> Any:
+    """Return the output of a layer for a batch written several times in a row."""
+    if isinstance(output, Tensor):
+        return output.repeat(times, *[1] * (output.ndim - 1))
+    if isinstance(output, tuple):
+        return tuple(_repeat_output(part, times) for part in output)
+    return output

@@ -37,6 +37,7 @@ from headwise.run.job import Job, Progress, no_progress, software_versions
 from headwise.text.encode import Batch, collate
 
 TOLERANCE = 1e-5
+LOGITS_BYTES = 2**28  # of the copies of a batch that go through the model at once
 
 
 @takes_options(PatchOptions)
@@ -233,9 +234,13 @@ class PatchRunner:
         """Return d: the logit of the answer less that of the wrong one, at the last token."""
         with session.running():
             output = self.model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
-        pairs = torch.arange(len(batch), device=batch.device)
-        last_logits: Tensor = output.logits[pairs, batch.lengths - 1].float()
-        return last_logits[pairs, self.answer] - last_logits[pairs, self.wrong]
+        rows = torch.arange(len(batch), device=batch.device)
+        last_logits: Tensor = output.logits[rows, batch.lengths - 1].float()
+        # The batch may be written several times: each copy has the same answers.
+        n_copies = len(batch) // len(self.answer)
+        answer = self.answer.repeat(n_copies)
+        wrong = self.wrong.repeat(n_copies)
+        return last_logits[rows, answer] - last_logits[rows, wrong]
 
     def patched(
         self,
@@ -256,6 +261,47 @@ class PatchRunner:
         if share is None:
             share = self.share
         return self.intervened(into, layer, head, Patch(output=output), share)
+
+    @torch.no_grad()
+    def patched_layer(self, into: str, layer: int) -> Tensor:
+        """Return what `patched` returns for every head of a layer, `[head, pair]`.
+
+        Several heads go through the model at once: the batch is written once for each of them, and
+        in each copy another head has the output of the other run."""
+        source = "clean" if into == "corrupted" else "corrupted"
+        own_outputs = self.outputs[into][layer]
+        other_outputs = self.outputs[source][layer]
+        n_pairs, n_heads = own_outputs.shape[:2]
+        at_once = self._heads_at_once()
+        differences = []
+        for start in range(0, n_heads, at_once):
+            heads = range(start, min(start + at_once, n_heads))
+            n_copies = len(heads)
+            plan: dict[int, Intervention] = {}
+            for place, head in enumerate(heads):
+                output = own_outputs[:, head].repeat(n_copies, 1, 1)
+                output[place * n_pairs : (place + 1) * n_pairs] = other_outputs[:, head]
+                plan[head] = Patch(output=output)
+            batch = self._repeated_batch(into, n_copies)
+            session = Session(self.model.sites, batch.attention_mask, None, {layer: plan})
+            with ExitStack() as stack:
+                if self.share:
+                    prefix = self._prefix[into].repeated(n_copies, layer)
+                    stack.enter_context(prefix.skipping(layer, session))
+                differences.append(self._run(batch, session).view(n_copies, n_pairs))
+        return torch.cat(differences)
+
+    def _repeated_batch(self, name: str, times: int) -> Batch:
+        rows = self.batches[name].rows * times
+        return collate(rows, self.model.pad_id, self.model.device)
+
+    def _heads_at_once(self) -> int:
+        """Return how many copies of the batch go through the model at once: as many as their logits
+        leave room for."""
+        n_pairs, n_tokens = self.batches["clean"].ids.shape
+        vocabulary = self.model.config.get_text_config().vocab_size
+        bytes_of_copy = n_pairs * n_tokens * max(vocabulary, self.model.hidden) * 4
+        return max(1, min(self.model.heads, LOGITS_BYTES // bytes_of_copy))
 
     def zeroed(self, layer: int, head: int) -> Tensor:
         """Return d of the clean run with one head zero-ablated."""
@@ -367,11 +413,10 @@ class PatchGroup:
         recovered = torch.zeros(len(clean), model.layers, model.heads)
         lost = torch.zeros(len(clean), model.layers, model.heads)
         for layer in range(model.layers):
-            for head in range(model.heads):
-                with_clean = runner.patched("corrupted", layer, head)
-                recovered[:, layer, head] = (with_clean - corrupted).cpu()
-                with_corrupted = runner.patched("clean", layer, head)
-                lost[:, layer, head] = (clean - with_corrupted).cpu()
+            with_clean = runner.patched_layer("corrupted", layer)
+            recovered[:, layer] = (with_clean - corrupted).T.cpu()
+            with_corrupted = runner.patched_layer("clean", layer)
+            lost[:, layer] = (clean - with_corrupted).T.cpu()
             self.progress("layers", layer + 1, model.layers)
         return recovered, lost
 

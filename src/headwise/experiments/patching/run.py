@@ -299,7 +299,7 @@ class PatchRunner:
         """Return how many copies of the batch go through the model at once: as many as their logits
         leave room for."""
         n_pairs, n_tokens = self.batches["clean"].ids.shape
-        vocabulary = self.model.config.get_text_config().vocab_size
+        vocabulary = int(self.model.config.get_text_config().vocab_size)
         bytes_of_copy = n_pairs * n_tokens * max(vocabulary, self.model.hidden) * 4
         return max(1, min(self.model.heads, LOGITS_BYTES // bytes_of_copy))
 

@@ -33,7 +33,7 @@ def plan(
     """Estimate time and memory of `headwise atlas` with the same options, by analysis, from a
     calibration of a few seconds on a few examples and the first layers of the model.
 
-    Processor time with its range (nine of ten runs lie in it), and the time it takes while this
+    Processor time with its range (most runs lie in it; single stages may not), and the time it takes while this
     machine is as busy as it is now; the page is not included.
 
     [dim]Examples:[/dim]

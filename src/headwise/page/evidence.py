@@ -73,7 +73,7 @@ _SCORES = {
         "retrieval", "score", "needles retrieved", threshold=behaviours.MIN_RETRIEVAL
     ),
     behaviours.COPYING: _ScoreRule(
-        "circuits", "ov_copying", "copying by weights", threshold=behaviours.MIN_COPYING
+        "logits", "copying", "logits to the attended token", threshold=behaviours.MIN_COPYING
     ),
     behaviours.FUNCTION_VECTOR: _ScoreRule(
         "function_vectors", "gain", "gain of the right answer", threshold=behaviours.MIN_GAIN

@@ -93,8 +93,9 @@ class Cost:
     """What one stage of a run would take.
 
     `seconds` is wall-clock time as this machine is now, `cpu_seconds` processor time, which lies
-    between `cpu_low` and `cpu_high` in nine of ten cases; `memory` is the peak in bytes: of the GPU,
-    or of the process with the model in it."""
+    between `cpu_low` and `cpu_high` in most cases (12 of 18 stages of one run, and both totals that
+    were compared); `memory` is the peak in bytes: of the GPU, or of the process with the model in
+    it."""
 
     stage: str
     examples: int

@@ -38,6 +38,7 @@ MANY_PARAMETERS = {
     "Call.__init__",
     "Session.__init__",
     "call_part",
+    "track",
 }
 
 

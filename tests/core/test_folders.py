@@ -76,7 +76,7 @@ def test_what_is_read_is_never_written_over(
 
 def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(OutputError, match="is a file"):
+    with pytest.raises(OutputError, match="is not a folder"):
         reject_unsafe(tmp_path / "out", True)
 
 

@@ -21,7 +21,7 @@ RECORDED = {
     PruneOptions: "mode seed",
     ComparisonOptions: "correction variant seed",
     FinetuneOptions: "pooling start half",
-    ReproductionOptions: "data quick scale finetuned variant parser seed",
+    ReproductionOptions: "data quick scale finetuned sources variant parser seed",
     RunOptions: "batch_tokens seed",
 }
 TASKS = [*RECORDED, ProbingOptions]

@@ -385,7 +385,9 @@ def test_silent_connections_lock_nobody_out(encoder: Any, first_bytes: bytes) ->
             with urllib.request.urlopen(f"{address}state", timeout=20) as answer:
                 assert answer.status == 200
         # The oldest made room; the newest still may ask.
-        assert connections[0].recv(10) == b""
+        # Closed with a request half sent, a connection may be reset instead of ended.
+        with suppress(ConnectionResetError):
+            assert connections[0].recv(10) == b""
         host = address.split("/")[2]
         rest = address.split(host)[1] + "state"
         start = "" if first_bytes else "GET /"

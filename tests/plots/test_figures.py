@@ -358,7 +358,7 @@ def test_a_new_figure_is_found_by_its_group_and_its_name_is_its_own() -> None:
 
 
 def test_missing_variables_are_named() -> None:
-    with pytest.raises(ParameterError, match=r"no variable 'max_weight'.*entropy"):
+    with pytest.raises(ParameterError, match=r"no variable 'max_weight'.*Did you mean"):
         surface_figures.max_weight(synthetic.surface(2, 2).drop_vars("max_weight"))
 
 

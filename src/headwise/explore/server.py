@@ -298,7 +298,7 @@ def serve(
     check_extra()
     import uvicorn
 
-    from headwise.explore.connections import TimedConnection
+    from headwise.explore.connections import timed_connection
 
     explorer = Explorer(models, atlas)
     guard = Guard()
@@ -313,7 +313,7 @@ def serve(
         config = uvicorn.Config(
             app,
             loop="asyncio",
-            http=TimedConnection,
+            http=timed_connection(),
             ws="none",
             lifespan="off",
             access_log=False,

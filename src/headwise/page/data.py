@@ -25,7 +25,7 @@ from headwise.atlas.role_words import roles_text
 from headwise.page.compared import CHANGE, WORDS, models_of, words_of
 from headwise.page.evidence import (
     WHERE_ATTENTION_GOES,
-    Evidence,
+    LabelEvidence,
     label_evidence,
     most_interesting,
 )
@@ -296,7 +296,7 @@ def _heads(atlas: Atlas, notes: list[str]) -> dict[str, Any]:
     return {"heads": heads, **_first_screen(atlas, table, evidence)}
 
 
-def _evidence_entry(evidence: Evidence) -> list[Any]:
+def _evidence_entry(evidence: LabelEvidence) -> list[Any]:
     """Return evidence as the script reads it: measure, value, bar, what the bar is."""
     return [
         evidence.measure,
@@ -307,7 +307,7 @@ def _evidence_entry(evidence: Evidence) -> list[Any]:
 
 
 def _first_screen(
-    atlas: Atlas, heads: pd.DataFrame, evidence: Sequence[Evidence | None]
+    atlas: Atlas, heads: pd.DataFrame, evidence: Sequence[LabelEvidence | None]
 ) -> dict[str, Any]:
     """Return the head that the page shows first, and a filter that keeps it, as an example."""
     if not len(heads):

@@ -24,7 +24,7 @@ THRESHOLD = "threshold of the label"
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class LabelEvidence:
     """The value that gave a head its label.
 
     Parameters
@@ -89,7 +89,7 @@ _SCORES = {
 
 def label_evidence(
     datasets: Mapping[str, xr.Dataset], heads: pd.DataFrame
-) -> list[Evidence | None]:
+) -> list[LabelEvidence | None]:
     """Return the evidence for the label of each head; None where no single value stands behind it.
 
     Parameters
@@ -107,7 +107,7 @@ def label_evidence(
     for label, rule in _SCORES.items():
         scores[label] = _score_evidence(groups.get(rule.group), rule)
     by_label = {**shares, **relations, ANTECEDENTS: antecedents, **scores}
-    rows: list[Evidence | None] = []
+    rows: list[LabelEvidence | None] = []
     for row in heads.itertuples():
         evidence = by_label.get(str(row.does), {}).get((int(row.layer), int(row.head)))
         if evidence is not None and not math.isfinite(evidence.margin):
@@ -116,7 +116,7 @@ def label_evidence(
     return rows
 
 
-def most_interesting(heads: pd.DataFrame, evidence: list[Evidence | None]) -> int | None:
+def most_interesting(heads: pd.DataFrame, evidence: list[LabelEvidence | None]) -> int | None:
     """Return the row of the head to show first: the largest margin of what a test found, else of
     where attention goes; None where no head has a label."""
     best: tuple[bool, float] | None = None
@@ -131,7 +131,7 @@ def most_interesting(heads: pd.DataFrame, evidence: list[Evidence | None]) -> in
     return best_row
 
 
-_ByHead = dict[tuple[int, int], Evidence]
+_ByHead = dict[tuple[int, int], LabelEvidence]
 
 
 def _score_evidence(dataset: xr.Dataset | None, rule: _ScoreRule) -> _ByHead:
@@ -147,7 +147,7 @@ def _score_evidence(dataset: xr.Dataset | None, rule: _ScoreRule) -> _ByHead:
     for layer, head in np.ndindex(*values.shape):
         value = float(values.values[layer, head])
         bar = float(bars.values[layer, head])
-        evidence[layer, head] = Evidence(rule.measure, rule.variable, value, bar, bar_name)
+        evidence[layer, head] = LabelEvidence(rule.measure, rule.variable, value, bar, bar_name)
     return evidence
 
 
@@ -166,7 +166,7 @@ def _relation_evidence(dependency: xr.Dataset | None) -> dict[str, _ByHead]:
         evidence: _ByHead = {}
         for layer, head in np.ndindex(*best_direction.shape[:2]):
             direction = int(best_direction[layer, head, number])
-            evidence[layer, head] = Evidence(
+            evidence[layer, head] = LabelEvidence(
                 f"accuracy on {relation}",
                 relation,
                 float(accuracy[direction, layer, head, number]),
@@ -186,7 +186,7 @@ def _antecedent_evidence(coreference: xr.Dataset | None) -> _ByHead:
     evidence: _ByHead = {}
     for layer, head in np.ndindex(*accuracy.shape):
         value = float(accuracy[layer, head])
-        evidence[layer, head] = Evidence(
+        evidence[layer, head] = LabelEvidence(
             "accuracy on antecedents", "", value, best_rule, "best rule"
         )
     return evidence
@@ -223,7 +223,7 @@ def _by_head(
     bars = bar.broadcast_like(value).transpose("layer", "head").values
     evidence: _ByHead = {}
     for layer, head in np.ndindex(*values.shape):
-        evidence[layer, head] = Evidence(
+        evidence[layer, head] = LabelEvidence(
             measure, "", float(values[layer, head]), float(bars[layer, head]), bar_name
         )
     return evidence

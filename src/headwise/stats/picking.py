@@ -132,7 +132,7 @@ def simultaneous_interval(
     --------
     >>> low, high = simultaneous_interval(np.array(0.5), np.array(0.4), np.array(0.6), 200, 144)
     >>> round(float(low), 2), round(float(high), 2)
-    (0.31, 0.69)
+    (0.32, 0.68)
     """
     degrees_of_freedom = np.maximum(np.asarray(n_units, dtype=float) - 1, 1)
     tail = (1 - level) / 2

@@ -100,7 +100,7 @@ class Sentence:
             return True
         return not all(has_space_after(row[MISC]) for row in self.rows)
 
-    def surface(self) -> Surface | None:
+    def surface(self) -> SentenceText | None:
         """Return the text as it was written, with the span of each word in it.
 
         The text is that of the comment `# text =`, else it is put together by SpaceAfter and the
@@ -112,12 +112,12 @@ class Sentence:
         if comment:
             starts = _starts_in(comment, tokens)
             if starts is not None:
-                return Surface(comment, _word_spans(tokens, starts))
+                return SentenceText(comment, _word_spans(tokens, starts))
         if not self.has_spacing:
             return None
         return _joined_tokens(tokens)
 
-    def words_joined(self) -> Surface:
+    def words_joined(self) -> SentenceText:
         """Return the words with a space between any two, whatever the file says of spaces."""
         words = [SurfaceToken(row[FORM], (row[FORM],), True) for row in self.rows]
         return _joined_tokens(words)
@@ -133,7 +133,7 @@ class SurfaceToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class SentenceText:
     """A text, and the span of characters of each word in it."""
 
     text: str
@@ -158,7 +158,7 @@ def _starts_in(text: str, tokens: Sequence[SurfaceToken]) -> list[int] | None:
     return starts
 
 
-def _joined_tokens(tokens: Sequence[SurfaceToken]) -> Surface:
+def _joined_tokens(tokens: Sequence[SurfaceToken]) -> SentenceText:
     """Return tokens as one text, with a space after each that is followed by one."""
     texts = []
     starts = []
@@ -168,7 +168,7 @@ def _joined_tokens(tokens: Sequence[SurfaceToken]) -> Surface:
         written = token.form + " " * token.space_after
         texts.append(written)
         position += len(written)
-    return Surface("".join(texts).rstrip(" "), _word_spans(tokens, starts))
+    return SentenceText("".join(texts).rstrip(" "), _word_spans(tokens, starts))
 
 
 def _word_spans(
@@ -418,7 +418,7 @@ def _example(
     sentences: list[Sentence],
     heads: tuple[int, ...] | None,
     file: TextFile,
-    surface: Surface | None,
+    surface: SentenceText | None,
     annotations: Mapping[str, Any],
 ) -> Example:
     """Return sentences as one example; without a `surface` the words stand apart.
@@ -443,7 +443,7 @@ def _example(
     )
 
 
-def _surface(sentences: list[Sentence], notes: Notes) -> Surface | None:
+def _surface(sentences: list[Sentence], notes: Notes) -> SentenceText | None:
     """Return the texts of sentences with a space between; None where no sentence has a text."""
     surfaces = []
     for sentence in sentences:
@@ -463,7 +463,7 @@ def _surface(sentences: list[Sentence], notes: Notes) -> Surface | None:
         texts.append(surface.text)
         spans += [(first + start, last + start) for first, last in surface.spans]
         start += len(surface.text) + 1
-    return Surface(" ".join(texts), tuple(spans))
+    return SentenceText(" ".join(texts), tuple(spans))
 
 
 def _joined_features(sentences: list[Sentence]) -> tuple[dict[str, str], ...] | None:

@@ -19,6 +19,7 @@ from headwise.atlas import Atlas
 from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import file_digest, sweep, write_atomically
 from headwise.core.folders import check_writable, new_folder, reject_sources, reject_unsafe
+from headwise.core.interrupts import keeping_work
 from headwise.core.labels import head_name
 from headwise.core.lock import hold_lock
 from headwise.core.options import recorded_options, takes_options
@@ -98,8 +99,9 @@ def finetune(
         task_options = options
         if options.probing is not None:
             task_options = _with_probed_heads(options, opened.name)
-        # The results file is read, added to and written by one process at a time.
-        with hold_lock(folder / ".finetuning", folder):
+        # The results file is read, added to and written by one process at a time. Interrupted between
+        # two trainings, too, the call resumes: what is finished stands in that file.
+        with hold_lock(folder / ".finetuning", folder), keeping_work(opened):
             sweep(folder)
             finetuning = TaskFinetuning(source, opened, folder, task_options, overwrite, progress)
             for seed in seeds:

@@ -25,11 +25,11 @@ from headwise.analyses.probing.result import task_localisation
 from headwise.experiments.patching.result import patching_shares
 from headwise.stats.accumulators import Moments, Ratios, State
 from headwise.stats.agreement import cohen_kappa
-from headwise.stats.bootstrap import bootstrap_family_test, bootstrap_interval
+from headwise.stats.bootstrap import bootstrap_family_test
 from headwise.stats.concentration import localisation
 from headwise.stats.correlation import correlation
 from headwise.stats.flips import sign_flip_test
-from headwise.stats.intervals import mean_interval, median_interval, wilson_interval
+from headwise.stats.intervals import median_interval, sample_interval, wilson_interval
 from headwise.stats.metrics import METRICS
 from headwise.stats.paired import flip_interval, paired_differences
 from headwise.stats.picking import cross_fit, simultaneous_interval
@@ -99,14 +99,18 @@ def mean_draw(
 
 
 def plain_mean_draw(n_examples: int, shape: str) -> Draw:
-    """The mean over examples without documents: of normal values, or of skewed ones (lognormal,
-    sigma 0.6)."""
+    """The mean over examples without documents: of normal values, of skewed ones (lognormal,
+    sigma 0.6, or exponential), or of shares most of which are near 0."""
 
     def draw(rng: Generator) -> float:
         if shape == "normal":
             values = rng.normal(1, 0.5, (n_examples, 20))
-        else:
+        elif shape == "skewed":
             values = rng.lognormal(-0.18, 0.6, (n_examples, 20))
+        elif shape == "exponential":
+            values = rng.exponential(1.0, (n_examples, 20))
+        else:
+            values = rng.beta(0.3, 2.0, (n_examples, 20)) / (0.3 / 2.3)
         moments = Moments(20)
         moments.add(torch.from_numpy(values))
         summary = moments.summary()
@@ -166,8 +170,7 @@ def top_draw(n_examples: int, spread: float) -> Draw:
     def draw(rng: Generator) -> float:
         truth = spread * rng.normal(size=144)
         values = truth + rng.exponential(size=(n_examples, 144)) - 1
-        mean = values.mean(0)
-        low, high = mean_interval(mean, values.var(0, ddof=1), np.array(n_examples))
+        mean, low, high = sample_interval(values)
         low, high = simultaneous_interval(mean, low, high, n_examples, 144)
         best = int(mean.argmax())
         return float(low[best] <= truth[best] <= high[best])
@@ -347,7 +350,7 @@ def overall_shares_draw(n_examples: int) -> Draw:
 
     def draw(rng: Generator) -> float:
         shares = rng.dirichlet(parameters, n_examples)
-        low, high = bootstrap_interval(shares)
+        _, low, high = sample_interval(shares)
         truth = parameters / parameters.sum()
         return float(np.mean((low <= truth) & (truth <= high)))
 
@@ -442,17 +445,17 @@ SHARES = "accuracies of `dependency` and `coreference`, shares of `patterns`"
 BEST = "the best head of `dependency` and `coreference`"
 ABLATE = "`ablate`, `compare --probing`: one head"
 MEAN_HEAD = "`ablate`: the mean head"
-OVER_DOCUMENTS = "jackknife over documents, Student's t"
+OVER_DOCUMENTS = "jackknife over documents, Student's t, corrected for skewness"
 FLIPS = "Wilson's limits of gained and lost answers, squared and added"
 HALVES = "picked on one half, scored on the other"
 
 
 def interval_rows() -> Iterator[Row]:
     for n_examples in (10, 30, 200):
-        for shape in ("normal", "skewed"):
+        for shape in ("normal", "skewed", "exponential", "shares near 0"):
             yield Row(
                 MEANS,
-                "Student's t over examples",
+                "Student's t over examples, corrected for skewness",
                 f"{n_examples} examples, {shape}",
                 plain_mean_draw(n_examples, shape),
             )
@@ -578,7 +581,7 @@ def interval_rows() -> Iterator[Row]:
     for n_needles, n_trials in ((12, 12), (12, 24), (24, 72)):
         yield Row(
             "scores of `retrieval`",
-            "jackknife over needles, Student's t",
+            "jackknife over needles, Student's t, corrected for skewness",
             f"{n_needles} needles, {n_trials} trials",
             needle_draw(n_needles, n_trials),
         )
@@ -594,7 +597,7 @@ def interval_rows() -> Iterator[Row]:
     for n_examples in (30, 200):
         yield Row(
             "`patterns`: shares over all heads",
-            "percentile bootstrap",
+            "Student's t over examples, corrected for skewness",
             f"five patterns, {n_examples} examples",
             overall_shares_draw(n_examples),
         )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from headwise.stats.accumulators import Moments, Ratios, State, Sums
+from headwise.stats.intervals import mean_interval, sample_interval
 from headwise.stats.records import Records
 
 values_with_gaps = hnp.arrays(
@@ -65,6 +66,40 @@ def test_equal_values_have_a_variance_of_exactly_zero(value: float, count: int, 
     merged = moments_of(values[: min(cut, count)])
     merged.merge(moments_of(values[min(cut, count) :]))
     assert merged.variance()[0] == 0.0
+
+
+def test_intervals_of_streamed_values_are_those_of_all_values() -> None:
+    values = np.random.default_rng(0).lognormal(0.0, 0.8, size=(40, 3)) + 100.0
+    values[::7, 1] = np.nan
+    merged = Moments(3)
+    for part in np.split(values, [1, 5, 29]):
+        merged.merge(moments_of(part))
+    mean, low, high = sample_interval(values)
+    summary = merged.summary()
+    np.testing.assert_allclose(summary["mean"], mean)
+    np.testing.assert_allclose(summary["low"], low)
+    np.testing.assert_allclose(summary["high"], high)
+
+
+def test_intervals_over_documents_of_one_example_are_those_over_examples() -> None:
+    values = np.random.default_rng(0).exponential(size=(12, 3))
+    by_document = Moments(3)
+    by_document.batch_units = list(range(12))
+    by_document.add(torch.from_numpy(values))
+    expected = moments_of(values).summary()
+    summary = by_document.summary()
+    for end in ("low", "high"):
+        np.testing.assert_allclose(summary[end], expected[end], rtol=1e-5)
+
+
+def test_states_of_earlier_versions_without_cubes_are_read() -> None:
+    arrays = moments_of(np.random.default_rng(0).exponential(size=(12, 3))).arrays()
+    del arrays["cubes"]
+    loaded = Moments(3)
+    loaded.load(arrays)
+    summary = loaded.summary()
+    width = mean_interval(summary["mean"], loaded.variance(), np.full(3, 12))
+    np.testing.assert_allclose(summary["high"], width[1])
 
 
 def test_moments_into_a_part_of_the_shape() -> None:

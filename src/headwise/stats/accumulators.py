@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.stats.intervals import mean_interval, share, wilson_interval
+from headwise.stats.intervals import mean_interval, sample_skewness, share, wilson_interval
 from headwise.stats.records import Records
 from headwise.stats.tests import z_test
 from headwise.stats.units import (
@@ -30,9 +30,9 @@ class Parts(Accumulator):
     halve its speed."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
-        self._parts = {
-            name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()
-        }
+        self._parts: dict[str, Tensor] = {}
+        for name, shape in shapes.items():
+            self._parts[name] = torch.zeros(shape, dtype=torch.float64)
         self._units: dict[str, UnitSums] = {}
 
     @property
@@ -64,7 +64,9 @@ class Parts(Accumulator):
                 self._units[name] = theirs
 
     def arrays(self) -> dict[str, np.ndarray]:
-        arrays = {name: part.numpy() for name, part in self.parts.items()}
+        arrays = {}
+        for name, part in self.parts.items():
+            arrays[name] = part.numpy()
         for name, sums in self._units.items():
             for part_name, array in sums.arrays().items():
                 arrays[f"{name}.{part_name}"] = array
@@ -81,14 +83,15 @@ class Parts(Accumulator):
 
 
 class Moments(Parts):
-    """Count, mean and sum of squared deviations over examples, elementwise.
+    """Count, mean, and sums of squared and cubed deviations over examples, elementwise.
 
-    Chan et al.'s pairwise update: equal values keep a variance of exactly zero. Where every example
+    Chan et al.'s pairwise update: equal values keep a variance of exactly zero. The cubes are for
+    intervals of means of skewed values. Where every example
     belongs to a document, the sum and the number of each document's values are kept too, and the
     variance is that over documents."""
 
     def __init__(self, *shape: int) -> None:
-        super().__init__(count=shape, mean=shape, squares=shape)
+        super().__init__(count=shape, mean=shape, squares=shape, cubes=shape)
 
     def _unit_sums(self) -> dict[str, UnitSums]:
         return {"unit": UnitSums(2, *self.shape)}  # [sum or number, ...]
@@ -107,10 +110,9 @@ class Moments(Parts):
         """Of those, 0 where there are none."""
         return self.parts["mean"]
 
-    @property
-    def squares(self) -> Tensor:
-        """Sums of squared deviations from the means."""
-        return self.parts["squares"]
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        # States of earlier versions have no cubes: their intervals are Student's t.
+        super().load({"cubes": np.zeros(self.shape), **arrays})
 
     def add(self, values: Tensor, where: tuple[int | slice, ...] = ()) -> None:
         """Take in `values[example, ...]`; NaN means: this example has no such value and is left
@@ -129,8 +131,9 @@ class Moments(Parts):
         deviations = torch.where(present, clean - pivot, 0.0)
         shift = deviations.sum(0) / count.clamp(min=1)
         mean = pivot[0] + shift
-        squares = (torch.where(present, deviations - shift, 0.0) ** 2).sum(0)
-        self._combine(where, count, mean, squares)
+        centred = torch.where(present, deviations - shift, 0.0)
+        squared = centred**2
+        self._combine(where, count, mean, squared.sum(0), (squared * centred).sum(0))
         units = self._units_of(values)
         if units is not None:
             self._units = self._units or self._unit_sums()
@@ -145,17 +148,23 @@ class Moments(Parts):
         self.add(torch.where(denominator > 0, numerator / denominator, torch.nan), where)
 
     def merge(self, other: Self) -> None:
-        self._combine((), other.count, other.mean, other.squares)
+        self._combine((), **other.parts)
         self._merge_units(other)
 
     def _combine(
-        self, where: tuple[int | slice, ...], count: Tensor, mean: Tensor, squares: Tensor
+        self,
+        where: tuple[int | slice, ...],
+        count: Tensor,
+        mean: Tensor,
+        squares: Tensor,
+        cubes: Tensor,
     ) -> None:
         for name, part in self._parts.items():
             self._parts[name] = part.to(count.device)
         own_count = self._parts["count"][where]
         own_mean = self._parts["mean"][where]
         own_squares = self._parts["squares"][where]
+        own_cubes = self._parts["cubes"][where]
         total = own_count + count
         safe = total.clamp(min=1)
         delta = torch.where(own_count > 0, mean - own_mean, mean)
@@ -165,9 +174,15 @@ class Moments(Parts):
         both_present = (own_count > 0) & (count > 0)
         between = torch.where(both_present, delta**2 * own_count * count / safe, 0.0)
         new_squares = own_squares + squares + between
+        # Pébay's (2008) update of the third moment; `between` holds its first factors.
+        cubes_between = between * delta * (own_count - count) / safe
+        mixed = 3 * delta * (own_count * squares - count * own_squares) / safe
+        mixed = torch.where(both_present, mixed, 0.0)
+        new_cubes = own_cubes + cubes + cubes_between + mixed
         self._parts["count"][where] = total
         self._parts["mean"][where] = new_mean
         self._parts["squares"][where] = new_squares
+        self._parts["cubes"][where] = new_cubes
 
     def over_units(self) -> Ratio | None:
         """The mean with its variance over documents; None where some example belongs to none."""
@@ -188,19 +203,25 @@ class Moments(Parts):
         clustered = self.over_units()
         if clustered is not None:
             return np.asarray(clustered.variance * count)
-        return share(self.squares.numpy(), count - 1)
+        return share(self.parts["squares"].numpy(), count - 1)
 
     def summary(self) -> dict[str, np.ndarray]:
         """`mean`, `n`, `units` (documents, or examples), `low`, `high` (95 %, Student's t over
-        units).
+        units, corrected for skewness).
 
         NaN where nothing was seen, the interval below two units too.
         """
         count = self.count.numpy()
         clustered = self.over_units()
         mean, variance, units = self._of_units(clustered)
-        low, high = mean_interval(mean, variance, units)
-        n_units = count if clustered is None else clustered.n_units
+        if clustered is None:
+            n_units = count
+            squares = self.parts["squares"].numpy()
+            skewness = sample_skewness(count, squares, self.parts["cubes"].numpy())
+        else:
+            n_units = clustered.n_units
+            skewness = clustered.skewness
+        low, high = mean_interval(mean, variance, units, skewness=skewness)
         return _summary(mean, count, n_units, low, high)
 
     def share_interval(self) -> tuple[np.ndarray, np.ndarray]:
@@ -222,7 +243,7 @@ class Moments(Parts):
         count = self.count.numpy()
         mean = np.where(count > 0, self.mean.numpy(), np.nan)
         if clustered is None:
-            return mean, share(self.squares.numpy(), count - 1), count
+            return mean, share(self.parts["squares"].numpy(), count - 1), count
         units = clustered.effective_units
         return mean, clustered.variance * units, units
 
@@ -242,10 +263,10 @@ class Ratios(Parts):
     def _unit_sums(self) -> dict[str, UnitSums]:
         """As many units for the weights as for the totals, which have more numbers."""
         max_units = default_max_units(*self.shape)
-        return {
-            f"unit_{name}": UnitSums(*self._parts[name].shape, max_units=max_units)
-            for name in ("y", "w")
-        }
+        units = {}
+        for name in ("y", "w"):
+            units[f"unit_{name}"] = UnitSums(*self._parts[name].shape, max_units=max_units)
+        return units
 
     @property
     def shape(self) -> torch.Size:

@@ -53,16 +53,14 @@ def percentile_interval(
     return out[0], out[1]
 
 
-def bootstrap_interval(
-    values: np.ndarray, repeats: int = REPEATS, level: float = LEVEL, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
+def bootstrap_interval(values: np.ndarray, repeats: int = REPEATS) -> tuple[np.ndarray, np.ndarray]:
     """Percentile bootstrap of the mean over axis 0 (examples); NaN entries are left out."""
     values = np.asarray(values, dtype=float)
     flat = values.reshape(len(values), -1)
     present = ~np.isnan(flat)
-    draws = resamples(len(values), repeats, seed)
+    draws = resamples(len(values), repeats)
     means = share(draws @ np.where(present, flat, 0.0), draws @ present)
-    low, high = percentile_interval(means, level)
+    low, high = percentile_interval(means)
     return low.reshape(values.shape[1:]), high.reshape(values.shape[1:])
 
 

@@ -56,7 +56,7 @@ def explained_by_steps(series: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return size, size**2 * n_before * n_after / n_times
 
 
-def fit_step(series: np.ndarray, level: float = LEVEL) -> StepFit:
+def fit_step(series: np.ndarray) -> StepFit:
     """Return the best single step of each series by least squares.
 
     Another step is plausible if its sum of squared residuals exceeds the best one's by no more than
@@ -68,8 +68,6 @@ def fit_step(series: np.ndarray, level: float = LEVEL) -> StepFit:
     series : array
         `[..., time]`, at least four values in time. A series with a missing value has NaN and the
         whole range.
-    level : float, default 0.95
-        Of the interval.
 
     Examples
     --------
@@ -92,7 +90,7 @@ def fit_step(series: np.ndarray, level: float = LEVEL) -> StepFit:
     freedom = n_times - 2
     # Two degrees of freedom: with one, simulated intervals of weak steps held the truth in 77 to
     # 92 % of the cases, since place and size of a step are fitted together.
-    allowance = 2 * scipy_stats.f.ppf(level, 2, freedom) / freedom
+    allowance = 2 * scipy_stats.f.ppf(LEVEL, 2, freedom) / freedom
     residual = total - best_explained
     # Rounding must not make the best step implausible where it explains everything.
     tolerance = 1e-12 * total

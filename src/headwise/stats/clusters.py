@@ -7,6 +7,8 @@ import numpy as np
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
+MOST_GROUPS = 12  # that `best_cut` tries
+
 
 def linkage(distance: np.ndarray) -> np.ndarray:
     """The tree of merges by Ward's rule (least growth of the spread within groups.
@@ -55,14 +57,18 @@ def silhouette(distance: np.ndarray, labels: np.ndarray) -> float:
     return float(silhouette_score(distance, labels, metric="precomputed"))
 
 
-def best_cut(distance: np.ndarray, tree: np.ndarray, most: int = 12) -> np.ndarray:
-    """The labels of the cut into 2 to `most` groups with the largest silhouette (the fewest groups
+def best_cut(distance: np.ndarray, tree: np.ndarray) -> np.ndarray:
+    """The labels of the cut into 2 to `MOST_GROUPS` groups with the largest silhouette (the fewest groups
     among equals)."""
     items = len(distance)
-    tried = [cut(tree, items, count) for count in range(2, min(most, items - 1) + 1)]
-    scored = [
-        (silhouette(distance, labels), labels) for labels in tried if len(np.unique(labels)) > 1
-    ]
-    if not scored:
-        return np.zeros(items, dtype=np.int64)
-    return max(scored, key=lambda pair: pair[0])[1]  # max keeps the first of equals
+    best_labels = np.zeros(items, dtype=np.int64)
+    best_score = -np.inf
+    for count in range(2, min(MOST_GROUPS, items - 1) + 1):
+        labels = cut(tree, items, count)
+        if len(np.unique(labels)) < 2:
+            continue
+        score = silhouette(distance, labels)
+        if score > best_score:
+            best_score = score
+            best_labels = labels
+    return best_labels

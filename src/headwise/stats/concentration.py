@@ -22,12 +22,12 @@ def effective_number(weights: np.ndarray, axis: int = -1) -> np.ndarray:
     return found
 
 
-def localisation(weights: np.ndarray, axis: int = -1) -> np.ndarray:
-    """`1 − (effective number − 1) / (places − 1)`: 0 where all places weigh alike, 1 where one
+def localisation(weights: np.ndarray) -> np.ndarray:
+    """Along the last axis, `1 − (effective number − 1) / (places − 1)`: 0 where all places weigh alike, 1 where one
     holds everything.
 
     >>> localisation(np.array([[1.0, 1.0, 1.0], [0.0, 2.0, 0.0]])).round(6).tolist()
     [0.0, 1.0]
     """
-    places = np.asarray(weights).shape[axis]
-    return np.asarray(1 - (effective_number(weights, axis) - 1) / max(places - 1, 1))
+    places = np.asarray(weights).shape[-1]
+    return np.asarray(1 - (effective_number(weights) - 1) / max(places - 1, 1))

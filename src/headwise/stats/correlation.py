@@ -34,9 +34,7 @@ class Correlation:
     count: np.ndarray
 
 
-def correlation(
-    first: np.ndarray, second: np.ndarray, method: str = "pearson", level: float = LEVEL
-) -> Correlation:
+def correlation(first: np.ndarray, second: np.ndarray, method: str = "pearson") -> Correlation:
     """Return Pearson's or Spearman's correlation along the last axis; pairs with a NaN are left
     out.
 
@@ -57,12 +55,12 @@ def correlation(
         y = ranks(y, present)
     r = pearson(x, y, present, DOUBLE_ROUNDING).numpy()
     count = present.sum(-1).numpy()
-    low, high = fisher_interval(r, count, method, level)
+    low, high = fisher_interval(r, count, method)
     return Correlation(r, low, high, correlation_p(r, count), count)
 
 
 def fisher_interval(
-    r: np.ndarray, count: np.ndarray | int, method: str = "pearson", level: float = LEVEL
+    r: np.ndarray, count: np.ndarray | int, method: str = "pearson"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the interval `tanh(atanh r ± z · se)` with `se = 1/sqrt(n − 3)`; NaN below four pairs.
 
@@ -70,7 +68,7 @@ def fisher_interval(
     """
     r = np.asarray(r, dtype=float)
     count = np.asarray(count)
-    quantile = scipy_stats.norm.ppf(0.5 + level / 2)
+    quantile = scipy_stats.norm.ppf(0.5 + LEVEL / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         numerator = 1 + r**2 / 2 if method == "spearman" else 1.0
         error = np.sqrt(numerator / np.where(count > 3, count - 3, np.nan))

@@ -11,7 +11,7 @@ import numpy as np
 
 from headwise.stats.bootstrap import resampled_metric
 from headwise.stats.flips import sign_flip_test
-from headwise.stats.intervals import LEVEL, mean_interval, wilson_interval
+from headwise.stats.intervals import mean_interval, wilson_interval
 from headwise.stats.metrics import METRICS
 from headwise.stats.tests import mcnemar_exact, z_test
 from headwise.stats.units import effective_count, sum_by_unit, unit_ratio
@@ -25,7 +25,7 @@ PSEUDO_WEIGHT = 0.5
 
 
 def flip_interval(
-    gained: np.ndarray, lost: np.ndarray, tries: np.ndarray, level: float = LEVEL
+    gained: np.ndarray, lost: np.ndarray, tries: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the confidence interval of a difference of paired proportions, `(gained − lost) / n`.
 
@@ -42,8 +42,6 @@ def flip_interval(
         `[unit, ...]`: answers that only the second way, and only the first way gets right.
     tries : ndarray
         `[unit, ...]`: answers in all.
-    level : float, default 0.95
-        The confidence level.
 
     Examples
     --------
@@ -63,9 +61,9 @@ def flip_interval(
         gain = gained.sum(0) / total
         loss = lost.sum(0) / total
         independent_variance = (gain + loss - (gain - loss) ** 2) / total
-    n = effective_count(net, independent_variance, total, level)
-    gain_low, gain_high = wilson_interval(gain * n, n, level)
-    loss_low, loss_high = wilson_interval(loss * n, n, level)
+    n = effective_count(net, independent_variance, total)
+    gain_low, gain_high = wilson_interval(gain * n, n)
+    loss_low, loss_high = wilson_interval(loss * n, n)
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = -np.sqrt(gain * loss / ((1 - gain) * (1 - loss)))
     # Every answer flipped: the two shares are the two sides of one coin.

@@ -112,7 +112,6 @@ def simultaneous_interval(
     high: np.ndarray,
     n_units: np.ndarray | int,
     n_candidates: int,
-    level: float = LEVEL,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return wider ends for an interval by Student's t, so that the intervals of all candidates
     hold at once, and that of the one that was picked too, however it was picked (Bonferroni).
@@ -125,8 +124,6 @@ def simultaneous_interval(
         Units behind them.
     n_candidates : int
         How many were picked from.
-    level : float, default 0.95
-        The confidence level of the intervals, and of all of them together.
 
     Examples
     --------
@@ -135,7 +132,7 @@ def simultaneous_interval(
     (0.32, 0.68)
     """
     degrees_of_freedom = np.maximum(np.asarray(n_units, dtype=float) - 1, 1)
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
     own_quantile = scipy_stats.t.isf(tail, degrees_of_freedom)
     family_quantile = scipy_stats.t.isf(tail / max(n_candidates, 1), degrees_of_freedom)
     widening = family_quantile / own_quantile

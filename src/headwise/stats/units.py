@@ -12,7 +12,7 @@ import torch
 from scipy import stats as scipy_stats
 from torch import Tensor
 
-from headwise.stats.intervals import LEVEL, mean_interval, wilson_interval
+from headwise.stats.intervals import LEVEL, mean_interval, sample_skewness, wilson_interval
 
 # Bounds on the number of units that are stored separately; between them, the total number of
 # stored values decides.
@@ -173,21 +173,22 @@ class UnitSums(Accumulator):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
-    """The estimate `Σy / Σw`, its variance, the number of units it is based on, and the number of
-    equally large units that these are worth, elementwise."""
+    """The estimate `Σy / Σw`, its variance, the number of units it is based on, the number of
+    equally large units that these are worth, and the skewness of one of those, elementwise."""
 
     value: np.ndarray
     variance: np.ndarray
     n_units: np.ndarray
     effective_units: np.ndarray
+    skewness: np.ndarray
 
-    def interval(self, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the confidence interval by Student's t with `effective_units − 1` degrees of
-        freedom.
+        freedom, corrected for skewness.
 
         It is NaN for fewer than two units."""
         one_unit = self.variance * self.effective_units
-        return mean_interval(self.value, one_unit, self.effective_units, level)
+        return mean_interval(self.value, one_unit, self.effective_units, self.skewness)
 
 
 def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
@@ -220,7 +221,9 @@ def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = y.sum(0) / total_weight
         residual = y - np.nan_to_num(ratio) * w
-        squares = np.where(w > 0, (residual / (total_weight - w)) ** 2, 0.0).sum(0)
+        influence = np.where(w > 0, residual / (total_weight - w), 0.0)
+        squares = (influence**2).sum(0)
+        cubes = (influence**3).sum(0)
         variance = (n_units - 1) / n_units * squares
         variance = np.where(n_units > 1, variance, np.nan)
         squared_weight = (w**2).sum(0)
@@ -232,11 +235,12 @@ def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     n_units, effective_units, variance, ratio = np.broadcast_arrays(
         n_units, effective_units, variance, ratio
     )
-    return Ratio(ratio, variance, n_units, effective_units)
+    skewness = sample_skewness(effective_units, squares, cubes)
+    return Ratio(ratio, variance, n_units, effective_units, skewness)
 
 
 def effective_count(
-    ratio: Ratio, independent_variance: np.ndarray, count: np.ndarray, level: float = LEVEL
+    ratio: Ratio, independent_variance: np.ndarray, count: np.ndarray
 ) -> np.ndarray:
     """Return the effective sample size of a proportion whose tries come in units.
 
@@ -255,10 +259,8 @@ def effective_count(
         Its variance if all tries were independent.
     count : ndarray
         Tries.
-    level : float, default 0.95
-        The confidence level of the interval.
     """
-    upper_tail = 0.5 + level / 2
+    upper_tail = 0.5 + LEVEL / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         design_effect = np.where(
             independent_variance > 0, ratio.variance / independent_variance, count / ratio.n_units
@@ -270,9 +272,7 @@ def effective_count(
         return np.asarray(count / design_effect / widening)
 
 
-def share_interval(
-    hits: np.ndarray, tries: np.ndarray, level: float = LEVEL
-) -> tuple[np.ndarray, np.ndarray]:
+def share_interval(hits: np.ndarray, tries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the confidence interval of a proportion, `hits / tries`, with the units as the sample:
     Wilson's interval with the effective sample size (`effective_count`).
 
@@ -282,8 +282,6 @@ def share_interval(
     ----------
     hits, tries : ndarray
         `[unit, ...]`: successes and trials of each unit.
-    level : float, default 0.95
-        The confidence level.
 
     >>> [float(end.round(2)) for end in share_interval(np.array([1, 0, 1, 1]), np.ones(4))]
     [0.13, 0.98]
@@ -294,8 +292,8 @@ def share_interval(
     count = tries.sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
         independent_variance = ratio.value * (1 - ratio.value) / count
-    n = effective_count(ratio, independent_variance, count, level)
-    return wilson_interval(np.nan_to_num(ratio.value) * n, n, level)
+    n = effective_count(ratio, independent_variance, count)
+    return wilson_interval(np.nan_to_num(ratio.value) * n, n)
 
 
 def sum_by_unit(values: np.ndarray, unit_of_example: np.ndarray) -> np.ndarray:

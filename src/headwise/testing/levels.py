@@ -72,7 +72,7 @@ class RandomRuns:
 def random_calls(
     analyses: Sequence[str | Analysis] | None = None,
     examples: Sequence[Example] | None = None,
-    runs: RandomRuns = RandomRuns(),  # noqa: B008  (frozen)
+    runs: RandomRuns = RandomRuns(),
 ) -> pd.DataFrame:
     """Return the significant heads of random-weights models, by analysis.
 

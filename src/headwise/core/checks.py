@@ -16,6 +16,8 @@ from headwise.core.errors import ParameterError
 
 LARGEST = 2**63 - 1  # whole numbers end in arrays, seeds and files, which hold no larger ones
 _NO_TEXT = re.compile(r"[\0\ud800-\udfff]")  # no file, no path and no JSON of others holds these
+# What Python makes of bytes in a file name that are no text.
+_UNDECODED = re.compile("[\udc80-\udcff]")
 SHOWN = 80  # characters of a value that a message repeats
 TYPE_WORDS = {
     bool: "true or false",
@@ -87,6 +89,11 @@ def check_types(options: Any) -> None:
         value = getattr(options, field.name)
         converted = _converted(value, hint)
         if converted is _WRONG:
+            if isinstance(value, str) and _UNDECODED.search(value):
+                raise ParameterError(
+                    f"`{field.name}` must be text, and holds bytes that are none: {shown(value)}; "
+                    "if it is the name of a file, give the file another name."
+                )
             raise ParameterError(f"`{field.name}` must be {_in_words(hint)}; it is {shown(value)}.")
         if converted is not value:
             object.__setattr__(options, field.name, converted)

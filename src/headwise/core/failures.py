@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import re
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -49,7 +51,8 @@ def error_of_user(error: Exception) -> HeadwiseError | None:
             option="out",
         )
     if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
-        path = f" '{error.filename}'" if error.filename else ""
+        # Of a name that is too long, the start.
+        path = f" '{error.filename:.80}'" if error.filename else ""
         return InputError(f"The path{path} cannot be used ({error.strerror}); check it.")
     # Path.resolve raises this before Python 3.13.
     loop = _SYMLINK_LOOP.fullmatch(str(error)) if isinstance(error, RuntimeError) else None
@@ -108,6 +111,28 @@ class Failure:
     def facts(self) -> dict[str, Any]:
         """Return it as JSON can hold it; `Failure(**facts)` restores it."""
         return asdict(self)
+
+
+@contextmanager
+def isolated(what: str, on_failure: Callable[[Failure], object]) -> Iterator[None]:
+    """Turn an exception of the block into a failure of `what` alone, and pass it on; the work around
+    the block continues.
+
+    Any exception: analyses and figures may come from other packages. Errors of the user, of the
+    disk or of a path are raised all the same (`Failure.of`).
+
+    Examples
+    --------
+    >>> failures = []
+    >>> with isolated("gradient", failures.append):
+    ...     raise ValueError("no rows")
+    >>> [failure.what for failure in failures]
+    ['gradient']
+    """
+    try:
+        yield
+    except Exception as error:
+        on_failure(Failure.of(what, error))
 
 
 class UnexpectedError(HeadwiseError):

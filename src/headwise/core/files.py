@@ -77,7 +77,8 @@ def similar_path(path: Path) -> str:
     """Return a sentence that names the most similar file or folder beside a path that does not
     exist; "" if there is none."""
     try:
-        names = [neighbour.name for neighbour in path.parent.iterdir()]
+        # The name itself is there if it is a link that leads nowhere.
+        names = [beside.name for beside in path.parent.iterdir() if beside.name != path.name]
     except (OSError, ValueError):
         return ""
     similar = similar_names(path.name, names, count=1)

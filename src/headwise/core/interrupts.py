@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM: the work stops at once, and one sentence says whether it can resume."""
+"""What stops work before its end: SIGINT and SIGTERM, at once, and a deadline. One sentence says
+whether it can resume."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from types import FrameType
+
+from headwise.core.context import temporarily
 
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143}  # and the exit codes a shell expects of them
 _jobs_kept: list[object] = []  # the jobs under way whose finished work lies on disk
@@ -74,10 +79,38 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise interrupted
 
 
+class TimeIsUp(BaseException):
+    """The time that work was given has passed. Like `Interrupted` it is no `Exception`."""
+
+
+_deadline: ContextVar[float | None] = ContextVar("headwise_deadline", default=None)
+_concluding: ContextVar[bool] = ContextVar("headwise_concluding", default=False)
+
+
+def stopping_at(deadline: float | None) -> AbstractContextManager[float | None]:
+    """Have `raise_if_interrupted` raise `TimeIsUp` in a block, once `time.monotonic()` has come to a
+    deadline; None for no deadline."""
+    return temporarily(_deadline, deadline)
+
+
+def concluding() -> AbstractContextManager[bool]:
+    """Let a block, which writes what is finished after work was stopped, come to its end: neither
+    the signal that came nor the deadline is raised again in it.
+
+    A second signal ends the process all the same."""
+    return temporarily(_concluding, True)
+
+
 def raise_if_interrupted() -> None:
-    """Raise `Interrupted` if a signal came and was swallowed, by a callback of a library, say."""
+    """Raise `Interrupted` if a signal came and was swallowed, by a callback of a library, say; raise
+    `TimeIsUp` after the deadline of `stopping_at`."""
+    if _concluding.get():
+        return
     if _received:
         raise _received[0]
+    deadline = _deadline.get()
+    if deadline is not None and time.monotonic() >= deadline:
+        raise TimeIsUp
 
 
 def say(sentence: str) -> None:

@@ -43,30 +43,24 @@ def parse_head(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def parse_place(name: str) -> Any:
-    """Return (3, 5) for the head `L3H5`, 3 for the layer `L3`; anything else as it is.
+def parse_place(value: Any) -> Any:
+    """Return (3, 5) for the head `L3H5`, 3 for the layer `L3`, a list for several heads; anything
+    else as it is.
 
-    >>> parse_place("L3H5"), parse_place("L3"), parse_place("third")
-    ((3, 5), 3, 'third')
+    >>> parse_place("L3H5"), parse_place("L3"), parse_place((3, 5)), parse_place("third")
+    ((3, 5), 3, (3, 5), 'third')
+    >>> parse_place(("L3H5", "L4H0"))
+    ['L3H5', 'L4H0']
     """
-    match = HEAD_OR_LAYER_NAME.fullmatch(name)
+    if isinstance(value, tuple) and not all(isinstance(part, int | np.integer) for part in value):
+        return list(value)
+    match = HEAD_OR_LAYER_NAME.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        return name
+        return value
     layer, head = match.groups()
     if head is None:
         return int(layer)
     return int(layer), int(head)
-
-
-def is_list_of_heads(value: Any) -> bool:
-    """Return whether a value stands for several heads: a list, or a tuple that is no (layer, head).
-
-    >>> is_list_of_heads(["L3H5"]), is_list_of_heads(("L3H5", "L4H0")), is_list_of_heads((3, 5))
-    (True, True, False)
-    """
-    if isinstance(value, tuple):
-        return not all(isinstance(part, int | np.integer) for part in value)
-    return isinstance(value, list)
 
 
 def variable_of(dataset: xr.Dataset, name: str) -> xr.DataArray | None:

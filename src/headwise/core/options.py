@@ -5,18 +5,15 @@ text, the limits and the name on the command line beside the default:
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True)
-... class CountOptions:
+... class CountOptions(CheckedOptions):
 ...     '''How to count.'''
 ...
 ...     limit: int | None = option(None, min=1, help="Use at most this many examples.")
 ...     unit: str = option("word", choices=("word", "token"), help="What is counted.")
-...
-...     def __post_init__(self) -> None:
-...         check_options(self)
 
 From this declaration come
 
-- the check of values: `check_options` in `__post_init__` (types, limits, choices);
+- the check of values (types, limits, choices), by the base class `CheckedOptions`;
 - the keywords of a public function, with `takes_options`:
 
   >>> @takes_options(CountOptions)
@@ -183,22 +180,24 @@ def default_of(declared: Field[Any]) -> Any:
     return declared.default
 
 
-def check_options(options: Any) -> None:
-    """Raise ParameterError where a dataclass of options holds a value that is not allowed.
+class CheckedOptions:
+    """Base class of dataclasses of options: a value that is not allowed raises ParameterError.
 
     Types are checked against the annotations, values against `min` and `choices`. None passes the
     last two: whether it is allowed is a matter of the type.
     """
-    check_types(options)
-    for declared in fields(options):
-        info = option_info(declared)
-        value = getattr(options, declared.name)
-        if info is None or value is None:
-            continue
-        if info.min is not None:
-            at_least(declared.name, value, info.min)
-        if info.choices is not None:
-            one_of(declared.name, value, info.choices)
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for declared in fields(self):  # type: ignore[arg-type]  # its subclasses are dataclasses
+            info = option_info(declared)
+            value = getattr(self, declared.name)
+            if info is None or value is None:
+                continue
+            if info.min is not None:
+                at_least(declared.name, value, info.min)
+            if info.choices is not None:
+                one_of(declared.name, value, info.choices)
 
 
 def part_of(options: Any, part: type[Part]) -> Part:

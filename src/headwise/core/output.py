@@ -78,6 +78,11 @@ class OutputTarget:
         self.overwrite = overwrite
         self.around = around
         self.run = ""  # the digest of the identity of the work, once that is known
+        # A file that says that this work may replace the target: consent is given once, also where
+        # the work is interrupted and resumes.
+        self._consent = work / CONSENT
+        # Digests of what this work has written before it is finished: it may replace these.
+        self.own: set[str] = set()
         sources = list(sources)
         if around is None:
             for path in self.files:
@@ -87,13 +92,6 @@ class OutputTarget:
         # The lock of the checkpoints too: one process at a time.
         self.lock = Lock(work / "lock", named=around or target)
         self._reject_existing()
-
-    @property
-    def _consent(self) -> Path:
-        """The file that says that this work may replace the target.
-
-        Consent is given once, also where the work is interrupted and resumes."""
-        return self.work / CONSENT
 
     @property
     def unfinished(self) -> bool:
@@ -117,7 +115,12 @@ class OutputTarget:
         self.lock.take()
         try:
             self._reject_existing()  # whoever held the lock before may just have written it
-            self._sweep()
+            # What interrupted processes left half-written.
+            for path in self.files:
+                sweep(path.parent, path.name)
+            if self.around is not None:
+                for folder in (self.around, self.around / "figures", self.around / "tables"):
+                    sweep(folder)
             exists = any(path.exists() for path in self.files)
             if self.overwrite and exists:
                 write_atomically(self._consent, b"")
@@ -128,20 +131,13 @@ class OutputTarget:
             raise
         return self
 
-    def _sweep(self) -> None:
-        """Remove what interrupted processes left half-written."""
-        for path in self.files:
-            sweep(path.parent, path.name)
-        if self.around is not None:
-            for folder in (self.around, self.around / "figures", self.around / "tables"):
-                sweep(folder)
-
     def write(self, content: bytes, path: Path | None = None) -> str:
         """Write the result atomically and return its digest; the same bytes again are no change."""
         path = path or self.target
         digest = hashlib.sha256(content).hexdigest()
-        if file_digest(path) != digest:
-            reject_existing(path, self.may_replace)
+        there = file_digest(path)
+        if there != digest:
+            reject_existing(path, self.may_replace or there in self.own)
             write_atomically(path, content)
         return digest
 

@@ -20,11 +20,13 @@ from headwise.core.errors import OutputError
 from headwise.core.files import TEMPORARY_ENDING, write_atomically
 from headwise.core.interrupts import raise_if_interrupted
 from headwise.core.lock import Lock
+from headwise.core.memory import return_freed_memory
 
 Facts = Mapping[str, Any]
 Note = Callable[[str], None]
 CONSENT = "replace"  # a file that says that the run in a folder may replace a result
 INHERITED_KEY = "adopted"  # the name of the inherited settings in files
+WORK_FOLDER = ".run"  # the folder of checkpoints beside a result of several files
 RUN_FILE = "run.json"  # the identity of the run in a folder, and what later runs take over
 
 
@@ -251,7 +253,10 @@ class CheckpointStore:
         stored = self.load(name)
         if stored is not None:
             return stored
-        return self.save(name, *compute())
+        checkpoint = self.save(name, *compute())
+        # What was freed since the last checkpoint would add to what the next one takes.
+        return_freed_memory()
+        return checkpoint
 
     def dataset(self, name: str, compute: Callable[[], xr.Dataset]) -> xr.Dataset:
         """Return labelled arrays that have a checkpoint; compute and save them if it is missing."""

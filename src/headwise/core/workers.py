@@ -27,6 +27,8 @@ class Workers:
     ----------
     threads : int or None
         The number of torch's threads for a new run; None for as many as this process has.
+    count : int
+        How many units are computed at the same time; 0 as long as that is not known.
 
     Examples
     --------
@@ -39,6 +41,7 @@ class Workers:
     """
 
     threads: int | None = None
+    count: int = 1
 
     def run_units(
         self,

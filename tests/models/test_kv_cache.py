@@ -3,6 +3,9 @@ pattern says."""
 
 from __future__ import annotations
 
+import json
+import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,17 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from headwise.core.errors import InputError, ModelError, ParameterError
-from headwise.models import HeadModel
+from headwise.models import HeadModel, kv_cache, short_context
 from headwise.models.kv_cache import CachePattern, HeadwiseCache
-from headwise.models.short_context import DistantMass, ShortHeads, by_group, sliding_layers
+from headwise.models.short_context import (
+    DistantMass,
+    LongTextModel,
+    ShortHeads,
+    by_group,
+    sliding_layers,
+)
 from headwise.models.tap import use_session
+from headwise.text.encode import Batch
 
 PLAIN = {
     "vocab_size": 60,
@@ -128,15 +138,125 @@ def test_generate_gives_the_tokens_of_the_mask(name: str) -> None:
         following = masked_logits(module, expected, pattern)[:, -1].argmax(-1)
         expected = torch.cat([expected, following[:, None]], 1)
     assert torch.equal(generated, expected)
-    # All but the last generated token are held: whole heads all 21, short ones sink + window - 1.
+    # All but the last generated token are held: whole heads all 21, short ones sink + window.
     held = 0
     for layer in range(3):
         if layer in pattern.sliding:
             held += 2 * (pattern.sliding[layer] - 1)
         else:
             n_whole = int(pattern.whole[layer].sum())
-            held += n_whole * 21 + (2 - n_whole) * (SINK + WINDOW - 1)
+            held += n_whole * 21 + (2 - n_whole) * (SINK + WINDOW)
     assert cache.nbytes == held * 8 * 4 * 2
+    if not pattern.sliding:
+        assert cache.nbytes == pattern.tokens_held(21) * 6 * 8 * 4 * 2
+    # Nothing of the last call stays besides: tensors alive are those that were counted.
+    for layer in cache.layers:
+        assert not getattr(layer, "current", {})
+
+
+def test_new_tokens_are_written_without_a_copy_of_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kv_cache, "SPARE_TOKENS", 3)
+    module, pattern = make_module("llama")
+    ids = torch.randint(3, 60, (2, 30), generator=torch.Generator().manual_seed(6))
+    cache = HeadwiseCache(pattern)
+    logits = []
+    places = []
+    with torch.no_grad():
+        output = module(input_ids=ids[:, :12], past_key_values=cache, use_cache=True)
+        logits.append(output.logits)
+        for token in range(12, 30):
+            next_ids = ids[:, token : token + 1]
+            output = module(input_ids=next_ids, past_key_values=cache, use_cache=True)
+            logits.append(output.logits)
+            places.append(cache.layers[0].parts["whole keys"].data_ptr())
+            # Two examples; keys and values of 8 numbers of 4 bytes.
+            assert cache.nbytes == pattern.tokens_held(token + 1) * 6 * 2 * 2 * 8 * 4
+            reserved = sum(layer.reserved_bytes for layer in cache.layers)
+            assert 0 <= reserved <= 2 * 3 * 2 * 2 * 8 * 4
+    torch.testing.assert_close(
+        torch.cat(logits, 1), masked_logits(module, ids, pattern), atol=1e-4, rtol=1e-4
+    )
+    moves = sum(before != after for before, after in pairwise(places))
+    assert moves <= 5  # 18 tokens, room for 3 after each one that does not fit
+
+
+def test_a_cache_that_has_grown_is_repeated_selected_and_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kv_cache, "SPARE_TOKENS", 3)
+    module, pattern = make_module("llama")
+    ids = torch.randint(3, 60, (2, 30), generator=torch.Generator().manual_seed(6))
+    cache = HeadwiseCache(pattern)
+
+    def read(part: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return module(input_ids=part, past_key_values=cache, use_cache=True).logits[:, -1]
+
+    read(ids[:, :20])
+    read(ids[:, 20:21])
+    # Each text twice, then the second one alone: as if only that had been read.
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([2]))
+    ends = read(ids[1:, 21:22])
+    expected = masked_logits(module, ids[1:, :22], pattern)[:, -1]
+    torch.testing.assert_close(ends, expected, atol=1e-4, rtol=1e-4)
+    cache.reset()
+    again = read(ids[:, :22])
+    expected = masked_logits(module, ids[:, :22], pattern)[:, -1]
+    torch.testing.assert_close(again, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_prompts_read_in_inference_mode_are_continued_outside_it() -> None:
+    module, pattern = make_module("llama")
+    ids = torch.randint(3, 60, (2, 30), generator=torch.Generator().manual_seed(6))
+    for n_prompt in (4, 20):  # before the ring is full, and after
+        cache = HeadwiseCache(pattern)
+        with torch.inference_mode():
+            module(input_ids=ids[:, :n_prompt], past_key_values=cache, use_cache=True)
+        with torch.no_grad():
+            next_ids = ids[:, n_prompt : n_prompt + 1]
+            output = module(input_ids=next_ids, past_key_values=cache, use_cache=True)
+        expected = masked_logits(module, ids[:, : n_prompt + 1], pattern)[:, -1]
+        torch.testing.assert_close(output.logits[:, -1], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_autocast_is_served() -> None:
+    module, pattern = make_module("qwen3")
+    ids = torch.randint(3, 60, (2, 30), generator=torch.Generator().manual_seed(6))
+    cache = HeadwiseCache(pattern)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        module(input_ids=ids[:, :29], past_key_values=cache, use_cache=True)
+        output = module(input_ids=ids[:, 29:], past_key_values=cache, use_cache=True)
+    expected = masked_logits(module, ids, pattern)[:, -1]
+    difference = (output.logits[:, -1].float() - expected).abs().max()
+    assert difference < 0.05 * expected.abs().max()
+
+
+def test_gradients_go_through_the_cache() -> None:
+    module, pattern = make_module("llama")
+    ids = torch.randint(3, 60, (1, 14), generator=torch.Generator().manual_seed(7))
+    embedded = module.get_input_embeddings()(ids).detach().requires_grad_()
+    cache = HeadwiseCache(pattern)
+    logits = []
+    for start, stop in ((0, 9), (9, 10), (10, 11), (11, 14)):
+        part = embedded[:, start:stop]
+        output = module(inputs_embeds=part, past_key_values=cache, use_cache=True)
+        logits.append(output.logits)
+    expected = masked_logits(module, ids, pattern)
+    torch.testing.assert_close(torch.cat(logits, 1), expected, atol=1e-4, rtol=1e-4)
+    (gradient,) = torch.autograd.grad(torch.cat(logits, 1).square().sum(), embedded)
+    # Against a difference along the gradient, in the same passes with a mask.
+    step = 1e-3 * gradient / gradient.norm()
+    losses = []
+    for sign in (1, -1):
+        with torch.no_grad():
+            moved = HeadwiseCache(pattern)
+            output = module(inputs_embeds=embedded + sign * step, past_key_values=moved)
+        losses.append(float(output.logits.double().square().sum()))
+    slope = (losses[0] - losses[1]) / 2e-3
+    assert slope == pytest.approx(float(gradient.norm()), rel=2e-2)
 
 
 def test_the_memory_that_a_pattern_promises() -> None:
@@ -146,8 +266,12 @@ def test_the_memory_that_a_pattern_promises() -> None:
     assert CachePattern(WHOLE, SINK, WINDOW, {0: 10}).tokens_held(100) == (20 + 100 + 6 + 12) / 6
 
 
+@pytest.mark.parametrize("rows_at_once", [7, 1024])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_tap_with_short_heads_is_the_same_mask(name: str) -> None:
+def test_the_tap_with_short_heads_is_the_same_mask(
+    name: str, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_context, "ROWS_AT_ONCE", rows_at_once)
     module, pattern = make_module(name)
     ids = torch.randint(3, 60, (1, 20), generator=torch.Generator().manual_seed(3))
     expected = masked_logits(module, ids, pattern)
@@ -252,3 +376,103 @@ def test_other_attention_and_padding_are_rejected() -> None:
     mask[1, :3] = 0
     with pytest.raises(InputError, match="begin with padding"), torch.no_grad():
         module(input_ids=ids, attention_mask=mask, past_key_values=HeadwiseCache(pattern))
+
+
+def test_a_folder_is_read_by_loaders_of_duo_attention(tmp_path: Path) -> None:
+    """The two files, as `load_attn_pattern` and `sparsify_attention_heads` of DuoAttention read them:
+    a table with tabs between, clipped to 0..1, and a quantile of it as the threshold."""
+    scores = np.random.default_rng(0).random((5, 3))
+    whole = np.zeros(15, bool)
+    whole[np.argsort(-scores.ravel())[:4]] = True
+    pattern = CachePattern(whole.reshape(5, 3), 3, 9, scores=scores)
+    pattern.save(tmp_path / "duo")
+    table = np.loadtxt(tmp_path / "duo" / "full_attention_heads.tsv", dtype=float, delimiter="\t")
+    config = json.loads((tmp_path / "duo" / "config.json").read_text())
+    assert (table == table.clip(0, 1)).all()
+    assert (config["sink_size"], config["recent_size"]) == (3, 9)
+    threshold = np.quantile(table, config["sparsity"])
+    assert ((table >= threshold) == pattern.whole).all()
+    # Another sparsity keeps the highest scores too, below and above what was recommended.
+    for n_whole in (2, 9):
+        kept = table >= np.quantile(table, 1 - n_whole / 15)
+        assert set(np.flatnonzero(kept)) == set(np.argsort(-scores.ravel())[:n_whole])
+    loaded = CachePattern.load(tmp_path / "duo")
+    assert (loaded.whole == pattern.whole).all()
+    assert (loaded.sink, loaded.window) == (3, 9)
+    # Released patterns also have numbers a little below 0.
+    (tmp_path / "duo" / "full_attention_heads.tsv").write_text("-5.7e-05\t9.8e-01\n1.0\t4.4e-01\n")
+    assert CachePattern.load(tmp_path / "duo").whole.tolist() == [[False, True], [True, False]]
+    (tmp_path / "duo" / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="sink_size and recent_size"):
+        CachePattern.load(tmp_path / "duo")
+
+
+def test_losses_of_several_patterns_are_those_of_the_whole_model() -> None:
+    module, _ = make_module("llama")
+    ids = torch.randint(3, 60, (1, 40), generator=torch.Generator().manual_seed(5))
+    with HeadModel.open(module, tokenizer=None, device="cpu") as model:
+        long_model = LongTextModel(model, SINK, WINDOW)
+        zeros = torch.zeros_like(ids)
+        is_token = torch.ones_like(ids, dtype=torch.bool)
+        lengths = torch.tensor([40])
+        batch = Batch((), ids, zeros, is_token, lengths, zeros, zeros, ~is_token, zeros)
+        intact = long_model.hidden(batch, long_model.short(np.ones_like(WHOLE)))
+        changed = []
+        for whole in (WHOLE, ~WHOLE):
+            changed.append(long_model.hidden(batch, long_model.short(whole)))
+        before, after, divergence = long_model.compare(batch, intact, changed, 6)
+    log_p = masked_logits(module, ids, CachePattern(np.ones_like(WHOLE), SINK, WINDOW))
+    log_p = log_p[0, 6:-1].double().log_softmax(-1)
+    targets = ids[0, 7:]
+    assert before == pytest.approx(float(nn.functional.nll_loss(log_p, targets)), abs=1e-5)
+    for number, whole in enumerate((WHOLE, ~WHOLE)):
+        log_q = masked_logits(module, ids, CachePattern(whole, SINK, WINDOW))
+        log_q = log_q[0, 6:-1].double().log_softmax(-1)
+        assert after[number] == pytest.approx(
+            float(nn.functional.nll_loss(log_q, targets)), abs=1e-5
+        )
+        expected = float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
+        assert divergence[number] == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def real_folder(request: pytest.FixtureRequest) -> Path:
+    if request.param == "stories15M":
+        folder: Path = request.getfixturevalue("stories")
+        return folder
+    given = os.environ.get("HEADWISE_SMOLLM2")
+    if not given:
+        pytest.skip("HEADWISE_SMOLLM2 does not point at SmolLM2-135M")
+    return Path(given)
+
+
+@pytest.mark.parametrize("real_folder", ["stories15M", "smollm2"], indirect=True)
+def test_real_models_write_the_tokens_of_the_mask(real_folder: Path) -> None:
+    module = transformers.AutoModelForCausalLM.from_pretrained(
+        real_folder, attn_implementation="sdpa"
+    ).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(real_folder)
+    text = "Once upon a time, a little girl found a red box under the old tree. " * 6
+    ids = tokenizer(text + "She opened it, and", return_tensors="pt").input_ids
+    config = module.config
+    random = np.random.default_rng(0)
+    whole = random.random((config.num_hidden_layers, config.num_key_value_heads)) < 0.25
+    pattern = CachePattern(whole, sink=4, window=16)
+    n_new = 24
+    generation = {"max_new_tokens": n_new, "do_sample": False, "eos_token_id": None}
+    cache = HeadwiseCache(pattern)
+    generated = module.generate(ids, past_key_values=cache, **generation)
+    # By the mask: each token that was written is the best one where short heads are masked.
+    logits = masked_logits(module, generated[:, :-1], pattern)
+    expected = logits[0, ids.shape[1] - 1 :].argmax(-1)
+    assert torch.equal(generated[0, ids.shape[1] :], expected)
+    bytes_per_token = 2 * 4 * whole.size * (config.hidden_size // config.num_attention_heads)
+    assert cache.nbytes == pattern.tokens_held(generated.shape[1] - 1) * bytes_per_token
+    # Prompts may be read in chunks.
+    cache = HeadwiseCache(pattern)
+    chunked = module.generate(ids, past_key_values=cache, prefill_chunk_size=31, **generation)
+    assert torch.equal(chunked, generated)
+    # The pattern matters here: the logits are not those of the intact model.
+    with torch.no_grad():
+        intact = module(generated[:, :-1]).logits
+    assert (logits - intact).abs().max() > 0.1

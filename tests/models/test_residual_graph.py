@@ -15,7 +15,7 @@ import transformers
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError, ParameterError
-from headwise.models import HeadModel
+from headwise.models import HeadModel, residual_graph
 from headwise.models.residual_graph import ROLES, Edges, ResidualGraph, pull_through_norm
 from headwise.models.structure import Norm
 
@@ -466,6 +466,32 @@ def test_points_are_averaged(grouped: Setting) -> None:
     torch.testing.assert_close(both, (at_first + at_second) / 2)
     here = graph.edge_attribution(grouped.batch, grouped.change, metric)
     torch.testing.assert_close(at_first, here, atol=1e-5, rtol=1e-4)
+
+
+def test_many_points_are_taken_in_portions(
+    grouped: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = grouped.graph
+    first = grouped.clean.contributions[:, 0]
+    second = grouped.corrupted.contributions[:, 0]
+    points = [first, (first + second) / 2, second]
+    at_once = graph.edge_attribution(grouped.batch, grouped.change, metric, points)
+    monkeypatch.setattr(residual_graph, "POINTS_AT_ONCE", 2)
+    in_portions = graph.edge_attribution(grouped.batch, grouped.change, metric, points)
+    torch.testing.assert_close(in_portions, at_once)
+
+
+def test_products_are_the_same_token_by_token() -> None:
+    # Token by token is how a GPU computes them.
+    torch.manual_seed(0)
+    change = torch.randn(2, 5, 7, WIDTH).double()  # example, sender, token
+    by_unit = torch.randn(3, 2, 7, WIDTH).double()  # unit, example, token
+    expected = torch.einsum("estw,uetw->esu", change, by_unit)
+    # Some of the senders, as layers below the last have.
+    for n_senders in (5, 3):
+        for by_token in (False, True):
+            products = residual_graph._products(change[:, :n_senders], by_unit, by_token=by_token)
+            torch.testing.assert_close(products, expected[:, :n_senders])
 
 
 @pytest.mark.parametrize("centred", [False, True])

@@ -115,3 +115,35 @@ T5 = {
     "vocab_size": 60,
     "decoder_start_token_id": 0,
 }
+
+
+@pytest.mark.parametrize("massive", [False, True])
+def test_parts_of_a_deep_model_in_half_precision(massive: bool) -> None:
+    # The stream grows over the layers, so the rounding of its sums is large beside what one adds.
+    config = transformers.Qwen3Config(
+        vocab_size=200,
+        num_hidden_layers=24,
+        hidden_size=64,
+        intermediate_size=256,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        initializer_range=0.15,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    if massive:
+        with torch.no_grad():
+            module.model.embed_tokens.weight[:, 3] = 1000.0
+    with HeadModel.open(module) as model:
+        structure = find_structure(model)
+    assert structure.refusal is None
+    for block, layer in zip(structure.blocks, module.model.layers, strict=True):
+        assert block.attention is layer.self_attn.o_proj
+        assert block.other is layer.mlp or block.other is layer.mlp.down_proj
+        assert block.factor == 1
+        assert block.reading.module is layer.input_layernorm
+        assert block.feed.module is layer.mlp
+        assert block.feed.norm.module is layer.post_attention_layernorm
+        assert block.feed.after_attention

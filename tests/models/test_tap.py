@@ -376,6 +376,28 @@ def test_another_computation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         HeadModel.open(build(*SUPPORTED["bert"], scale=10))
 
 
+def test_rounding_of_large_scores_is_no_other_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model in bfloat16 rounds its scores before the softmax, which moves a weight by as much:
+    SmolLM2 has scores of 14, and its outputs differ by up to 0.04 from those of exact scores."""
+    from transformers.models.llama import modeling_llama
+
+    module = build(*SUPPORTED["llama"], scale=3)
+    for layer in module.base_model.layers:
+        for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+            projection.weight.data *= 8
+    module = module.to(torch.bfloat16)
+    HeadModel.open(module).close()
+
+    own = modeling_llama.eager_attention_forward
+
+    def other(module, query, key, value, mask, **options):  # type: ignore[no-untyped-def]
+        return own(module, query, key, value.roll(1, dims=2), mask, **options)
+
+    monkeypatch.setattr(modeling_llama, "eager_attention_forward", other)
+    with pytest.raises(ModelError, match="does not reproduce"):
+        HeadModel.open(module)
+
+
 def test_is_causal_without_a_mask_hides_the_future() -> None:
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 2, 4, 5, 8).unbind(0)

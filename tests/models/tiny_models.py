@@ -12,6 +12,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from headwise.core.token_types import OTHER
 from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.example import Example
 
@@ -440,7 +441,7 @@ def ids_batch(
         none, no = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=bool)
         rows.append(
             Encoded(
-                index, Example(text="x"), ids, none, none - 1, none, no, no, no, no, False, False
+                index, Example(text="x"), ids, none, none - 1, none, no, none + OTHER, False, False
             )
         )
     return collate(rows, pad_id, pad_to=pad_to)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
 from headwise.models.devices import weight_in
-from headwise.models.forward_call import only_in_this_thread
+from headwise.models.forward_call import body_of, only_in_this_thread
 from headwise.models.headmodel import HeadModel
 from headwise.models.interventions import (
     Intervention,
@@ -26,10 +26,12 @@ from headwise.models.residual_graph import apply_norm
 from headwise.models.session import Session
 from headwise.models.structure import Structure, find_structure
 from headwise.models.view import AttentionRows, Layer
+from headwise.stats.products import linear
 from headwise.text.encode import Batch
 
 COVARIANCE_TOKENS = 4096  # enough for a standard deviation to a percent
 LENS_ROWS = 256  # rows whose logits are computed at a time
+LENS_TOKENS = 2**14  # tokens of the vocabulary whose logits are computed at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +103,10 @@ class Recorded:
         self._keep_streams = keep_streams
         self._hidden: Tensor | None = None  # what enters the first layer
         self._module_outputs: dict[nn.Module, Tensor] = {}
-        recorded = [structure.head]
+        self._mean_row: tuple[Tensor, Tensor] | None = None
+        # What the output matrix reads. The matrix itself is not run: of all its scores, those of
+        # few tokens are needed.
+        recorded = [structure.final.module]
         for block in structure.blocks:
             if block.other is not None:
                 recorded.append(block.other)
@@ -120,7 +125,9 @@ class Recorded:
             for module in recorded:
                 stack.callback(module.register_forward_hook(record).remove)
             stack.enter_context(session.running())
-            self.output: Any = model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
+            # Some models have their final norm outside the part below the head.
+            in_body = structure.final.module in set(body_of(model.module).modules())
+            model.run(batch.ids, batch.attention_mask, batch.types, logits=not in_body)
         assert session.final is not None
         self.final = session.final
 
@@ -158,20 +165,15 @@ class Recorded:
         assert structure.head is not None
         assert structure.final is not None
         assert self._hidden is not None
-        weight, bias = self._output_matrix(structure.head)
-        scores = self._module_outputs[structure.head]
-        target_score = scores.gather(-1, target[..., None])[..., 0]
+        target_row, target_bias = self._output_rows(target)
         if against is None:
-            direction = weight[target] - weight.mean(0)
-            bias_difference = bias[target] - bias.mean()
-            logit = target_score - scores.mean(-1)
+            other_row, other_bias = self._mean_output_row()
         else:
-            direction = weight[target] - weight[against]
-            bias_difference = bias[target] - bias[against]
-            logit = target_score - scores.gather(-1, against[..., None])[..., 0]
-        direction = direction * structure.times
-        bias_difference = bias_difference * structure.times
-        logit = logit * structure.times
+            other_row, other_bias = self._output_rows(against)
+        direction = (target_row - other_row) * structure.times
+        bias_difference = (target_bias - other_bias) * structure.times
+        normed = self._module_outputs[structure.final.module]
+        logit = (normed * direction).sum(-1) + bias_difference
         # The direction in the residual stream, before the final norm.
         in_stream = structure.final.pulled(direction, structure.final.scale(self.final))
         heads, biases, other = [], [], []
@@ -216,17 +218,24 @@ class Recorded:
             `[example, row]`.
         """
         structure = self.structure
-        assert structure.head is not None
-        weight, bias = self._output_matrix(structure.head)
+        weight, bias = self._output_matrix()
         stream = take_rows(self.streams[layer], rows, 1).float()
         normed = apply_norm(structure.final, stream).flatten(0, 1)
-        predicted = torch.empty(len(normed), dtype=torch.int64, device=normed.device)
-        # In blocks: the logits of all rows at once would need much memory.
+        predicted = torch.zeros(len(normed), dtype=torch.int64, device=normed.device)
+        # In blocks of rows and of the vocabulary: all logits at once, and all of a matrix in half
+        # precision in float32, would need much memory.
         for start in range(0, len(normed), LENS_ROWS):
-            block = slice(start, start + LENS_ROWS)
-            logits = normed[block] @ weight.T + bias
-            # The factor of the scores may be negative in principle; a cap keeps their order.
-            predicted[block] = (logits * structure.times).argmax(-1)
+            rows_of_block = slice(start, start + LENS_ROWS)
+            largest = torch.full_like(normed[rows_of_block, 0], -torch.inf)
+            for first_token in range(0, len(weight), LENS_TOKENS):
+                tokens = slice(first_token, first_token + LENS_TOKENS)
+                logits = linear(normed[rows_of_block], weight[tokens].float()) + bias[tokens]
+                # The factor of the scores may be negative in principle; a cap keeps their order.
+                best = (logits * structure.times).max(-1)
+                is_larger = best.values > largest
+                largest = torch.where(is_larger, best.values, largest)
+                token = best.indices + first_token
+                predicted[rows_of_block] = torch.where(is_larger, token, predicted[rows_of_block])
         return predicted.view(rows.shape)
 
     def of_heads(self, layer: int, target: Tensor, rows: slice | Tensor) -> Tensor:
@@ -245,10 +254,10 @@ class Recorded:
         structure = self.structure
         block = structure.blocks[layer]
         outputs = take_rows(self.outputs[layer], rows, 2)
-        assert structure.head is not None
         assert structure.final is not None
-        weight, _ = self._output_matrix(structure.head)
-        reads = structure.times * block.factor * (weight[target] - weight.mean(0))
+        target_row, _ = self._output_rows(target)
+        mean_row, _ = self._mean_output_row()
+        reads = structure.times * block.factor * (target_row - mean_row)
         final_scale = structure.final.scale(take_rows(self.final, rows, 1))
         reads = structure.final.pulled(reads, final_scale[:, None])
         if block.writing is not None:
@@ -295,23 +304,62 @@ class Recorded:
 
         It is that of at most 4,096 tokens, evenly spaced in the vocabulary."""
         structure = self.structure
-        assert structure.head is not None
         assert structure.final is not None
-        weight, _ = self._output_matrix(structure.head)
+        weight, _ = self._output_matrix()
         step = max(1, len(weight) // COVARIANCE_TOKENS)
-        directions = weight[::step] - weight.mean(0)
+        mean_row, _ = self._mean_output_row()
+        directions = weight[::step].float() - mean_row
         directions = structure.final.pulled(directions, torch.ones_like(directions[:, :1]))
         return directions.T @ directions / len(directions)
 
-    def _output_matrix(self, head: nn.Module) -> tuple[Tensor, Tensor]:
-        """Return the output matrix and its bias, on the device of the batch."""
+    def token_losses(self, rows: slice) -> Tensor:
+        """Return the loss in nats of the token after each of these rows, `[example, row]`."""
+        structure = self.structure
+        assert structure.head is not None
+        assert structure.final is not None
+        normed = self._module_outputs[structure.final.module][:, rows]
+        targets = torch.roll(self.batch.ids, -1, 1)[:, rows].flatten()
+        flat = normed.flatten(0, 1)
+        losses = flat.new_empty(len(flat))
+        weight, _ = self._output_matrix()
+        with torch.no_grad():
+            # In blocks: the logits of all rows at once would need much memory.
+            for start in range(0, len(flat), LENS_ROWS):
+                block = slice(start, start + LENS_ROWS)
+                logits = structure.head(flat[block].to(weight)).float() * structure.times
+                if structure.cap is not None:
+                    logits = structure.cap * torch.tanh(logits / structure.cap)
+                losses[block] = nn.functional.cross_entropy(
+                    logits, targets[block].to(logits.device), reduction="none"
+                ).to(losses.device)
+        return losses.view(normed.shape[:2])
+
+    def _output_matrix(self) -> tuple[Tensor, Tensor]:
+        """Return the output matrix in its own type, and its bias in float32, on the device of the
+        batch."""
+        head = self.structure.head
+        assert head is not None
         weights = {}
         for name, parameter in head.named_parameters(recurse=False):
-            weights[name] = weight_in(head, name, parameter).float().to(self.batch.device)
+            weights[name] = weight_in(head, name, parameter).to(self.batch.device)
         matrix = weights["weight"]
         if "bias" in weights:
-            return matrix, weights["bias"]
-        return matrix, matrix.new_zeros(len(matrix))
+            return matrix, weights["bias"].float()
+        return matrix, torch.zeros(len(matrix), device=matrix.device)
+
+    def _output_rows(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of the output matrix and the biases of some tokens, in float32."""
+        matrix, bias = self._output_matrix()
+        return matrix[tokens].float(), bias[tokens]
+
+    def _mean_output_row(self) -> tuple[Tensor, Tensor]:
+        """Return the mean row of the output matrix and the mean bias, in float32.
+
+        They are computed once for a pass: the matrix is as large as the vocabulary."""
+        if self._mean_row is None:
+            matrix, bias = self._output_matrix()
+            self._mean_row = (matrix.mean(0, dtype=torch.float32), bias.mean())
+        return self._mean_row
 
 
 def take_rows(values: Tensor, rows: slice | Tensor, dim: int) -> Tensor:

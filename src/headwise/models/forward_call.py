@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
 from headwise.models.sizes import head_of
+from headwise.stats.products import faster_products
 
 
 def call_part(
@@ -28,7 +29,9 @@ def call_part(
     types: Tensor,
     *,
     logits: bool = False,
+    logit_rows: Tensor | None = None,
     source: tuple[Tensor, Tensor] | None = None,
+    past: Any = None,
 ) -> Any:
     """Return the output of the part that computes a stack, or of the whole model.
 
@@ -45,8 +48,13 @@ def call_part(
         encoder-decoder reads them.
     logits : bool, default False
         Call the whole model.
+    logit_rows : Tensor, optional
+        The positions of the tokens whose logits are returned; default: all. Most decoders then
+        compute no others.
     source : (Tensor, Tensor), optional
         Ids and attention mask that the encoder reads, if the stack is the decoder's.
+    past : Cache, optional
+        Keys and values of tokens before these; the attention mask is then that of all tokens.
     """
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": attention_mask.long()}
     part: nn.Module
@@ -82,9 +90,17 @@ def call_part(
         inputs["token_type_ids"] = types
     if "use_cache" in accepted:
         inputs["use_cache"] = False
+    if past is not None:
+        inputs["past_key_values"] = past
+    keeps_rows = logit_rows is not None and "logits_to_keep" in accepted
+    if keeps_rows:
+        inputs["logits_to_keep"] = logit_rows
     if "kwargs" not in accepted:
         inputs = {name: value for name, value in inputs.items() if name in accepted}
-    return part(**inputs)
+    output = part(**inputs)
+    if logits and logit_rows is not None and not keeps_rows:
+        output.logits = output.logits[:, logit_rows]
+    return output
 
 
 def has_segments(config: Any) -> bool:
@@ -180,12 +196,16 @@ def _decoder_start(config: Any) -> int | None:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Set evaluation mode for a `with` block, then restore the mode of every module."""
+    """Set evaluation mode for a `with` block, then restore the mode of every module.
+
+    Products with weights are the faster ones meanwhile: every pass of a model runs in such a
+    block."""
     in_training = [part for part in module.modules() if part.training]
     if in_training:
         module.eval()
     try:
-        yield
+        with faster_products():
+            yield
     finally:
         for part in in_training:
             part.training = True

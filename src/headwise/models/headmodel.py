@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headwise.core.checks import at_least, one_of
 from headwise.core.errors import InputError, ModelError, ParameterError, unknown
-from headwise.core.labels import existing_heads, head_name, is_list_of_heads, parse_place
+from headwise.core.labels import existing_heads, head_name, parse_place
 from headwise.core.lazy import EXPERIMENTS, load
 from headwise.models import fingerprint, generation, loading
 from headwise.models.devices import (
@@ -368,14 +368,6 @@ class HeadModel:
             raise InputError(f"Pass one text at a time; {len(batch.rows)} were given.")
         return batch
 
-    def check_length(self, ids: Tensor) -> None:
-        """Reject token ids `[example, token]` that are longer than the model takes."""
-        n_tokens = ids.shape[1]
-        if n_tokens > self.max_length:
-            raise InputError(
-                f"The batch is {n_tokens} tokens long; {self.name} takes at most {self.max_length}."
-            )
-
     # --- reading heads on one text ----------------------------------------------------------------
 
     def attention(
@@ -446,14 +438,14 @@ class HeadModel:
         """Return `attention` or `outputs` of a head, a list of heads, a layer or all heads."""
         name = "attention" if kind == "attention" else "output"
         attrs = {"model": self.name}
-        place = parse_place(head) if isinstance(head, str) else head
+        place = parse_place(head)
         if place is None:
             traced = getattr(self.trace(batch, {kind}, interventions=interventions), kind)
             numbers = {"layer": np.arange(self.layers), "head": np.arange(self.heads)}
             dims = ("layer", "head", *coords)
             return TokenArray(traced[0].cpu().numpy(), numbers | coords, dims, name, attrs)
-        if is_list_of_heads(place):
-            heads = existing_heads(place, self.layers, self.heads)  # type: ignore[arg-type]
+        if isinstance(place, list):
+            heads = existing_heads(place, self.layers, self.heads)
             if not heads:
                 raise ParameterError("The list of heads is empty; name at least one, like 'L7H9'.")
             coords = {"head": np.array([head_name(*pair) for pair in heads])} | coords
@@ -462,7 +454,7 @@ class HeadModel:
             heads = [(place, number) for number in range(self.heads)]
             coords = {"head": np.arange(self.heads)} | coords
         else:
-            heads = existing_heads([place], self.layers, self.heads)  # type: ignore[list-item]
+            heads = existing_heads([place], self.layers, self.heads)
         values = self._head_values(batch, kind, heads, interventions)
         if "head" not in coords:
             values = values[0]
@@ -480,7 +472,6 @@ class HeadModel:
         if interventions:
             traced = getattr(self.trace(batch, {kind}, interventions=interventions), kind)
             return np.stack([traced[0, layer, head].cpu().numpy() for layer, head in heads])
-        self.check_length(batch.ids)
         reader = _HeadReader(self.sites, heads, kind, stops=not self._is_spread)
         try:
             with evaluating(self.module), torch.no_grad(), use_session(reader):
@@ -517,7 +508,7 @@ class HeadModel:
         from headwise.models.score_attribution import ScoreAttribution, token_position, why_dataset
 
         batch = self.one_input(text)
-        place = parse_place(head) if isinstance(head, str) else head
+        place = parse_place(head)
         ((layer, number),) = existing_heads([place], self.layers, self.heads)
         query_position = token_position(batch, query, "query")
         key_position = token_position(batch, key, "key")
@@ -587,7 +578,7 @@ class HeadModel:
         clean, corrupted : str
             Inputs with equally many tokens.
         answer, wrong : str, optional
-            What follows each; by default the model's own predictions.
+            What follows each; by default the likeliest token of the model that is not blank.
         **options
             Options of `headwise.patch`.
         """
@@ -595,12 +586,20 @@ class HeadModel:
         for text, given in ((clean, answer), (corrupted, wrong)):
             if given is None:
                 logits = self.forward(text, logits=True).logits[0, -1]
-                given = self.encoder.token_text(int(logits.argmax()))
+                given = self._likeliest_text(logits)
             answers.append(given)
         experiments = load(EXPERIMENTS)
         pair = experiments.PromptPair(clean, corrupted, answers[0], answers[1], "the pair")
         dataset: xr.Dataset = experiments.patch(self, [pair], **options)
         return dataset
+
+    def _likeliest_text(self, logits: Tensor) -> str:
+        """Return the likeliest token that is not blank: a lone space before a word is no answer."""
+        for token in logits.argsort(descending=True).tolist():
+            text = self.encoder.token_text(token)
+            if text.strip():
+                return text
+        raise ModelError(f"{self.name} has no tokens with a text.")
 
     def circuit(self, pairs: Any, **options: Any) -> xr.Dataset:
         """Return which edges between the parts of the model carry a behaviour; see
@@ -690,6 +689,7 @@ class HeadModel:
         block_rows: int | None = None,
         block_bytes: int = BLOCK_BYTES,
         logits: bool = False,
+        logit_rows: Tensor | None = None,
     ) -> Any:
         """Run the model once over a batch, without gradients and dropout; return its output.
 
@@ -708,11 +708,13 @@ class HeadModel:
             would take more than `block_bytes`. Results do not depend on it.
         logits : bool, default False
             Run the whole model with its head; otherwise only what the watched stack needs.
+        logit_rows : Tensor, optional
+            The positions of the tokens whose logits are returned; default: all.
         """
         batch = self.batch(inputs)
         session = self._session(batch, watcher, interventions, block_rows, block_bytes)
         with torch.no_grad():
-            return self._forward(session, batch, logits)
+            return self._forward(session, batch, logits, logit_rows)
 
     def trace(
         self,
@@ -784,7 +786,6 @@ class HeadModel:
         check_needs(needs, self.name, self.sites.d_heads, self.hidden)
         if block_rows is not None:
             at_least("block_rows", block_rows, 1)
-        self.check_length(batch.ids)
         plan = None
         streams = None
         if interventions:
@@ -803,7 +804,9 @@ class HeadModel:
             keys=batch.keys.attention_mask,
         )
 
-    def _forward(self, session: Session, batch: Batch, logits: bool) -> Any:
+    def _forward(
+        self, session: Session, batch: Batch, logits: bool, logit_rows: Tensor | None = None
+    ) -> Any:
         has_head = self.has_lm_head or hasattr(self.module, "num_labels")
         if logits and not has_head:
             raise ModelError(
@@ -811,7 +814,12 @@ class HeadModel:
             )
         with evaluating(self.module), session.running():
             output = self.run(
-                batch.ids, batch.attention_mask, batch.types, logits=logits, source=batch.source
+                batch.ids,
+                batch.attention_mask,
+                batch.types,
+                logits=logits,
+                logit_rows=logit_rows,
+                source=batch.source,
             )
         n_seen = session.layer_count.seen
         if n_seen != self.layers:
@@ -833,7 +841,9 @@ class HeadModel:
         types: Tensor,
         *,
         logits: bool = False,
+        logit_rows: Tensor | None = None,
         source: Batch | None = None,
+        past: Any = None,
     ) -> Any:
         """Call the smallest part of the model that computes its stack, in the session, mode and
         gradients of the context.
@@ -844,9 +854,19 @@ class HeadModel:
             Token ids, attention mask and segments, `[example, token]`.
         logits : bool, default False
             Run the whole model with its head.
+        logit_rows : Tensor, optional
+            The positions of the tokens whose logits are returned; default: all.
         source : Batch, optional
             What the encoder reads, if the stack is the decoder's.
+        past : Cache, optional
+            Keys and values of tokens before these (`SharedTokens`); the attention mask is then that
+            of all tokens.
         """
+        n_tokens = ids.shape[1]
+        if n_tokens > self.max_length:
+            raise InputError(
+                f"The batch is {n_tokens} tokens long; {self.name} takes at most {self.max_length}."
+            )
         encoder_input = None if source is None else (source.ids, source.attention_mask)
         return call_part(
             self.module,
@@ -856,7 +876,9 @@ class HeadModel:
             attention_mask,
             types,
             logits=logits,
+            logit_rows=logit_rows,
             source=encoder_input,
+            past=past,
         )
 
     def evaluating(self) -> AbstractContextManager[None]:

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from headwise.core.errors import InputError, ParameterError
+from headwise.core.token_types import OTHER
 from headwise.text.alignment import NO_SEGMENT, NO_WORD
 from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import UNFIT, Example
@@ -117,7 +118,6 @@ class _IdRows:
             )
         if self.encoder is None:
             no_word = np.full(len(ids), NO_WORD, dtype=np.int64)
-            none = np.zeros(len(ids), dtype=bool)
             example = Example(text=" ".join(map(str, ids)), origin=origin)
             return Encoded(
                 index=index,
@@ -126,10 +126,8 @@ class _IdRows:
                 types=types,
                 word=no_word,
                 segment=np.zeros_like(ids),
-                special=none,
-                cls=none,
-                sep=none,
-                punct=none,
+                special=np.zeros(len(ids), dtype=bool),
+                token_type=np.full(len(ids), OTHER),
                 truncated=False,
                 aligned=False,
             )

@@ -28,6 +28,16 @@ from headwise.core.files import write_atomically
 
 FUSED = nn.functional.scaled_dot_product_attention
 FORMAT = "headwise-cache-pattern"
+# The files of a folder of DuoAttention.
+HEADS_FILE = "full_attention_heads.tsv"
+CONFIG_FILE = "config.json"
+# Tokens for which room is made at once: without it each new token would copy the whole cache.
+SPARE_TOKENS = 256
+
+
+def pattern_files(path: Path) -> list[Path]:
+    """Return the files that a pattern at this path has: the file itself, or those of a folder."""
+    return [path] if path.suffix else [path / HEADS_FILE, path / CONFIG_FILE]
 
 
 @dataclass(frozen=True)
@@ -90,8 +100,52 @@ class CachePattern:
         return held / self.whole.size
 
     def save(self, path: str | Path) -> None:
-        """Write the pattern to a `.json` or a `.tsv` file; see `to_bytes`."""
-        write_atomically(Path(path), self.to_bytes(Path(path).suffix))
+        """Write the pattern to a `.json` or a `.tsv` file, or to a folder; see `to_files`."""
+        for file, content in self.to_files(path).items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, content)
+
+    def to_files(self, path: str | Path) -> dict[Path, bytes]:
+        """Return the content of the file, or of the files of a folder (a path without an ending).
+
+        A folder has what loaders of DuoAttention's patterns read: `full_attention_heads.tsv`, a row
+        for each layer and a column for each key/value head, and `config.json` with `sink_size` and
+        `recent_size`. Those loaders keep the heads with the highest numbers, as many as a sparsity
+        says, so the numbers are ranks: whole heads from 0.5 to 1, short ones below, each part in the
+        order of the scores. The sparsity of the pattern is `config.json`'s `sparsity`."""
+        path = Path(path)
+        if path.suffix:
+            return {path: self.to_bytes(path.suffix)}
+        lines = ["\t".join(f"{cell:.6f}" for cell in row) for row in self.ranks()]
+        config = {
+            "sink_size": self.sink,
+            "recent_size": self.window,
+            "sparsity": 1 - float(self.whole.mean()),
+            **{name: value for name, value in self.facts.items() if name == "model"},
+        }
+        return {
+            path / HEADS_FILE: ("\n".join(lines) + "\n").encode(),
+            path / CONFIG_FILE: (json.dumps(config, indent=1) + "\n").encode(),
+        }
+
+    def ranks(self) -> np.ndarray:
+        """Return a number from 0 to 1 for each head: 0.5 or more for whole heads, larger for those
+        with higher scores."""
+        scores = np.zeros(self.whole.shape) if self.scores is None else self.scores
+        ranks = np.zeros(self.whole.size)
+        for members, low in ((self.whole, 0.5), (~self.whole, 0.0)):
+            places = np.flatnonzero(members)
+            order = np.argsort(scores.ravel()[places], kind="stable")
+            if self.scores is None:
+                # Without scores all of a part are alike.
+                ranks[places] = 2 * low
+                continue
+            # The highest whole head gets 1, the highest short one less than 0.5.
+            n_steps = len(places) - 1 if low else len(places)
+            ranks[places[order]] = low + 0.5 * np.arange(len(places)) / max(n_steps, 1)
+        if len(np.flatnonzero(self.whole)) == 1:
+            ranks[self.whole.ravel()] = 1.0
+        return ranks.reshape(self.whole.shape)
 
     def to_bytes(self, suffix: str = ".json") -> bytes:
         """Return the content of a file: of a `.json` with everything, or of a `.tsv` of zeros and
@@ -119,18 +173,27 @@ class CachePattern:
     def load(
         cls, path: str | Path, *, sink: int = 4, window: int = 256, threshold: float = 0.5
     ) -> CachePattern:
-        """Read a pattern from a `.json` of headwise, or a `.tsv` of numbers from 0 to 1.
+        """Read a pattern from a `.json` of headwise, a `.tsv` of numbers from 0 to 1, or a folder in the
+        layout of DuoAttention's released patterns (`full_attention_heads.tsv`, `config.json`).
 
         Parameters
         ----------
         path : str or Path
-            The file.
+            The file or folder.
         sink, window : int
             Of a `.tsv`, which does not say.
         threshold : float, default 0.5
             Heads of a `.tsv` with at least this value are kept whole.
         """
         path = Path(path)
+        if path.is_dir():
+            sizes = cls._read_sizes(path / CONFIG_FILE)
+            return cls.load(
+                path / HEADS_FILE,
+                sink=sizes["sink_size"],
+                window=sizes["recent_size"],
+                threshold=threshold,
+            )
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -159,6 +222,17 @@ class CachePattern:
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is no pattern of headwise: {error}.") from error
+
+    @staticmethod
+    def _read_sizes(path: Path) -> dict[str, int]:
+        """Read sink and window of a folder's `config.json`."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return {name: int(content[name]) for name in ("sink_size", "recent_size")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{path} does not say sink_size and recent_size of a pattern: {error}."
+            ) from error
 
 
 class SplitHeads(Tensor):
@@ -229,6 +303,13 @@ def _shape_after(func: Any, split: SplitHeads, args: Sequence[Any], kwargs: Any)
 class SplitLayer(CacheLayerMixin):  # type: ignore[misc]
     """The cache of one layer: whole heads grow, short heads keep sink and window.
 
+    The tensors of whole heads have room for up to `SPARE_TOKENS` tokens more than they hold, so that a new
+    token is written beside the others without a copy of them.
+
+    The window is a ring: the token at position p lies in slot `sink + (p - sink) % window`, and a
+    new token takes the place of the one that leaves. Keys are rotated before they come here, so
+    their order does not matter to the attention.
+
     Parameters
     ----------
     whole : array of bool
@@ -242,27 +323,44 @@ class SplitLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def __init__(self, whole: np.ndarray, sink: int, window: int) -> None:
         super().__init__()
-        self.whole_heads = np.flatnonzero(whole).tolist()
-        self.short_heads = np.flatnonzero(~whole).tolist()
+        self.whole_heads: list[int] = np.flatnonzero(whole).tolist()
+        self.short_heads: list[int] = np.flatnonzero(~whole).tolist()
         self.sink = sink
         self.window = window
         self.seen = 0
         self.parts: dict[str, Tensor] = {}
         # What the attention of the current call reads: the parts before they were shortened.
         self.current: dict[str, Tensor] = {}
-        self.positions: Tensor | None = None  # of the short heads' tokens
-        self.current_positions: Tensor | None = None
+        # Whether a current call has one new token, which was written into the ring.
+        self.is_in_ring = False
         self.like = torch.empty(0)
+        # By kind: which key/value heads are whole, and which are short, as an index on the device.
+        self._members: dict[str, Tensor] = {}
+        # By group size: all query heads, those that read whole heads first.
+        self._readers: dict[int, Tensor] = {}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.dtype = key_states.dtype
         self.device = key_states.device
         self.like = key_states.new_empty(0)
+        # Indices are kept on the device: a new one for every layer and token would be a copy each.
+        self._members = {
+            "whole": torch.tensor(self.whole_heads, dtype=torch.long, device=self.device),
+            "short": torch.tensor(self.short_heads, dtype=torch.long, device=self.device),
+        }
+        self._readers = {}
         for which, states in (("keys", key_states), ("values", value_states)):
-            self.parts[f"whole {which}"] = states[:, self.whole_heads, :0]
-            self.parts[f"short {which}"] = states[:, self.short_heads, :0]
-        self.positions = torch.empty(0, dtype=torch.long, device=self.device)
+            for kind, members in self._members.items():
+                self.parts[f"{kind} {which}"] = states[:, :, :0].index_select(1, members)
         self.is_initialized = True
+
+    def query_heads_whole_first(self, group_size: int) -> Tensor:
+        """Return all query heads as an index, those that read whole heads first."""
+        if group_size not in self._readers:
+            members = torch.cat([self._members["whole"], self._members["short"]])
+            offsets = torch.arange(group_size, device=self.device)
+            self._readers[group_size] = (members[:, None] * group_size + offsets).flatten()
+        return self._readers[group_size]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -270,27 +368,89 @@ class SplitLayer(CacheLayerMixin):  # type: ignore[misc]
         """Take in the keys and values of new tokens, and return those of all tokens."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        assert self.positions is not None
         n_new = key_states.shape[-2]
-        new_positions = torch.arange(self.seen, self.seen + n_new, device=self.device)
-        self.current_positions = torch.cat([self.positions, new_positions])
-        self.seen += n_new
+        self.is_in_ring = n_new == 1 and self.seen >= self.sink + self.window
         for which, states in (("keys", key_states), ("values", value_states)):
-            for kind, heads in (("whole", self.whole_heads), ("short", self.short_heads)):
-                name = f"{kind} {which}"
-                self.current[name] = torch.cat([self.parts[name], states[:, heads]], dim=-2)
-        # After this call short heads keep the first tokens and the last ones; the window counts the
-        # token that attends, so one token less stays for the next.
-        is_kept = self.current_positions < self.sink
-        is_kept |= self.current_positions > self.seen - self.window
-        for which in ("keys", "values"):
-            self.parts[f"whole {which}"] = self.current[f"whole {which}"]
-            self.parts[f"short {which}"] = self.current[f"short {which}"][:, :, is_kept]
-        self.positions = self.current_positions[is_kept]
+            if self.whole_heads:
+                self._add_whole(which, states)
+            if self.short_heads:
+                self._add_short(which, states)
+        self.seen += n_new
         shape = (key_states.shape[0], key_states.shape[1], self.seen)
         keys = SplitHeads(self, "keys", (*shape, key_states.shape[-1]), self.like)
         values = SplitHeads(self, "values", (*shape, value_states.shape[-1]), self.like)
         return keys, values
+
+    def _add_whole(self, which: str, states: Tensor) -> None:
+        """Write the new tokens of whole heads behind the others."""
+        members = self._members["whole"]
+        name = f"whole {which}"
+        stored = self.parts[name]
+        n_all = self.seen + states.shape[2]
+        if not _may_write_into(stored):
+            stored = torch.cat([stored[:, :, : self.seen], states.index_select(1, members)], dim=2)
+        else:
+            if n_all > stored.shape[2]:
+                larger = (stored.shape[0], stored.shape[1], n_all + SPARE_TOKENS, stored.shape[3])
+                grown = stored.new_empty(larger)
+                grown[:, :, : self.seen] = stored[:, :, : self.seen]
+                stored = grown
+            torch.index_select(states, 1, members, out=stored[:, :, self.seen : n_all])
+        self.parts[name] = stored
+        self.current[name] = stored[:, :, :n_all]
+
+    def _add_short(self, which: str, states: Tensor) -> None:
+        """Write the new tokens of short heads into the ring, or beside what they keep while the
+        current call reads it."""
+        members = self._members["short"]
+        name = f"short {which}"
+        stored = self.parts[name]
+        if self.is_in_ring:
+            slot = self.sink + (self.seen - self.sink) % self.window
+            if not _may_write_into(stored):
+                stored = stored.clone()
+                stored[:, :, slot : slot + 1] = states.index_select(1, members)
+            else:
+                torch.index_select(states, 1, members, out=stored[:, :, slot : slot + 1])
+            self.current[name] = stored
+        else:
+            in_time = torch.cat([self._unroll(stored), states.index_select(1, members)], dim=2)
+            self.current[name] = in_time
+            stored = self._shorten(in_time, self.seen + states.shape[2])
+        self.parts[name] = stored
+
+    def _unroll(self, part: Tensor) -> Tensor:
+        """Return the short heads' tokens in the order of time."""
+        if self.seen <= self.sink + self.window:
+            return part
+        ring = part[:, :, self.sink :].roll(-self._first_slot(self.seen), dims=2)
+        return torch.cat([part[:, :, : self.sink], ring], dim=2)
+
+    def _shorten(self, in_time: Tensor, seen: int) -> Tensor:
+        """Return what short heads keep of tokens in the order of time, the window as a ring."""
+        if seen <= self.sink + self.window:
+            return in_time
+        ring = in_time[:, :, -self.window :].roll(self._first_slot(seen), dims=2)
+        return torch.cat([in_time[:, :, : self.sink], ring], dim=2)
+
+    def _first_slot(self, seen: int) -> int:
+        """Return the slot of the ring in which the oldest token of the window lies."""
+        return (seen - self.window - self.sink) % self.window
+
+    def short_positions(self, n_queries: int) -> Tensor:
+        """Return the positions of the tokens that short heads read in the current call."""
+        n_read = self.current["short keys"].shape[2]
+        places = torch.arange(n_read, device=self.device)
+        if self.is_in_ring:
+            last = self.seen - 1
+            in_ring = last - (last - places) % self.window
+            return torch.where(places < self.sink, places, in_ring)
+        # The first tokens, then the last ones without a gap.
+        return torch.where(places < self.sink, places, places + self.seen - n_read)
+
+    def release(self) -> None:
+        """Forget what only the current call needed: a chunk's tokens beyond the window."""
+        self.current = {}
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.seen + query_length, 0
@@ -306,13 +466,22 @@ class SplitLayer(CacheLayerMixin):  # type: ignore[misc]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values that are held between calls."""
-        return sum(part.numel() * part.element_size() for part in self.parts.values())
+        """Bytes of the keys and values that are held between calls."""
+        total = 0
+        for name, part in self.parts.items():
+            held = part[:, :, : self.seen] if name.startswith("whole") else part
+            total += held.numel() * held.element_size()
+        return total
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes of room for tokens to come."""
+        allocated = sum(part.numel() * part.element_size() for part in self.parts.values())
+        return allocated - self.nbytes
 
     def reset(self) -> None:
         self.parts = {}
         self.current = {}
-        self.positions = None
         self.seen = 0
         self.is_initialized = False
 
@@ -329,6 +498,15 @@ class SplitLayer(CacheLayerMixin):  # type: ignore[misc]
             self.parts[name] = part[indices]
 
 
+def _may_write_into(stored: Tensor) -> bool:
+    """Return whether new numbers may be written into a tensor of the cache.
+
+    A gradient may need the old numbers, and a tensor that was made in inference mode is fixed outside
+    it."""
+    is_fixed = stored.is_inference() and not torch.is_inference_mode_enabled()
+    return not torch.is_grad_enabled() and not is_fixed
+
+
 def _split_attention(
     query: Tensor,
     key: SplitHeads,
@@ -341,69 +519,110 @@ def _split_attention(
 ) -> Tensor:
     """Compute fused attention for whole and for short heads apart; parameters as of torch's.
 
-    `grouping` (`enable_gqa`) changes nothing: keys are repeated for their query heads here."""
+    `grouping` (`enable_gqa`) changes nothing: what is shared between query heads is known here."""
     layer = key.layer
-    n_query_heads = query.shape[1]
-    n_kv_heads = len(layer.whole_heads) + len(layer.short_heads)
-    group_size = n_query_heads // n_kv_heads
     n_queries = query.shape[2]
-    output = query.new_empty(*query.shape[:3], layer.current["whole values"].shape[-1])
-    query_positions = torch.arange(layer.seen - n_queries, layer.seen, device=query.device)
+    n_kv_heads = len(layer.whole_heads) + len(layer.short_heads)
+    group_size = query.shape[1] // n_kv_heads
     mask = None
     if attn_mask is not None:
         mask = attn_mask[..., : layer.seen]
-    for kind, heads in (("whole", layer.whole_heads), ("short", layer.short_heads)):
-        if not heads:
-            continue
-        members: list[int] = []
-        for head in heads:
-            members += range(head * group_size, (head + 1) * group_size)
-        keys = layer.current[f"{kind} keys"].repeat_interleave(group_size, dim=1)
-        values = layer.current[f"{kind} values"].repeat_interleave(group_size, dim=1)
-        part_mask = mask
-        part_is_causal = is_causal and n_queries > 1
-        if kind == "short":
-            assert layer.current_positions is not None
-            part_mask = _short_mask(layer, query_positions, mask, query.dtype)
-            part_is_causal = False
-        output[:, members] = FUSED(
-            query[:, members],
-            keys,
-            values,
-            attn_mask=part_mask,
-            dropout_p=dropout_p,
-            is_causal=part_is_causal,
-            scale=scale,
-        )
+    if not layer.short_heads or not layer.whole_heads:
+        kind = "whole" if layer.whole_heads else "short"
+        of_all = _attention_of_kind(kind, layer, query, mask, dropout_p, is_causal, scale)
+        layer.release()
+        return of_all
+    readers = layer.query_heads_whole_first(group_size)
+    n_whole = len(layer.whole_heads) * group_size
+    query = query.index_select(1, readers)
+    output: Tensor | None = None
+    for kind, heads in (("whole", slice(0, n_whole)), ("short", slice(n_whole, None))):
+        part = _attention_of_kind(kind, layer, query[:, heads], mask, dropout_p, is_causal, scale)
+        if output is None:
+            # In the dtype of the attention: under autocast it is not that of the queries. Models ask
+            # for `[example, token, head, d]` next: laid out like that it is no further copy.
+            output = part.new_empty(len(query), n_queries, query.shape[1], value.shape[-1])
+            output = output.transpose(1, 2)
+        output.index_copy_(1, readers[heads], part)
+    assert output is not None
+    layer.release()
     return output
 
 
-def _short_mask(
-    layer: SplitLayer, query_positions: Tensor, mask: Tensor | None, dtype: torch.dtype
+def _attention_of_kind(
+    kind: str,
+    layer: SplitLayer,
+    query: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
 ) -> Tensor:
-    """Return which of their tokens short heads see, `[1 or example, 1, query, token]`."""
-    positions = layer.current_positions
-    assert positions is not None
-    distance = query_positions[:, None] - positions[None]
+    """Compute fused attention of the query heads that read whole heads, or short ones."""
+    n_queries = query.shape[2]
+    keys = layer.current[f"{kind} keys"]
+    values = layer.current[f"{kind} values"]
+    part_is_causal = False
+    if kind == "short":
+        mask = _short_mask(layer, n_queries, mask)
+    elif mask is None and is_causal and n_queries > 1:
+        # Torch lets the first query see the first key only, which is right without earlier keys.
+        part_is_causal = n_queries == layer.seen
+        if not part_is_causal:
+            mask = _causal_mask(layer, n_queries)
+    group_size = query.shape[1] // keys.shape[1]
+    options = {}
+    if group_size > 1:
+        if mask is None and keys.shape[-1] == values.shape[-1]:
+            options = {"enable_gqa": True}
+        else:
+            # With a mask, kernels for shared keys are not to be had on every device.
+            keys = keys.repeat_interleave(group_size, dim=1)
+            values = values.repeat_interleave(group_size, dim=1)
+    return FUSED(
+        query,
+        keys,
+        values,
+        attn_mask=mask,
+        dropout_p=dropout_p,
+        is_causal=part_is_causal,
+        scale=scale,
+        **options,
+    )
+
+
+def _causal_mask(layer: SplitLayer, n_queries: int) -> Tensor:
+    """Return which of all tokens the last queries see, bool `[query, token]`."""
+    positions = torch.arange(layer.seen, device=layer.device)
+    return positions[None] <= positions[layer.seen - n_queries :, None]
+
+
+def _short_mask(layer: SplitLayer, n_queries: int, mask: Tensor | None) -> Tensor | None:
+    """Return which of their tokens short heads see, `[1 or example, 1, query, token]`; None if all.
+
+    A single new token sees everything that is kept: what left the window is gone."""
+    if mask is None and n_queries == 1:
+        return None
+    positions = layer.short_positions(n_queries)
+    queries = torch.arange(layer.seen - n_queries, layer.seen, device=layer.device)
+    distance = queries[:, None] - positions[None]
     visible = (distance >= 0) & ((positions[None] < layer.sink) | (distance < layer.window))
     visible = visible[None, None]
     if mask is None:
         return visible
     columns = mask[..., positions]
     if columns.dtype == torch.bool:
-        _reject_padding(columns, layer)
+        _reject_padding(columns, positions, layer.sink)
         return visible & columns
-    _reject_padding(columns > torch.finfo(columns.dtype).min / 2, layer)
+    _reject_padding(columns > torch.finfo(columns.dtype).min / 2, positions, layer.sink)
     return columns.masked_fill(~visible, torch.finfo(columns.dtype).min)
 
 
-def _reject_padding(is_open: Tensor, layer: SplitLayer) -> None:
+def _reject_padding(is_open: Tensor, positions: Tensor, sink: int) -> None:
     """Raise where the last query cannot see a sink token: padding on the left, whose tokens would be
     kept in place of the real first ones."""
-    positions = layer.current_positions
-    assert positions is not None
-    is_sink = positions < layer.sink
-    if layer.sink and not bool(is_open[..., -1, :][..., is_sink].all()):
+    is_sink = positions < sink
+    if sink and not bool(is_open[..., -1, :][..., is_sink].all()):
         raise InputError(
             "HeadwiseCache keeps the first tokens of every row, and some rows begin with padding; "
             "give texts of equal length, or one at a time."
@@ -416,7 +635,8 @@ class HeadwiseCache(Cache):  # type: ignore[misc]
     Parameters
     ----------
     pattern : CachePattern, str or Path
-        Which heads keep everything, or the `.json` or `.tsv` file that says so.
+        Which heads keep everything, or the `.json` or `.tsv` file or the folder that says so; see
+        `CachePattern.load`.
 
     Examples
     --------

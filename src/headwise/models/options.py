@@ -6,14 +6,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.core.options import check_options, option
+from headwise.core.options import CheckedOptions, option
 
 if TYPE_CHECKING:
     from headwise.models.headmodel import HeadModel
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class ModelOptions(CheckedOptions):
     """Where a model runs and in which precision; the meaning is that of `HeadModel.open`."""
 
     # Jobs record the identity of the open model, which includes its precision, and the type of its
@@ -40,17 +40,16 @@ class ModelOptions:
         "`big`.",
     )
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
     def keywords(self) -> dict[str, Any]:
         """Return the options by name, for `HeadModel.open` and its like."""
         return {declared.name: getattr(self, declared.name) for declared in fields(self)}
 
-    def open(self, model: str | Path | None) -> HeadModel:
-        """Open a model with these options."""
+    def open(self, model: HeadModel | str | Path | None) -> HeadModel:
+        """Return the model, opened with these options where it is not open yet."""
         from headwise.models.headmodel import HeadModel
 
+        if isinstance(model, HeadModel):
+            return model
         return HeadModel.open(model, **self.keywords())
 
 

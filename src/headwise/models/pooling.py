@@ -177,7 +177,6 @@ class HeadPooling(nn.Module):
             raise InputError(
                 "The batch is padded on the left; set the tokenizer's padding_side to right."
             )
-        self.model.check_length(ids)
         types = features.get("token_type_ids")
         if types is None:
             types = torch.zeros_like(ids)

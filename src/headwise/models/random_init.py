@@ -4,6 +4,8 @@ architecture and the inputs."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -18,7 +20,7 @@ def with_random_weights(model: HeadModel, seed: int = 0) -> HeadModel:
     config = copy.deepcopy(model.config)
     # Some classes are built by this name, and know only those of transformers.
     config._attn_implementation = "eager"
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), _default_dtype(model.dtype):
         torch.manual_seed(seed)
         try:
             module: nn.Module = type(model.module)(config)
@@ -32,6 +34,18 @@ def with_random_weights(model: HeadModel, seed: int = 0) -> HeadModel:
     if model.tokenizer is None:
         return random_model
     return random_model.limited(model.encoder.max_length, model.encoder.overlong)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Make new weights in a type: in float32 those of a large model in half precision would take
+    twice its memory beside it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def random_but_embeddings(model: HeadModel, seed: int = 0) -> HeadModel:

@@ -40,6 +40,7 @@ from headwise.text.encode import Batch
 ROLES = ("query", "key", "value")
 EMBEDDING = "embedding"
 LOGITS = "logits"
+POINTS_AT_ONCE = 8  # whose gradients are held at once, each as large as the activations of a run
 Skipping = Callable[[int, Any], AbstractContextManager[None]]  # see `patched_path`
 Metric = Callable[[Tensor], Tensor]  # logits of the last tokens [example, vocabulary] to [example]
 
@@ -317,6 +318,9 @@ class Recording:
     def at(self, positions: Tensor, otherwise: Recording) -> Recording:
         """Return the recording in the layout of another input: token t holds what this run had at
         `positions[example, t]`, or what `otherwise` has where that is −1."""
+        in_place = torch.arange(self.final.shape[1], device=positions.device)
+        if torch.equal(positions, in_place.expand(len(positions), -1)):
+            return self  # contributions are large: not copied where no token moves
         missing = positions < 0
         index = positions.clamp(min=0)
 
@@ -342,6 +346,20 @@ class Recording:
             final=moved(self.final, otherwise.final),
             logits=self.logits,
         )
+
+
+@dataclass(slots=True, eq=False)
+class InputGradients:
+    """The gradients of a metric at one point by what every receiver reads, each with the residual
+    stream there, `[example, token, width]`.
+
+    `heads[layer]`: the gradients by what the projections give, by role `[group, member, example ·
+    token, channel]`; `feeds[layer]` (None without an MLP) and `final`: by what the norm gives,
+    `[example, token, width]`."""
+
+    heads: list[tuple[dict[str, Tensor], Tensor]]
+    feeds: list[tuple[Tensor, Tensor] | None]
+    final: tuple[Tensor, Tensor]
 
 
 class ResidualGraph:
@@ -582,6 +600,7 @@ class ResidualGraph:
             channels=channels,
         )
 
+    @torch.no_grad()
     def edge_attribution(
         self,
         batch: Batch,
@@ -613,20 +632,20 @@ class ResidualGraph:
         self._check_batch(batch)
         points: Sequence[Tensor | None] = entering or [None]
         total: Tensor | None = None
-        for point in points:
-            effects = self._attribution_at(batch, change, metric, point, hold_norms)
+        for first in range(0, len(points), POINTS_AT_ONCE):
+            gradients = []
+            for point in points[first : first + POINTS_AT_ONCE]:
+                gradients.append(self._input_gradients(batch, metric, point))
+            effects = self._summed_effects(change, gradients, hold_norms)
             total = effects if total is None else total + effects
         assert total is not None
         return total / len(points)
 
-    def _attribution_at(
-        self,
-        batch: Batch,
-        change: Tensor,
-        metric: Metric,
-        entering: Tensor | None,
-        hold_norms: bool,
-    ) -> Tensor:
+    def _input_gradients(
+        self, batch: Batch, metric: Metric, entering: Tensor | None
+    ) -> InputGradients:
+        """Return the gradients of the metric at one point; `entering` enters the first layer there
+        (None: the inputs themselves)."""
         n_examples, n_tokens = batch.ids.shape
         shape = (n_examples, n_tokens, -1)
         projected: dict[nn.Module, Tensor] = {}
@@ -681,42 +700,34 @@ class ResidualGraph:
         of_calls = gradients[1 : 1 + 3 * self.model.layers]
         of_feeds = dict(zip(feed_inputs, gradients[1 + 3 * self.model.layers :], strict=True))
 
-        by_sender = change.flatten(2)  # example, sender, token · width
-        effects = []
+        heads = []
+        feeds: list[tuple[Tensor, Tensor] | None] = []
         for layer, block in enumerate(self.blocks):
             inputs = self.head_inputs[layer]
-            by_unit = self._pull_to_stream(
+            of_heads = self._pull_to_projections(
                 inputs,
                 session.calls[layer],
                 of_calls[3 * layer : 3 * layer + 3],
                 [projected[part] for part in inputs.projections],
             )
-            stream = streams[self._entry(layer)]
-            by_unit = pull_through_norm(inputs.norm, by_unit, stream[:, None], hold_norms)
-            below = by_sender[:, : self.edges.below_heads(layer)]
-            effects.append((below @ by_unit.flatten(2).transpose(1, 2)).flatten(1))
-            if block.feed is not None:
+            heads.append((of_heads, streams[self._entry(layer)]))
+            if block.feed is None:
+                feeds.append(None)
+            else:
                 of_feed = at_least_float32(_or_zero(of_feeds[layer], feed_inputs[layer]))
-                of_feed = of_feed.reshape(shape)
-                feed_stream = streams[_feed_place(block)]
-                of_feed = pull_through_norm(block.feed.norm, of_feed, feed_stream, hold_norms)
-                below = by_sender[:, : self.edges.below_mlp(layer)]
-                effects.append((below @ of_feed.flatten(1)[..., None])[..., 0])
+                feeds.append((of_feed.reshape(shape), streams[_feed_place(block)]))
         final_stream = streams[self.final_norm.module]
-        of_final = pull_through_norm(self.final_norm, of_final, final_stream, hold_norms)
-        effects.append((by_sender @ of_final.flatten(1)[..., None])[..., 0])
-        return torch.cat(effects, 1)
+        return InputGradients(heads=heads, feeds=feeds, final=(of_final, final_stream))
 
-    def _pull_to_stream(
+    def _pull_to_projections(
         self,
         inputs: HeadInputs,
         call_with_repeats: tuple[Call, Tensor, Tensor],
         gradients: Sequence[Tensor | None],
         projected: Sequence[Tensor],
-    ) -> Tensor:
-        """Return the gradient by what each head's query, key and value input reads (after the norm),
-        `[example, 3 · head, token, width]`, from the gradients by queries and repeated keys and
-        values.
+    ) -> dict[str, Tensor]:
+        """Return the gradients by what the projections give, from those by queries and repeated keys
+        and values: by role `[group, member, example · token, channel]`.
 
         Between the projections and attention lie rotary embeddings and norms of queries and keys:
         autograd takes the gradients back through them. Grouped keys and values have one gradient for
@@ -730,13 +741,13 @@ class ResidualGraph:
         n_examples, _, n_tokens, _ = call.query.shape
         by_role: dict[str, list[Tensor]] = {role: [] for role in ROLES}
         for member in range(group_size):
-            query_gradient = of_query if member == 0 else torch.zeros_like(of_query)
+            read = [call.key, call.value]
+            of_read = [of_key[:, member::group_size], of_value[:, member::group_size]]
+            if member == 0:
+                read.append(call.query)
+                of_read.append(of_query)
             at_outputs = torch.autograd.grad(
-                [call.query, call.key, call.value],
-                projected,
-                [query_gradient, of_key[:, member::group_size], of_value[:, member::group_size]],
-                retain_graph=True,
-                allow_unused=True,
+                read, projected, of_read, retain_graph=True, allow_unused=True
             )
             flat = []
             for output, gradient in zip(projected, at_outputs, strict=True):
@@ -746,16 +757,37 @@ class ResidualGraph:
             for role in ROLES:
                 if role == "query" and member > 0:
                     continue
-                channels = inputs.channels[role]
-                of_heads = joined[:, channels].transpose(0, 1)  # head, example · token, channel
-                matrices = inputs.matrix[:, channels].permute(1, 2, 0)  # head, channel, width
-                by_role[role].append(of_heads @ matrices)
-        units = [by_role["query"][0]]
-        for role in ("key", "value"):
-            # Head g · group_size + j is member j of group g.
-            units.append(torch.stack(by_role[role], 1).flatten(0, 1))
-        together = torch.cat(units).view(-1, n_examples, n_tokens, inputs.matrix.shape[0])
-        return together.transpose(0, 1)
+                of_heads = joined[:, inputs.channels[role]]  # example · token, head, channel
+                by_role[role].append(of_heads.transpose(0, 1))
+        # Head g · group_size + j is member j of group g; each query head is a group of its own.
+        return {role: torch.stack(of_members, 1) for role, of_members in by_role.items()}
+
+    def _summed_effects(
+        self, change: Tensor, gradients: Sequence[InputGradients], hold_norms: bool
+    ) -> Tensor:
+        """Return the products of the changes with the gradients, summed over points, `[example,
+        edge]`.
+
+        Gradients are summed before they are multiplied by the changes of all senders: that product
+        costs most, and is made once for all points."""
+        by_token = change.device.type == "cuda"
+        effects = []
+        for layer, block in enumerate(self.blocks):
+            n_below = self.edges.below_heads(layer)
+            of_heads = [point.heads[layer] for point in gradients]
+            by_unit = _pull_heads_to_stream(self.head_inputs[layer], of_heads, hold_norms)
+            products = _products(change[:, :n_below], by_unit, by_token=by_token)
+            effects.append(products.flatten(1))
+            if block.feed is not None:
+                of_feed = [point.feeds[layer] for point in gradients]
+                by_feed = _pull_points_to_stream(block.feed.norm, of_feed, hold_norms)
+                n_below = self.edges.below_mlp(layer)
+                products = _products(change[:, :n_below], by_feed[None], by_token=by_token)
+                effects.append(products.flatten(1))
+        of_final = [point.final for point in gradients]
+        by_logits = _pull_points_to_stream(self.final_norm, of_final, hold_norms)
+        effects.append(_products(change, by_logits[None], by_token=by_token).flatten(1))
+        return torch.cat(effects, 1)
 
     # --- one edge, exactly ------------------------------------------------------------------------
 
@@ -929,6 +961,82 @@ def pull_through_norm(
     centred = norm.middle(stream)
     along = (gradient * norm.gain * centred).mean(-1, keepdim=True)
     return pulled - norm.middle(centred * along / scale**3)
+
+
+def _pull_points_to_stream(
+    norm: Norm | None, points: Sequence[tuple[Tensor, Tensor] | None], hold_norms: bool
+) -> Tensor:
+    """Return the sum over points of the gradients by a norm's input, `[example, token, width]`, from
+    gradients by its output, each with the stream at its point."""
+    total: Tensor | None = None
+    for point in points:
+        assert point is not None
+        gradient, stream = point
+        pulled = pull_through_norm(norm, gradient, stream, hold_norms)
+        total = pulled if total is None else total + pulled
+    assert total is not None
+    return total
+
+
+def _pull_heads_to_stream(
+    inputs: HeadInputs, points: Sequence[tuple[dict[str, Tensor], Tensor]], hold_norms: bool
+) -> Tensor:
+    """Return the sum over points of the gradients by the stream that each head's query, key and
+    value input reads, `[3 · head, example, token, width]`.
+
+    The same as `pull_through_norm` of every gradient, but the width of the stream is entered only
+    once for all points: the norm's scale is one number for a token, so gradients are divided by it
+    and summed while they are as wide as a head."""
+    norm = inputs.norm
+    shape = points[0][1].shape  # example, token, width
+    matrix = inputs.matrix
+    if norm is not None:
+        matrix = norm.middle(matrix * norm.gain[:, None], 0)
+    by_role = []
+    for role in ROLES:
+        channels = inputs.channels[role]
+        summed: Tensor | None = None
+        for of_heads, stream in points:
+            values = of_heads[role]
+            if norm is not None:
+                values = values / norm.scale(stream).reshape(-1, 1)
+            summed = values if summed is None else summed + values
+        assert summed is not None
+        matrices = matrix[:, channels].permute(1, 2, 0)  # group, channel, width
+        of_groups = summed.flatten(1, 2) @ matrices
+        by_role.append(of_groups.view(-1, *shape))
+    by_unit = torch.cat(by_role)
+    if norm is None or hold_norms:
+        return by_unit
+    for of_heads, stream in points:
+        # d scale / d x = centred x / (width · scale)
+        centred = norm.middle(stream)
+        read = centred.flatten(0, 1) @ matrix  # what the projections read, but for the scale
+        along = []
+        for role in ROLES:
+            read_by_head = read[:, inputs.channels[role]].transpose(0, 1)[:, None]
+            along.append((of_heads[role] * read_by_head).sum(-1).flatten(0, 1))
+        factor = torch.cat(along).view(-1, *shape[:2], 1) / (shape[-1] * norm.scale(stream) ** 3)
+        by_unit.addcmul_(factor, centred, value=-1)
+    return by_unit
+
+
+def _products(change: Tensor, by_unit: Tensor, *, by_token: bool) -> Tensor:
+    """Return the products of changes `[example, sender, token, width]` with gradients `[unit,
+    example, token, width]`, summed over tokens: `[example, sender, unit]`.
+
+    With `by_token` there is a product for each token, and their results are added. One product for
+    each example has few rows and columns but sums of a hundred thousand terms and more: a GPU
+    would compute it with a few of its processors."""
+    if not by_token:
+        gradients = by_unit.flatten(2).transpose(0, 1)  # example, unit, token · width
+        return change.flatten(2) @ gradients.transpose(1, 2)
+    products = []
+    for example in range(len(change)):
+        of_senders = change[example].transpose(0, 1)  # token, sender, width
+        of_units = by_unit[:, example].permute(1, 2, 0)  # token, width, unit
+        products.append((of_senders @ of_units).sum(0))
+    return torch.stack(products)
 
 
 def apply_norm(norm: Norm | None, stream: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.models.forward_call import only_in_this_thread
 from headwise.models.interventions import InterventionPlan, Streams, on_outputs, stream_hooks
 from headwise.models.masks import RowMask, is_open
 from headwise.models.sites import LayerCount, Sites, hidden_input, hidden_output
@@ -123,12 +122,10 @@ class Session(TapSession):
         are needed."""
         with ExitStack() as stack:
             if "hidden" in self.needs:
-                on_enter = only_in_this_thread(self._on_enter)
-                on_leave = only_in_this_thread(self._on_leave)
                 for entry in self.sites.entries:
-                    handle = entry.register_forward_pre_hook(on_enter, with_kwargs=True)
+                    handle = entry.register_forward_pre_hook(self._on_enter, with_kwargs=True)
                     stack.callback(handle.remove)
-                    stack.callback(entry.register_forward_hook(on_leave).remove)
+                    stack.callback(entry.register_forward_hook(self._on_leave).remove)
             if self.streams:
                 stream_hooks(self.streams, self.sites, self.attention_mask, self._is_active, stack)
             stack.enter_context(use_session(self))
@@ -137,15 +134,17 @@ class Session(TapSession):
                 self.final = self._as_hidden(self._leaving)
 
     def _is_active(self) -> bool:
-        # A watcher may run the model again, in a session of its own: hooks act only for the session
-        # of their context.
+        # A module has one list of hooks for all: other threads call them too, and a watcher may run
+        # the model again, in a session of its own. Hooks act only for the session of their context.
         return SESSION.get() is self
 
     def _on_enter(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
     ) -> None:
+        # torch sets and removes a hook with keywords in two steps: between them, other threads call
+        # it without keywords.
         if self._is_active():
-            self._entering[module] = hidden_input(args, kwargs)
+            self._entering[module] = hidden_input(args, kwargs or {})
 
     def _on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self._is_active():

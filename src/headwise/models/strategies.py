@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
     from headwise.models.statistics.launch import Scores
 
 
+@dataclass(slots=True, eq=False)
 class Strategy(ABC):
     """Computes the attention of one call of one layer."""
 
-    def __init__(self, session: Session, call: Call, layer: int) -> None:
-        self.session = session
-        self.call = call
-        self.layer = layer
+    session: Session
+    call: Call
+    layer: int
 
     @abstractmethod
     def attend(self) -> tuple[Tensor, Tensor | None]:
@@ -69,9 +70,10 @@ def choose_strategy(session: Session, call: Call, layer: int) -> Strategy:
         if session.stream_to is not None and not plan and not isinstance(call, FormedCall):
             return Streaming(session, call, layer)
         return WithGradient(session, call, layer)
-    if needs_statistics and not shows_weights and not weights_change:
-        scores = kernel_scores(session, call)
-        if scores is not None:
+    only_statistics = needs_statistics and not shows_weights and not weights_change
+    if only_statistics and session.attention_mask.is_cuda:
+        scores = scores_of(call, session.lengths_on_device)
+        if scores is not None:  # None where the kernels cannot compute this call
             return FusedStatistics(session, call, layer, scores)
     is_watched = shows_weights or needs_statistics
     if is_watched and not weights_change and can_attend_on_cpu(call):
@@ -81,19 +83,11 @@ def choose_strategy(session: Session, call: Call, layer: int) -> Strategy:
     return OutputsOnly(session, call, layer)
 
 
-def kernel_scores(session: Session, call: Call) -> Scores | None:
-    """Return what the GPU kernels need of a call; None if they cannot compute it."""
-    if not session.attention_mask.is_cuda:
-        return None
-    return scores_of(call, session.lengths_on_device)
-
-
+@dataclass(slots=True, eq=False)
 class FusedStatistics(Strategy):
     """The GPU kernel computes outputs and statistics in one pass; weights are never formed."""
 
-    def __init__(self, session: Session, call: Call, layer: int, scores: Scores) -> None:
-        super().__init__(session, call, layer)
-        self.scores = scores
+    scores: Scores
 
     def attend(self) -> tuple[Tensor, Tensor | None]:
         watcher = self.session.stats_watcher

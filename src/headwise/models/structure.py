@@ -7,7 +7,7 @@ heads' outputs, a branch if the layer adds its output to what entered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -114,12 +114,16 @@ class Structure:
 
 
 class _ModuleRecorder(Watcher):
-    """Records the input and output of every module in one run, and the heads' outputs."""
+    """Records the input and output of every module in one run, and the heads' outputs.
+
+    `tolerance` is relative to the largest value; `rounding` is the relative error of one number in
+    the precision of the model."""
 
     needs = frozenset({"outputs", "hidden"})
 
-    def __init__(self, tolerance: float, device: torch.device) -> None:
+    def __init__(self, tolerance: float, rounding: float, device: torch.device) -> None:
         self.tolerance = tolerance
+        self.rounding = rounding
         self.device = device
         self.inputs: dict[nn.Module, Tensor] = {}
         self.outputs: dict[nn.Module, Tensor] = {}
@@ -143,17 +147,17 @@ class _ModuleRecorder(Watcher):
 
     def norm_with_output(self, value: Tensor, parts: Iterable[nn.Module]) -> Norm | None:
         """Return the first norm among these modules whose output this is."""
-        for part in parts:
-            if self.same(self.outputs[part], value):
-                norm = self.norm(part)
-                if norm is not None:
-                    return norm
-        return None
+        return self._norm_with(self.outputs, value, parts)
 
     def norm_with_input(self, value: Tensor, parts: Iterable[nn.Module]) -> Norm | None:
         """Return the first norm among these modules whose input this is."""
+        return self._norm_with(self.inputs, value, parts)
+
+    def _norm_with(
+        self, recorded: Mapping[nn.Module, Tensor], value: Tensor, parts: Iterable[nn.Module]
+    ) -> Norm | None:
         for part in parts:
-            if self.same(self.inputs[part], value):
+            if self.same(recorded[part], value):
                 norm = self.norm(part)
                 if norm is not None:
                     return norm
@@ -220,7 +224,8 @@ def _record_run(model: HeadModel, logits: bool) -> tuple[_ModuleRecorder, Any]:
     ids = (torch.arange(12, device=model.device).view(2, 6) * 37 + 5) % vocabulary
     attention_mask = torch.ones_like(ids, dtype=torch.bool)
     is_half = model.dtype in (torch.float16, torch.bfloat16)
-    recorder = _ModuleRecorder(CLOSE_HALF if is_half else CLOSE, model.device)
+    tolerance = CLOSE_HALF if is_half else CLOSE
+    recorder = _ModuleRecorder(tolerance, torch.finfo(model.dtype).eps, model.device)
     session = Session(model.sites, attention_mask, recorder)
     with torch.no_grad(), model.evaluating(), recorder.hooked(model.module), session.running():
         output = model.run(ids, attention_mask, torch.zeros_like(ids), logits=logits)
@@ -264,12 +269,16 @@ def _block(
         if part is not entry and recorder.outputs[part].numel() == added.numel():
             candidates.append(part)
     branch = projection if writing is None else writing.module
-    fitted = _fit_branches(recorder, added, branch, candidates)
+    # What the layer added is the difference of two rounded sums: where the residual stream is large
+    # beside it (deep layers, massive activations), their rounding is its error.
+    rounding = 2 * recorder.rounding * (hidden.abs() + recorder.outputs[entry].abs())
+    allowed = recorder.tolerance * added.abs().max().clamp(min=1e-6) + rounding
+    fitted = _fit_branches(recorder, added, allowed, branch, candidates)
     if fitted is None and writing is not None:
         # The norm after the projection may belong to another branch.
         branch = projection
         writing = None
-        fitted = _fit_branches(recorder, added, branch, candidates)
+        fitted = _fit_branches(recorder, added, allowed, branch, candidates)
     if fitted is None:
         summed = None
         if projected.numel() == hidden.numel():
@@ -321,9 +330,10 @@ def _feed_forward_input(
             outside.append(part)
     # Layers in sequence first: if attention writes nothing, both streams are the same.
     for stream, is_after in ((after_attention, True), (hidden, False)):
+        other_stream = hidden if is_after else after_attention
         norms = []
         for part in outside:
-            if recorder.same(recorder.inputs[part], stream):
+            if _nearest(recorder, recorder.inputs[part], stream, other_stream):
                 norm = recorder.norm(part)
                 if norm is not None:
                     norms.append(norm)
@@ -339,9 +349,20 @@ def _feed_forward_input(
                 normed = recorder.outputs[norm.module].reshape(stream.shape)
                 if recorder.same(taken, normed):
                     return FeedForwardInput(part, norm, is_after)
-            if recorder.same(taken, stream):
+            if _nearest(recorder, taken, stream, other_stream):
                 return FeedForwardInput(part, None, is_after)
     return None
+
+
+def _nearest(recorder: _ModuleRecorder, values: Tensor, stream: Tensor, other: Tensor) -> bool:
+    """Return whether values are a stream, except for rounding, and no nearer to the other one.
+
+    In half precision both may be within rounding of the largest value."""
+    if not recorder.same(values, stream):
+        return False
+    distance = float((values - stream).abs().mean())
+    other_distance = float((values - other).abs().mean())
+    return distance <= other_distance
 
 
 def _projection(
@@ -363,36 +384,58 @@ def _projection(
 
 
 def _fit_branches(
-    recorder: _ModuleRecorder, added: Tensor, branch: nn.Module, candidates: list[nn.Module]
+    recorder: _ModuleRecorder,
+    added: Tensor,
+    allowed: Tensor,
+    branch: nn.Module,
+    candidates: list[nn.Module],
 ) -> tuple[nn.Module | None, float] | None:
     """Find the module whose output, with that of the attention branch, is what the layer adds.
 
-    Returns it (None if attention alone is added) and the factor on both; None if no module
-    fits."""
+    Parameters
+    ----------
+    recorder : _ModuleRecorder
+        A run.
+    added, allowed : Tensor
+        What the layer adds, and how far from it a fit may be, by element.
+    branch : Module
+        The attention branch.
+    candidates : list of Module
+        Modules of the layer whose outputs have the right size.
+
+    Returns
+    -------
+    tuple or None
+        The module (None if attention alone is added) and the factor on both; None if no module
+        fits.
+    """
     attention = recorder.outputs[branch]
     if attention.numel() != added.numel():  # a bottleneck: the layer works in another width
         return None
     attention = attention.reshape(added.shape)
-    factor = _fit_factor(added, attention)
+    factor = _fit_factor(added / allowed, attention / allowed, recorder.tolerance)
     if recorder.same(factor * attention, added):
         return None, factor
     smallest = torch.inf
     best: tuple[nn.Module, float] | None = None
     for other in candidates:
         both = attention + recorder.outputs[other].reshape(attention.shape)
-        factor = _fit_factor(added, both)
-        difference = float((factor * both - added).abs().max())
-        if best is None or difference < smallest:
-            smallest = difference
+        # Elements count by how well they are known.
+        factor = _fit_factor(added / allowed, both / allowed, recorder.tolerance)
+        misfit = float(((factor * both - added).abs() / allowed).max())
+        if best is None or misfit < smallest:
+            smallest = misfit
             best = (other, factor)
-    if best is None or smallest > recorder.tolerance * max(1e-6, float(added.abs().max())):
+    if best is None or not smallest <= 1:
         return None
     return best
 
 
-def _fit_factor(target: Tensor, values: Tensor) -> float:
-    """Return the factor that brings values closest to the target, by least squares."""
-    return float((target * values).sum() / (values * values).sum().clamp(min=1e-30))
+def _fit_factor(target: Tensor, values: Tensor, tolerance: float) -> float:
+    """Return the factor that brings values closest to the target, by least squares; 1 if it is 1
+    but for rounding."""
+    factor = float((target * values).sum() / (values * values).sum().clamp(min=1e-30))
+    return 1.0 if abs(factor - 1) < tolerance else factor
 
 
 def read_norm(

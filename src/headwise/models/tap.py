@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
@@ -388,7 +388,17 @@ def attention(
         computed = model_eager()
         if computed is not None:
             return computed
-    options = read_extras(module, extras)
+    # Arguments that `Call` applies, by its names.
+    options: dict[str, Any] = {}
+    for name, value_of_extra in extras.items():
+        if value_of_extra is None or name in IGNORED_ARGUMENTS:
+            continue
+        if name not in APPLIED:
+            raise ModelError(
+                f"{type(module).__name__} passes `{name}` to its attention, which headwise cannot "
+                "apply; this model is not supported."
+            )
+        options[APPLIED[name]] = value_of_extra
     is_causal = bool(options.pop("is_causal", False))
     call = Call(
         module,
@@ -402,21 +412,6 @@ def attention(
         **options,
     )
     return call.plain() if session is None else session.attend(call)
-
-
-def read_extras(module: nn.Module, extras: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that `Call` applies, by its names; reject those it does not know."""
-    options: dict[str, Any] = {}
-    for name, value in extras.items():
-        if value is None or name in IGNORED_ARGUMENTS:
-            continue
-        if name not in APPLIED:
-            raise ModelError(
-                f"{type(module).__name__} passes `{name}` to its attention, which headwise cannot "
-                "apply; this model is not supported."
-            )
-        options[APPLIED[name]] = value
-    return options
 
 
 def find_eager(module: nn.Module) -> Eager | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
@@ -164,20 +164,20 @@ class Trace(NotebookDisplay):
 
     def __repr__(self) -> str:
         shapes = []
-        for field in fields(self):
-            values = getattr(self, field.name)
+        for declared in fields(self):
+            values = getattr(self, declared.name)
             if isinstance(values, Tensor):
-                shapes.append(f"{field.name}={list(values.shape)}")
+                shapes.append(f"{declared.name}={list(values.shape)}")
         return f"Trace({', '.join(shapes)})"
 
 
+@dataclass(slots=True, eq=False)
 class TraceWatcher:
     """Collects everything it sees; `trace` stacks it."""
 
-    def __init__(self, needs: frozenset[str]) -> None:
-        self.needs = needs
-        self.blocks: dict[int, list[AttentionRows]] = {}
-        self.layers: list[Layer] = []
+    needs: frozenset[str]
+    blocks: dict[int, list[AttentionRows]] = field(default_factory=dict)
+    layers: list[Layer] = field(default_factory=list)
 
     def on_rows(self, rows: AttentionRows) -> None:
         self.blocks.setdefault(rows.layer, []).append(rows)

@@ -3,8 +3,8 @@
 An analysis states what it needs as a `StatsRequest` and gets a `StatsResult` for each layer:
 
 - `request.py`: the request and its result;
-- `visibility.py`: who may attend to whom (`Visibility`), the same for all layers with one mask;
-- `reducer.py`, `equal_labels.py`: statistics from blocks of weights, on any device;
+- `reducer.py`, `equal_labels.py`: statistics from blocks of weights, on any device; and who may
+  attend to whom (`Visibility`), the same for all layers with one mask;
 - `cpu_attention.py`: attention on a CPU, reduced block by block in the cache;
 - `fused.py`, `launch.py`, `kernels.py`: the same statistics inside a GPU's attention kernel.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,11 +21,11 @@ def can_attend_on_cpu(call: Call) -> bool:
     return is_plain and call.query.device.type == "cpu" and not differentiated()
 
 
+@dataclass(slots=True, eq=False)
 class ScratchBuffer:
     """Memory for the scores and weights of one block, reused for all: it stays in the cache."""
 
-    def __init__(self) -> None:
-        self._flat: dict[torch.dtype, Tensor] = {}
+    _flat: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
     def get(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return two tensors of this shape, with any content."""

@@ -28,7 +28,7 @@ class PairWeights:
     def __init__(self, lists: Sequence[Tensor], sizes: tuple[int, int, int]) -> None:
         self.n_examples, self.n_queries, self.n_keys = sizes
         self.lengths = [places.shape[1] for places in lists]
-        pairs = torch.cat([*lists], dim=1) if lists else torch.empty(3, 0, dtype=torch.int64)
+        pairs = torch.cat([*lists], dim=1)
         # All lists together, sorted by example and row: the pairs of a block lie side by side.
         self.order = torch.argsort(pairs[0] * self.n_queries + pairs[1], stable=True)
         self.example, self.row, self.key = pairs[:, self.order]
@@ -41,8 +41,6 @@ class PairWeights:
 
     def read(self, buffer: Tensor, weights: Tensor, index: tuple[slice, slice, slice]) -> None:
         """Copy the weights of the pairs that lie in a block into the buffer."""
-        if not len(self.order):
-            return
         examples, heads, rows = index
         key = (examples.start, examples.stop, rows.start, rows.stop)
         if key not in self._places:

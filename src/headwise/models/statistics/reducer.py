@@ -59,9 +59,10 @@ class PreparedRequest:
         self.sizes = sizes
         n_examples, _, n_keys = sizes
         self.equal_labels = LabelMatcher(request.equal_labels, sizes)
-        self.pair_weights = PairWeights(
-            [*request.pairs.values(), *self.equal_labels.sparse.values()], sizes
-        )
+        self.pair_weights: PairWeights | None = None
+        pairs = [*request.pairs.values(), *self.equal_labels.sparse.values()]
+        if pairs:
+            self.pair_weights = PairWeights(pairs, sizes)
 
         key_sets = _KeySets()
         self.column_index = {name: key_sets.add(keys) for name, keys in request.columns.items()}
@@ -131,12 +132,12 @@ class PreparedRequest:
         return slice(first, first + rows.stop - rows.start + n_keys - 1)
 
 
+@dataclass(slots=True, eq=False)
 class _KeySets:
     """Collects different sets of keys: analyses often request one set under several names."""
 
-    def __init__(self) -> None:
-        self.distinct: list[Tensor] = []
-        self._index: dict[bytes, int] = {}
+    distinct: list[Tensor] = field(default_factory=list)
+    _index: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, keys: Tensor) -> int:
         """Add a set, bool `[example, key]`, unless it is there already; return its index."""
@@ -180,7 +181,9 @@ class StatsReducer:
         table = prepared.table(like.dtype)
         if table is not None:
             self._masses = like.new_empty(n_examples, table.shape[1], heads, n_queries)
-        self._pair_weights = prepared.pair_weights.new_buffer(like, heads)
+        self._pair_weights: Tensor | None = None
+        if prepared.pair_weights is not None:
+            self._pair_weights = prepared.pair_weights.new_buffer(like, heads)
         self._received: Tensor | None = None
         if request.received:
             self._received = like.new_zeros(n_examples, heads, n_keys)
@@ -198,7 +201,8 @@ class StatsReducer:
             masses = torch.bmm(table[examples], weights.flatten(1, 2).transpose(1, 2))
             masses = masses.view(*masses.shape[:2], *weights.shape[1:3])
             self._masses[examples, :, heads, rows] = masses
-        prepared.pair_weights.read(self._pair_weights, weights, block.index)
+        if prepared.pair_weights is not None and self._pair_weights is not None:
+            prepared.pair_weights.read(self._pair_weights, weights, block.index)
         for name, (query_labels, key_labels) in prepared.equal_labels.dense.items():
             row_labels = query_labels[examples, rows, None]
             is_equal = (row_labels == key_labels[examples, None]) & (row_labels >= 0)
@@ -318,13 +322,19 @@ class StatsReducer:
                 entropy=values["entropy without first"],
                 max_weight=values["max without first"],
             )
+        pair_weights = {}
+        if prepared.pair_weights is not None and self._pair_weights is not None:
+            pair_weights = prepared.pair_weights.by_name(self._pair_weights, list(request.pairs))
+        equal_labels = {}
+        if request.equal_labels:
+            equal_labels = self._equal_label_masses()
         diagonals, offset_sum, distance_sum = self._diagonal_results()
         return StatsResult(
             layer=layer,
             columns=columns,
-            equal_labels=self._equal_label_masses(),
+            equal_labels=equal_labels,
             at_offset=self._at_offset,
-            pair_weights=prepared.pair_weights.by_name(self._pair_weights, list(request.pairs)),
+            pair_weights=pair_weights,
             rows=rows,
             diagonals=diagonals,
             n_pairs=visibility.n_pairs,
@@ -369,6 +379,8 @@ class StatsReducer:
                 mass_by_label = self._masses[:, first : first + n_labels]
                 masses[name] = equal_labels.mass_of_own_label(name, mass_by_label)
             else:
+                assert prepared.pair_weights is not None
+                assert self._pair_weights is not None
                 number = n_requested + sparse_names.index(name)
                 masses[name] = prepared.pair_weights.sum_by_row(self._pair_weights, number)
         return masses

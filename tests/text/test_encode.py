@@ -146,7 +146,7 @@ def test_pairs(apart):
 def test_special_tokens_of_decoders():
     gpt, llama = Encoder(gpt2_like(), 64), Encoder(llama_like(), 64)
     assert gpt.token_types == ("cls", "punct", "other")
-    assert gpt.sep_id is None
+    assert "sep" not in gpt.token_types
     assert llama.token_types == ("cls", "sep", "punct", "other")
     row = llama.encode(Example(words=("the", "dog", ".")))
     assert row.cls.tolist() == [True] + [False] * (len(row) - 1)

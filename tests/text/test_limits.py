@@ -89,7 +89,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
     for path in (tmp_path / "pipe.txt", tmp_path / "zero.tar"):
         with pytest.raises(InputError, match="is a pipe or device, not a file"):
             open_corpus(path)
-    with pytest.raises(InputError, match="cannot be opened"):
+    with pytest.raises(InputError, match=r"cannot be used \(File name too long\)"):
         open_corpus("x" * 5000 + ".txt")
 
 

@@ -116,6 +116,14 @@ def test_options_are_checked(tmp_path):
 def test_missing_empty_and_broken_files(tmp_path):
     with pytest.raises(InputError, match=r"no file '.*none\.txt'"):
         open_corpus(tmp_path / "none.txt")
+    loop = tmp_path / "loop.txt"
+    loop.symlink_to(loop)
+    with pytest.raises(InputError, match="is a link to itself or to no file; check where it leads"):
+        open_corpus(loop)
+    with pytest.raises(
+        InputError, match=r"^The path 'x{80}' cannot be used \(File name too long\)"
+    ):
+        open_corpus("x" * 5000)
     gone = on_disk(tmp_path / "gone.txt")
     for read in (gone.read, lambda: next(gone.lines())):
         with pytest.raises(InputError, match=r"^There is no file '.*gone\.txt'; check the path\.$"):

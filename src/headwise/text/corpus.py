@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
@@ -248,18 +248,18 @@ class Corpus:
         return self.survey().fingerprint
 
 
+@dataclass(slots=True, eq=False)
 class _Sample:
     """A random sample of a corpus, drawn in its first pass, and cached where it is small."""
 
-    def __init__(self, corpus: Corpus, count: int, seed: int, pool: int) -> None:
-        self.corpus = corpus
-        self.count = count
-        self.seed = seed
-        self.pool = pool
-        self.positions: list[int] | None = None  # of the sampled examples in the corpus
-        self.truncation_note: Notes = Counter()  # where the corpus is longer than the pool
-        self.cached: list[Example] | None = None
-        self.cached_notes: Notes = Counter()  # of a pass up to the last cached example
+    corpus: Corpus
+    count: int
+    seed: int
+    pool: int
+    positions: list[int] | None = None  # of the sampled examples in the corpus
+    truncation_note: Notes = field(default_factory=Counter)  # where it is longer than the pool
+    cached: list[Example] | None = None
+    cached_notes: Notes = field(default_factory=Counter)  # of a pass up to the last cached example
 
     def walk(self, notes: Notes) -> Iterator[Example]:
         """Yield the sampled examples, in the order of the corpus."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from headwise.core.checks import one_of
 from headwise.core.errors import InputError, ModelError
+from headwise.core.token_types import OTHER, SPECIAL_TYPES, TOKEN_TYPES, TYPE_NAMES
 from headwise.stats.units import unit_key
 from headwise.text.alignment import NO_SEGMENT, NO_WORD, aligned_words
 from headwise.text.chat import render
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 TOO_LONG_RULES = ("truncate", "skip")
 # A text is tokenized only up to this many characters per token that the model takes.
 CHARACTERS_PER_TOKEN = 100
-PUNCTUATION = (".", ",")
-NO_TOKEN = -1  # the id of no token
+NO_TYPE = -1  # of padding, which has no token type
+CPU_LENGTH_RATIO = 0.7  # of the shortest to the longest row of a batch on a CPU
+MIN_CPU_TOKENS = 128  # a batch of fewer reads the weights for too little work
 # Decoders remove the space before the first subword, so that one is put before each.
 ANCHOR = "a"
 REPLACEMENT_CHARACTER = "\ufffd"  # what bytes that are no character decode to
@@ -53,9 +55,7 @@ class Encoded:
     word: np.ndarray  # int64 [token]
     segment: np.ndarray  # int64 [token]
     special: np.ndarray  # bool [token]
-    cls: np.ndarray  # bool [token]
-    sep: np.ndarray  # bool [token]
-    punct: np.ndarray  # bool [token]
+    token_type: np.ndarray  # int64 [token], positions in TYPE_NAMES
     truncated: bool
     aligned: bool
     # The text of each subword, without the tokenizer's marks for word starts or continuations.
@@ -77,6 +77,26 @@ class Encoded:
         """Return the text of each token, with its leading space; ids where no tokenizer is
         known."""
         return [self.token_text(int(token)) for token in self.ids]
+
+    def token_mask(self, name: str) -> np.ndarray:
+        """Return which tokens are of a type (`cls`, `punct`, `other`), bool [token]."""
+        is_of_type: np.ndarray = self.token_type == TYPE_NAMES.index(name)
+        return is_of_type
+
+    @property
+    def cls(self) -> np.ndarray:
+        """Which tokens open an input, bool [token]."""
+        return self.token_mask("cls")
+
+    @property
+    def sep(self) -> np.ndarray:
+        """Which tokens close a segment, bool [token]."""
+        return self.token_mask("sep")
+
+    @property
+    def punct(self) -> np.ndarray:
+        """Which tokens are full stops and commas, bool [token]."""
+        return self.token_mask("punct")
 
     def role(self, name: str) -> np.ndarray:
         """Return which tokens have a role of a conversation (`user`, `template`), bool [token]."""
@@ -153,28 +173,29 @@ class Encoder:
         return Encoder(self.tokenizer, lower_limit, overlong or self.overlong)
 
     @cached_property
+    def _id_by_type(self) -> dict[str, int]:
+        """The ids of the token types that are one special token, where the tokenizer has it."""
+        id_by_type: dict[str, int] = {}
+        for token_type in TOKEN_TYPES:
+            for special_token in token_type.special_tokens:
+                token_id = getattr(self.tokenizer, f"{special_token}_token_id")
+                if token_id is None:
+                    continue
+                if token_id not in id_by_type.values():
+                    id_by_type[token_type.name] = token_id
+                break
+        return id_by_type
+
+    @property
     def cls_id(self) -> int | None:
         """The id of the opening token: cls, or beginning of sequence."""
-        return _first_id(self.tokenizer.cls_token_id, self.tokenizer.bos_token_id)
-
-    @cached_property
-    def sep_id(self) -> int | None:
-        """The id of the token that ends a segment: sep, or end of sequence."""
-        closing_id = _first_id(self.tokenizer.sep_token_id, self.tokenizer.eos_token_id)
-        # GPT-2 has one token for both ends of a text: it counts as the opening token.
-        if closing_id == self.cls_id:
-            return None
-        return closing_id
+        return self._id_by_type.get("cls")
 
     @cached_property
     def token_types(self) -> tuple[str, ...]:
         """The token types that this tokenizer has."""
-        names = []
-        if self.cls_id is not None:
-            names.append("cls")
-        if self.sep_id is not None:
-            names.append("sep")
-        return (*names, "punct", "other")
+        lacking = set(SPECIAL_TYPES) - set(self._id_by_type)
+        return tuple(name for name in TYPE_NAMES if name not in lacking)
 
     @cached_property
     def splits_words(self) -> bool:
@@ -218,16 +239,19 @@ class Encoder:
             self._texts[token] = piece
         return self._texts[token]
 
-    def token_type_masks(
-        self, ids: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
-        """Return which tokens are cls, sep and punct, by their ids, and the text of each."""
+    def pieces_and_types(self, ids: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
+        """Return the text of each token, and its type as a position in TYPE_NAMES."""
         pieces = tuple(self.piece_text(int(token)) for token in ids)
-        # A tokenizer without such a token has no id for it, and no token is equal to None.
-        is_cls = np.equal(ids, NO_TOKEN if self.cls_id is None else self.cls_id)
-        is_sep = np.equal(ids, NO_TOKEN if self.sep_id is None else self.sep_id)
-        is_punct = np.array([piece in PUNCTUATION for piece in pieces], dtype=bool)
-        return is_cls, is_sep, is_punct & ~is_cls & ~is_sep, pieces
+        token_type = np.full(len(ids), OTHER, dtype=np.int64)
+        # From the last to the first: a token of two types counts as the first of them.
+        for number in reversed(range(len(TOKEN_TYPES))):
+            texts = TOKEN_TYPES[number].texts
+            special_id = self._id_by_type.get(TOKEN_TYPES[number].name)
+            if texts:
+                token_type[[piece in texts for piece in pieces]] = number
+            if special_id is not None:
+                token_type[ids == special_id] = number
+        return pieces, token_type
 
     def encode(self, example: Example, index: int = 0) -> Encoded | None:
         """Encode one example; None where it is too long and `overlong` is "skip".
@@ -284,7 +308,7 @@ class Encoder:
         if conversation is not None:
             offsets = [row["offset_mapping"][token] for token in kept_tokens.tolist()]
             roles = conversation.roles(offsets, special)
-        is_cls, is_sep, is_punct, pieces = self.token_type_masks(ids)
+        pieces, token_type = self.pieces_and_types(ids)
         return Encoded(
             index=index,
             example=example,
@@ -293,9 +317,7 @@ class Encoder:
             word=word,
             segment=segment,
             special=special,
-            cls=is_cls,
-            sep=is_sep,
-            punct=is_punct,
+            token_type=token_type,
             truncated=truncated,
             aligned=aligned,
             pieces=pieces,
@@ -363,18 +385,11 @@ class Encoder:
         return in_second >= 2 * self.max_length and in_second > in_first
 
 
-def _first_id(*ids: int | None) -> int | None:
-    for token in ids:
-        if token is not None:
-            return token
-    return None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Encoded examples of similar length, padded on the right, on the model's device.
 
-    Padding is False in `attention_mask` and in every token type, and has NO_WORD and NO_SEGMENT.
+    Padding is False in `attention_mask`, and has NO_TYPE, NO_WORD and NO_SEGMENT.
     """
 
     rows: tuple[Encoded, ...]
@@ -386,9 +401,7 @@ class Batch:
     word: Tensor  # int64 [example, token]
     segment: Tensor  # int64 [example, token]
     special: Tensor  # bool [example, token]
-    cls: Tensor  # bool [example, token]
-    sep: Tensor  # bool [example, token]
-    punct: Tensor  # bool [example, token]
+    token_type: Tensor  # int64 [example, token], positions in TYPE_NAMES
     source: Batch | None = None  # the encoder's inputs, where these are the decoder's
     _memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -434,7 +447,7 @@ class Batch:
         Parameters
         ----------
         name : str
-            A token type (`cls`, `sep`, `punct`, `other`), `first` (the first token, whatever it
+            A token type (of `TYPE_NAMES`: `cls`, `punct`, `other`), `first` (the first token, whatever it
             is), or a role of a conversation (`system`, `user`, `assistant`, `tool`, `template`).
         """
         if name in ROLES:
@@ -443,9 +456,22 @@ class Batch:
             first = torch.zeros_like(self.attention_mask)
             first[:, 0] = True
             return first
-        if name == "other":
-            return self.attention_mask & ~(self.cls | self.sep | self.punct)
-        return {"cls": self.cls, "sep": self.sep, "punct": self.punct}[name]
+        return self.token_type == TYPE_NAMES.index(name)
+
+    @property
+    def cls(self) -> Tensor:
+        """Which tokens open an input, bool [example, token]."""
+        return self.token_mask("cls")
+
+    @property
+    def sep(self) -> Tensor:
+        """Which tokens close a segment, bool [example, token]."""
+        return self.token_mask("sep")
+
+    @property
+    def punct(self) -> Tensor:
+        """Which tokens are full stops and commas, bool [example, token]."""
+        return self.token_mask("punct")
 
     def _role_mask(self, name: str) -> Tensor:
         mask = torch.zeros_like(self.attention_mask)
@@ -479,9 +505,7 @@ PADDING = {
     "word": NO_WORD,
     "segment": NO_SEGMENT,
     "special": False,
-    "cls": False,
-    "sep": False,
-    "punct": False,
+    "token_type": NO_TYPE,
 }
 _TENSORS = ("ids", "attention_mask", "lengths", *PADDING)
 
@@ -511,7 +535,7 @@ def batches(
     pad_id: int = 0,
     device: torch.device | str = "cpu",
     *,
-    min_length_ratio: float = 0.0,
+    min_length_ratio: float | None = None,
 ) -> list[Batch]:
     """Sort rows by length and group them into batches of at most `max_tokens` padded tokens.
 
@@ -525,16 +549,25 @@ def batches(
         The id of padding tokens.
     device : torch.device or str, default "cpu"
         Where the batches are created.
-    min_length_ratio : float, default 0
+    min_length_ratio : float, optional
         The minimum ratio of the shortest to the longest row of a batch, for work that padding
-        makes much more expensive.
+        makes expensive. Default: on a CPU 0.7 for batches of at least 128 tokens, elsewhere 0.
     """
+    min_tokens = 0
+    if min_length_ratio is None:
+        # A CPU computes padding as slowly as tokens, and needs no large batches to be busy. Of
+        # sentences in the order of a text more than half of a batch would be padding.
+        on_cpu = torch.device(device).type == "cpu"
+        min_length_ratio = CPU_LENGTH_RATIO if on_cpu else 0.0
+        min_tokens = MIN_CPU_TOKENS
     result: list[Batch] = []
     group: list[Encoded] = []
     for row in sorted(rows, key=lambda row: (len(row), row.index)):
         # Rows come shortest first: this one is the longest of its batch.
         too_many_tokens = (len(group) + 1) * len(row) > max_tokens
-        if group and (too_many_tokens or len(group[0]) < min_length_ratio * len(row)):
+        much_longer = bool(group) and len(group[0]) < min_length_ratio * len(row)
+        large_enough = bool(group) and len(group) * len(group[-1]) >= min_tokens
+        if group and (too_many_tokens or (much_longer and large_enough)):
             result.append(collate(group, pad_id, device))
             group = []
         group.append(row)

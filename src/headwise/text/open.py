@@ -139,6 +139,8 @@ def _open_path(
     rejected.
     """
     format_name, path = parse_spec(spec, options)
+    if path.is_symlink() and not path.exists():
+        raise InputError(f"'{path}' is a link to itself or to no file; check where it leads.")
     if not path.exists():
         raise InputError(f"There is no file '{path}'; check the path.{similar_path(path)}")
     if format_name is None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headwise.core.token_types import SPECIAL_TYPES, TYPE_NAMES
 from headwise.text.alignment import NO_SEGMENT, NO_WORD
 from headwise.text.encode import Encoded, Encoder
 from headwise.text.example import Example
@@ -25,8 +26,8 @@ def synthetic_row(encoder: Encoder, ids: Sequence[int] | np.ndarray, index: int 
         The row's number.
     """
     token_ids = np.asarray(ids, dtype=np.int64)
-    is_cls, is_sep, is_punct, pieces = encoder.token_type_masks(token_ids)
-    is_special = is_cls | is_sep
+    pieces, token_type = encoder.pieces_and_types(token_ids)
+    is_special = np.isin(token_type, [TYPE_NAMES.index(name) for name in SPECIAL_TYPES])
     return Encoded(
         index=index,
         example=Example(text=" ".join(pieces), origin=f"made:{index}"),
@@ -35,9 +36,7 @@ def synthetic_row(encoder: Encoder, ids: Sequence[int] | np.ndarray, index: int 
         word=np.full(len(token_ids), NO_WORD, dtype=np.int64),
         segment=np.where(is_special, NO_SEGMENT, 0),
         special=is_special,
-        cls=is_cls,
-        sep=is_sep,
-        punct=is_punct,
+        token_type=token_type,
         truncated=False,
         aligned=False,
         pieces=pieces,

@@ -59,12 +59,8 @@ class TargetEncoder(Encoder):
 
     def _shifted(self, target: Encoded, source: Encoded) -> Encoded:
         ids = self.shift(target.ids)
-        start_token = int(ids[0])
-        start_values = PADDING | {
-            "special": True,
-            "cls": start_token == self.cls_id,
-            "sep": start_token == self.sep_id,
-        }
+        start_pieces, start_type = self.pieces_and_types(ids[:1])
+        start_values = PADDING | {"special": True, "token_type": start_type[0]}
         shifted: dict[str, Any] = {}
         for name, start_value in start_values.items():
             values = getattr(target, name)
@@ -76,7 +72,7 @@ class TargetEncoder(Encoder):
             truncated=target.truncated or source.truncated,
             # The last token is left out: unless it is a special token, the last word is incomplete.
             aligned=target.aligned and bool(target.special[-1]),
-            pieces=(self.piece_text(start_token), *target.pieces[:-1]),
+            pieces=(*start_pieces, *target.pieces[:-1]),
             source=source,
             cross=self.cross,
         )

@@ -77,7 +77,7 @@ class TextFile:
     def first_line(self, wanted: Callable[[str], bool]) -> tuple[str, TextFile]:
         """Return the first line that is wanted ("" for none in the whole file), and the file from
         its start."""
-        line, file, more = self.look(wanted)
+        line, file, more = self.find_line(wanted)
         if line is None and more:
             raise InputError(
                 f"{self.where(self.walk.line)}: no line up to here is a row; check the format of "
@@ -85,7 +85,7 @@ class TextFile:
             )
         return line or "", file
 
-    def look(
+    def find_line(
         self, wanted: Callable[[str], bool], most: int = MAX_LINES_BEFORE_ROW
     ) -> tuple[str | None, TextFile, bool]:
         """Search the beginning of the file for a line.

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from headwise.core.checks import at_least, check_types, one_of
 from headwise.core.errors import HeadwiseError, InputError
+from headwise.core.failures import error_of_user
 from headwise.text.corpus import Notes
 from headwise.text.example import Example
 
@@ -216,6 +217,9 @@ def reading(
     except HeadwiseError:
         raise
     except kinds as error:
+        users_error = error_of_user(error)
+        if users_error is not None:
+            raise users_error from error
         reason = type(error).__name__
         message = shown(" ".join(str(error).split()), 200)
         if message:

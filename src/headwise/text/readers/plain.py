@@ -82,7 +82,7 @@ def _split_of(file: TextFile) -> tuple[str, TextFile]:
         previous_is_blank = not is_filled
         return begins
 
-    second_paragraph, file, _ = file.look(begins_paragraph, SAMPLED_LINES)
+    second_paragraph, file, _ = file.find_line(begins_paragraph, SAMPLED_LINES)
     return "lines" if second_paragraph is None else "paragraphs", file
 
 

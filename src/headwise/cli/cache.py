@@ -23,7 +23,9 @@ def cache_command(
         Path("cache.nc"), flag="out", help="A NetCDF file with the group `cache`."
     ),
     pattern: Path | None = option(
-        None, help="Write the recommended pattern here too: a .json for HeadwiseCache, or a .tsv."
+        None,
+        help="Write the recommended pattern here too: a .json for HeadwiseCache, a .tsv, or a folder "
+        "(a name without ending) as loaders of DuoAttention's patterns read it.",
     ),
     figures: Path | None = option(None, help="A folder for figures."),
     overwrite: bool = option(False, help="Replace existing results."),
@@ -41,10 +43,12 @@ def cache_command(
     from headwise.atlas import Atlas
     from headwise.experiments.cache import cache_in_job, pattern_of
     from headwise.experiments.cache.result import describe_recommendation
+    from headwise.models.kv_cache import pattern_files
     from headwise.run import Job
 
     sources = common.sources_of(model.name, corpus)
-    files = [out_file] if pattern is None else [out_file, pattern]
+    pattern_paths = [] if pattern is None else pattern_files(pattern)
+    files = [out_file, *pattern_paths]
     with (
         common.Watch() as watch,
         Job.for_file(
@@ -56,7 +60,8 @@ def cache_command(
         # What is drawn and printed is what is in the file.
         dataset = Atlas.load(out_file)["cache"]
         if pattern is not None:
-            job.write(pattern_of(dataset).to_bytes(pattern.suffix), pattern)
+            for path, content in pattern_of(dataset).to_files(pattern).items():
+                job.write(content, path)
         failures = common.draw_figures({"cache": dataset}, figures, job.started_store)
         job.finish()
     for line in describe_recommendation(dataset):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers
 
 import headwise
 from headwise.core.errors import InputError, ModelError, ParameterError
@@ -21,12 +22,12 @@ LENGTH = 48
 WORDS = [f"word{number}" for number in range(1, 12)]
 
 
-def repeated_words(path: Path, count: int) -> Path:
+def repeated_words(path: Path, count: int, n_words: int = LENGTH + 4) -> Path:
     """Texts in which words come again after a long time."""
     random = np.random.default_rng(0)
     rows = []
     for number in range(count):
-        words = [str(word) for word in random.choice(WORDS, LENGTH + 4)]
+        words = [str(word) for word in random.choice(WORDS, n_words)]
         rows.append(json.dumps({"text": " ".join(words), "document": f"text {number}"}))
     path.write_text("\n".join(rows))
     return path
@@ -140,3 +141,220 @@ def test_the_command_writes_result_pattern_and_figures(tmp_path: Path, corpus: P
     assert (pattern.whole == result["whole"].values).all()
     figures = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert {"cache-heads", "cache-curve"} <= figures
+
+
+def test_the_learned_gate_of_the_head_that_matters_stays_open(corpus: Path) -> None:
+    """Three heads attend far; what only one of them writes reaches the output."""
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    options = {"length": LENGTH, "sink": 1, "window": 4, "needles": 0, "random": 0, "keep": 1 / 6}
+    results = []
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        for _ in range(2):
+            results.append(headwise.cache(model, corpus, gates=60, recipes=False, **options))
+    openness = results[0]["score_learned_gates"]
+    assert float(openness[decoder.where("induction")]) > 0.8
+    others = openness.values.copy()
+    others[decoder.where("induction")] = 0
+    assert others.max() < 0.2
+    # The same seed gives the same gates.
+    assert results[0].identical(results[1])
+    at_share = results[0]["loss_rise"].sel(share=1 / 6)
+    assert abs(float(at_share.sel(ranking="learned gates"))) < 1e-6
+    assert float(results[0]["loss_rise"].sel(ranking="learned gates", share=0)) > 1
+
+
+def test_the_head_with_the_largest_effect_is_kept(corpus: Path) -> None:
+    """Three heads attend far; what only one of them writes reaches the output."""
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    options = {"length": LENGTH, "sink": 1, "window": 4, "needles": 0, "random": 0, "keep": 1 / 6}
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        result = headwise.cache(
+            model, corpus, effects=2, rank_by="effect", recipes=False, **options
+        )
+    assert result["ranking"].values.tolist() == ["effect", "output error", "uniform window"]
+    assert int(result["score_effect_n"][0, 0]) == 2
+    best = np.unravel_index(int(np.argmax(result["score_effect"].values)), (2, 3))
+    assert best == decoder.where("induction")
+    assert np.argwhere(result["whole"].values).tolist() == [list(decoder.where("induction"))]
+    # The pattern has the scores that it was made by.
+    assert (pattern_of(result).scores == result["score_effect"].values).all()
+    at_share = result["loss_rise"].sel(ranking="effect")
+    assert abs(float(at_share.sel(share=1 / 6))) < 1e-6
+    assert float(at_share.sel(share=0)) > 1
+    with pytest.raises(ParameterError, match="no effects are measured"):
+        headwise.cache(None, rank_by="effect")
+
+
+def test_heads_that_need_the_context_are_named_on_their_cards(tmp_path: Path) -> None:
+    # Each text repeats its words in an order of its own: what comes next stands far back.
+    random = np.random.default_rng(0)
+    rows = []
+    for number in range(8):
+        words = [str(word) for word in random.permutation(WORDS)] * 5
+        rows.append(json.dumps({"text": " ".join(words), "document": f"text {number}"}))
+    corpus = tmp_path / "texts.jsonl"
+    corpus.write_text("\n".join(rows))
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        result = headwise.cache(
+            model,
+            corpus,
+            length=LENGTH,
+            sink=1,
+            window=4,
+            needles=0,
+            keep=1 / 6,
+            random=20,
+            rank_by="induction",
+        )
+    expected = np.zeros((2, 3), bool)
+    expected[decoder.where("induction")] = True
+    assert (result["needs_context"].values == expected).all()
+    atlas = headwise.Atlas({"cache": result})
+    card = atlas.head(*decoder.where("induction"))
+    assert card.does["finds"].startswith("needs the whole context (")
+    assert "beyond the first 1 and the last 4 tokens" in card.does["finds"]
+    near = atlas.head(*decoder.where("previous"))
+    assert near.does["finds"].startswith("sink and last 4 are enough")
+    costly = headwise.Atlas({"cache": result.assign_attrs(recommended_loss_rise=0.5)})
+    finds = costly.head(*decoder.where("previous")).does["finds"]
+    assert finds.startswith(
+        "sink and last 4 are what the pattern keeps, at a loss that is too high"
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_head_of_random_weights_needs_the_context(corpus: Path, seed: int) -> None:
+    module, tokenizer = random_model(
+        causal=True, layers=3, heads=4, d_head=8, words=WORDS, max_length=LENGTH + 60, seed=seed
+    )
+    with HeadModel.open(module, tokenizer=tokenizer, device="cpu") as model:
+        result = headwise.cache(
+            model, corpus, length=LENGTH, sink=1, window=4, needles=0, keep=0.5, seed=seed
+        )
+    # Half of the heads are whole because that was asked for; none is said to need it.
+    assert int(result["whole"].sum()) == 6
+    assert not result["needs_context"].any()
+    assert "score_retrieval" not in result
+    described = headwise.Atlas({"cache": result}).describe()
+    assert not described["finds"].str.contains("needs the whole context").any()
+
+
+def test_scores_of_rankings_have_intervals_and_shares_can_be_chosen(corpus: Path) -> None:
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        result = headwise.cache(
+            model,
+            corpus,
+            length=LENGTH,
+            sink=1,
+            window=4,
+            needles=0,
+            shares=(0.0, 0.5),
+            random_texts=2,
+            random=3,
+        )
+    assert result["share"].values.tolist() == [0.0, 0.5]
+    assert result.attrs["random_texts"] == 2
+    for name in ("score_output_error", "score_induction"):
+        assert (result[f"{name}_low"] <= result[name] + 1e-9).all()
+        assert (result[name] <= result[f"{name}_high"] + 1e-9).all()
+    assert float(result["score_induction"][decoder.where("induction")]) > 0.8
+    with pytest.raises(ParameterError, match="`shares` are numbers from 0 to 1"):
+        headwise.cache(None, shares=(0.5, 2.0))
+
+
+def test_an_interrupted_study_resumes(tmp_path: Path, corpus: Path) -> None:
+    class Interrupted(Exception):
+        pass
+
+    calls: list[tuple[str, int, int]] = []
+
+    def stop_early(what: str, done: int, total: int) -> None:
+        if what == "judged" and done == 2:
+            raise Interrupted
+
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    options = {"length": LENGTH, "sink": 1, "window": 4, "needles": 0, "random": 2, "keep": 0.5}
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        with pytest.raises(Interrupted):
+            headwise.cache(model, corpus, out=tmp_path / "cache.nc", progress=stop_early, **options)
+        resumed = headwise.cache(
+            model,
+            corpus,
+            out=tmp_path / "cache.nc",
+            progress=lambda *report: calls.append(report),
+            **options,
+        )
+        whole = headwise.cache(model, corpus, **options)
+    assert resumed.identical(whole)
+    # Two texts were judged before: only the patterns of the two others are computed.
+    finished = [report for report in calls if report[0] == "patterns" and report[1] == report[2]]
+    assert len(finished) == 2 + 4  # then the random choices on all four texts
+
+
+def test_models_without_a_whole_context_or_with_a_source_are_rejected() -> None:
+    sizes = {"vocab_size": 60, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1}
+    with (
+        HeadModel.open(
+            transformers.T5ForConditionalGeneration(
+                transformers.T5Config(**sizes, num_heads=2, decoder_start_token_id=0)
+            ),
+            tokenizer=None,
+            device="cpu",
+        ) as model,
+        pytest.raises(ModelError, match="is an encoder-decoder"),
+    ):
+        headwise.cache(model, length=64, window=16)
+    config = transformers.MistralConfig(
+        vocab_size=60,
+        hidden_size=32,
+        intermediate_size=40,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=8,
+    )
+    with (
+        HeadModel.open(
+            transformers.MistralForCausalLM(config), tokenizer=None, device="cpu"
+        ) as model,
+        pytest.raises(ModelError, match="see a sliding window only"),
+    ):
+        headwise.cache(model, length=64, window=16)
+
+
+def test_results_on_one_model_are_joined() -> None:
+    from xarray import Dataset
+
+    atlas = headwise.Atlas({"surface": Dataset()}, {"model": {"name": "a", "layers": 2}})
+    cache = headwise.Atlas({"cache": Dataset()}, {"model": {"name": "b", "layers": 2}})
+    joined = atlas.joined(cache)
+    assert list(joined) == ["cache", "surface"]
+    assert joined.provenance["joined"] == [cache.provenance]
+    with pytest.raises(ParameterError, match="Both results have the group cache"):
+        joined.joined(cache)
+    other = headwise.Atlas({"cache": Dataset()}, {"model": {"name": "b", "layers": 3}})
+    with pytest.raises(ParameterError, match="not on the same model: layers is 2 of a, and 3"):
+        atlas.joined(other)
+
+
+def test_the_pattern_is_made_by_the_ranking_that_is_asked_for(corpus: Path) -> None:
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    options = {"length": LENGTH, "sink": 1, "window": 4, "random": 0, "keep": 1 / 6}
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        result = headwise.cache(model, corpus, needles=0, rank_by="induction", **options)
+        assert result["ranking"].values.tolist()[0] == "induction"
+        best = int(np.argmax(result["score_induction"].values))
+        assert np.flatnonzero(result["whole"].values).tolist() == [best]
+    with pytest.raises(ParameterError, match="no gates are learned"):
+        headwise.cache(None, rank_by="gates")
+    with pytest.raises(ParameterError, match="`recipes` leaves out"):
+        headwise.cache(None, rank_by="induction", recipes=False)
+    module, tokenizer = random_model(causal=True, heads=2, d_head=8, words=WORDS, max_length=300)
+    texts = repeated_words(corpus.parent / "longer.jsonl", 4, 260)
+    with (
+        HeadModel.open(module, tokenizer=tokenizer, device="cpu") as model,
+        pytest.raises(InputError, match="finds no needle in 256 tokens"),
+    ):
+        headwise.cache(model, texts, length=256, window=4, rank_by="retrieval", needles=2)

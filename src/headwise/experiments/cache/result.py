@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import comb
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from headwise.analyses.papers import reference
+from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.experiments.cache.options import CacheOptions
 from headwise.models import HeadModel
 from headwise.models.kv_cache import CachePattern
-from headwise.stats.intervals import mean_interval
+from headwise.models.short_context import by_group
+from headwise.stats.flips import sign_flip_test
+from headwise.stats.intervals import sample_interval
 
+UNIFORM = "uniform window"
 HEADS = ("layer", "kv_head")
 
 
@@ -22,23 +27,27 @@ HEADS = ("layer", "kv_head")
 class CacheMeasurements:
     """What a study has measured.
 
-    `distant`, `error` `[text, layer, key/value head]`; `patterns` by ranking and share (whole heads
-    and window); `rises`, `divergences` `[text, pattern]` on the texts that judge; `random_rises
-    [text, draw]` at the recommended share; `found[needle, 1 + pattern + draw]`, the intact model
-    first."""
+    `distant`, `error` `[text, layer, head]` on the texts that rank; `patterns` by ranking and share
+    (whole heads and window); `rises`, `divergences` `[text, pattern]` on the texts that judge, and
+    `gain[text]` of the intact model there;
+    `random_rises [text, draw]` and `random_found[needle, draw]` at the share `compared`, perhaps on the first texts
+    and needles only; `found[needle, 1 + pattern]`, the intact model first; `rankings` by name
+    `[text (or sequence, needle), layer, key/value head]`."""
 
     model: HeadModel
     options: CacheOptions
     sliding: Mapping[int, int]
     distant: np.ndarray
     error: np.ndarray
-    n_ranking_texts: int
     patterns: Mapping[tuple[str, float], tuple[np.ndarray, int]]
     rises: np.ndarray
     divergences: np.ndarray
+    gain: np.ndarray
     recommended: float
+    compared: float
     random_rises: np.ndarray | None
     found: np.ndarray | None
+    random_found: np.ndarray | None
     rankings: Mapping[str, np.ndarray]
     length: int
 
@@ -55,10 +64,15 @@ def cache_dataset(measured: CacheMeasurements) -> xr.Dataset:
         ("distant", measured.distant, "attention beyond sink and window"),
         ("output_error", measured.error, "relative loss of the output without distant tokens"),
     ):
-        variables |= _mean_over_texts(name, values, HEADS, long_name)
-    variables["whole"] = (HEADS, _recommended_pattern(measured))
+        by_kv_head = by_group(values, model.kv_heads)
+        variables |= _mean_over_texts(name, by_kv_head, HEADS, long_name)
+        variables |= _mean_over_texts(
+            f"head_{name}", values, ("layer", "head"), f"{long_name}, of each query head"
+        )
+    chosen = _recommended_pattern(measured)
+    variables["whole"] = (HEADS, chosen)
     for name, scores in measured.rankings.items():
-        variables[f"score_{name.replace(' ', '_')}"] = (HEADS, scores)
+        variables |= _mean_over_texts(score_name(name), scores, HEADS, f"score by {name}")
 
     curve_dims = ("ranking", "share")
     shape = (len(rankings), len(shares))
@@ -88,7 +102,8 @@ def cache_dataset(measured: CacheMeasurements) -> xr.Dataset:
         "sink": options.sink,
         "window": options.window,
         "length": measured.length,
-        "ranking_texts": measured.n_ranking_texts,
+        "shares": shares,
+        "ranking_texts": len(measured.error),
         "judging_texts": len(measured.rises),
         "whole_bytes_per_token": float(value_bytes),
         "recommended_share": measured.recommended,
@@ -106,16 +121,25 @@ def cache_dataset(measured: CacheMeasurements) -> xr.Dataset:
     attributes["recommended_bytes_per_token"] = float(
         value_bytes if at_recommended is None else per_token[at_recommended]
     )
-    if measured.random_rises is not None and at_recommended is not None:
+    attributes["compared_share"] = measured.compared
+    if measured.random_rises is not None:
         drawn = measured.random_rises.mean(0)
         variables["random_loss_rise"] = ("draw", drawn)
-        n_as_good = int((drawn <= rise[at_recommended]).sum())
         attributes["random_loss_rise"] = float(drawn.mean())
-        attributes["random_p"] = (1 + n_as_good) / (1 + len(drawn))
+        attributes["random_texts"] = len(measured.random_rises)
+    _add_comparisons(attributes, measured, names)
     if measured.found is not None:
         _add_needles(variables, attributes, measured, names, rankings, shares)
-    coords = {
+    needs_context = chosen & _ranking_is_supported(measured, names, attributes)
+    needs_context[list(measured.sliding)] = False
+    groups = np.array(model.kv_groups)
+    variables["needs_context"] = (HEADS, needs_context)
+    variables["head_needs_context"] = (("layer", "head"), needs_context[:, groups])
+    variables["head_is_short"] = (("layer", "head"), ~chosen[:, groups])
+    coords: dict[str, Any] = {
         "layer": np.arange(model.layers),
+        "head": np.arange(model.heads),
+        "kv_group": ("head", groups),
         "kv_head": np.arange(model.kv_heads),
         "ranking": rankings,
         "share": shares,
@@ -123,14 +147,17 @@ def cache_dataset(measured: CacheMeasurements) -> xr.Dataset:
     return xr.Dataset(variables, coords, attributes)
 
 
+def score_name(ranking: str) -> str:
+    """Return the name of the variable that has the scores of a ranking."""
+    return f"score_{ranking.replace(' ', '_')}"
+
+
 def _mean_over_texts(
     name: str, values: np.ndarray, dims: tuple[str, ...], long_name: str
 ) -> dict[str, Any]:
     """Return the mean over texts with its count and 95 % interval."""
     count = len(values)
-    mean = values.mean(0)
-    variance = values.var(0, ddof=1)
-    low, high = mean_interval(mean, variance, np.full(mean.shape, count))
+    mean, low, high = sample_interval(values)
     return {
         name: (dims, mean, {"long_name": long_name}),
         f"{name}_n": (dims, np.full(mean.shape, count)),
@@ -145,6 +172,35 @@ def _recommended_pattern(measured: CacheMeasurements) -> np.ndarray:
     ranking = next(iter(measured.rankings))
     whole, _ = measured.patterns[ranking, measured.recommended]
     return whole
+
+
+def _ranking_is_supported(
+    measured: CacheMeasurements, names: list[tuple[str, float]], attributes: Mapping[str, Any]
+) -> bool:
+    """Return whether the whole heads of the pattern may be said to need the whole context.
+
+    Making them short like all others must cost something on the texts that judge (the interval of
+    the difference excludes 0), and random choices of as many heads must do worse, where there are
+    enough different choices to tell. And the model must predict text at all, better than tokens drawn
+    from the same text: a model of random weights also spreads its attention far, and its loss moves
+    with whatever is changed."""
+    ranking = next(iter(measured.rankings))
+    chosen = (ranking, measured.recommended)
+    none = (ranking, 0.0)
+    if chosen not in names or none not in names:
+        return False
+    saved = measured.rises[:, names.index(none)] - measured.rises[:, names.index(chosen)]
+    _, low, _ = sample_interval(saved[:, None])
+    _, gain_low, _ = sample_interval(measured.gain[:, None])
+    if not (low[0] > 0 and gain_low[0] > 0):
+        return False
+    whole, _ = measured.patterns[chosen]
+    n_free = measured.model.layers * measured.model.kv_heads
+    n_free -= len(measured.sliding) * measured.model.kv_heads
+    n_chosen = int(whole.sum()) - (whole.size - n_free)
+    if comb(n_free, n_chosen) < 1 / SIGNIFICANCE_LEVEL:
+        return True
+    return bool(attributes.get("random_p", 1.0) < SIGNIFICANCE_LEVEL)
 
 
 def _bytes_of(model: HeadModel) -> int:
@@ -164,42 +220,125 @@ def _add_needles(
     found = measured.found.mean(0)
     attributes["needles"] = len(measured.found)
     attributes["intact_needle"] = float(found[0])
-    by_pattern = np.full((len(rankings), len(shares)), np.nan)
+    by_pattern = np.full((len(measured.found), len(rankings), len(shares)), np.nan)
     for place, (ranking, share) in enumerate(names):
-        by_pattern[rankings.index(ranking), shares.index(share)] = found[1 + place]
-    variables["needle"] = (("ranking", "share"), by_pattern)
-    random = found[1 + len(names) :]
-    if len(random):
-        variables["random_needle"] = ("draw", random)
+        column = measured.found[:, 1 + place]
+        by_pattern[:, rankings.index(ranking), shares.index(share)] = column
+    variables |= _mean_over_texts(
+        "needle", by_pattern, ("ranking", "share"), "share of a needle's tokens predicted"
+    )
+    if measured.random_found is not None:
+        variables["random_needle"] = ("draw", measured.random_found.mean(0))
+        attributes["random_needles"] = len(measured.random_found)
+
+
+def _add_comparisons(
+    attributes: dict[str, Any], measured: CacheMeasurements, names: list[tuple[str, float]]
+) -> None:
+    """Add p-values at the share `compared`: the ranking against random choices of as many heads, and
+    against a uniform window of the same memory, on texts and on needles.
+
+    Against draws it is the share of choices at least as good, the ranking's own among them; against
+    the uniform window a sign-flip test, one-sided, with texts (needles) as units."""
+    ranking = next(iter(measured.rankings))
+    if (ranking, measured.compared) not in names:
+        return
+    own = names.index((ranking, measured.compared))
+    uniform = names.index((UNIFORM, measured.compared))
+    rises = measured.rises
+    attributes["uniform_p"] = float(
+        sign_flip_test((rises[:, uniform] - rises[:, own])[:, None]).p_value[0]
+    )
+    if measured.random_rises is not None:
+        drawn = measured.random_rises.mean(0)
+        # On the same texts: random choices may have been judged on some of them only.
+        own_rise = rises[: len(measured.random_rises), own].mean()
+        n_as_good = int((drawn <= own_rise).sum())
+        attributes["own_loss_rise"] = float(own_rise)
+        attributes["random_p"] = (1 + n_as_good) / (1 + len(drawn))
+    if measured.found is None:
+        return
+    found = measured.found[:, 1:]  # without the intact model
+    attributes["uniform_needle_p"] = float(
+        sign_flip_test((found[:, own] - found[:, uniform])[:, None]).p_value[0]
+    )
+    if measured.random_found is not None:
+        drawn = measured.random_found.mean(0)
+        n_as_good = int((drawn >= found[: len(measured.random_found), own].mean()).sum())
+        attributes["random_needle_p"] = (1 + n_as_good) / (1 + len(drawn))
 
 
 def describe_recommendation(dataset: xr.Dataset) -> list[str]:
     """Return what a user should know of the recommended pattern, as sentences."""
     facts = dataset.attrs
     share = facts["recommended_share"]
-    n_whole = int(dataset["whole"].values.sum())
-    saved = 1 - facts["recommended_bytes_per_token"] / facts["whole_bytes_per_token"]
+    lines = []
     if share == 1.0:
-        return [
+        lines.append(
             f"No pattern that was tried keeps the rise of the loss below {facts['at_most']:g} nats "
             "per token: all heads stay whole."
-        ]
-    lines = [
-        f"{n_whole} of {dataset['whole'].size} key/value heads whole, the others {facts['sink']} + "
-        f"{facts['window']} tokens: the cache of a text of {facts['length']} tokens is "
-        f"{100 * saved:.0f} % smaller, the loss rises by {facts['recommended_loss_rise']:+.4f} nats "
-        f"per token on {facts['judging_texts']} other texts."
-    ]
-    if "random_p" in facts:
-        lines.append(
-            f"As many heads chosen at random: {facts['random_loss_rise']:+.4f} (p "
-            f"{facts['random_p']:.2g})."
         )
-    if "needle" in dataset:
+    else:
+        n_whole = int(dataset["whole"].values.sum())
+        saved = 1 - facts["recommended_bytes_per_token"] / facts["whole_bytes_per_token"]
         ranking = str(dataset["ranking"].values[0])
-        found = float(dataset["needle"].sel(ranking=ranking, share=share))
+        at_share = dataset.sel(ranking=ranking, share=share)
         lines.append(
-            f"Tokens of {facts['needles']} needles predicted: {100 * found:.0f} %, with all heads "
-            f"whole {100 * facts['intact_needle']:.0f} %."
+            f"{n_whole} of {dataset['whole'].size} key/value heads whole, the others "
+            f"{facts['sink']} + {facts['window']} tokens: the cache of a text of {facts['length']} "
+            f"tokens is {100 * saved:.0f} % smaller, the loss rises by "
+            f"{facts['recommended_loss_rise']:+.4f} nats per token "
+            f"({float(at_share['loss_rise_low']):+.4f} to "
+            f"{float(at_share['loss_rise_high']):+.4f}) on {facts['judging_texts']} other texts."
         )
+        if "needle" in dataset:
+            lines.append(
+                f"Tokens of {facts['needles']} needles predicted: "
+                f"{100 * float(at_share['needle']):.0f} %, with all heads whole "
+                f"{100 * facts['intact_needle']:.0f} %."
+            )
+    return [*lines, *_describe_comparisons(dataset)]
+
+
+def _describe_comparisons(dataset: xr.Dataset) -> list[str]:
+    """Return how the ranking does against random choices and the uniform window."""
+    facts = dataset.attrs
+    if "uniform_p" not in facts:
+        return []
+    compared = facts["compared_share"]
+    ranking = str(dataset["ranking"].values[0])
+    own = dataset.sel(ranking=ranking, share=compared)
+    uniform = dataset.sel(ranking=UNIFORM, share=compared)
+    # Where nothing is left to choose at the recommended share, another one is compared.
+    where = ""
+    if compared != facts["recommended_share"]:
+        where = f" with {100 * compared:g} % of the heads whole ({float(own['loss_rise']):+.4f})"
+    lines = []
+    if "random_p" in facts:
+        on_texts = ""
+        if facts["random_texts"] < facts["judging_texts"]:
+            on_texts = (
+                f", on {facts['random_texts']} of these texts, where the ranking has "
+                f"{facts['own_loss_rise']:+.4f}"
+            )
+        line = (
+            f"As many heads chosen at random{where}{on_texts}: {facts['random_loss_rise']:+.4f} (p "
+            f"{facts['random_p']:.2g})"
+        )
+        if "random_needle_p" in facts:
+            needles = 100 * float(dataset["random_needle"].mean())
+            line += f", needles {needles:.0f} % (p {facts['random_needle_p']:.2g})"
+        lines.append(line + ".")
+        if facts["random_p"] >= SIGNIFICANCE_LEVEL:
+            lines.append(
+                f"By the loss, the ranking ({ranking}) is not significantly better than chance."
+            )
+    line = (
+        f"A uniform window of the same memory{where}: {float(uniform['loss_rise']):+.4f} (p "
+        f"{facts['uniform_p']:.2g})"
+    )
+    if "needle" in dataset:
+        needles = 100 * float(uniform["needle"])
+        line += f", needles {needles:.0f} % (p {facts['uniform_needle_p']:.2g})"
+    lines.append(line + ".")
     return lines

@@ -14,27 +14,47 @@ import torch
 import xarray as xr
 
 from headwise.analyses.induction.sequences import OffsetWatcher, make_sequences
-from headwise.analyses.retrieval.trials import Trial, make_trial, run_trial
+from headwise.analyses.retrieval.trials import (
+    PASSED,
+    Trial,
+    make_trial,
+    max_answer_tokens,
+    retrieval_scores,
+)
 from headwise.atlas import Atlas
 from headwise.core.errors import InputError, ModelError
 from headwise.core.options import part_of, recorded_options, takes_options
-from headwise.experiments.cache.options import SHARES, CacheOptions
-from headwise.experiments.cache.result import CacheMeasurements, cache_dataset
+from headwise.experiments.cache.effect import effects_on_prediction
+from headwise.experiments.cache.gates import learn_cache_gates
+from headwise.experiments.cache.options import (
+    EFFECT,
+    ERROR,
+    GATES,
+    INDUCTION,
+    RANKINGS,
+    RETRIEVAL,
+    CacheOptions,
+)
+from headwise.experiments.cache.result import (
+    UNIFORM,
+    CacheMeasurements,
+    cache_dataset,
+    score_name,
+)
 from headwise.models import HeadModel
 from headwise.models.kv_cache import CachePattern
 from headwise.models.options import ModelOptions
 from headwise.models.short_context import LongTextModel, by_group, sliding_layers
-from headwise.run.job import Job, Progress, no_progress, software_versions
+from headwise.run.job import Job, Progress, no_progress, provenance_of
 from headwise.text import Corpus, open_corpus
 from headwise.text.encode import Batch, collate
 from headwise.text.synthetic import synthetic_row
 
-ERROR = "output error"
-UNIFORM = "uniform window"
-INDUCTION = "induction"
-RETRIEVAL = "retrieval"
-INDUCTION_SEQUENCES = 4
+GATES_OPEN = 0.25  # the share of gates that may stay open, unless `keep` says another
+INDUCTION_SEQUENCES = 8
 INDUCTION_LENGTH = 64
+COMPARED_AT_ONCE = 8  # patterns whose last hidden states are in memory
+Pattern = tuple[np.ndarray, int]  # whole heads, window of the others
 
 
 @takes_options(CacheOptions)
@@ -69,19 +89,21 @@ def cache(
     Dataset
         By key/value head: `distant`, the share of attention beyond the first `sink` and the last
         `window` tokens; `output_error`, what the output loses when it is cut (relative norm); both
-        the largest of the group's heads, means over texts with 95 % intervals; `whole`, the
-        recommended pattern. By `ranking` and `share` kept whole: `loss_rise` (nats per token) and
-        `divergence` on texts that did not rank the heads, `needle`, the share of a needle's tokens
-        that is still predicted; `bytes_per_token`. `random_loss_rise[draw]` at the recommended
-        share. `pattern_of` makes the pattern of `HeadwiseCache` from it.
+        the largest of the group's heads, means over the texts that rank with 95 % intervals
+        (`head_distant`, `head_output_error`: of each query head); `score_...`, what each ranking
+        goes by; `whole`, the recommended pattern; `needs_context`, its whole heads where cutting
+        them too raises the loss and random choices do worse (of random weights none). By `ranking`
+        (the one that makes the pattern first) and `share` kept whole: `loss_rise` (nats per token)
+        and `divergence` on texts that did not rank the heads, `needle`, the share of a needle's
+        tokens that is still predicted; `bytes_per_token`. `random_loss_rise[draw]`,
+        `random_needle[draw]` of random choices at `compared_share` (the recommended one, unless it
+        leaves nothing to choose), with one-sided p-values as attributes: `random_p`,
+        `random_needle_p`, and against the uniform window `uniform_p`, `uniform_needle_p`.
+        `pattern_of` makes the pattern of `HeadwiseCache` from it.
     """
-    if out is None:
-        with Job.in_folder(None, progress=progress) as job:
-            return cache_in_job(job, model, corpus, options)["cache"]
-    with Job.for_file(Path(out), overwrite=overwrite, progress=progress) as job:
+    with Job.for_call(out, overwrite=overwrite, progress=progress) as job:
         result = cache_in_job(job, model, corpus, options)
-        job.write(result.to_bytes())
-        job.finish()
+        job.finish_with(result)
     return result["cache"]
 
 
@@ -93,12 +115,13 @@ def pattern_of(dataset: xr.Dataset) -> CachePattern:
         np.atleast_1d(facts["sliding_layers"]), np.atleast_1d(facts["sliding_sizes"]), strict=True
     ):
         sliding[int(layer)] = int(size)
+    ranking = str(dataset["ranking"].values[0])
     return CachePattern(
         whole=dataset["whole"].values.astype(bool),
         sink=int(facts["sink"]),
         window=int(facts["window"]),
         sliding=sliding,
-        scores=dataset["output_error"].values,
+        scores=dataset[score_name(ranking)].values,
         facts={
             "model": facts.get("model", ""),
             "loss_rise": float(facts["recommended_loss_rise"]),
@@ -115,8 +138,7 @@ def cache_in_job(
     options: CacheOptions,
 ) -> Atlas:
     """Open a model and texts, and measure within a job; see `cache`."""
-    if not isinstance(model, HeadModel):
-        model = part_of(options, ModelOptions).open(model)
+    model = part_of(options, ModelOptions).open(model)
     sliding = _check_model(model)
     opened = open_corpus(corpus, prose=True)
     texts = long_texts(model, opened, options.documents, options.length)
@@ -131,13 +153,8 @@ def cache_in_job(
     )
     study = CacheStudy(job, model, texts, options, sliding)
     dataset = study.run()
-    provenance = {
-        **software_versions(),
-        "model": model.identity(),
-        "corpus": {"examples": len(texts), "name": opened.name},
-        "cache": recorded_options(options),
-    }
-    return Atlas({"cache": dataset}, provenance)
+    corpus_facts = {"examples": len(texts), "name": opened.name}
+    return Atlas({"cache": dataset}, provenance_of("cache", model, corpus_facts, options))
 
 
 def _check_model(model: HeadModel) -> dict[int, int]:
@@ -209,11 +226,24 @@ class MeasureText:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class MeasureEffect:
+    """Measures what each key/value head contributes to the divergence of one text when all are
+    short, as a unit of work."""
+
+    long_model: LongTextModel
+    free: np.ndarray
+
+    def __call__(self, ids: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        batch = as_batch(self.long_model.model, ids)
+        return {"effect": effects_on_prediction(self.long_model, batch, self.free)}, {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class JudgeText:
     """Compares a model with short heads with the intact one on one text, for several patterns."""
 
     long_model: LongTextModel
-    patterns: Sequence[tuple[np.ndarray, int]]  # whole heads, window
+    patterns: Sequence[Pattern]
     progress: Progress = no_progress
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -225,15 +255,23 @@ class JudgeText:
         everything = np.ones((long_model.model.layers, long_model.model.kv_heads), bool)
         intact = long_model.hidden(batch, long_model.short(everything))
         first = long_model.sink + long_model.window
-        rises = []
-        divergences = []
-        for number, (whole, window) in enumerate(self.patterns):
-            changed = long_model.hidden(batch, long_model.short(whole, window))
+        rises: list[float] = []
+        divergences: list[float] = []
+        for start in range(0, len(self.patterns), COMPARED_AT_ONCE):
+            changed = []
+            for whole, window in self.patterns[start : start + COMPARED_AT_ONCE]:
+                changed.append(long_model.hidden(batch, long_model.short(whole, window)))
+                self.progress("patterns", start + len(changed), len(self.patterns))
             before, after, divergence = long_model.compare(batch, intact, changed, first)
-            rises.append(after - before)
-            divergences.append(divergence)
-            self.progress("patterns", number + 1, len(self.patterns))
-        return {"rise": np.array(rises), "divergence": np.array(divergences)}, {}
+            rises += (after - before).tolist()
+            divergences += divergence.tolist()
+        gain = long_model.gain(batch, intact, first)
+        arrays = {
+            "rise": np.array(rises),
+            "divergence": np.array(divergences),
+            "gain": np.array([gain]),
+        }
+        return arrays, {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,7 +279,7 @@ class FindNeedle:
     """Returns the share of a needle's tokens that is predicted with some heads short."""
 
     long_model: LongTextModel
-    patterns: Sequence[tuple[np.ndarray, int]]
+    patterns: Sequence[Pattern]
 
     @torch.no_grad()
     def __call__(self, trial: Trial) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -256,6 +294,30 @@ class FindNeedle:
             hits = [token == wanted for token, wanted in zip(predicted, trial.needle, strict=True)]
             shares.append(float(np.mean(hits)))
         return {"found": np.array(shares)}, {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskForNeedle:
+    """Returns the retrieval score of every head on one needle: NaN if the model does not find it.
+
+    Wu et al. let the model write its answer. Here the needle's own tokens are read one by one and
+    each next token is predicted, in a single pass that forms no weights but those of the answer: a
+    pass over thousands of tokens fits a small machine."""
+
+    long_model: LongTextModel
+
+    @torch.no_grad()
+    def __call__(self, trial: Trial) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        model = self.long_model.model
+        ids = np.array([*trial.prompt, *trial.needle[:-1]])
+        first = len(trial.prompt) - 1
+        hidden, attended = self.long_model.attended_keys(as_batch(model, ids), first)
+        predicted = self.long_model.logits(hidden[first:]).argmax(-1).tolist()
+        hits = [token == wanted for token, wanted in zip(predicted, trial.needle, strict=True)]
+        score = np.full((model.layers, model.heads), np.nan)
+        if np.mean(hits) >= PASSED:
+            score = retrieval_scores(trial, predicted, attended)
+        return {"score": score, "emitted": np.array(np.mean(hits))}, {}
 
 
 def as_batch(model: HeadModel, ids: np.ndarray) -> Batch:
@@ -301,30 +363,46 @@ class CacheStudy:
 
     def run(self) -> xr.Dataset:
         """Return the result; see `cache`."""
-        texts = [*self.ranking_texts, *self.judging_texts]
-        measured = list(self.job.each("texts", MeasureText(self.long_model), texts))
-        kv_heads = self.model.kv_heads
-        distant = by_group(np.stack([part["distant"] for part in measured]), kv_heads)
-        error = by_group(np.stack([part["error"] for part in measured]), kv_heads)
-        rankings = {ERROR: error[: len(self.ranking_texts)].mean(0)}
-        trials = self._trials()
+        measure_text = MeasureText(self.long_model)
+        measured = list(self.job.each("texts", measure_text, self.ranking_texts))
+        distant = np.stack([part["distant"] for part in measured])
+        error = np.stack([part["error"] for part in measured])
+        rankings = {ERROR: by_group(error, self.model.kv_heads)}
+        if self.options.effects:
+            rankings[EFFECT] = self._effects()
         if self.options.recipes:
             rankings[INDUCTION] = self._induction()
-            retrieval = self._retrieval(trials)
+            retrieval = self._retrieval(self._trials(self.ranking_texts, self.options.needles))
             if retrieval is not None:
                 rankings[RETRIEVAL] = retrieval
-        shares = sorted({*SHARES} if self.options.keep is None else {*SHARES, self.options.keep})
-        patterns: dict[tuple[str, float], tuple[np.ndarray, int]] = {}
-        for share in shares:
+        if self.options.gates:
+            rankings[GATES] = self._gates()
+        rankings = self._chosen_first(rankings)
+        shares = {*self.options.shares}
+        if self.options.keep is not None:
+            shares.add(self.options.keep)
+        patterns: dict[tuple[str, float], Pattern] = {}
+        for share in sorted(shares):
             for name, scores in rankings.items():
-                patterns[name, share] = (self.choose(scores, share), self.options.window)
+                patterns[name, share] = (self.choose(scores.mean(0), share), self.options.window)
             patterns[UNIFORM, share] = self._uniform(share)
-        judged = self._judge("judged", list(patterns.values()))
+        judged = self._judge("judged", list(patterns.values()), self.judging_texts)
         rises = judged["rise"]
-        recommended = self._recommend(shares, rises, list(patterns))
-        random = self._random_patterns(recommended)
-        drawn = self._judge("random", random) if random else None
-        found = self._find_needles(trials, [*patterns.values(), *random])
+        recommended = self._recommend(sorted(shares), rises, list(patterns))
+        compared = self._compared_share(sorted(shares), recommended)
+        random = self._random_patterns(compared)
+        trials = self._trials(self.judging_texts)
+        found = None
+        if trials:
+            everything = (np.ones_like(self.free), self.options.window)
+            found = self._find_needles("needles", [everything, *patterns.values()], trials)
+        n_random = self.options.random_texts
+        drawn = None
+        drawn_found = None
+        if random:
+            drawn = self._judge("random", random, self.judging_texts[:n_random])
+            if trials:
+                drawn_found = self._find_needles("random-needles", random, trials[:n_random])
         return cache_dataset(
             CacheMeasurements(
                 model=self.model,
@@ -332,17 +410,30 @@ class CacheStudy:
                 sliding=self.sliding,
                 distant=distant,
                 error=error,
-                n_ranking_texts=len(self.ranking_texts),
                 patterns=patterns,
                 rises=rises,
                 divergences=judged["divergence"],
+                gain=judged["gain"],
                 recommended=recommended,
+                compared=compared,
                 random_rises=None if drawn is None else drawn["rise"],
                 found=found,
+                random_found=drawn_found,
                 rankings=rankings,
-                length=len(texts[0]),
+                length=len(self.judging_texts[0]),
             )
         )
+
+    def _chosen_first(self, rankings: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the rankings with the one that makes the pattern first."""
+        chosen = RANKINGS[self.options.rank_by]
+        if chosen not in rankings:
+            raise InputError(
+                f"{self.model.name} finds no needle in {len(self.ranking_texts[0])} tokens, so its "
+                "heads cannot be ranked by retrieval; rank them by something else.",
+                option="rank_by",
+            )
+        return {chosen: rankings[chosen], **rankings}
 
     def choose(self, scores: np.ndarray, share: float) -> np.ndarray:
         """Return the key/value heads with the highest scores, as many as the share says; layers with
@@ -362,12 +453,17 @@ class CacheStudy:
         return ~self.free, max(1, round(mean_tokens) - self.options.sink)
 
     def _judge(
-        self, name: str, patterns: Sequence[tuple[np.ndarray, int]]
+        self, name: str, patterns: Sequence[Pattern], texts: Sequence[np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return rises of the loss and divergences, `[text, pattern]`."""
-        judge_text = JudgeText(self.long_model, patterns, self.job.progress)
-        parts = list(self.job.each(name, judge_text, self.judging_texts))
-        return {key: np.stack([part[key] for part in parts]) for key in parts[0]}
+        """Return rises of the loss and divergences, `[text, pattern]`, and the gain of the intact model,
+        `[text]`."""
+        distinct, places = _distinct(patterns)
+        judge_text = JudgeText(self.long_model, distinct, self.job.progress)
+        parts = list(self.job.each(name, judge_text, texts))
+        judged = {"gain": np.stack([part["gain"] for part in parts])[:, 0]}
+        for key in ("rise", "divergence"):
+            judged[key] = np.stack([part[key] for part in parts])[:, places]
+        return judged
 
     def _recommend(
         self, shares: Sequence[float], rises: np.ndarray, names: Sequence[tuple[str, float]]
@@ -377,23 +473,32 @@ class CacheStudy:
         if self.options.keep is not None:
             return self.options.keep
         for share in shares:
-            rise = rises[:, names.index((ERROR, share))].mean()
+            rise = rises[:, names.index((RANKINGS[self.options.rank_by], share))].mean()
             if rise <= self.options.at_most:
                 return share
         return 1.0
 
-    def _random_patterns(self, share: float) -> list[tuple[np.ndarray, int]]:
+    def _compared_share(self, shares: Sequence[float], recommended: float) -> float:
+        """Return the share at which the ranking is compared with random choices: the recommended
+        one, or, where that leaves nothing to choose, the nearest one tried that does."""
+        between = [share for share in shares if 0 < share < 1]
+        if recommended in between or not between:
+            return recommended
+        return between[0] if recommended == 0 else between[-1]
+
+    def _random_patterns(self, share: float) -> list[Pattern]:
         if share in (0.0, 1.0):
             return []  # there is nothing to choose
         random = np.random.default_rng(self.options.seed)
-        patterns = []
+        patterns: list[Pattern] = []
         for _ in range(self.options.random):
             scores = random.random(self.free.shape)
             patterns.append((self.choose(scores, share), self.options.window))
         return patterns
 
     def _induction(self) -> np.ndarray:
-        """Return the induction score of each key/value head (RazorAttention's recipe)."""
+        """Return the induction score of each key/value head by sequence (RazorAttention's recipe),
+        `[sequence, layer, key/value head]`."""
 
         def measure() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
             repeated = make_sequences(
@@ -404,54 +509,87 @@ class CacheStudy:
             self.model.forward(batch, watcher)
             layers = [watcher.profile[layer] for layer in range(self.model.layers)]
             # The token after the earlier occurrence.
-            score = torch.stack(layers)[..., repeated.length - 1].mean(1)
-            return {"score": score.cpu().numpy()}, {}
+            score = torch.stack(layers)[..., repeated.length - 1]
+            return {"score": score.transpose(0, 1).cpu().numpy()}, {}
 
         score = self.job.checkpoint("induction", measure).arrays["score"]
         return by_group(score, self.model.kv_heads)
 
-    def _trials(self) -> list[Trial]:
+    def _effects(self) -> np.ndarray:
+        """Return what each key/value head contributes to the divergence when all are short,
+        `[text, layer, key/value head]`."""
+        texts = self.ranking_texts[: self.options.effects]
+        parts = self.job.each("effects", MeasureEffect(self.long_model, self.free), texts)
+        return np.stack([part["effect"] for part in parts])
+
+    def _gates(self) -> np.ndarray:
+        """Return how open the learned gate of each key/value head ends (DuoAttention's recipe), as one
+        sample `[1, layer, key/value head]`."""
+        share = GATES_OPEN if self.options.keep is None else self.options.keep
+        n_free = int(self.free.sum())
+        n_open = min(max(1, round(share * n_free)), n_free - 1)
+
+        def measure() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+            batches = [as_batch(self.model, ids) for ids in self.ranking_texts]
+            openness = learn_cache_gates(
+                self.long_model,
+                batches,
+                self.free,
+                n_open,
+                steps=self.options.gates,
+                seed=self.options.seed,
+                report=self.job.progress,
+            )
+            return {"openness": openness}, {}
+
+        return self.job.checkpoint("gates", measure).arrays["openness"][None]
+
+    def _trials(self, texts: Sequence[np.ndarray], first_needle: int = 0) -> list[Trial]:
         """Return needles in unrelated text, each at another depth beyond the window."""
         if not self.options.needles:
             return []
-        hay: list[int] = []
-        for text in self.judging_texts:
-            hay += [int(token) for token in text[1:]]
-        length = len(self.judging_texts[0])
+        # The answer must fit behind the prompt.
+        length = min(len(texts[0]), self.model.max_length - max_answer_tokens(self.model))
         trials = []
         for number in range(self.options.needles):
+            text = texts[number % len(texts)]
+            hay = [int(token) for token in text[1:]]
             depth = 0.1 + 0.5 * number / max(self.options.needles - 1, 1)
-            trials.append(make_trial(self.model, hay, length, depth, number))
+            trials.append(make_trial(self.model, hay, length, depth, first_needle + number))
         return trials
 
     def _retrieval(self, trials: Sequence[Trial]) -> np.ndarray | None:
-        """Return the retrieval score of each key/value head (Wu et al.; HeadKV's recipe); None if
-        the model passes no trial."""
+        """Return the retrieval score of each key/value head by needle (Wu et al.; HeadKV's recipe),
+        `[needle, layer, key/value head]`; None if the model finds no needle."""
         scores = []
-        for part in self.job.each("trials", _RunTrial(self.model), list(trials)):
+        for part in self.job.each("trials", AskForNeedle(self.long_model), list(trials)):
             if not np.isnan(part["score"]).any():
                 scores.append(part["score"])
         if not scores:
             return None
-        return by_group(np.mean(scores, 0), self.model.kv_heads)
+        return by_group(np.stack(scores), self.model.kv_heads)
 
     def _find_needles(
-        self, trials: Sequence[Trial], patterns: Sequence[tuple[np.ndarray, int]]
-    ) -> np.ndarray | None:
-        """Return the share of each needle that is predicted, `[needle, pattern]`, the intact model
-        first."""
-        if not trials:
-            return None
-        everything = (np.ones_like(self.free), self.options.window)
-        find = FindNeedle(self.long_model, [everything, *patterns])
-        return np.stack([part["found"] for part in self.job.each("needles", find, list(trials))])
+        self, name: str, patterns: Sequence[Pattern], trials: Sequence[Trial]
+    ) -> np.ndarray:
+        """Return the share of each needle that is predicted, `[needle, pattern]`."""
+        distinct, places = _distinct(patterns)
+        find = FindNeedle(self.long_model, distinct)
+        parts = self.job.each(name, find, list(trials))
+        return np.stack([part["found"] for part in parts])[:, places]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _RunTrial:
-    """Asks for one needle, as a unit of work."""
+def _distinct(patterns: Sequence[Pattern]) -> tuple[list[Pattern], list[int]]:
+    """Return patterns without repetition, and the place of each given one among them.
 
-    model: HeadModel
-
-    def __call__(self, trial: Trial) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        return run_trial(self.model, trial)
+    Without a whole head all rankings are one pattern; a pass of thousands of tokens is dear."""
+    distinct: list[Pattern] = []
+    numbers: dict[tuple[bytes, int], int] = {}
+    places = []
+    for whole, window in patterns:
+        key = (whole.tobytes(), window)
+        if key not in numbers:
+            numbers[key] = len(distinct)
+            distinct.append((whole, window))
+        places.append(numbers[key])
+    return distinct, places

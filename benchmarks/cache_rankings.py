@@ -1,0 +1,338 @@
+"""Which ranking of key/value heads keeps a short cache best: the tables of SmolLM2-135M in
+docs/how-to/cache.md.
+
+    python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
+        --length 2048 --documents 16 --needles 8 --effect-texts 4 --random-needles \\
+        --work work-2048 --write
+
+    python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
+        --length 8192 --documents 2 --skip 20 --needles 2 --random 0 \\
+        --rankings work-2048.npz --work work-8192
+
+Heads are ranked on every second text; all choices are judged on the others. Every ranking is compared
+with the same random choices (on the first `--random-texts` texts and needles), and with a uniform
+window of the same memory. An interrupted run resumes: repeat the command with the same `--work`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headwise
+from headwise.experiments.cache.options import EFFECT, ERROR, INDUCTION, RETRIEVAL, CacheOptions
+from headwise.experiments.cache.result import UNIFORM
+from headwise.experiments.cache.run import CacheStudy, MeasureText, long_texts
+from headwise.models.kv_cache import CachePattern
+from headwise.models.short_context import by_group, sliding_layers
+from headwise.run import Job
+from headwise.stats.flips import sign_flip_test
+from headwise.stats.intervals import sample_interval
+
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "cache.md"
+
+
+def report(what: str, done: int, total: int) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {what} {done}/{total}", flush=True)
+
+
+def measure(given: argparse.Namespace) -> str:
+    options = CacheOptions(
+        documents=max(given.documents, 4),  # no fewer are allowed; with --rankings all judge
+        length=given.length,
+        window=given.window,
+        needles=given.needles,
+        random=given.random,
+        effects=given.effect_texts,
+    )
+    with (
+        headwise.HeadModel.open(given.model, device=given.device) as model,
+        Job.in_folder(given.work, progress=report) as job,
+    ):
+        corpus = headwise.open_corpus(given.corpus, prose=True)
+        texts = long_texts(model, corpus, given.skip + given.documents, options.length)
+        texts = texts[given.skip :]
+        digest = sha256(b"".join(text.tobytes() for text in texts)).hexdigest()
+        job.begin({"texts": digest, "window": options.window, "sink": options.sink})
+        study = CacheStudy(job, model, texts, options, sliding_layers(model))
+        if given.rankings is None:
+            rankings = rank_heads(study, given)
+            np.savez(given.work.with_suffix(".npz"), **rankings)
+        else:
+            study.judging_texts = texts
+            with np.load(given.rankings) as stored:
+                rankings = {name: stored[name] for name in given.names or stored.files}
+        patterns: dict[tuple[str, float], Any] = {}
+        for share in given.shares:
+            for name, scores in rankings.items():
+                patterns[name, share] = (study.choose(scores, share), options.window)
+            patterns[UNIFORM, share] = study._uniform(share)
+        judged = study._judge("judged", list(patterns.values()), study.judging_texts)
+        everything = (np.ones_like(study.free), options.window)
+        found = None
+        trials = study._trials(study.judging_texts)
+        if trials:
+            found = study._find_needles("needles", [everything, *patterns.values()], trials)
+        random_rises = {}
+        random_found = {}
+        for share in given.shares:
+            random = study._random_patterns(share)
+            if random:
+                few = study.judging_texts[: given.random_texts]
+                random_rises[share] = study._judge(f"random-{share:g}", random, few)["rise"]
+        for share in given.random_needles:
+            random = study._random_patterns(share)
+            few_trials = trials[: given.random_texts]
+            name = f"random-needles-{share:g}"
+            random_found[share] = study._find_needles(name, random, few_trials)
+        result = Result(given, model, study, patterns, judged, found, random_rises, random_found)
+        return result.text()
+
+
+def rank_heads(study: CacheStudy, given: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Return the score of each key/value head by ranking, means over the texts that rank."""
+    job = study.job
+    kv_heads = study.model.kv_heads
+    parts = job.each("texts", MeasureText(study.long_model), study.ranking_texts)
+    rankings = {ERROR: by_group(np.stack([part["error"] for part in parts]), kv_heads)}
+    if given.effect_texts:
+        rankings[EFFECT] = study._effects()
+    if given.recipes:
+        rankings[INDUCTION] = study._induction()
+        trials = study._trials(study.ranking_texts, study.options.needles)
+        retrieval = study._retrieval(trials)
+        if retrieval is not None:
+            rankings[RETRIEVAL] = retrieval
+    return {name: scores.mean(0) for name, scores in rankings.items()}
+
+
+class Result:
+    """What was measured, and its tables."""
+
+    def __init__(
+        self,
+        given: argparse.Namespace,
+        model: headwise.HeadModel,
+        study: CacheStudy,
+        patterns: dict[tuple[str, float], Any],
+        judged: dict[str, np.ndarray],
+        found: np.ndarray | None,
+        random_rises: dict[float, np.ndarray],
+        random_found: dict[float, np.ndarray],
+    ) -> None:
+        self.given = given
+        self.study = study
+        self.names = list(patterns)
+        self.rises = judged["rise"]
+        self.divergences = judged["divergence"]
+        self.found = found
+        self.random_rises = random_rises
+        self.random_found = random_found
+        self.kilobytes = []
+        per_token = 2 * model.d_head * model.kv_heads * model.layers * model.dtype.itemsize
+        for whole, window in patterns.values():
+            pattern = CachePattern(whole, study.options.sink, window, study.sliding)
+            held = pattern.tokens_held(given.length) / given.length
+            self.kilobytes.append(per_token * held / 1024)
+
+    def text(self) -> str:
+        facts = f"At {self.given.length:,} tokens: "
+        if self.given.rankings is None:
+            n_ranking = len(self.study.ranking_texts)
+            facts += (
+                f"{n_ranking} texts to rank (effect: {min(self.given.effect_texts, n_ranking)} of "
+                f"them), {len(self.rises)} others to judge"
+            )
+        else:
+            facts += f"heads ranked on the shorter texts above, {len(self.rises)} others to judge"
+        if self.found is not None:
+            facts += f", {len(self.found)} needles"
+        parts = [facts + ":", self.curve()]
+        if len(self.rises) > 2:
+            parts.append("\n".join(self.best_rankings()))
+        compared = self.comparison()
+        if compared:
+            draws = next(iter(self.random_rises.values())).shape
+            parts.append(
+                f"Against {draws[1]} random choices of as many heads, all on the first {draws[0]} of "
+                "the judging texts"
+                + (" and needles" if self.random_found else "")
+                + "; p: the share of choices at least as good, the ranking's own among them "
+                f"({1 / (draws[1] + 1):.3f} is the smallest possible); uniform window: sign-flip "
+                "test that the ranking is better, one side, over all judging texts (needles):"
+            )
+            parts.append(compared)
+        return "\n\n".join(parts)
+
+    def curve(self) -> str:
+        lines = [
+            "| choice of whole heads | share whole | KiB per token | rise of the loss, nats | "
+            "divergence, nats | needles, % |",
+            "|---|---|---|---|---|---|",
+        ]
+        printed_none = False
+        for place, (name, share) in enumerate(self.names):
+            if share == 0:
+                if printed_none:
+                    continue
+                printed_none = True
+                name = "none"
+            needles = "-"
+            if self.found is not None:
+                needles = interval(100 * self.found[:, 1 + place], 0, low=0, high=100)
+            cells = [
+                name,
+                f"{share:g}",
+                f"{self.kilobytes[place]:.1f}",
+                interval(self.rises[:, place], 3, sign="+"),
+                interval(self.divergences[:, place], 3),
+                needles,
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+        return "\n".join(lines)
+
+    def best_rankings(self) -> list[str]:
+        """Return sentences that say which ranking is best at each share, and how surely."""
+        lines = []
+        shares = {share: None for name, share in self.names if 0 < share < 1}
+        for share in shares:
+            places = {
+                name: place
+                for place, (name, at) in enumerate(self.names)
+                if at == share and name != UNIFORM
+            }
+            measures = [("lowest loss", -self.rises)]
+            if self.found is not None:
+                measures.append(("most tokens of needles", self.found[:, 1:]))
+            for what, values in measures:
+                best = max(places, key=lambda name: values[:, places[name]].mean())
+                others = []
+                for name, place in places.items():
+                    if name != best:
+                        better = values[:, places[best]] - values[:, place]
+                        others.append(f"{name} {min(1.0, 2 * paired_p(better)):.3f}")
+                lines.append(
+                    f"- {share:g} whole, {what}: **{best}** (against the others, sign-flip test, two "
+                    f"sides, p: {', '.join(others)})."
+                )
+        return lines
+
+    def comparison(self) -> str:
+        head = ["choice", "share whole", "loss saved against none, nats", "loss: own / random", "p"]
+        if self.random_found:
+            head += ["needles: own / random", "p"]
+        head += ["loss against uniform window, p", "needles against uniform window, p"]
+        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        none = next((place for place, (_, share) in enumerate(self.names) if share == 0), None)
+        for place, (name, share) in enumerate(self.names):
+            if name == UNIFORM or share not in self.random_rises:
+                continue
+            drawn = self.random_rises[share]
+            own = self.rises[: len(drawn), place].mean()
+            means = drawn.mean(0)
+            p = (1 + (means <= own).sum()) / (1 + len(means))
+            saved = "-"
+            if none is not None:
+                saved = interval(self.rises[:, none] - self.rises[:, place], 3, sign="+")
+            uniform = self.names.index((UNIFORM, share))
+            needle_p = "-"
+            if self.found is not None:
+                better = self.found[:, 1 + place] - self.found[:, 1 + uniform]
+                needle_p = f"{paired_p(better):.3f}"
+            cells = [
+                name,
+                f"{share:g}",
+                saved,
+                f"{own:+.3f} / {means.mean():+.3f} ({means.min():+.3f} to {means.max():+.3f})",
+                f"{p:.3f}",
+                *self.needle_cells(place, share),
+                f"{paired_p(self.rises[:, uniform] - self.rises[:, place]):.3f}",
+                needle_p,
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+        return "\n".join(lines) if len(lines) > 2 else ""
+
+    def needle_cells(self, place: int, share: float) -> list[str]:
+        if not self.random_found:
+            return []
+        if share not in self.random_found or self.found is None:
+            return ["-", "-"]
+        drawn = self.random_found[share]
+        own = self.found[: len(drawn), 1 + place].mean()
+        means = drawn.mean(0)
+        p = (1 + (means >= own).sum()) / (1 + len(means))
+        return [
+            f"{100 * own:.0f} % / {100 * means.mean():.0f} % ({100 * means.min():.0f} to "
+            f"{100 * means.max():.0f})",
+            f"{p:.3f}",
+        ]
+
+
+def paired_p(better: np.ndarray) -> float:
+    return float(sign_flip_test(better[:, None]).p_value[0])
+
+
+def interval(
+    values: np.ndarray,
+    digits: int,
+    *,
+    sign: str = "",
+    low: float = -np.inf,
+    high: float = np.inf,
+) -> str:
+    """Return mean and 95 % interval of a sample; the ends are kept within what is possible."""
+    mean, lower, upper = sample_interval(values[:, None])
+    cells = [mean[0], max(float(lower[0]), low), min(float(upper[0]), high)]
+    shown = [f"{cell:{sign}.{digits}f}" for cell in cells]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})".replace("-", "−")
+
+
+def write(section: str, text: str) -> None:
+    """Put a text between its marks in the page."""
+    mark = f"<!-- made by benchmarks/cache_rankings.py --length {section} -->\n"
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(mark)
+    if not rest:
+        raise SystemExit(f"{PAGE} has no mark {mark!r}")
+    ending = rest[rest.index("<!-- end -->") :]
+    PAGE.write_text(f"{before}{mark}\n{text}\n\n{ending}", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("--corpus", required=True, help="long texts")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--documents", type=int, default=16)
+    parser.add_argument("--window", type=int, default=256)
+    parser.add_argument("--needles", type=int, default=8)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.25, 0.5])
+    parser.add_argument("--effect-texts", type=int, default=6)
+    parser.add_argument("--no-recipes", dest="recipes", action="store_false")
+    parser.add_argument("--random", type=int, default=20)
+    parser.add_argument("--random-texts", type=int, default=2)
+    parser.add_argument("--random-needles", type=float, nargs="*", default=[0.25, 0.5])
+    parser.add_argument(
+        "--rankings",
+        type=Path,
+        help="scores of an earlier run (its --work with .npz); all texts judge",
+    )
+    parser.add_argument("--names", nargs="*", help="which of these rankings; default: all")
+    parser.add_argument("--skip", type=int, default=0, help="texts of the corpus that are left out")
+    parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints")
+    parser.add_argument("--write", action="store_true", help="into docs/how-to/cache.md")
+    given = parser.parse_args()
+    text = measure(given)
+    print(text)
+    if given.write:
+        write(str(given.length), text)
+
+
+if __name__ == "__main__":
+    main()

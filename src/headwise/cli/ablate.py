@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SHOWN_HEADS = 5  # at either end of the ranking
+STRONGEST_ROLES = 3  # in the line on roles
 
 
 @command("ablate", workers=True)
@@ -44,7 +45,6 @@ def ablate_command(
 
       headwise ablate --corpus stories.txt --limit 200
     """
-    from headwise.atlas import Atlas
     from headwise.experiments.ablation import ablate_in_job
     from headwise.run import Job
 
@@ -55,11 +55,7 @@ def ablate_command(
     ):
         known_results = common.load_atlas(atlas)
         result = ablate_in_job(job, model.name, text.spec(), options, known_results)
-        job.write(result.to_bytes())
-        # What is drawn and printed is what is in the file.
-        dataset = Atlas.load(out_file)["ablation"]
-        failures = common.draw_figures({"ablation": dataset}, figures, job.started_store)
-        job.finish()
+        dataset, failures = common.write_and_draw(job, result, "ablation", out_file, figures)
     if dataset.attrs["note"]:
         common.err.print(dataset.attrs["note"], style="dim")
     common.out.print(summary_table(dataset, str(out_file)))
@@ -157,12 +153,12 @@ def summary_lines(dataset: xr.Dataset) -> list[str]:
     return lines
 
 
-def _strongest_roles(dataset: xr.Dataset, count: int = 3) -> str:
+def _strongest_roles(dataset: xr.Dataset) -> str:
     """Return the roles that go most with the harm of disabling, "" where none is known."""
     known = dataset[["role_correlation", "role_correlation_p_adjusted"]].dropna("role")
     correlations = known["role_correlation"].values
     p_values = known["role_correlation_p_adjusted"].values
-    order = abs(correlations).argsort(kind="stable")[::-1][:count]
+    order = abs(correlations).argsort(kind="stable")[::-1][:STRONGEST_ROLES]
     parts = []
     for number in order:
         role = known["role"].values[number]

@@ -46,8 +46,7 @@ def circuit_command(
 
     A row of the file: {"clean": "The keys near the door", "corrupted": "The key near the door",
     "answer": " are", "wrong": " is"}. Inputs of unequal length are aligned by marked spans:
-    "The [[boy]] ran", "The [[grandson]] ran"."""
-    from headwise.atlas import Atlas
+    "I saw [[Tom]] run", "I saw [[Mary Ann]] run"."""
     from headwise.experiments.circuit import circuit_in_job
     from headwise.experiments.patching import BUILTIN
     from headwise.run import Job
@@ -58,11 +57,7 @@ def circuit_command(
         Job.for_file(out_file, overwrite=overwrite, sources=sources, progress=watch) as job,
     ):
         result = circuit_in_job(job, model.name, pairs, options)
-        job.write(result.to_bytes())
-        # What is drawn and printed is what is in the file.
-        dataset = Atlas.load(out_file)["circuit"]
-        failures = common.draw_figures({"circuit": dataset}, figures, job.started_store)
-        job.finish()
+        dataset, failures = common.write_and_draw(job, result, "circuit", out_file, figures)
     _print_summary(dataset, out_file)
     common.exit_if_failed(failures)
 

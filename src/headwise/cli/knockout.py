@@ -41,7 +41,6 @@ def knockout_command(
       headwise knockout gpt2 --texts mine.jsonl --window 3 --rows after
 
     A row of the file: {"text": "The capital of [[France]] is", "answer": " Paris"}."""
-    from headwise.atlas import Atlas
     from headwise.experiments.knockout import knockout_in_job
     from headwise.experiments.knockout.run import BUILTIN_TEXTS
     from headwise.run import Job
@@ -52,11 +51,7 @@ def knockout_command(
         Job.for_file(out_file, overwrite=overwrite, sources=sources, progress=watch) as job,
     ):
         result = knockout_in_job(job, model.name, texts, options)
-        job.write(result.to_bytes())
-        # What is drawn and printed is what is in the file.
-        dataset = Atlas.load(out_file)["knockout"]
-        failures = common.draw_figures({"knockout": dataset}, figures, job.started_store)
-        job.finish()
+        dataset, failures = common.write_and_draw(job, result, "knockout", out_file, figures)
     _print_summary(dataset, out_file)
     common.exit_if_failed(failures)
 

@@ -44,7 +44,6 @@ def patch_command(
 
     A row of the file: {"clean": "The keys near the door", "corrupted": "The key near the door",
     "answer": " are", "wrong": " is"}. Both inputs must have equally many tokens."""
-    from headwise.atlas import Atlas
     from headwise.experiments.patching import BUILTIN, patch_in_job
     from headwise.run import Job
 
@@ -54,11 +53,7 @@ def patch_command(
         Job.for_file(out_file, overwrite=overwrite, sources=sources, progress=watch) as job,
     ):
         result = patch_in_job(job, model.name, pairs, options)
-        job.write(result.to_bytes())
-        # What is drawn and printed is what is in the file.
-        dataset = Atlas.load(out_file)["patching"]
-        failures = common.draw_figures({"patching": dataset}, figures, job.started_store)
-        job.finish()
+        dataset, failures = common.write_and_draw(job, result, "patching", out_file, figures)
     _print_summary(dataset, out_file, max(5, options.ablate))
     common.exit_if_failed(failures)
 

@@ -27,11 +27,11 @@ from headwise.experiments.ablation import (
     single_heads,
     whole_layers,
 )
-from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.run import ConditionRunner
 from headwise.experiments.finetuning import FinetuneOptions, finetune
 from headwise.experiments.finetuning.classifier import OwnClassifier
 from headwise.models import HeadModel, loading
+from headwise.models.prefix import Prefix
 from headwise.stats.paired import paired_differences
 from headwise.testing.toy import toy_examples, toy_folder, toy_task
 from headwise.text import Corpus

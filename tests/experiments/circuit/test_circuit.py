@@ -15,7 +15,7 @@ import headwise
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.circuit.layout import circuit_layout, depth
 from headwise.experiments.circuit.result import does_task, mean_by_unit, rank_edges
-from headwise.experiments.circuit.run import split_by_unit
+from headwise.experiments.circuit.run import sample_by_rank, split_by_unit
 from headwise.experiments.patching import BUILTIN, PromptPair, builtin_pairs
 from headwise.experiments.patching.pairs import encode_pair, encode_pairs
 from headwise.models import HeadModel
@@ -103,6 +103,13 @@ def test_faithfulness_and_completeness_at_both_ends(
     assert curve[0] == 0.0  # one edge is no path
     assert result["completeness"].values[-1] == pytest.approx(0.0, abs=1e-3)
     assert (result["random_faithfulness"].values[:, -1] > 0.99).all()
+
+
+def test_one_pair_cannot_be_halved(planted: tuple[HeadModel, dict[str, str]]) -> None:
+    model, _ = planted
+    (pair,) = induction_pairs(1)
+    with pytest.raises(InputError, match="at least two different pairs"):
+        model.circuit([pair, pair])
 
 
 def test_random_weights_do_no_task() -> None:
@@ -330,3 +337,13 @@ def test_nothing_is_left_on_the_model(planted: tuple[HeadModel, dict[str, str]])
         assert not part._forward_pre_hooks
     with torch.no_grad():
         assert torch.isfinite(model.forward("word1 word2", logits=True).logits).all()
+
+
+def test_edges_for_the_check_come_from_each_tenfold_of_the_ranking() -> None:
+    ranking = np.random.default_rng(3).permutation(2000)
+    sampled = sample_by_rank(ranking, 100, seed=0)
+    assert len(set(sampled)) == len(sampled) == 100
+    ranks = np.argsort(ranking)[sampled]
+    counts = np.histogram(ranks, [0, 10, 100, 1000, 2000])[0]
+    assert counts.tolist() == [10, 30, 30, 30]
+    assert len(sample_by_rank(ranking, 0, seed=0)) == 0

@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 
 from headwise.core.errors import InputError, ParameterError
+from headwise.experiments.circuit.options import CircuitOptions
+from headwise.experiments.circuit.result import MIN_UNITS
+from headwise.experiments.circuit.run import split_by_unit
 from headwise.experiments.patching import PromptPair, builtin_pairs, read_pairs
-from headwise.experiments.patching.pairs import distinct_pairs, encode_pair, encode_pairs
+from headwise.experiments.patching.pairs import (
+    choose_pairs,
+    distinct_pairs,
+    encode_pair,
+    encode_pairs,
+)
 from headwise.experiments.patching.templates import BUILTIN
 from headwise.models import HeadModel
 from headwise.testing import planted_decoder
@@ -123,9 +131,31 @@ def test_units_of_a_set_are_shared_by_pairs_but_not_by_all() -> None:
     assert 1 < len(units) <= 40
 
 
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_both_halves_of_a_set_have_enough_units_for_a_test(name: str) -> None:
+    """A circuit's edges are ranked on one half of the units and tested on the other."""
+    for seed in range(3):
+        pairs = builtin_pairs(name, CircuitOptions().limit, seed)
+        assert len(pairs) == CircuitOptions().limit
+        ranking, judging = split_by_unit(pairs)
+        ranking_units = {pair.unit for pair in ranking}
+        judging_units = {pair.unit for pair in judging}
+        assert not ranking_units & judging_units
+        assert min(len(ranking_units), len(judging_units)) >= MIN_UNITS
+
+
 def test_an_unknown_set_names_those_there_are() -> None:
     with pytest.raises(ParameterError, match="agreement"):
         builtin_pairs("agrement", 1)
+
+
+def test_pairs_that_are_none_are_named(model: HeadModel, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="agreement"):
+        choose_pairs(model, "agrement", 4, 0, None)
+    with pytest.raises(InputError, match=r"mine\.jsonl"):
+        choose_pairs(model, tmp_path / "mine.jsonl", 4, 0, None)
+    with pytest.raises(ParameterError, match=r"a tuple at place 1.*PromptPair"):
+        choose_pairs(model, [PromptPair("a", "b", "c", "d"), ("a", "b", "c", "d")], 4, 0, None)
 
 
 def test_repeated_pairs_are_one_observation() -> None:

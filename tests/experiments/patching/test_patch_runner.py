@@ -12,6 +12,7 @@ from headwise.experiments.patching import PromptPair
 from headwise.experiments.patching.pairs import encode_pairs
 from headwise.experiments.patching.run import PatchRunner
 from headwise.models import HeadModel, Patch
+from headwise.models.prefix import SharedTokens
 from headwise.testing import random_model
 
 LAYERS = 3
@@ -78,6 +79,47 @@ def test_the_heads_of_a_layer_at_once_are_the_heads_one_by_one(
                 alone = runner.patched(into, layer, head)
                 torch.testing.assert_close(together[head], alone, atol=1e-5, rtol=1e-5)
                 assert (alone - runner.difference[into]).abs().max() > 1e-4
+
+
+def test_tokens_before_the_first_difference_run_once(
+    model: HeadModel, runner: PatchRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    differs = (runner.batches["clean"].ids != runner.batches["corrupted"].ids).any(0).tolist()
+    n_tokens = len(differs)
+    assert differs[:3] == [False, False, True]  # [CLS], the, cat or dog
+    assert runner.tokens.length == 2
+    n_run = []
+    run = model.run
+
+    def counted(ids: torch.Tensor, *args: object, **options: object) -> object:
+        n_run.append(ids.shape[1])
+        return run(ids, *args, **options)
+
+    monkeypatch.setattr(model, "run", counted)
+    runner.patched("corrupted", 1, 0)
+    runner.patched_layer("clean", 1)
+    # Zeroing changes the tokens before the difference too.
+    runner.zeroed(1, 0)
+    assert n_run == [n_tokens - 2, n_tokens - 2, n_tokens]
+
+
+def test_tokens_whose_keys_cannot_be_shared_are_noticed(
+    model: HeadModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, _ = encode_pairs(model, PAIRS, strict=True)
+    for_copies = SharedTokens.for_copies
+
+    def wrong(tokens: SharedTokens, times: int) -> object:
+        cache = for_copies(tokens, times)
+        if cache is not None:
+            # As if what the tokens hand on were not in the cache alone.
+            cache.layers[0].values = 2 * cache.layers[0].values
+        return cache
+
+    monkeypatch.setattr(SharedTokens, "for_copies", wrong)
+    runner = PatchRunner(model, encoded, share=True)
+    assert runner.tokens.length == 0
+    assert runner.shares()
 
 
 def test_layers_that_pass_on_something_else_are_noticed(model: HeadModel) -> None:

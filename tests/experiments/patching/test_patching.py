@@ -123,7 +123,10 @@ def test_a_slow_computation_agrees_and_random_weights_are_nothing() -> None:
     assert (
         np.isfinite(result["ablated_p_adjusted"].values) == np.isfinite(result["ablated"].values)
     ).all()
-    np.testing.assert_allclose(whole["recovered"].values, result["recovered"].values, atol=1e-5)
+    # Shares of a small gap, up to 5: their float32 rounding is relative.
+    np.testing.assert_allclose(
+        whole["recovered"].values, result["recovered"].values, rtol=1e-5, atol=1e-5
+    )
     assert (result["recovered_p_adjusted"] > 0.05).all()
     assert result.attrs["pearson"] > 0.8  # small weights: nearly linear
 

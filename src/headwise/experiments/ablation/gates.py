@@ -202,11 +202,15 @@ class HardConcreteGates:
             session = scored.session(batch, plan)
             with session.running():
                 loss = scored.losses(scored.run(batch, session), batch).mean()
-            n_above = self.open_probability().sum() - self.n_kept
-            self.optimizer.zero_grad()
-            penalised_loss = loss + self.penalty * n_above.clamp(min=0)
-            penalised_loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
+            self.descend(loss)
+
+    def descend(self, loss: Tensor) -> None:
+        """Make one step of Adam on a loss that depends on the gates, and the penalty for open ones."""
+        n_above = self.open_probability().sum() - self.n_kept
+        self.optimizer.zero_grad()
+        penalised_loss = loss + self.penalty * n_above.clamp(min=0)
+        penalised_loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
         # Dual ascent: the penalty grows while too many gates are open and shrinks otherwise.
         if float(n_above.detach()) > 0:
             self.penalty += self.penalty_step

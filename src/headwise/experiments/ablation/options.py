@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.core.errors import ParameterError
-from headwise.core.options import check_options, option
+from headwise.core.options import option
 from headwise.models.options import ModelOptions
 
 AUTO = "auto"
@@ -79,9 +79,6 @@ class EvaluationOptions(ModelOptions):
         help="Cut inputs to this many tokens (special ones included).",
     )
     seed: int = option(0, min=0, help="For everything random.")
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     @property
     def names_task(self) -> bool:

@@ -19,10 +19,9 @@ from torch import Tensor
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError, ParameterError
 from headwise.core.labels import head_name
-from headwise.core.options import recorded_options, takes_options
+from headwise.core.options import takes_options
 from headwise.experiments.ablation.importance import head_importance, sink_share
 from headwise.experiments.ablation.options import AUTO, AblationOptions, Heads
-from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.replacements import AblationPlanner, resolve_method
 from headwise.experiments.ablation.result import ablation_dataset
 from headwise.experiments.ablation.scored_models import (
@@ -33,7 +32,8 @@ from headwise.experiments.ablation.scored_models import (
 from headwise.experiments.ablation.sets import checked_heads, pick_heads
 from headwise.models import HeadModel
 from headwise.models.interventions import InterventionPlan
-from headwise.run.job import Job, Progress, no_progress, software_versions
+from headwise.models.prefix import Prefix
+from headwise.run.job import Job, Progress, no_progress, provenance_of
 from headwise.text import Corpus, Spec
 from headwise.text.encode import Batch
 
@@ -290,13 +290,9 @@ def ablate(
         `sink_share[layer, head]`; attributes `baseline`, `metric`, `how`, `mean_difference` (a
         random head) with its interval over examples, the heads fixed.
     """
-    if out is None:
-        with Job.in_folder(None, progress=progress) as job:
-            return ablate_in_job(job, model, corpus, options, atlas)["ablation"]
-    with Job.for_file(Path(out), overwrite=overwrite, progress=progress) as job:
+    with Job.for_call(out, overwrite=overwrite, progress=progress) as job:
         result = ablate_in_job(job, model, corpus, options, atlas)
-        job.write(result.to_bytes())
-        job.finish()
+        job.finish_with(result)
     return result["ablation"]
 
 
@@ -402,12 +398,9 @@ def _heads_of(
 
 def provenance(scored: ScoredModel, options: AblationOptions) -> dict[str, Any]:
     """Return what an ablation was made from, as an atlas keeps it."""
-    model = scored.model
+    corpus = {"examples": scored.examples, **scored.identity()}
     return {
-        **software_versions(),
-        "model": model.identity(),
-        "corpus": {"examples": scored.examples, **scored.identity()},
-        "ablation": recorded_options(options),
+        **provenance_of("ablation", scored.model, corpus, options),
         "seed": options.seed,
-        "device": model.device.type,
+        "device": scored.model.device.type,
     }

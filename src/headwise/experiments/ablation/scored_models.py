@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from headwise.analyses.gradient.analysis import logits_of, masked_tokens, token_loss
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.core.options import part_of
+from headwise.core.token_types import OTHER
 from headwise.experiments.ablation.options import MAX_LENGTH, EvaluationOptions
 from headwise.experiments.finetuning.classifier import (
     OwnClassifier,
@@ -357,7 +358,7 @@ class ScoredLanguageModel(ScoredModel):
         return replace(
             batch,
             ids=torch.where(predicted, mask, batch.ids),
-            punct=batch.punct & ~predicted,
+            token_type=torch.where(predicted, OTHER, batch.token_type),
         )
 
     def run(self, batch: Batch, session: Session) -> Tensor:
@@ -422,8 +423,7 @@ def open_scored_model(
     """
     if options.names_task:
         return _open_classifier(model, corpus, options)
-    if not isinstance(model, HeadModel):
-        model = part_of(options, ModelOptions).open(model)
+    model = part_of(options, ModelOptions).open(model)
     text = open_corpus(corpus, tokenizer=model.tokenizer, prose=model.causal)
     return ScoredLanguageModel(
         model, text, limit=options.limit, max_length=options.max_length, seed=options.seed

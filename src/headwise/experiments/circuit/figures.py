@@ -3,6 +3,8 @@ head and MLP carries."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -24,6 +26,12 @@ INPUT_COLOURS = {
 }
 INPUT_NAMES = {"query": "query", "key": "key", "value": "value", "": "MLP or logits"}
 WIDEST = 3.0  # points: the line of the strongest edge
+NARROW_ROW = 3  # nodes side by side that fit a column
+ROW_HEIGHT = 0.3  # inches
+ARC_ROOM = 0.25  # inches
+ARC_REACH = 0.5  # inches from the column of MLPs
+NODE_HEIGHT = 7.0  # points: half of a node's box, with room for the tip of an arrow
+LETTER_WIDTH = 1.9  # points: half of a letter of a node's name
 TABLE_EDGES = 100
 
 
@@ -84,14 +92,17 @@ def curve(dataset: xr.Dataset) -> Figure:
 def graph(dataset: xr.Dataset) -> Figure:
     """The circuit as a graph with a row for each layer."""
     layout = circuit_layout(dataset)
-    height = min(style.PAGE_HEIGHT, max(2.6, 0.9 + 0.3 * len(layout.rows)))
-    fig, ax = style.one_panel(style.PAGE, height)
+    height = min(style.PAGE_HEIGHT, max(2.6, 0.9 + ROW_HEIGHT * len(layout.rows)))
+    # A circuit of few heads side by side fits a column, and its edges are not stretched flat.
+    n_beside = max((len(row) for row in layout.rows), default=0)
+    width = style.COLUMN if n_beside <= NARROW_ROW else style.PAGE
+    fig, ax = style.one_panel(width, height)
     if not layout.edges:
         ax.set_axis_off()
         return style.complete(fig, "No circuit", ["No part of the model does the task alone."])
     largest = max(abs(edge.effect) for edge in layout.edges)
     for edge in layout.edges:
-        _draw_edge(ax, layout, edge, largest)
+        _draw_edge(ax, layout, edge, largest, width)
     for name, (x, y) in layout.places.items():
         ax.annotate(
             name,
@@ -105,7 +116,8 @@ def graph(dataset: xr.Dataset) -> Figure:
     rows = range(len(layout.rows))
     ax.set_yticks(list(rows), [_row_label(nodes) for nodes in layout.rows])
     ax.set_xticks([])
-    ax.set_xlim(-0.06, 1.06)
+    # Arcs between MLPs bend out to the right of their column.
+    ax.set_xlim(-0.06, 1.06 + ARC_ROOM / width)
     ax.set_ylim(-0.6, len(layout.rows) - 0.4)
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
@@ -131,8 +143,10 @@ def graph(dataset: xr.Dataset) -> Figure:
     return style.complete(fig, f"Circuit of {facts['task']}", notes)
 
 
-def _draw_edge(ax: Axes, layout: CircuitLayout, edge: CircuitEdge, largest: float) -> None:
-    """Draw an edge as an arc, wider the stronger it is."""
+def _draw_edge(
+    ax: Axes, layout: CircuitLayout, edge: CircuitEdge, largest: float, width: float
+) -> None:
+    """Draw an edge as an arc, wider the stronger it is, in a figure of this width in inches."""
     start = layout.places[edge.sender]
     stop = layout.places[edge.receiver]
     # Edges that span several layers bend, so that they do not run through the nodes between.
@@ -140,15 +154,17 @@ def _draw_edge(ax: Axes, layout: CircuitLayout, edge: CircuitEdge, largest: floa
     if stop[1] - start[1] > 1:
         bend = 0.12 if start[0] >= stop[0] else -0.12
     if start[0] == stop[0] and stop[1] - start[1] > 1:
-        bend = 0.25 + 0.03 * (stop[1] - start[1])
+        bend = _bend_beside(stop[1] - start[1])
+    across = abs(stop[0] - start[0]) * width
+    upward = abs(stop[1] - start[1]) * ROW_HEIGHT
     ax.add_patch(
         FancyArrowPatch(
             start,
             stop,
             arrowstyle="-|>",
             mutation_scale=6,
-            shrinkA=7,
-            shrinkB=7,
+            shrinkA=0,  # the box of the sender hides the beginning
+            shrinkB=_gap(edge.receiver, across, upward),
             linewidth=max(0.4, WIDEST * abs(edge.effect) / largest),
             linestyle="-" if edge.effect > 0 else (0, (3, 2)),
             color=INPUT_COLOURS[edge.input],
@@ -157,6 +173,24 @@ def _draw_edge(ax: Axes, layout: CircuitLayout, edge: CircuitEdge, largest: floa
             zorder=2,
         )
     )
+
+
+def _bend_beside(n_rows: float) -> float:
+    """Return the bend (offset of the control point over the length) of an arc that spans so many
+    rows of one column: longer ones reach further out, none further than there is room."""
+    reach = ARC_REACH * n_rows / (n_rows + 6)
+    return 2 * reach / (n_rows * ROW_HEIGHT)
+
+
+def _gap(node: str, across: float, upward: float) -> float:
+    """Return the points between the middle of a node and where a line in this direction leaves its
+    box: an arrow that ends nearer would hide its tip."""
+    length = math.hypot(across, upward)
+    half_width = LETTER_WIDTH * len(node) + 3.5
+    gap = NODE_HEIGHT * length / upward if upward else math.inf
+    if across:
+        gap = min(gap, half_width * length / across)
+    return gap
 
 
 def _row_label(nodes: list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwise.core.errors import ParameterError
-from headwise.core.options import check_options, option
+from headwise.core.options import option
 from headwise.models.options import ModelOptions
 
 METRICS = ("difference", "kl")
@@ -66,7 +66,7 @@ class CircuitOptions(ModelOptions):
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.faithfulness > 1:
             raise ParameterError("`faithfulness` is a share of the metric, at most 1.")
         if bool(self.senders) != bool(self.receivers):

@@ -16,7 +16,7 @@ from headwise.models.residual_graph import ROLES, ResidualGraph
 from headwise.stats.bootstrap import percentile_interval, resamples
 from headwise.stats.corrections import holm
 from headwise.stats.correlation import correlation
-from headwise.stats.intervals import mean_interval, wilson_interval
+from headwise.stats.intervals import sample_interval, wilson_interval
 from headwise.stats.tests import mean_above
 
 MIN_UNITS = 8  # fewer are not tested
@@ -208,9 +208,7 @@ def _effect_variables(
     """Return the mean over units of what the metric loses, with interval and test, by edge."""
     by_unit = mean_by_unit(values, units)
     n_units = len(by_unit)
-    mean = by_unit.mean(0)
-    variance = by_unit.var(0, ddof=1) if n_units > 1 else np.full_like(mean, np.nan)
-    low, high = mean_interval(mean, variance, np.full(mean.shape, n_units))
+    mean, low, high = sample_interval(by_unit)
     p = np.full(mean.shape, np.nan)
     if tested and n_units >= MIN_UNITS:
         p = np.minimum(1.0, 2 * np.minimum(mean_above(by_unit), mean_above(-by_unit)))

@@ -15,8 +15,8 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.atlas import Atlas
+from headwise.core.errors import InputError
 from headwise.core.options import part_of, recorded_options, takes_options
-from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.circuit.options import CircuitOptions
 from headwise.experiments.circuit.result import (
     CircuitMeasurements,
@@ -34,8 +34,9 @@ from headwise.experiments.patching.pairs import (
 from headwise.experiments.patching.templates import PromptPair
 from headwise.models import HeadModel
 from headwise.models.options import ModelOptions
+from headwise.models.prefix import Prefix
 from headwise.models.residual_graph import Metric, Recording, ResidualGraph, Skipping
-from headwise.run.job import Job, Progress, no_progress, software_versions
+from headwise.run.job import Job, Progress, no_progress, provenance_of
 from headwise.text.encode import Batch, collate
 
 
@@ -89,13 +90,9 @@ def circuit(
         (mean metric), `does_task`, `circuit_edges`, `circuit_faithfulness`, `area`, `random_area`,
         and so on. A model that does not do the task gets no significant edge and no circuit.
     """
-    if out is None:
-        with Job.in_folder(None, progress=progress) as job:
-            return circuit_in_job(job, model, pairs, options, strict)["circuit"]
-    with Job.for_file(Path(out), overwrite=overwrite, progress=progress) as job:
+    with Job.for_call(out, overwrite=overwrite, progress=progress) as job:
         result = circuit_in_job(job, model, pairs, options, strict)
-        job.write(result.to_bytes())
-        job.finish()
+        job.finish_with(result)
     return result["circuit"]
 
 
@@ -107,12 +104,16 @@ def circuit_in_job(
     strict: bool | None = None,
 ) -> Atlas:
     """Open a model and pairs, and find their circuit within a job; see `circuit`."""
-    if not isinstance(model, HeadModel):
-        model = part_of(options, ModelOptions).open(model)
+    model = part_of(options, ModelOptions).open(model)
     graph = ResidualGraph(model)
     chosen, strict = choose_pairs(model, pairs, options.limit, options.seed, strict)
     distinct = distinct_pairs(chosen)
     encoded, n_left_out = encode_pairs(model, distinct, strict, marked=True)
+    if len(encoded) < 2:
+        raise InputError(
+            "Edges are ranked on one half of the pairs and judged on the other: give at least two "
+            "different pairs (for a single one: `patch`)."
+        )
     job.begin(
         {
             "model": model.identity(),
@@ -126,13 +127,8 @@ def circuit_in_job(
     dataset.attrs["left_out_pairs"] = n_left_out
     dataset.attrs["duplicate_pairs"] = len(chosen) - len(distinct)
     dataset.attrs["task"] = str(pairs) if isinstance(pairs, str | Path) else "given pairs"
-    provenance = {
-        **software_versions(),
-        "model": model.identity(),
-        "corpus": {"examples": len(chosen)},
-        "circuit": recorded_options(options),
-    }
-    return Atlas({"circuit": dataset}, provenance)
+    corpus_facts = {"examples": len(chosen)}
+    return Atlas({"circuit": dataset}, provenance_of("circuit", model, corpus_facts, options))
 
 
 def split_by_unit(pairs: Sequence[EncodedPair]) -> tuple[list[EncodedPair], list[EncodedPair]]:
@@ -163,6 +159,27 @@ def group_by_lengths(pairs: Sequence[EncodedPair], size: int) -> list[list[Encod
         for start in range(0, len(alike), size):
             groups.append(alike[start : start + size])
     return groups
+
+
+def sample_by_rank(ranking: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Return `count` edges drawn at random for comparison with exact patching: equally many from
+    each tenfold of the ranking (all of it where there are fewer), since most edges carry next to
+    nothing."""
+    if not count:
+        return np.zeros(0, int)
+    random = np.random.default_rng(seed)
+    bounds = [0, 10]
+    while bounds[-1] < len(ranking):
+        bounds.append(min(10 * bounds[-1], len(ranking)))
+    strata = list(pairwise(bounds))
+    drawn: list[np.ndarray] = []
+    left = count
+    for number, (start, stop) in enumerate(strata):
+        share = left // (len(strata) - number)
+        n_drawn = min(share, stop - start)
+        drawn.append(random.choice(ranking[start:stop], n_drawn, replace=False))
+        left -= n_drawn
+    return np.concatenate(drawn)
 
 
 class PairRuns:
@@ -327,6 +344,8 @@ def circuit_metric(runs: PairRuns, live: np.ndarray) -> np.ndarray:
     connected = runs.graph.edges.connected(live)
     if not connected.any():
         return _as_array(runs.metric(runs.corrupted.logits))
+    if connected.all():
+        return _as_array(runs.metric(runs.clean.logits))
     logits = runs.graph.run_circuit(runs.batch, runs.clean, runs.corrupted, connected)
     return _as_array(runs.metric(logits))
 
@@ -379,7 +398,7 @@ class CircuitSearch:
         curve = None
         smallest = None
         if task.done:
-            sampled = self._sample(ranking)
+            sampled = sample_by_rank(ranking, self.options.check, self.options.seed)
             exact = self._patch_exactly(ranking, sampled)
             smallest = self._smallest(ranking)
             curve = self._curve(ranking, smallest)
@@ -403,25 +422,6 @@ class CircuitSearch:
         score = ScoreGroup(self.graph, self.options)
         parts = list(self.job.each(half, score, groups, what=f"pairs for {half}"))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-    def _sample(self, ranking: np.ndarray) -> np.ndarray:
-        """Return edges drawn at random for comparison with exact patching: equally many from each
-        tenfold of the ranking, since most edges carry next to nothing."""
-        if not self.options.check:
-            return np.zeros(0, int)
-        random = np.random.default_rng(self.options.seed)
-        bounds = [0, 10]
-        while bounds[-1] < len(ranking):
-            bounds.append(min(10 * bounds[-1], len(ranking)))
-        strata = list(pairwise(bounds))
-        drawn: list[np.ndarray] = []
-        left = self.options.check
-        for number, (start, stop) in enumerate(strata):
-            share = left // (len(strata) - number)
-            count = min(share, stop - start)
-            drawn.append(random.choice(ranking[start:stop], count, replace=False))
-            left -= count
-        return np.concatenate(drawn)
 
     def _patch_exactly(self, ranking: np.ndarray, sampled: np.ndarray) -> dict[int, np.ndarray]:
         """Return what the metric of each pair loses by exact patching, by edge."""

@@ -25,9 +25,9 @@ from headwise.models import HeadModel
 from headwise.models.options import ModelOptions
 from headwise.models.sites import LayerCount, Sites
 from headwise.models.tap import Call, TapSession, use_session
-from headwise.run.job import Job, Progress, no_progress, software_versions
+from headwise.run.job import Job, Progress, no_progress, provenance_of
 from headwise.stats.corrections import holm
-from headwise.stats.intervals import mean_interval
+from headwise.stats.intervals import sample_interval
 from headwise.stats.tests import mean_above
 from headwise.text.encode import collate
 from headwise.text.readers.files import on_disk
@@ -88,13 +88,9 @@ def knockout(
         texts). `renormalised` says whether the remaining weights of a row are scaled up to 1.
         Attributes: `texts`, `right` (share whose answer is predicted), `probability`, `window`.
     """
-    if out is None:
-        with Job.in_folder(None, progress=progress) as job:
-            return knockout_in_job(job, model, texts, options)["knockout"]
-    with Job.for_file(Path(out), overwrite=overwrite, progress=progress) as job:
+    with Job.for_call(out, overwrite=overwrite, progress=progress) as job:
         result = knockout_in_job(job, model, texts, options)
-        job.write(result.to_bytes())
-        job.finish()
+        job.finish_with(result)
     return result["knockout"]
 
 
@@ -105,8 +101,7 @@ def knockout_in_job(
     options: KnockoutOptions,
 ) -> Atlas:
     """Open a model and texts, and cut attention within a job; see `knockout`."""
-    if not isinstance(model, HeadModel):
-        model = part_of(options, ModelOptions).open(model)
+    model = part_of(options, ModelOptions).open(model)
     if model.lm_kind != "causal":
         raise ModelError(
             f"'{model.name}' has no language-modelling head for the next token, so no answer "
@@ -125,13 +120,8 @@ def knockout_in_job(
     cut_text = CutText(model, options, plan)
     parts = list(job.each("texts", cut_text, chosen))
     dataset = _dataset(model, plan, parts)
-    provenance = {
-        **software_versions(),
-        "model": model.identity(),
-        "corpus": {"examples": len(chosen)},
-        "knockout": recorded_options(options),
-    }
-    return Atlas({"knockout": dataset}, provenance)
+    corpus_facts = {"examples": len(chosen)}
+    return Atlas({"knockout": dataset}, provenance_of("knockout", model, corpus_facts, options))
 
 
 def _choose_texts(
@@ -317,10 +307,7 @@ def _dataset(
     changes = np.stack([part["change"] for part in parts])[is_right]
     probabilities = np.array([float(part["probability"]) for part in parts])[is_right]
     count = (~np.isnan(changes)).sum(0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.nansum(changes, 0) / count
-        variance = np.nansum((changes - mean) ** 2, 0) / (count - 1)
-    low, high = mean_interval(mean, variance, count)
+    mean, low, high = sample_interval(changes)
     p = np.full(mean.shape, np.nan)
     for span in range(len(SPANS)):
         values = changes[:, span]

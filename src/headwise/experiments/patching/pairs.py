@@ -115,7 +115,17 @@ def choose_pairs(
     if is_builtin:
         return usable_pairs(model, str(pairs), limit, seed), strict
     if isinstance(pairs, str | Path):
+        # A name without an ending is meant as that of a set.
+        if not Path(pairs).suffix and not Path(pairs).exists():
+            raise ParameterError(unknown("set of pairs", str(pairs), BUILTIN))
         return read_pairs(pairs)[:limit], strict
+    for number, pair in enumerate(pairs):
+        if not isinstance(pair, PromptPair):
+            raise ParameterError(
+                f"`pairs` holds a {type(pair).__name__} at place {number}; give "
+                "PromptPair(clean, corrupted, answer, wrong), a .jsonl file, or one of "
+                f"{', '.join(BUILTIN)}."
+            )
     return list(pairs), strict
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError
 from headwise.core.options import part_of, recorded_options, takes_options
-from headwise.experiments.ablation.prefix import Prefix
 from headwise.experiments.ablation.scored_models import HeadOutputCollector
 from headwise.experiments.patching.options import PatchOptions
 from headwise.experiments.patching.pairs import (
@@ -30,14 +29,15 @@ from headwise.experiments.patching.result import patching_dataset, strongest_hea
 from headwise.experiments.patching.templates import PromptPair
 from headwise.models import HeadModel
 from headwise.models.forward_call import only_in_this_thread
-from headwise.models.interventions import Intervention, Patch
+from headwise.models.interventions import Intervention, InterventionPlan, Patch
 from headwise.models.options import ModelOptions
+from headwise.models.prefix import Prefix, SharedTokens, last_token_alone
 from headwise.models.session import Session
-from headwise.run.job import Job, Progress, no_progress, software_versions
+from headwise.run.job import Job, Progress, no_progress, provenance_of
 from headwise.text.encode import Batch, collate
 
 TOLERANCE = 1e-5
-LOGITS_BYTES = 2**28  # of the copies of a batch that go through the model at once
+BYTES_AT_ONCE = 2**28  # of activations and logits of the copies that go through the model at once
 
 
 @takes_options(PatchOptions)
@@ -88,13 +88,9 @@ def patch(
         `corrupted_right` (share of pairs with the expected sign of d), `pearson`, `spearman` of
         estimate and exact over heads.
     """
-    if out is None:
-        with Job.in_folder(None, progress=progress) as job:
-            return patch_in_job(job, model, pairs, options, strict)["patching"]
-    with Job.for_file(Path(out), overwrite=overwrite, progress=progress) as job:
+    with Job.for_call(out, overwrite=overwrite, progress=progress) as job:
         result = patch_in_job(job, model, pairs, options, strict)
-        job.write(result.to_bytes())
-        job.finish()
+        job.finish_with(result)
     return result["patching"]
 
 
@@ -106,8 +102,7 @@ def patch_in_job(
     strict: bool | None = None,
 ) -> Atlas:
     """Open a model and pairs, and patch within a job; see `patch`."""
-    if not isinstance(model, HeadModel):
-        model = part_of(options, ModelOptions).open(model)
+    model = part_of(options, ModelOptions).open(model)
     if model.lm_kind != "causal":
         raise ModelError(
             f"'{model.name}' has no language-modelling head for the next token, so there is no "
@@ -115,13 +110,8 @@ def patch_in_job(
         )
     chosen, strict = choose_pairs(model, pairs, options.limit, options.seed, strict)
     dataset = _patching(job, model, chosen, options, strict)
-    provenance = {
-        **software_versions(),
-        "model": model.identity(),
-        "corpus": {"examples": len(chosen)},
-        "patching": recorded_options(options),
-    }
-    return Atlas({"patching": dataset}, provenance)
+    corpus_facts = {"examples": len(chosen)}
+    return Atlas({"patching": dataset}, provenance_of("patching", model, corpus_facts, options))
 
 
 def _patching(
@@ -171,7 +161,9 @@ def _patching(
 
 def _group_by_length(pairs: list[EncodedPair], size: int) -> list[list[EncodedPair]]:
     """Return groups of pairs of the same length: then positions from the end are positions."""
-    ordered = sorted(pairs, key=lambda pair: (len(pair.clean), pair.clean.index))
+    # Tokens before the first that differs run only once for a group: pairs that share many of them
+    # stand together.
+    ordered = sorted(pairs, key=lambda pair: (len(pair.clean), -_n_shared(pair), pair.clean.index))
     groups: list[list[EncodedPair]] = []
     for pair in ordered:
         fits = False
@@ -186,6 +178,12 @@ def _group_by_length(pairs: list[EncodedPair], size: int) -> list[list[EncodedPa
     return groups
 
 
+def _n_shared(pair: EncodedPair) -> int:
+    """Return how many tokens both inputs of a pair begin with."""
+    differs = np.asarray(pair.clean.ids) != np.asarray(pair.corrupted.ids)
+    return int(differs.argmax()) if differs.any() else len(differs)
+
+
 class PatchRunner:
     """Runs a group of pairs, clean and corrupted, with heads of one run put into the other.
 
@@ -196,7 +194,8 @@ class PatchRunner:
     group : sequence of EncodedPair
         Pairs of the same length.
     share : bool
-        Whether the layers below a patch are run only once.
+        Whether the layers below a patch, and the tokens before the first in which the inputs of a
+        pair differ, are run only once.
 
     Attributes
     ----------
@@ -229,19 +228,64 @@ class PatchRunner:
                     self.difference[name] = self._run(batch, session)
                 self.outputs[name] = [watcher.outputs[layer] for layer in range(model.layers)]
                 self._prefix[name] = prefix
+        shared_ids = self.batches["clean"].ids[:, : self._first_difference() if share else 0]
+        self.tokens = SharedTokens(model, shared_ids)
+        if not self._continues():
+            self.tokens = SharedTokens(model, shared_ids[:, :0])
 
-    def _run(self, batch: Batch, session: Session) -> Tensor:
-        """Return d: the logit of the answer less that of the wrong one, at the last token."""
-        with session.running():
-            output = self.model.run(batch.ids, batch.attention_mask, batch.types, logits=True)
-        rows = torch.arange(len(batch), device=batch.device)
-        last_logits: Tensor = output.logits[rows, batch.lengths - 1].float()
+    def _first_difference(self) -> int:
+        """Return the first token in which the inputs of any pair differ; at most the last one, whose
+        logits are needed."""
+        clean = self.batches["clean"].ids
+        differs = (clean != self.batches["corrupted"].ids).any(0)
+        differs[-1] = True
+        return int(differs.int().argmax())
+
+    @torch.no_grad()
+    def _continues(self) -> bool:
+        """Return whether a run that begins after the shared tokens gives what a whole run gives."""
+        if self.tokens.length == 0:
+            return True
+        batch = self.batches["corrupted"]
+        expected = self.difference["corrupted"]
+        continued = self._run(batch, self._session(batch, self.tokens.length), self.tokens)
+        scale = max(1.0, float(expected.abs().max()))
+        return float((continued - expected).abs().max()) <= TOLERANCE * scale
+
+    def _session(self, batch: Batch, start: int, plan: InterventionPlan | None = None) -> Session:
+        """Return a session for a batch from a token on."""
+        mask = batch.attention_mask
+        return Session(self.model.sites, mask[:, start:], None, plan, keys=mask)
+
+    def _run(self, batch: Batch, session: Session, tokens: SharedTokens | None = None) -> Tensor:
+        """Return d: the logit of the answer less that of the wrong one, at the last token.
+
+        With `tokens` only the tokens after these run."""
         # The batch may be written several times: each copy has the same answers.
         n_copies = len(batch) // len(self.answer)
+        start = 0
+        past = None
+        if tokens is not None:
+            start = tokens.length
+            past = tokens.for_copies(n_copies)
+        # All inputs of a group are equally long.
+        last = torch.tensor([batch.ids.shape[1] - 1 - start], device=batch.device)
+        with session.running():
+            output = self.model.run(
+                batch.ids[:, start:],
+                batch.attention_mask,
+                batch.types[:, start:],
+                logits=True,
+                logit_rows=last,
+                past=past,
+            )
+        rows = torch.arange(len(batch), device=batch.device)
+        last_logits: Tensor = output.logits[:, -1].float()
         answer = self.answer.repeat(n_copies)
         wrong = self.wrong.repeat(n_copies)
         return last_logits[rows, answer] - last_logits[rows, wrong]
 
+    @torch.no_grad()
     def patched(
         self,
         into: str,
@@ -260,7 +304,9 @@ class PatchRunner:
             output = other_positions
         if share is None:
             share = self.share
-        return self.intervened(into, layer, head, Patch(output=output), share)
+        if not share:
+            return self.intervened(into, layer, head, Patch(output=output), share=False)
+        return self._with_outputs(into, layer, [head], output)
 
     @torch.no_grad()
     def patched_layer(self, into: str, layer: int) -> Tensor:
@@ -269,39 +315,61 @@ class PatchRunner:
         Several heads go through the model at once: the batch is written once for each of them, and
         in each copy another head has the output of the other run."""
         source = "clean" if into == "corrupted" else "corrupted"
-        own_outputs = self.outputs[into][layer]
         other_outputs = self.outputs[source][layer]
-        n_pairs, n_heads = own_outputs.shape[:2]
         at_once = self._heads_at_once()
         differences = []
-        for start in range(0, n_heads, at_once):
-            heads = range(start, min(start + at_once, n_heads))
-            n_copies = len(heads)
-            plan: dict[int, Intervention] = {}
-            for place, head in enumerate(heads):
-                output = own_outputs[:, head].repeat(n_copies, 1, 1)
-                output[place * n_pairs : (place + 1) * n_pairs] = other_outputs[:, head]
-                plan[head] = Patch(output=output)
-            batch = self._repeated_batch(into, n_copies)
-            session = Session(self.model.sites, batch.attention_mask, None, {layer: plan})
-            with ExitStack() as stack:
-                if self.share:
-                    prefix = self._prefix[into].repeated(n_copies, layer)
-                    stack.enter_context(prefix.skipping(layer, session))
-                differences.append(self._run(batch, session).view(n_copies, n_pairs))
-        return torch.cat(differences)
+        for start in range(0, self.model.heads, at_once):
+            heads = range(start, min(start + at_once, self.model.heads))
+            outputs = torch.cat([other_outputs[:, head] for head in heads])
+            differences.append(self._with_outputs(into, layer, heads, outputs))
+        return torch.cat(differences).view(self.model.heads, -1)
+
+    def _with_outputs(self, into: str, layer: int, heads: Sequence[int], outputs: Tensor) -> Tensor:
+        """Return d of runs with the output of one head replaced, `[head · pair]`.
+
+        Parameters
+        ----------
+        into : str
+            The run.
+        layer : int
+            The layer of the heads.
+        heads : sequence of int
+            The batch is written once for each of them.
+        outputs : Tensor
+            What each of them gives instead, `[head · pair, token, d_head]`. At the shared tokens it
+            must be what the head gives there anyway.
+        """
+        n_copies = len(heads)
+        n_pairs = len(self.answer)
+        first = self.tokens.length
+        plan: dict[int, Intervention] = {}
+        for place, head in enumerate(heads):
+            output = self.outputs[into][layer][:, head].repeat(n_copies, 1, 1)
+            copy_of_head = slice(place * n_pairs, (place + 1) * n_pairs)
+            output[copy_of_head] = outputs[copy_of_head]
+            plan[head] = Patch(output=output[:, first:])
+        batch = self._repeated_batch(into, n_copies)
+        session = self._session(batch, first, {layer: plan})
+        with ExitStack() as stack:
+            if self.share:
+                prefix = self._prefix[into].repeated(n_copies, layer, first)
+                stack.enter_context(prefix.skipping(layer, session))
+                stack.enter_context(last_token_alone(self.model))
+            return self._run(batch, session, self.tokens)
 
     def _repeated_batch(self, name: str, times: int) -> Batch:
         rows = self.batches[name].rows * times
         return collate(rows, self.model.pad_id, self.model.device)
 
     def _heads_at_once(self) -> int:
-        """Return how many copies of the batch go through the model at once: as many as their logits
-        leave room for."""
+        """Return how many copies of the batch go through the model at once: as many as their
+        activations and logits leave room for."""
         n_pairs, n_tokens = self.batches["clean"].ids.shape
-        vocabulary = int(self.model.config.get_text_config().vocab_size)
-        bytes_of_copy = n_pairs * n_tokens * max(vocabulary, self.model.hidden) * 4
-        return max(1, min(self.model.heads, LOGITS_BYTES // bytes_of_copy))
+        config = self.model.config.get_text_config()
+        widest = max(4 * self.model.hidden, getattr(config, "intermediate_size", None) or 0)
+        vocabulary = int(config.vocab_size)
+        bytes_of_copy = 4 * n_pairs * (n_tokens * widest + vocabulary)
+        return max(1, min(self.model.heads, BYTES_AT_ONCE // bytes_of_copy))
 
     def zeroed(self, layer: int, head: int) -> Tensor:
         """Return d of the clean run with one head zero-ablated."""

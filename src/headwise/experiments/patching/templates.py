@@ -31,24 +31,21 @@ class PromptPair:
     unit: str = ""
 
 
-NOUNS = (
-    ("key", "keys"),
-    ("dog", "dogs"),
-    ("book", "books"),
-    ("car", "cars"),
-    ("tree", "trees"),
-    ("house", "houses"),
-    ("boy", "boys"),
-    ("girl", "girls"),
-    ("teacher", "teachers"),
-    ("student", "students"),
-    ("friend", "friends"),
-    ("doctor", "doctors"),
-    ("picture", "pictures"),
-    ("letter", "letters"),
-    ("road", "roads"),
-    ("river", "rivers"),
+# fmt: off
+# Each noun is one unit, and circuits are judged on half of the units. In most tokenizers a noun and
+# its plural with -s are a token each; pairs in which they are not are left out.
+SINGULARS = (
+    "key", "dog", "book", "car", "tree", "house", "boy", "girl", "teacher", "student", "friend",
+    "doctor", "picture", "letter", "road", "river", "cat", "bird", "horse", "flower", "table",
+    "chair", "door", "window", "box", "ball", "boat", "ship", "train", "bridge", "garden", "king",
+    "queen", "farmer", "driver", "player", "writer", "worker", "soldier", "artist", "singer",
+    "lawyer", "nurse", "painter", "brother", "sister", "star", "cloud", "stone", "apple", "shoe",
+    "hat", "bag", "cup", "toy", "song", "story", "island", "building", "machine", "engine",
+    "computer", "phone", "camera",
 )
+IRREGULAR_PLURALS = {"box": "boxes", "story": "stories"}
+NOUNS = tuple((noun, IRREGULAR_PLURALS.get(noun, f"{noun}s")) for noun in SINGULARS)
+# fmt: on
 PREPOSITIONS = ("near the", "behind the", "next to the", "in front of the")
 VERBS = ((" is", " are"), (" was", " were"), (" has", " have"))
 NAMES = (
@@ -72,20 +69,16 @@ SCENES = (
 )
 PLACES = ("store", "school", "garden", "station", "office", "park")
 THINGS = ("book", "letter", "ball", "drink", "ring", "key")
+# fmt: off
 EVENTS = (
-    "war",
-    "siege",
-    "conflict",
-    "voyage",
-    "famine",
-    "drought",
-    "reign",
-    "dispute",
-    "trial",
-    "rebellion",
-    "project",
-    "expedition",
+    "war", "siege", "conflict", "voyage", "famine", "drought", "reign", "dispute", "trial",
+    "rebellion", "project", "expedition", "revolution", "campaign", "occupation", "crisis",
+    "journey", "partnership", "alliance", "blockade", "epidemic", "persecution", "exile",
+    "marriage", "career", "experiment", "survey", "tour", "program", "construction", "festival",
+    "negotiation", "investigation", "uprising", "strike", "depression", "boom", "truce",
+    "embargo", "mission",
 )
+# fmt: on
 MEN = ("John", "Peter", "Tom", "James", "David", "Mark", "Paul", "George", "Robert", "Michael")
 WOMEN = ("Mary", "Anna", "Sarah", "Emma", "Alice", "Laura", "Jane", "Kate", "Lisa", "Susan")
 PRONOUN_SCENES = (

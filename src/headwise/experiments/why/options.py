@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headwise.core.errors import ParameterError
-from headwise.core.options import check_options, option
+from headwise.core.options import option
 from headwise.models.options import ModelOptions
 
 
@@ -33,6 +33,6 @@ class WhyOptions(ModelOptions):
     seed: int = option(0, min=0, in_identity=False, help="Seed of the draw of examples.")
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if (self.query or self.key) and not self.text:
             raise ParameterError("`query` and `key` name tokens of a `text`; give one.")

@@ -12,7 +12,7 @@ import xarray as xr
 from headwise.analyses.papers import reference
 from headwise.core.labels import head_name
 from headwise.stats.corrections import holm
-from headwise.stats.intervals import mean_interval
+from headwise.stats.intervals import sample_interval
 from headwise.stats.tests import mean_above
 
 ROWS = ("firing", "other")
@@ -85,11 +85,7 @@ def margins_dataset(
 def _mean_over_examples(name: str, values: np.ndarray, dims: tuple[str, ...]) -> dict[str, Any]:
     """Return the mean over the examples that have a value, with its count and 95 % interval."""
     count = (~np.isnan(values)).sum(0)
-    total = np.nansum(values, 0)
-    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-    squares = np.nansum((values - mean) ** 2, 0)
-    variance = np.where(count > 1, squares / np.maximum(count - 1, 1), np.nan)
-    low, high = mean_interval(mean, variance, count)
+    mean, low, high = sample_interval(values)
     return {
         name: (dims, mean),
         f"{name}_n": (dims, count),

@@ -23,7 +23,7 @@ from headwise.models import HeadModel
 from headwise.models.options import ModelOptions
 from headwise.models.score_attribution import ScoreAttribution, ScoreParts, token_position
 from headwise.models.statistics.request import MIN_MASS_WITHOUT_FIRST
-from headwise.run.job import Job, Progress, no_progress, software_versions
+from headwise.run.job import Job, Progress, no_progress, provenance_of
 from headwise.text import Corpus, Spec, open_corpus
 
 # The role of a head fires in a row whose most attended token has this share of the attention, the
@@ -88,13 +88,9 @@ def why(
     >>> result["key_margin"].idxmax().item()  # the previous-token head
     'L0H0'
     """
-    if out is None:
-        with Job.in_folder(None, progress=progress) as job:
-            return why_in_job(job, head, model, corpus, options)["why"]
-    with Job.for_file(Path(out), overwrite=overwrite, progress=progress) as job:
+    with Job.for_call(out, overwrite=overwrite, progress=progress) as job:
         result = why_in_job(job, head, model, corpus, options)
-        job.write(result.to_bytes())
-        job.finish()
+        job.finish_with(result)
     return result["why"]
 
 
@@ -108,8 +104,7 @@ def why_in_job(
     """Open a model and split the scores of a head within a job; see `why`."""
     if options.text and corpus is not None:
         raise ParameterError("Give a `text` or a corpus, not both.")
-    if not isinstance(model, HeadModel):
-        model = part_of(options, ModelOptions).open(model)
+    model = part_of(options, ModelOptions).open(model)
     ((layer, number),) = existing_heads([head], model.layers, model.heads)
     attribution = ScoreAttribution(model)
     identity = {
@@ -135,13 +130,7 @@ def why_in_job(
         components = attribution.component_names(layer)
         dataset = margins_dataset(_stacked(parts), components, (layer, number))
         examples = {"examples": len(rows), "name": opened.name}
-    provenance = {
-        **software_versions(),
-        "model": model.identity(),
-        "corpus": examples,
-        "why": recorded_options(options),
-    }
-    return Atlas({"why": dataset}, provenance)
+    return Atlas({"why": dataset}, provenance_of("why", model, examples, options))
 
 
 def _named_tokens(

@@ -11,6 +11,8 @@ from headwise.core.options import option
 from headwise.models.options import ModelOptions
 
 ANALYSES = ("surface", "roles", "features")
+FAMILY_ANALYSES = ("surface", "induction", "dependency")  # of a comparison by depth: cheap labels
+MOST_MODELS = 8  # of a comparison by depth
 CORRECTION_NAMES = ("holm", "benjamini_hochberg", "none")
 PAPER_EXAMPLES = 1000  # as many as Kovaleva et al. took
 
@@ -35,16 +37,25 @@ def _same_for_all_parts(count: int) -> tuple[int, int, int]:
 class ComparisonOptions(ModelOptions):
     """The options of `compare`: what is compared, and how."""
 
-    # The first four options are recorded as what they select: the analyses with their parameters,
-    # the models by name, the fingerprints of the probing tasks.
-    analyses: Sequence[Any] = option(
-        ANALYSES,
+    # The first five options are recorded as what they select: the groups of the result, the
+    # analyses with their parameters, the models by name, the fingerprints of the probing tasks.
+    by: str = option(
+        "auto",
+        choices=("auto", "head", "depth"),
+        in_identity=False,
+        metavar="auto|head|depth",
+        help="Compare head by head, or by label and relative depth; auto: head by head where all "
+        "are models of one shape.",
+    )
+    analyses: Sequence[Any] | None = option(
+        None,
         in_identity=False,
         cli_type=str | None,
         parse=parse_names,
-        help="Analyses whose means by example are compared beside the maps, with commas between "
-        "(default: surface,roles,features); `none` for nothing. Those that do not apply to the "
-        "corpus are left out and named in the provenance.",
+        help="Analyses, with commas between. Head by head: those whose means by example are "
+        "compared beside the maps (default: surface,roles,features); `none` for nothing. By depth: "
+        "those that give labels (default: surface,induction,dependency). Those that do not apply "
+        "are left out and named in the provenance.",
     )
     names: Sequence[str] | None = option(
         None,
@@ -88,5 +99,13 @@ class ComparisonOptions(ModelOptions):
         metavar="paper|released",
         help="Maps and analyses as the papers print them, or as the code released with them "
         "computes them where it differs.",
+    )
+    # Recorded by a comparison by depth alone.
+    bins: int | None = option(
+        None,
+        min=1,
+        in_identity=False,
+        help="By depth: how many parts of equal relative depth; default: the layers of the "
+        "shallowest model, at most 6.",
     )
     seed: int = option(0, min=0, help="For everything random.")

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from torch import nn
 
 from headwise.analyses.contract import Analysis, Observer, choose_analyses
 from headwise.analyses.gradient.analysis import Gradient
@@ -21,7 +20,7 @@ from headwise.analyses.released import RELEASED
 from headwise.analyses.roles.analysis import Roles
 from headwise.atlas import Atlas
 from headwise.core.errors import ModelError, ParameterError
-from headwise.core.options import part_of, recorded_options, takes_options
+from headwise.core.options import recorded_options, takes_options
 from headwise.core.workers import raise_failures
 from headwise.experiments.comparison.maps import PADDED, map_cosines
 from headwise.experiments.comparison.measures import (
@@ -29,7 +28,7 @@ from headwise.experiments.comparison.measures import (
     BatchMeasurer,
     ModelMeasurements,
 )
-from headwise.experiments.comparison.options import ComparisonOptions
+from headwise.experiments.comparison.options import ANALYSES, ComparisonOptions
 from headwise.experiments.comparison.probing import probing_change
 from headwise.experiments.comparison.result import (
     change_dataset,
@@ -37,8 +36,14 @@ from headwise.experiments.comparison.result import (
     role_changes,
     words_dataset,
 )
+from headwise.experiments.family.members import (
+    MemberLike,
+    compares_by_depth,
+    distinct_names,
+    opened,
+)
+from headwise.experiments.family.run import family_in_job
 from headwise.models import HeadModel
-from headwise.models.options import ModelOptions
 from headwise.run.encoded import EncodedCorpus
 from headwise.run.job import Job, Progress, no_progress, software_versions
 from headwise.run.options import SourceOptions
@@ -49,13 +54,12 @@ from headwise.text import Corpus, Spec
 from headwise.text.encode import Batch, Encoded, batches, collate
 
 MAP_BYTES = 128 * 2**20  # of one model's maps that are held at once
-ModelLike = HeadModel | nn.Module | str | Path | None
 CorpusLike = Corpus | Spec | str | Path | None
 
 
 @takes_options(ComparisonOptions)
 def compare(
-    models: Sequence[ModelLike],
+    models: Sequence[MemberLike],
     corpus: CorpusLike = None,
     *,
     out: str | Path | None = None,
@@ -64,12 +68,14 @@ def compare(
     progress: Progress = no_progress,
     options: ComparisonOptions,
 ) -> Atlas:
-    """Compare the heads of two or more models of the same shape, each against the first.
+    """Compare models: those of one shape head by head, each against the first; 2 to 8 models of
+    different shapes, or atlases, by label and relative depth.
 
     Parameters
     ----------
-    models : sequence of HeadModel, Module, str, Path or None
-        Open models, or what `HeadModel.open` takes.
+    models : sequence of HeadModel, Module, Atlas, str, Path or None
+        Open models, or what `HeadModel.open` takes; by depth also atlases, or their files or
+        folders, of which nothing is computed again.
     corpus : Corpus, Spec, str or Path, optional
         The inputs; default: built-in corpus.
     out : str or Path, optional
@@ -91,6 +97,11 @@ def compare(
         `change_roles` (with thirds of the layers: Pande et al. 2021, Fig 6; and the roles that
         heads gain and lose), `change_features` (Kovaleva Fig 6), `change_probing` (Jo & Myaeng
         2020, Fig 4); `change_words`: the label of each head of each model.
+
+        By depth: `family` (`share[model, label, depth]` of the heads with counts and intervals,
+        `mean_depth[model, label]`, and tests between each two models), `family_heads` (the label of
+        each head) and `family_matches` (heads matched by label); see
+        `headwise.experiments.family.result.family_datasets`.
     """
     if len(models) < 2:
         raise ParameterError(f"Comparing takes at least two models; {len(models)} was given.")
@@ -100,22 +111,15 @@ def compare(
         job = Job.for_file(Path(out), overwrite=overwrite, progress=progress)
     with ExitStack() as stack:
         stack.enter_context(job)
-        open_models = []
-        for model in models:
-            if not isinstance(model, HeadModel):
-                model = stack.enter_context(_open_model(model, options))
-            open_models.append(model)
-        result = Comparison.open(open_models, corpus, options).run(job)
+        if compares_by_depth(models, options.by):
+            result = family_in_job(job, models, corpus, options)
+        else:
+            open_models = [stack.enter_context(opened(model, options)) for model in models]
+            result = Comparison.open(open_models, corpus, options).run(job)
         if out is not None:
             job.write(result.to_bytes())
             job.finish()
     return result
-
-
-def _open_model(model: nn.Module | str | Path | None, options: ComparisonOptions) -> HeadModel:
-    if isinstance(model, nn.Module):
-        return HeadModel.open(model, **part_of(options, ModelOptions).keywords())
-    return part_of(options, ModelOptions).open(model)
 
 
 class Comparison:
@@ -135,14 +139,15 @@ class Comparison:
         self, models: Sequence[HeadModel], corpus: EncodedCorpus, options: ComparisonOptions
     ) -> None:
         self.models = models
-        self.names = _names(models, options.names)
+        self.names = distinct_names([model.name for model in models], options.names)
         self.corpus = corpus
         self.options = options
         _check_shapes(models, self.names)
         self.rows = [replace(row, index=place) for place, row in enumerate(corpus)]
         _check_tokens(models, self.names, self.rows)
         self.analyses: list[Observer] = []
-        for analysis in choose_analyses(options.analyses, variant=options.variant):
+        names_of_analyses = ANALYSES if options.analyses is None else options.analyses
+        for analysis in choose_analyses(names_of_analyses, variant=options.variant):
             # Gradients are not means by example that could be compared pair by pair.
             if isinstance(analysis, Observer) and not isinstance(analysis, Gradient):
                 self.analyses.append(analysis.seeded(options.seed))
@@ -294,25 +299,6 @@ def _compare_batch(
     return arrays, {}
 
 
-def _names(models: Sequence[HeadModel], names: Sequence[str] | None) -> list[str]:
-    """Return the names that are given, or the models' own, numbered where they are the same."""
-    if names is not None:
-        if len(names) != len(models) or len(set(names)) < len(names):
-            raise ParameterError(
-                f"`names` must be {len(models)} different names; they are {list(names)}."
-            )
-        return list(names)
-    own_names: list[str] = []
-    for model in models:
-        name = model.name
-        number = 2
-        while name in own_names:
-            name = f"{model.name} ({number})"
-            number += 1
-        own_names.append(name)
-    return own_names
-
-
 def _check_shapes(models: Sequence[HeadModel], names: Sequence[str]) -> None:
     """Reject models of other shapes than the first."""
     for model, name in zip(models[1:], names[1:], strict=True):
@@ -322,7 +308,9 @@ def _check_shapes(models: Sequence[HeadModel], names: Sequence[str]) -> None:
             if count != first_count:
                 raise ModelError(
                     f"'{name}' has {count} {dimension}, but '{names[0]}' has {first_count}: "
-                    "only models of the same shape can be compared head by head."
+                    "only models of the same shape can be compared head by head; compare them by "
+                    "depth.",
+                    option="by depth",
                 )
 
 
@@ -336,7 +324,9 @@ def _check_tokens(
             if encoded is None or not np.array_equal(encoded.ids, row.ids):
                 raise ModelError(
                     f"'{name}' and '{names[0]}' split {row.example.where} into different tokens, "
-                    "so their maps cannot be compared; choose models with one tokenizer."
+                    "so their maps cannot be compared; choose models with one tokenizer, or compare "
+                    "by depth.",
+                    option="by depth",
                 )
 
 

@@ -169,7 +169,10 @@ def test_too_little_memory_is_not_called_damage(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", load, str(path)], capture_output=True, text=True, check=False
     )
-    assert "could not be tried in a second process" in ended.stderr
+    # Which of the two comes first depends on what the imports of this machine take.
+    too_little = ("could not be tried in a second process", "takes more memory than there is")
+    assert any(message in ended.stderr for message in too_little), ended.stderr
+    assert "AtlasError" in ended.stderr
     assert "damaged" not in ended.stderr
     # With the memory it needs, it is read.
     assert Atlas.load(path).digest == whole().digest

@@ -47,7 +47,7 @@ def test_atlas_writes_everything_and_never_overwrites(
     page = (out / "index.html").read_text()
     assert "planted" in page
     assert "L0H0" in page
-    assert {p.suffix for p in (out / "figures").iterdir()} == {".svg", ".pdf", ".png"}
+    assert {p.suffix for p in (out / "figures").iterdir()} == {".svg"}
     assert (
         (out / "tables" / "surface.csv")
         .read_text()
@@ -647,3 +647,29 @@ def test_compare_ends_in_a_page_and_never_overwrites_one(
     assert "What changed from old to new" in page
     assert '"name":"change.cosine_to.new"' in page
     assert '"model":"new"' in page  # the maps of both
+
+
+@pytest.mark.usefixtures("only_svg")
+def test_compare_of_atlases_ends_in_a_page_of_the_family(
+    headwise, model_folder: Path, corpus_file: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        arguments = ("atlas", model_folder, "--corpus", corpus_file, "--analyses", "surface")
+        done = headwise(*arguments, "--out", tmp_path / name)
+        assert done.code == 0, done.err
+    arguments = ("compare", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "family.nc")
+    done = headwise(*arguments, "--names", "small,large")
+    assert done.code == 0, done.err
+    page = (tmp_path / "family" / "index.html").read_text()
+    assert "What heads do in models of different shapes" in page
+    assert "small · large" in page
+    assert "small and large" in done.out
+    drawn = headwise("page", tmp_path / "family.nc", "--out", tmp_path / "drawn")
+    assert drawn.code == 0, drawn.err
+    assert (tmp_path / "drawn" / "index.html").read_text() == page
+    again = headwise(*arguments)
+    assert again.code == 2
+    assert "exists" in again.err
+    refused = headwise(*arguments, "--by", "head", "--overwrite")
+    assert refused.code == 2
+    assert "--by depth" in refused.err

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from headwise.cli import command as command_module
 from headwise.core.errors import ParameterError
 from headwise.core.options import (
+    CheckedOptions,
     OptionSummary,
-    check_options,
     list_options,
     option,
     part_of,
@@ -23,7 +23,7 @@ from headwise.core.options import (
 
 
 @dataclass(frozen=True)
-class CountOptions:
+class CountOptions(CheckedOptions):
     limit: int | None = option(None, min=1, help="At most this many.")
     unit: str = option("word", choices=("word", "token"), aliases=("what",), help="The unit.")
     names: tuple[str, ...] = option((), flag="name", help="A name; repeatable.")
@@ -33,9 +33,6 @@ class CountOptions:
     layers: bool = option(True, flag="layers/no-layers", help="Layers too.")
     seed: int = option(0, help="The seed.")
     batch: int = option(8, command_line=False, help="Only in Python.")
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ that no program could open."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import headwise.cli  # noqa: F401
 from headwise.core.failures import Failure, error_of_user
 from headwise.core.streams import READER_GONE
 
@@ -104,3 +106,21 @@ def test_other_errors_stay_failures() -> None:
     for error in (OSError(2, "No such file"), RuntimeError("dictionary changed"), ValueError("x")):
         assert error_of_user(error) is None
         assert Failure.of("it", error).what == "it"
+
+
+def test_a_signal_that_a_library_answers_with_an_error_is_said_as_a_signal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped_import(_: list[str]) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except BaseException:
+            raise ImportError("half a module") from None
+
+    # The package's `main` is the function, not the module.
+    main_module = sys.modules["headwise.cli.main"]
+    monkeypatch.setattr(main_module, "whole_command", lambda: stopped_import)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "headwise: Interrupted by SIGINT.\n"

@@ -18,6 +18,7 @@ from headwise import Atlas
 from headwise import plots as plots_module
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.folders import MANIFEST
+from headwise.core.lock import hold_lock
 from headwise.page import parallel as parallel_module
 from headwise.page import report as report_module
 from headwise.page import sections as sections_module
@@ -225,11 +226,25 @@ def test_page_draws_again_from_the_atlas_alone(
     atlas("other")
     monkeypatch.undo()
     (tmp_path / "other" / "index.html").touch()
-    kept = headwise(
-        "page", tmp_path / "other", "--overwrite"
-    )  # an unfinished run is not put aside for a page
-    assert kept.code == 2
-    assert "unfinished run" in kept.err
+
+    # An unfinished run is not put aside for a page: its checkpoints stay, and it resumes.
+    def checkpoints() -> dict[str, bytes]:
+        files = everything(tmp_path / "other" / ".run")
+        return {name: content for name, content in files.items() if name != "lock"}
+
+    before = checkpoints()
+    assert before
+    assert headwise("page", tmp_path / "other", "--overwrite").code == 0
+    assert checkpoints() == before
+    assert not (tmp_path / "other" / ".page").exists()
+    with hold_lock(tmp_path / "other" / ".run" / "lock"):
+        busy = headwise("page", tmp_path / "other", "--overwrite")
+    assert busy.code == 2
+    assert "other is in use by process" in busy.err
+    (tmp_path / "other" / "atlas.nc").unlink()
+    unfinished = headwise("page", tmp_path / "other")
+    assert unfinished.code == 2
+    assert "is not finished; repeat the command that makes it" in unfinished.err
 
 
 def test_another_report_takes_away_only_what_headwise_wrote(

@@ -589,7 +589,7 @@ def test_three_models_stand_on_one_page_each_in_its_own_row(
 ) -> None:
     for name in ("draw_section", "draw_sample"):
         monkeypatch.setattr(
-            report, name, lambda _, what: Drawing(Section(str(what)[:20], "A section"))
+            report, name, lambda _, what, formats: Drawing(Section(str(what)[:20], "A section"))
         )
     two = compared()
     names = {"model": ["new", "newest"], "model_all": ["old", "new", "newest"]}
@@ -632,7 +632,7 @@ def test_two_models_stand_on_one_page_with_what_changed(
 ) -> None:
     for name in ("draw_section", "draw_sample"):  # figures are not asked for here, and take long
         monkeypatch.setattr(
-            report, name, lambda _, what: Drawing(Section(str(what)[:20], "A section"))
+            report, name, lambda _, what, formats: Drawing(Section(str(what)[:20], "A section"))
         )
     given = [replace(sample, model=name) for sample in samples(3, 4)[:1] for name in ("old", "new")]
     path = report.write_report(compared(), tmp_path, given).page

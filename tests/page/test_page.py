@@ -400,3 +400,23 @@ def test_a_figure_of_thousands_of_points_is_a_bitmap_where_that_is_smaller(tmp_p
     assert gzip.decompress(base64.b64decode(images[0]["data-svg"] or "")).decode() == SVG
     assert (images[1]["src"] or "").startswith("data:image/webp;base64,")
     assert "script-src 'sha256-" in html
+
+
+def test_figures_are_svg_and_other_formats_come_on_demand(tmp_path: Path, monkeypatch) -> None:
+    dataset = xr.Dataset(
+        {"mean_distance": (("source", "layer", "head"), np.ones((1, 1, 2)))},
+        {"source": ["attention"]},
+    )
+    atlas = Atlas({"offsets": dataset})
+
+    def endings(folder: Path, **options) -> set[str]:
+        write_report(atlas, folder, **options)
+        return {path.suffix for path in (folder / "figures").iterdir()}
+
+    assert endings(tmp_path / "plain") == {".svg"}
+    assert endings(tmp_path / "all", formats=("pdf", "png")) == {".svg", ".pdf", ".png"}
+    with pytest.raises(ParameterError, match="formats"):
+        write_report(atlas, tmp_path / "no", formats=("gif",))
+    # The page shows a figure of many points as a bitmap, which is made from a PNG.
+    monkeypatch.setattr("headwise.page.sections.LARGE_FIGURE", 10)
+    assert endings(tmp_path / "large") == {".svg", ".png"}

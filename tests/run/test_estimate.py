@@ -15,7 +15,14 @@ import xarray as xr
 from torch import Tensor
 
 from headwise import Corpus, HeadModel, RunOptions, make_analysis, make_atlas, plan
-from headwise.analyses.contract import Experiment, ExperimentContext, Observer, Paper, Shape
+from headwise.analyses.contract import (
+    Experiment,
+    ExperimentContext,
+    Observer,
+    Paper,
+    Shape,
+    relative_cost,
+)
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.core.errors import ParameterError
 from headwise.models.view import AttentionRows, Layer
@@ -208,6 +215,14 @@ def test_the_smallest_work_is_a_share_of_the_whole(name: str) -> None:
     assert times == {"induction": (25 + 22 * 6) / 2, "retrieval": 18.0}[name]
 
 
+def test_larger_work_is_several_times_the_smallest() -> None:
+    analysis = make_analysis("induction")
+    assert isinstance(analysis, Experiment)
+    small, times = analysis.smallest()
+    assert analysis.larger() == (replace(small, sequences=8), times / 4)
+    assert make_analysis("retrieval").larger() is None
+
+
 def test_a_sample_too_small_for_a_result_is_said(
     planted_time: None, opened: HeadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +257,11 @@ def test_budgets_and_limits_are_those_of_the_run(opened: HeadModel) -> None:
     assert costs.memory > 2**20
     assert list(costs.table().columns)[:3] == ["stage", "examples", "seconds"]
     assert costs.to_dict()["stages"][0]["stage"] == "opening"
+    # The first round: the opening, and 64 of 200 examples of what shares the pass.
+    by_stage = {cost.stage: cost.cpu_seconds for cost in costs.stages}
+    first = by_stage["opening"] + 0.32 * (by_stage["model pass"] + by_stage["surface"])
+    assert costs.first_cpu_seconds == pytest.approx(first)
+    assert costs.to_dict()["first_cpu_seconds"] == costs.first_cpu_seconds
     with pytest.raises(ParameterError, match="option of plan"):
         plan(opened, texts(3), ["surface"], limits=3)  # type: ignore[call-arg]
 
@@ -376,3 +396,38 @@ def test_budgets_of_a_thousand_heads(
         ) as run:
             sizes.append(run.plan.shard_size)
     assert sizes == [64, 32, 7]
+
+
+def test_a_large_vocabulary_is_part_of_the_cost(opened: HeadModel) -> None:
+    shape = replace(
+        plan_module.model_shape(opened, EncodedCorpus(texts(3), opened.encoder).scan),
+        layers=18,
+        heads=4,
+        hidden=640,
+        extras={"vocabulary": 262_144},
+    )
+    without = replace(shape, extras={})
+    # 18 layers of about 12 × 640² weights, and 262,144 × 640 of the output matrix.
+    assert relative_cost(shape) == relative_cost(without) == pytest.approx(18 * 640**2 / 7_077_888)
+    assert relative_cost(shape, logits=True) == pytest.approx(3.017, abs=1e-3)
+    assert relative_cost(without, logits=True) == relative_cost(without)
+    suppression = make_analysis("copy_suppression")
+    assert suppression.max_examples(shape) == 30
+    assert suppression.max_examples(without) == 61
+    assert make_analysis("patterns").max_examples(shape) == 38  # no logits
+    induction = make_analysis("induction")
+    assert induction.planned(shape).parameters["confirm"] == 4
+    assert induction.planned(without).parameters["confirm"] == 6
+    chosen = replace(induction, confirm=9)
+    assert chosen.planned(shape) == chosen
+
+
+def test_the_vocabulary_is_that_of_the_head(opened: HeadModel) -> None:
+    module, tokenizer = random_model(causal=True)
+    with HeadModel.open(module, tokenizer=tokenizer) as model:
+        scan = EncodedCorpus(texts(3), model.encoder).scan
+        assert model.has_lm_head
+        size = plan_module.model_shape(model, scan).extras["vocabulary"]
+        assert size == module.get_output_embeddings().weight.shape[0]
+        body = HeadModel.open(module.base_model, tokenizer=tokenizer)
+        assert plan_module.model_shape(body, scan).extras["vocabulary"] == 0

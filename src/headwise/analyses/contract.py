@@ -65,6 +65,9 @@ __all__ = [
 # How the examples of a corpus are weighted in a mean.
 WEIGHTINGS = ("examples", "tokens")
 
+# The power of the number of examples, with which the time of fits of all heads grows.
+FIT_POWER = 0.3
+
 # Fewer examples than this are too few for a test.
 MIN_EXAMPLES = 30
 
@@ -73,10 +76,22 @@ BERT_HEADS = 144
 BERT_WEIGHTS = 12 * 768**2
 
 
-def relative_cost(shape: Shape) -> float:
-    """Return the cost of one example in this model, as a multiple of BERT base's; at least 1."""
+def relative_cost(shape: Shape, logits: bool = False) -> float:
+    """Return the cost of one example in this model, as a multiple of BERT base's; at least 1.
+
+    Parameters
+    ----------
+    shape : Shape
+        The model's size.
+    logits : bool, default False
+        Whether logits are computed, which cost as much as all layers where a small model has a
+        large vocabulary.
+    """
     n_heads = shape.layers * shape.heads
     n_weights = shape.layers * shape.hidden**2
+    if logits:
+        # A layer has about twelve matrices of this size.
+        n_weights += shape.extras.get("vocabulary", 0) * shape.hidden // 12
     return max(1.0, n_heads / BERT_HEADS, n_weights / BERT_WEIGHTS)
 
 
@@ -92,10 +107,15 @@ class Analysis:
     paper: ClassVar[Paper]
     # Number of examples `headwise atlas` uses for a model of BERT's size; None: all.
     budget: ClassVar[int | None] = None
+    # Whether it computes logits of the whole vocabulary for each example: part of its cost.
+    reads_logits: ClassVar[bool] = False
     # Whether it can analyse cross-attention, from a target to its source.
     cross: ClassVar[bool] = False
     # Whether `headwise atlas` runs it by default.
     automatic: ClassVar[bool] = True
+    # What it is worth to a reader, compared with others: an atlas that grows does first what is
+    # worth most for its cost.
+    worth: ClassVar[float] = 1.0
     # Units of variables whose arrays have no unit: unit -> names separated by spaces.
     units: ClassVar[Mapping[str, str]] = {}
     # Variables whose value depends on the order of heads by convention (numbered clusters).
@@ -124,7 +144,10 @@ class Analysis:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        parameters = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            parameters[field.name] = getattr(self, field.name)
+        return parameters
 
     @property
     def requires(self) -> frozenset[str]:
@@ -151,7 +174,8 @@ class Analysis:
         if self.budget is None:
             return None
         at_least_examples = min(self.budget, MIN_EXAMPLES)
-        return max(at_least_examples, int(self.budget / relative_cost(shape)))
+        cost = relative_cost(shape, self.reads_logits)
+        return max(at_least_examples, int(self.budget / cost))
 
     def unsupported_reason(self, shape: Shape) -> str | None:
         """Return why this analysis cannot run on such a model at all; None if it can."""
@@ -199,6 +223,11 @@ class Observer(Analysis):
     """
 
     taps: ClassVar[frozenset[str]] = frozenset({"attention"})
+    # Whether it costs so much more than the model's pass that it has a pass of its own, after those
+    # that others share: an atlas that grows can be read before.
+    apart: ClassVar[bool] = False
+    # What such an observer takes for an example, roughly, in passes of the model.
+    typical_passes: ClassVar[float] = 1.0
 
     def max_examples(self, shape: Shape) -> int | None:
         # Observing the shared pass costs about as much as the model itself, however large it is.
@@ -249,6 +278,9 @@ class OwnPassObserver(Observer):
 
     Write `start`, `observe_batch` and `result`. States, shards and checkpoints are those of every
     observer."""
+
+    apart: ClassVar[bool] = True
+    typical_passes: ClassVar[float] = 3.0
 
     def max_examples(self, shape: Shape) -> int | None:
         return Analysis.max_examples(self, shape)
@@ -351,6 +383,9 @@ class Experiment(Analysis):
     # Its time in passes of the model over an example, roughly, for where there is no time to try it:
     # for each example, for one example of fits, or for all of it if it has no budget.
     typical_passes: ClassVar[float] = 1.0
+    # Whether the first layers of a model show its cost. They do not where it depends on what the
+    # whole model can do.
+    tried_on_first_layers: ClassVar[bool] = True
     # Whether most of its time goes into fits, which hardly grow with the number of examples.
     fits: ClassVar[bool] = False
 
@@ -360,6 +395,28 @@ class Experiment(Analysis):
 
         By default the analysis itself: one that reads a budget of examples is tried on few."""
         return self, 1.0
+
+    def larger(self) -> tuple[Self, float] | None:
+        """Return the analysis with a few times the work of `smallest`, and how many times that work
+        the whole analysis has: two sizes tell what grows with the work from what is done once.
+
+        By default None: the smallest tells enough."""
+        return None
+
+    def first_part(self) -> Self | None:
+        """Return the analysis without what is dearest, for the first round of an atlas that grows.
+
+        It works on the checkpoints of the whole analysis, which later computes none of it again.
+        By default None: there is no such part."""
+        return None
+
+    def passes(self, n_examples: int) -> float:
+        """Return what it takes with so many examples, roughly, in passes of the model over one."""
+        if self.fits:
+            return self.typical_passes * float(n_examples**FIT_POWER)
+        if type(self).budget is not None:
+            return self.typical_passes * n_examples
+        return self.typical_passes
 
     def perform(self, context: ExperimentContext) -> xr.Dataset:
         """Do the work and return the labelled arrays."""

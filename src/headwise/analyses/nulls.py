@@ -14,8 +14,10 @@ import xarray as xr
 from headwise.analyses.contract import Observer
 from headwise.core.checks import at_least
 from headwise.core.labels import FEW, SIGNIFICANCE_LEVEL
+from headwise.stats.accumulators import Moments
 from headwise.stats.intervals import share
 from headwise.stats.nulls import chance_bound
+from headwise.stats.tests import z_test
 from headwise.text.encode import Encoded
 
 # By default, as many random models as give this many heads ...
@@ -26,6 +28,25 @@ MAX_RANDOM_MODELS = 4
 MAX_PARAMETERS = 500_000_000
 # Adjacent layers have a bound of their own if they have so many random heads.
 MIN_GROUP_HEADS = 36
+
+
+def excess_p_values(excess: Moments, rounding: float) -> np.ndarray:
+    """Return p-values of one-tailed z-tests of a mean excess above zero.
+
+    Parameters
+    ----------
+    excess : Moments
+        Of the excess in each example.
+    rounding : float
+        An excess as small as this, in all examples, counts as zero.
+    """
+    count = excess.count.numpy()
+    mean = np.where(count > 0, excess.mean.numpy(), np.nan)
+    variance = excess.variance()
+    is_rounding = (np.abs(mean) <= rounding) & (np.sqrt(variance) <= rounding)
+    mean = np.where(is_rounding, 0.0, mean)
+    variance = np.where(is_rounding, 0.0, variance)
+    return z_test(mean, variance, count, 0.0).p_value
 
 
 class RandomNull(Observer):

@@ -11,7 +11,8 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from headwise.analyses.released import PAPER, check_variant_name
+from headwise.analyses.released import PAPER, VARIANTS
+from headwise.core.checks import one_of
 from headwise.core.errors import ParameterError, unknown
 from headwise.core.interrupts import Interrupted
 
@@ -124,7 +125,7 @@ def choose_analyses(
         The variant of every analysis that has one and whose parameters do not name one (see
         `headwise.analyses.released`).
     """
-    check_variant_name(variant, parameter="variant")
+    one_of("variant", variant, VARIANTS)
     if names is None:
         names = [name for name, cls in known_analyses().items() if cls.automatic]
     chosen_names: list[str] = []

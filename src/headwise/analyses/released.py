@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headwise.core.checks import one_of
-
 PAPER = "paper"
 RELEASED = "released"
 VARIANTS = (PAPER, RELEASED)
@@ -88,23 +86,6 @@ QUIRKS = (
         _PANDE + "label_heads.ipynb",
     ),
 )
-
-
-def check_variant_name(variant: str, parameter: str = "reading") -> None:
-    """Reject a variant that is neither `paper` nor `released`.
-
-    Parameters
-    ----------
-    variant : str
-        The variant.
-    parameter : str, default "reading"
-        The parameter that holds it, for the message.
-
-    Examples
-    --------
-    >>> check_variant_name("released")
-    """
-    one_of(parameter, variant, VARIANTS)
 
 
 def quirks_of(*, paper: str | None = None, where: str | None = None) -> tuple[Quirk, ...]:

@@ -66,15 +66,12 @@ def _is_plain(dataset: xr.Dataset) -> bool:
     if not all(dataset.sizes.values()):  # for NetCDF an empty dim is an unlimited one
         return False
     for array in dataset.variables.values():
-        if not _is_plain_array(array) or not _has_plain_attributes(array.attrs):
+        has_plain_values = array.dtype.kind in "fiubU"
+        if array.dtype.kind == "O":
+            has_plain_values = all(isinstance(text, str) for text in array.values.ravel())
+        if not has_plain_values or not _has_plain_attributes(array.attrs):
             return False
     return _has_plain_attributes(dataset.attrs)
-
-
-def _is_plain_array(array: xr.Variable) -> bool:
-    if array.dtype.kind == "O":
-        return all(isinstance(text, str) for text in array.values.ravel())
-    return array.dtype.kind in "fiubU"
 
 
 def _has_plain_attributes(attrs: Mapping[Any, Any]) -> bool:

@@ -146,6 +146,48 @@ class Atlas(NotebookDisplay, Mapping[str, xr.Dataset]):
             path = download_atlas(str(path))
         return cls(*read_tree(Path(path), max_bytes))
 
+    def joined(self, *others: Atlas) -> Atlas:
+        """Return an atlas with the groups of other results on the same model too.
+
+        A result of `headwise.cache` then shows on the cards and the page of an atlas. A group that
+        both have is rejected, and so is a result on another model. The provenance is this atlas's;
+        that of the others is kept in its entry `joined`.
+
+        Parameters
+        ----------
+        *others : Atlas
+            Results on the same model, as `Atlas.load` reads them.
+
+        Examples
+        --------
+        >>> first = Atlas({"surface": xr.Dataset()}, {"model": {"name": "tiny"}})
+        >>> other = Atlas({"cache": xr.Dataset()}, {"model": {"name": "tiny"}})
+        >>> list(first.joined(other))
+        ['cache', 'surface']
+        """
+        datasets = dict(self._datasets)
+        joined_provenance = list(self.provenance.get("joined", ()))
+        own_model = self.provenance.get("model", {})
+        for other in others:
+            other_model = other.provenance.get("model", {})
+            # The hash of the weights says it if both were hashed in the same way, else the sizes.
+            compared = ["architecture", "layers", "heads"]
+            if own_model.get("weights_from") == other_model.get("weights_from"):
+                compared.append("weight_hash")
+            for name in compared:
+                if own_model.get(name) != other_model.get(name):
+                    raise ParameterError(
+                        f"The results are not on the same model: {name} is {own_model.get(name)} "
+                        f"of {own_model.get('name')}, and {other_model.get(name)} of "
+                        f"{other_model.get('name')}."
+                    )
+            twice = sorted(set(other) & set(datasets))
+            if twice:
+                raise ParameterError(f"Both results have the group {', '.join(twice)}.")
+            datasets |= other
+            joined_provenance.append(other.provenance)
+        return Atlas(datasets, {**self.provenance, "joined": joined_provenance})
+
     def push_to_hub(
         self,
         repo_id: str,

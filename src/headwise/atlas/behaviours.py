@@ -13,13 +13,17 @@ import numpy as np
 import xarray as xr
 
 from headwise.core.labels import SIGNIFICANCE_LEVEL, labels_of, variable_of
+from headwise.core.token_types import TOKEN_TYPES
 
 POSITIONS = {-1: "previous token", 0: "same token", 1: "next token"}
 PREVIOUS = POSITIONS[-1]
 SINK = "sink"
 TO_PUNCT = "to punct"
 # The name by token type. The first token is a sink, unless it is an encoder's opening token.
-TYPES = {"first": SINK, "cls": "to cls", "sep": "to sep", "punct": TO_PUNCT}
+TYPES = {"first": SINK}
+for _token_type in TOKEN_TYPES:
+    if _token_type.label:
+        TYPES[_token_type.name] = _token_type.label
 NEIGHBOURS = "neighbours"
 DELIMITERS = "delimiters"
 BROAD_LABEL = "broad"
@@ -276,24 +280,30 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
     """Return the label that each rule gives each head, `[layer, head]`, "" where it gives none,
     from the strongest rule to the weakest.
 
-    1. `induction`, then `duplicate`: on repeated sequences the token after the earlier occurrence,
-       or the earlier occurrence, gets at least 0.3 of its attention (corrected p < 0.05);
-    2. `retrieval`: it copies at least 0.1 of a needle's tokens (corrected p < 0.05);
-    3. `copying`: see `copies_on_text`;
-    4. a relation: see `followed_margins`;
-    5. `antecedents`: see `finds_antecedents`;
-    6. a single position, the opening token (an encoder's `to cls`, or `sink`) or the closing token
-       that gets more than half of its attention; where several do, the one with the largest share;
-    7. `delimiters`: these tokens and punctuation together get more than half of its attention, and
-       more than the neighbours;
-    8. `previous token`, also where the previous token gets at least 0.3 of its attention on
-       repeated sequences (corrected p < 0.05);
-    9. `neighbours`: the previous, same and next token together get more than half;
-    10. `broad`: its attention has from 0.8 to 0.98 of the entropy of uniform attention, in a layer
-        whose heads differ in entropy.
+    - `induction`, then `duplicate`: on repeated sequences the token after the earlier occurrence,
+      or the earlier occurrence, gets at least 0.3 of its attention (corrected p < 0.05);
+    - `retrieval`: it copies at least 0.1 of a needle's tokens (corrected p < 0.05);
+    - `function vector`: its mean output raises the right answer's probability by at least 0.01
+      (corrected p < 0.05);
+    - `copying`: see `copies_on_text`;
+    - `copy suppression`: see `suppresses_copying`;
+    - `successor`: by its weights it turns at least half of the words of sequences into the next
+      one (see `successor_shares`);
+    - a relation: see `followed_margins`;
+    - `antecedents`: see `finds_antecedents`;
+    - a single position, the opening token (an encoder's `to cls`, or `sink`) or the closing token
+      that gets more than half of its attention; where several do, the one with the largest share;
+    - `delimiters`: these tokens and punctuation together get more than half of its attention, and
+      more than the neighbours;
+    - `previous token`, also where the previous token gets at least 0.3 of its attention on
+      repeated sequences (corrected p < 0.05);
+    - `neighbours`: the previous, same and next token together get more than half;
+    - `broad`: its attention has from 0.8 to 0.98 of the entropy of uniform attention, in a layer
+      whose heads differ in entropy.
 
-    In 6, 7 and 9, the share that uniform attention would give is subtracted first: `(share -
-    uniform) / (1 - uniform)`. In a short text, uniform attention gives every token a large share.
+    In the rules on single positions, `delimiters` and `neighbours`, the share that uniform
+    attention would give is subtracted first: `(share - uniform) / (1 - uniform)`. In a short text,
+    uniform attention gives every token a large share.
     """
     rules = []
     for measure, label in reversed(REPEATS.items()):
@@ -336,7 +346,8 @@ def _labelled(label: str, applies: np.ndarray) -> np.ndarray:
 
 def attention_rules(surface: xr.Dataset) -> list[np.ndarray]:
     """Return what the rules on where attention goes give each head, from the strongest to the
-    weakest: 6 and 7 of `label_rules` (`N_SPECIFIC` of them), then 9 and 10."""
+    weakest: a single position and `delimiters` (`N_SPECIFIC` of them), then `neighbours` and
+    `broad`. `label_rules` describes them."""
     names = list(attention_shares(surface))
     near_names = [name for name in names if name in POSITIONS.values()]
     delimiter_names = [name for name in names if name not in near_names]
@@ -383,6 +394,46 @@ def head_labels(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
     """Return one label for what each head does, `[layer, head]`: that of the strongest of
     `label_rules` which gives one, `other` where none does."""
     return strongest_label(label_rules(datasets, layers, heads), (layers, heads))
+
+
+def significant_labels(datasets: Mapping[str, xr.Dataset], labels: np.ndarray) -> np.ndarray:
+    """Return which heads have their label beyond the error of the examples, bool `[layer, head]`.
+
+    Labels of a rule with a test are significant by that test. Labels of where attention goes (the
+    rules of `attention_rules`) are if their rule holds by the lower ends of the intervals too; the
+    lower ends of several targets are added up, which is stricter than the interval of their sum.
+    `other` is never significant.
+
+    Parameters
+    ----------
+    datasets : mapping
+        The groups that the labels come from.
+    labels : array
+        `[layer, head]`, from `head_labels`.
+    """
+    significant = labels != OTHER
+    if "surface" not in datasets:
+        return np.asarray(significant)
+    surface = datasets["surface"]
+    names = list(attention_shares(surface))
+    targets = {name: [name] for name in names}
+    targets[NEIGHBOURS] = [name for name in names if name in POSITIONS.values()]
+    targets[DELIMITERS] = [name for name in names if name not in POSITIONS.values()]
+    lower_ends = surface.assign(position=surface["position_low"], mass=surface["mass_low"])
+    for label, target_names in targets.items():
+        has_label = labels == label
+        if has_label.any():
+            passes = _above_chance(lower_ends, target_names) > MIN_SHARE
+            significant &= ~has_label | passes
+    if (labels == BROAD_LABEL).any():
+        passes = _is_broad(surface.assign(entropy=surface["entropy_low"]))
+        passes &= _is_broad(surface.assign(entropy=surface["entropy_high"]))
+        significant &= (labels != BROAD_LABEL) | passes
+    # `previous token` may also come from a test on repeated sequences.
+    previous = _significant_values(datasets, "induction", "previous")
+    if previous is not None:
+        significant |= (labels == PREVIOUS) & (previous >= MIN_REPEAT)
+    return np.asarray(significant)
 
 
 def strongest_label(rules: Sequence[np.ndarray], size: tuple[int, ...]) -> np.ndarray:

@@ -27,6 +27,7 @@ FINDING_GROUPS = (
     "coreference",
     "frames",
     "circuits",
+    "cache",
 )
 ANTECEDENTS = behaviours.ANTECEDENTS
 FIRST = "first"
@@ -146,8 +147,8 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
     """Return one row for each head, from the groups that describe heads.
 
     These are `surface`, `dependency`, `coreference`, `frames`, `roles`, `patterns`, `induction`,
-    `retrieval`, `function_vectors`, `logits`, `copy_suppression`, `successors` and `circuits`, as
-    far as they are there.
+    `retrieval`, `function_vectors`, `logits`, `copy_suppression`, `successors`, `circuits` and
+    `cache`, as far as they are there.
 
     Returns
     -------
@@ -169,7 +170,8 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
           antecedents where it beats every baseline by at least 10 points, frame elements where its
           score exceeds the same words without a frame link and random heads; all with corrected p <
           0.05, each with score and baseline (of a relation's best head on text that it was not
-          picked on); and what it copies, on text and by its weights;
+          picked on); what it copies, on text and by its weights; and how much of the context its
+          keys and values are needed for;
         - `roles`: the roles it has (`has_role`, after correction), parts of a role in brackets;
         - `maps`: the pattern of more than half of its maps, by the lower end of the interval.
     """
@@ -564,6 +566,28 @@ def _describe_copying_weights(circuits: xr.Dataset) -> TextsByHead:
     return _scores_where(passes, "copying by weights", score)
 
 
+def _describe_cache(cache: xr.Dataset) -> TextsByHead:
+    """Return how much of the context a head's group must keep, where a pattern was found."""
+    needs_context, is_short = _by_head(cache, "head_needs_context", "head_is_short")
+    distant, error = _by_head(cache, "head_distant", "head_output_error")
+    near = f"the first {cache.attrs['sink']} and the last {cache.attrs['window']} tokens"
+    texts = _texts_where(
+        needs_context.astype(bool),
+        lambda at: (
+            f"needs the whole context ({100 * distant[at]:.0f} % of its attention beyond {near}, "
+            f"output error {error[at]:.2f} without; shared by its key/value group)"
+        ),
+    )
+    # Where the share was asked for, the pattern may cost more than is acceptable.
+    verdict = "are enough"
+    if not cache.attrs["recommended_loss_rise"] <= cache.attrs["at_most"]:
+        verdict = "are what the pattern keeps, at a loss that is too high"
+    short = f"sink and last {cache.attrs['window']} {verdict}"
+    return texts | _texts_where(
+        is_short.astype(bool), lambda at: f"{short} (output error {error[at]:.2f})"
+    )
+
+
 def _describe_frames(frames: xr.Dataset) -> TextsByHead:
     score, expected, stands_out = _by_head(frames, "score", "expected", "stands_out")
     return _texts_where(
@@ -636,4 +660,8 @@ DESCRIBERS: dict[str, tuple[Callable[[xr.Dataset], TextsByHead], tuple[str, ...]
     ),
     "successors": (_describe_weight_relations, ("share", "p_adjusted", "chance")),
     "circuits": (_describe_copying_weights, ("ov_copying", "ov_copying_p_adjusted")),
+    "cache": (
+        _describe_cache,
+        ("head_needs_context", "head_is_short", "head_distant", "head_output_error"),
+    ),
 }

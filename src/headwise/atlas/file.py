@@ -19,7 +19,7 @@ from headwise.atlas.arrays import read_groups
 from headwise.atlas.check import FORMAT, MAX_BYTES, check_file
 from headwise.core.errors import AtlasError, HeadwiseError
 from headwise.core.files import cache_dir, similar_path
-from headwise.core.store import digest_of
+from headwise.core.store import WORK_FOLDER, digest_of, stored_identity
 
 FIRST_COMPLETE_DIGEST = 3  # the first format whose digest covers everything
 
@@ -115,8 +115,12 @@ def read_tree(
         raise AtlasError(f"{path} cannot be read ({error.strerror}); check the path.") from error
     if is_folder:
         path = path / "atlas.nc"
+    if is_folder and not path.exists() and stored_identity(path.parent / WORK_FOLDER) is not None:
+        raise AtlasError(
+            f"The atlas in {path.parent} is not finished; repeat the command that makes it."
+        )
     if not path.exists():
-        hint = similar_path(path if path.name != "atlas.nc" else path.parent)
+        hint = "" if is_folder else similar_path(path)
         raise AtlasError(f"There is no file {path}; run `headwise atlas` to create one.{hint}")
     if not path.is_file():
         raise AtlasError(f"{path} is not a file; give the atlas.nc of a run.")
@@ -295,7 +299,7 @@ def try_in_subprocess(path: Path, max_bytes: int | None) -> None:
             stdin=subprocess.DEVNULL,
             check=False,
         )
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise not_tried from error
     if process.returncode == 0:
         return

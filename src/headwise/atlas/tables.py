@@ -42,6 +42,7 @@ LEADING_MEASURES: dict[str, tuple[str, ...]] = {
     "tree_probe": ("weight",),
     "ablation": ("difference", "importance", "score"),
     "change": ("cosine_to",),
+    "cache": ("head_distant", "head_output_error"),
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,16 +22,24 @@ from headwise.cli.options import (
     check_variant,
     parse_settings,
 )
-from headwise.core.options import option
-from headwise.run.options import AtlasOptions
+from headwise.core.options import option, part_of
+from headwise.run.options import (
+    AtlasOptions,
+    GrowingAtlasOptions,
+    GrowthOptions,
+    RunOptions,
+    SourceOptions,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from headwise.analyses.contract import Analysis
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
+    from headwise.explore.folder import FolderServer
     from headwise.page.sample import Sample
-    from headwise.run import Run
+    from headwise.run import Job, Run, Source
 
 # Variables whose mean over heads means nothing: p-values, selections, counts.
 NOT_IN_SUMMARY = (
@@ -54,15 +65,26 @@ def atlas(
     out_folder: Path = option(
         Path("atlas"), flag="out", metavar="DIR", help="The folder that the atlas is written to."
     ),
-    options: AtlasOptions,
+    options: GrowingAtlasOptions,
+    serve: bool = option(
+        False,
+        help="Serve DIR to the browser of this machine: its page reloads itself while it grows.",
+    ),
 ) -> None:
     """Run all analyses that apply to a model: DIR/atlas.nc, index.html, figures/, tables/.
 
-    An interrupted run resumes: repeat the command.
+    The atlas grows: a first page is there after few examples, and more comes in the order of what
+    is worth most for its cost. The finished atlas has the same bytes in any number of rounds. A run
+    that was interrupted, or stopped by --minutes, leaves what it has; repeat the command to
+    continue.
 
     [dim]Examples:[/dim]
 
       headwise atlas
+
+      headwise atlas --serve
+
+      headwise atlas gpt2 --corpus stories.txt --out gpt2 --minutes 5
 
       headwise atlas bert-base-uncased --corpus en_ewt-ud-dev.conllu --out ewt
 
@@ -72,46 +94,150 @@ def atlas(
 
       headwise atlas --backend ray --workers 4
     """
-    from headwise.page.report import write_report
-    from headwise.run import Job, Source
-
     chosen_analyses = analyses.chosen()
-    source = Source(model.name, text.spec(), options.source_options())
+    source = _source(model, text, options)
+    if not serve:
+        failures = _grow_atlas(source, chosen_analyses, out_folder, options)
+        common.exit_if_failed(failures)
+        return
+
+    from headwise.core.interrupts import Interrupted
+    from headwise.explore.folder import serve_folder
+
+    with serve_folder(out_folder) as server:
+        _say(f"The page of this atlas: {server.address} (this machine only)")
+        failures = _grow_atlas(source, chosen_analyses, out_folder, options, server)
+        _say("It is served until Ctrl-C.")
+        with suppress(Interrupted):
+            while True:
+                time.sleep(1)
+    common.exit_if_failed(failures)
+
+
+def _source(model: ModelName, text: TextOptions, options: AtlasOptions) -> Source:
+    from headwise.run import Source
+
+    return Source(model.name, text.spec(), part_of(options, SourceOptions))
+
+
+def _say(line: str) -> None:
+    """Print a line at once, also into a pipe: whoever reads it waits for the address."""
+    common.out.print(line, soft_wrap=True)
+    common.out.file.flush()
+
+
+def _grow_atlas(
+    source: Source,
+    analyses: Sequence[Analysis],
+    folder: Path,
+    options: GrowingAtlasOptions,
+    server: FolderServer | None = None,
+) -> list[Failure]:
+    """Make an atlas and its page, in rounds, and return what failed unexpectedly."""
+    from headwise.core.interrupts import TimeIsUp, raise_if_interrupted, stopping_at
+    from headwise.page.report import write_report
+    from headwise.run import Job
+
     sources = common.sources_of(source.model, source.corpus)
-    with Job.for_report(
-        out_folder, "atlas.nc", overwrite=options.overwrite, sources=sources
-    ) as job:
+    with Job.for_report(folder, "atlas.nc", overwrite=options.overwrite, sources=sources) as job:
+        growing = _GrowingAtlas(job, folder, server)
         with (
-            common.run_and_write_atlas(job, chosen_analyses, source, options.run_options()) as (
-                atlas,
-                run,
-            ),
+            common.run_and_write_atlas(
+                job,
+                analyses,
+                source,
+                part_of(options, RunOptions),
+                part_of(options, GrowthOptions),
+                growing.show,
+            ) as (atlas, run),
             common.Watch() as watch,
         ):
-            samples, failures = _samples(atlas, run, out_folder)
-            report = write_report(
-                atlas, out_folder, samples, watch, store=run.store, overwrite=job.may_replace
-            )
+            if "unfinished" in atlas.provenance:
+                return list(run.failures.values())
+
+            def report_figures(what: str, done: int, total: int) -> None:
+                watch(what, done, total)
+                raise_if_interrupted()
+
+            growing.show_numbers(atlas)
+            try:
+                with stopping_at(run.deadline):
+                    samples, failures = _samples(atlas, run, folder)
+                    report = write_report(
+                        atlas,
+                        folder,
+                        samples,
+                        report_figures,
+                        store=run.store,
+                        overwrite=job.output.may_replace,
+                    )
+            except TimeIsUp:
+                _say(
+                    f"Stopped after {options.minutes:g} minutes: {folder / 'atlas.nc'} is finished, "
+                    "its figures are not all drawn. Repeat the command to continue."
+                )
+                return list(run.failures.values())
         job.finish()
-    common.out.print(f"Atlas: {out_folder / 'atlas.nc'}\nPage:  {report.page}")
-    common.exit_if_failed([*run.failures.values(), *failures, *report.failures])
+    if server is not None:
+        server.version = f"{atlas.digest} with figures"
+    _say(f"Atlas: {folder / 'atlas.nc'}\nPage:  {report.page}")
+    return [*run.failures.values(), *failures, *report.failures]
+
+
+class _GrowingAtlas:
+    """Writes what is done so far: the atlas, and a page without figures."""
+
+    def __init__(self, job: Job, folder: Path, server: FolderServer | None) -> None:
+        self.job = job
+        self.folder = folder
+        self.server = server
+        self._is_first = True
+
+    def show(self, atlas: Atlas) -> None:
+        """Write an unfinished atlas and its page, unless those of an earlier process have more."""
+        about = atlas.provenance["unfinished"]
+        if self.job.write_unfinished(atlas.to_bytes(), about["done"]):
+            self._write_page(atlas, live=not about["stopped"])
+        if about["stopped"]:
+            n_whole = len(atlas) - len(about["partial"]) - len(about["first_parts"])
+            n_all = len(atlas) + len(about["to_come"])
+            _say(
+                f"Stopped {about['stopped']}: {self.folder / 'index.html'} has {len(atlas)} of "
+                f"{n_all} analyses, {n_whole} of them finished. The same command continues."
+            )
+        elif self._is_first:
+            self._is_first = False
+            _say(f"First page: {self.folder / 'index.html'}, which grows")
+
+    def show_numbers(self, atlas: Atlas) -> None:
+        """Write the page of the finished atlas, for the time in which its figures are drawn; only
+        where the page of a round would otherwise be there."""
+        if self.job.has_unfinished:
+            self._write_page(atlas, live=True)
+
+    def _write_page(self, atlas: Atlas, live: bool) -> None:
+        from headwise.page.report import write_quick_page
+
+        is_live = live and self.server is not None
+        write_quick_page(atlas, self.folder, overwrite=self.job.output.may_replace, live=is_live)
+        if self.server is not None:
+            self.server.version = atlas.digest
 
 
 def _samples(atlas: Atlas, run: Run, folder: Path) -> tuple[list[Sample], list[Failure]]:
     """Return the inputs that the page shows whole.
 
     They are those of the interrupted run that this one resumes, else some of the corpus."""
-    from headwise.core.failures import Failure
+    from headwise.core.failures import isolated
     from headwise.page.sample import choose_samples, read_samples
 
     samples = read_samples(folder, atlas)
     if samples:
         return samples, []
-    try:
-        with run.same_threads():
-            return choose_samples(run.model, run.rows), []
-    except Exception as error:
-        return [], [Failure.of("the samples on the page", error)]
+    failures: list[Failure] = []
+    with isolated("the samples on the page", failures.append):
+        samples = choose_samples(run.model, run.rows)
+    return samples, failures
 
 
 @command("run", workers=True)
@@ -148,7 +274,7 @@ def run(
     """
     from headwise.analyses.contract import choose_analyses
     from headwise.core.labels import interval_note
-    from headwise.run import Job, Source
+    from headwise.run import Job
 
     parameters = parse_settings(settings, [analysis])
     if heads_from is not None:
@@ -156,10 +282,12 @@ def run(
     check_variant(variant, [analysis])
     chosen_analyses = choose_analyses([analysis], parameters, variant=variant)
     result_file = out_file or Path(f"{analysis}.nc")
-    source = Source(model.name, text.spec(), options.source_options())
+    source = _source(model, text, options)
     sources = common.sources_of(source.model, source.corpus, heads_from)
     with Job.for_file(result_file, overwrite=options.overwrite, sources=sources) as job:
-        with common.run_and_write_atlas(job, chosen_analyses, source, options.run_options()) as (
+        with common.run_and_write_atlas(
+            job, chosen_analyses, source, part_of(options, RunOptions)
+        ) as (
             atlas,
             run,
         ):

@@ -36,6 +36,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 WORKER_PARAMETER = "worker_options"
+# What the names of the other spellings of an option end in, among what typer parsed.
+BY_FLAG = "_by_flag"
+BY_ALIAS = "_by_alias"
 
 
 def command(
@@ -140,11 +143,11 @@ class CommandOption:
         if info.argument and info.flag is not None:
             flag = typer.Option(*info.flags(self.name), help=info.help, **limits)
             flag_type: Any = Annotated[optional_type, flag]
-            parameters.append(self._parameter(self._flag_name, flag_type, None))
+            parameters.append(self._parameter(self.name + BY_FLAG, flag_type, None))
         if info.aliases:
             alias = typer.Option(*info.alias_flags(), hidden=True, **limits)
             alias_type: Any = Annotated[optional_type, alias]
-            parameters.append(self._parameter(self._alias_name, alias_type, None))
+            parameters.append(self._parameter(self.name + BY_ALIAS, alias_type, None))
         return parameters
 
     def value(self, parsed: dict[str, Any]) -> Any:
@@ -152,8 +155,8 @@ class CommandOption:
         value = parsed[self.name]
         if self.info is None:
             return value
-        for other_spelling in (self._flag_name, self._alias_name):
-            other_value = parsed.get(other_spelling)
+        for spelling in (BY_FLAG, BY_ALIAS):
+            other_value = parsed.get(self.name + spelling)
             if other_value is None:
                 continue
             if value not in (self._cli_default(), other_value):
@@ -168,14 +171,6 @@ class CommandOption:
         if isinstance(value, list):
             return tuple(value)
         return value
-
-    @property
-    def _flag_name(self) -> str:
-        return f"{self.name}_by_flag"
-
-    @property
-    def _alias_name(self) -> str:
-        return f"{self.name}_by_alias"
 
     def _cli_default(self) -> Any:
         """Return the default that typer knows; other values are put in by `value`."""

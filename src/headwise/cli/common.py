@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
     from headwise.core.store import CheckpointStore
-    from headwise.run import Job, Plan, Run, RunOptions, Source
+    from headwise.run import GrowthOptions, Job, Plan, Run, RunOptions, Source
 
 
 def sources_of(*inputs: object) -> list[Path]:
@@ -53,21 +53,28 @@ def sources_of(*inputs: object) -> list[Path]:
 
 @contextmanager
 def run_and_write_atlas(
-    job: Job, analyses: Sequence[Analysis], source: Source, options: RunOptions
+    job: Job,
+    analyses: Sequence[Analysis],
+    source: Source,
+    options: RunOptions,
+    growth: GrowthOptions | None = None,
+    on_round: Callable[[Atlas], None] | None = None,
 ) -> Iterator[tuple[Atlas, Run]]:
     """Yield the atlas of a run, written to the job's file, and the run itself.
 
-    Where an interrupted command has already written the atlas, it is read from the file: both have
+    An atlas that is not finished when its minutes are over is left to `on_round`, which has got it
+    too. Where an interrupted command has already written the atlas, it is read from the file: both have
     the same values, to the bit (`atlas_digest`)."""
     from headwise.atlas import Atlas
     from headwise.core.failures import Failure
     from headwise.run import Run, RunCallbacks
+    from headwise.run.runner import ONE_ROUND
 
     watch = Watch()
     callbacks = RunCallbacks(
-        watch, _print_plan, lambda note: err.print(note, style="dim"), watch.doing
+        watch, _print_plan, lambda note: err.print(note, style="dim"), watch.doing, on_round
     )
-    with Run(source, analyses, job, options, callbacks) as run:
+    with Run(source, analyses, job, options, callbacks, growth or ONE_ROUND) as run:
         written = job.written()
         if written is not None:
             for facts in written["failures"]:
@@ -77,8 +84,9 @@ def run_and_write_atlas(
             with watch:
                 atlas = run.atlas()
             _print_left_out(atlas.provenance["left_out"], run.plan.left_out)
-            failures = [failure.facts() for failure in run.failures.values()]
-            job.write(atlas.to_bytes(), facts={"failures": failures})
+            if "unfinished" not in atlas.provenance:
+                failures = [failure.facts() for failure in run.failures.values()]
+                job.write(atlas.to_bytes(), facts={"failures": failures})
         yield atlas, run
 
 
@@ -196,6 +204,22 @@ def load_atlas(paths: Sequence[Path] | None) -> dict[str, xr.Dataset] | None:
                 )
             datasets[group] = dataset
     return datasets or None
+
+
+def write_and_draw(
+    job: Job, result: Atlas, group: str, out_file: Path, figures: Path | None
+) -> tuple[xr.Dataset, list[Failure]]:
+    """Write the result of a job, draw the figures of its one group, and end the job.
+
+    Return the group as it is in the file, so that what is drawn and printed is what is there; and
+    the figures that failed."""
+    from headwise.atlas import Atlas
+
+    job.write(result.to_bytes())
+    dataset = Atlas.load(out_file)[group]
+    failures = draw_figures({group: dataset}, figures, job.started_store)
+    job.finish()
+    return dataset, failures
 
 
 def draw_figures(

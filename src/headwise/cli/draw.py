@@ -11,7 +11,7 @@ from headwise.cli import common
 from headwise.cli.command import command
 from headwise.cli.options import MODEL_HELP, TextOptions
 from headwise.core.errors import ParameterError
-from headwise.core.options import check_options, option
+from headwise.core.options import CheckedOptions, option
 from headwise.models.options import StackOptions
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ LAYER_NAME = re.compile(r"L\d+")
 
 
 @dataclass(frozen=True)
-class DrawOptions:
+class DrawOptions(CheckedOptions):
     """What is drawn: heads or layers on a sentence, or sentences with a relation."""
 
     heads: tuple[str, ...] = option(
@@ -57,9 +57,6 @@ class DrawOptions:
     )
     max_tokens: int | None = option(None, min=2, help="Draw at most this many tokens.")
     count: int = option(2, min=1, help="With --relation: how many sentences.")
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     @property
     def layers(self) -> list[int]:

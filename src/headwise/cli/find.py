@@ -5,8 +5,8 @@ from __future__ import annotations
 from headwise.cli import common
 from headwise.cli.command import command
 from headwise.cli.options import ModelName, TextOptions
-from headwise.core.options import option
-from headwise.run.options import FindOptions
+from headwise.core.options import option, part_of
+from headwise.run.options import FindOptions, SourceOptions
 
 
 @command("find")
@@ -31,7 +31,7 @@ def find_command(
     from headwise.run import Source
     from headwise.run.find import stream_hits
 
-    source = Source(model.name, text.spec(), options.source_options())
+    source = Source(model.name, text.spec(), part_of(options, SourceOptions))
     n_hits = 0
     for hit in stream_hits(head, source, options):
         n_hits += 1

@@ -14,7 +14,7 @@ import typer
 
 from headwise.cli import common
 from headwise.cli.command import app as app
-from headwise.core.interrupts import Interrupted, say, watching_signals
+from headwise.core.interrupts import Interrupted, raise_if_interrupted, say, watching_signals
 from headwise.core.version import __version__
 
 FIRST = ("atlas", "page", "draw", "info")
@@ -77,6 +77,11 @@ def main() -> None:
             with watching_signals():
                 try:
                     whole_command()(arguments)
+                except Exception:
+                    # A library may answer a signal with an error of its own, as an import that
+                    # was stopped halfway does.
+                    raise_if_interrupted()
+                    raise
                 finally:
                     sys.stdout.flush()  # what is not yet written may fail, and must do so here
         except Interrupted as stopped:

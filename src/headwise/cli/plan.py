@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from headwise.cli import common
 from headwise.cli.command import command
 from headwise.cli.options import AnalysisOptions, ModelName, TextOptions
-from headwise.core.options import option
-from headwise.run.options import AtlasOptions
+from headwise.core.options import option, part_of
+from headwise.run.options import AtlasOptions, RunOptions, SourceOptions
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def plan(
     from headwise.run import Source
     from headwise.run.estimate import estimate
 
-    source = Source(model.name, text.spec(), options.source_options())
+    source = Source(model.name, text.spec(), part_of(options, SourceOptions))
     with common.Watch() as watch:
-        costs = estimate(source, analyses.chosen(), options.run_options(), sample, watch)
+        costs = estimate(source, analyses.chosen(), part_of(options, RunOptions), sample, watch)
     if as_json:
         common.out.print(json.dumps(costs.to_dict(), indent=1), highlight=False, soft_wrap=True)
         return
@@ -82,6 +82,12 @@ def plan(
         style="bold",
     )
     common.out.print(table)
+    common.out.print(
+        f"The first page of `headwise atlas` comes after about "
+        f"{common.shown_time(costs.first_cpu_seconds)} of processor time, "
+        f"{common.shown_time(costs.first_seconds)} now; the atlas grows from there.",
+        soft_wrap=True,
+    )
 
 
 def _range(low: float, high: float) -> str:

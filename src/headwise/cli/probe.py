@@ -83,7 +83,11 @@ def probe(
             # What is drawn is what the file holds.
             atlas = Atlas.load(out_folder / "atlas.nc")
             report = write_report(
-                atlas, out_folder, report=watch, store=job.checkpoints, overwrite=job.may_replace
+                atlas,
+                out_folder,
+                report=watch,
+                store=job.checkpoints,
+                overwrite=job.output.may_replace,
             )
         job.finish()
     columns = ("task", "score", "last layer", "best layer", "top heads", "best head")

@@ -97,7 +97,7 @@ def reproduce_command(
     with Job.for_report(
         folder, REPORT, work=WORK_FOLDER, overwrite=overwrite or retries, sources=sources
     ) as job:
-        files = ReportFiles(folder, job.may_replace)
+        files = ReportFiles(folder, job.output.may_replace)
         for name in (MARKDOWN, PAGE):
             files.check(name)  # before the work, not after it
         with common.Watch() as job.progress:
@@ -140,7 +140,7 @@ def _write_summary(reports: tuple[Path, ...], folder: Path, overwrite: bool) -> 
     counts = {"columns": ["paper", "model", "samples", *VERDICTS], "rows": claims.count_rows()}
     page = render_claims(counts, sections, VERDICT_MEANINGS, claims.text())
     with Job.for_report(folder, SUMMARY, overwrite=overwrite, sources=reports) as job:
-        files = ReportFiles(folder, job.may_replace)
+        files = ReportFiles(folder, job.output.may_replace)
         files.write({SUMMARY_MARKDOWN: claims.markdown().encode(), PAGE: page.encode()})
         files.note([SUMMARY])
         job.write(claims.to_json())

@@ -94,7 +94,7 @@ def track_command(
 
 def _check_page(index: Path, job: Job) -> None:
     """Reject a page that exists, unless it may be replaced or an interrupted job resumes."""
-    if index.exists() and not (job.may_replace or job.output.unfinished):
+    if index.exists() and not (job.output.may_replace or job.output.unfinished):
         raise OutputError(
             f"{index} exists; replace it, or choose another folder.", option="overwrite"
         )

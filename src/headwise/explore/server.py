@@ -124,7 +124,7 @@ def make_app(
         return JSONResponse(explorer.state())
 
     @app.post("/look")
-    async def look(request: Request) -> Response:
+    async def all_heads(request: Request) -> Response:
         return await respond(request, explorer.all_heads)
 
     @app.post("/head")

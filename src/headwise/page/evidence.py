@@ -99,14 +99,16 @@ def label_evidence(
     heads : DataFrame
         What each head does, as `atlas.describe()` returns it.
     """
-    groups = dict(datasets)
-    shares = _attention_evidence(groups.get("surface"))
-    relations = _relation_evidence(groups.get("dependency"))
-    antecedents = _antecedent_evidence(groups.get("coreference"))
-    scores = {}
+    by_label: dict[str, _ByHead] = {}
+    if "surface" in datasets:
+        by_label |= _attention_evidence(datasets["surface"])
+    if "dependency" in datasets:
+        by_label |= _relation_evidence(datasets["dependency"])
+    if "coreference" in datasets:
+        by_label[ANTECEDENTS] = _antecedent_evidence(datasets["coreference"])
     for label, rule in _SCORES.items():
-        scores[label] = _score_evidence(groups.get(rule.group), rule)
-    by_label = {**shares, **relations, ANTECEDENTS: antecedents, **scores}
+        if rule.group in datasets:
+            by_label[label] = _score_evidence(datasets[rule.group], rule)
     rows: list[LabelEvidence | None] = []
     for row in heads.itertuples():
         evidence = by_label.get(str(row.does), {}).get((int(row.layer), int(row.head)))
@@ -134,26 +136,21 @@ def most_interesting(heads: pd.DataFrame, evidence: list[LabelEvidence | None]) 
 _ByHead = dict[tuple[int, int], LabelEvidence]
 
 
-def _score_evidence(dataset: xr.Dataset | None, rule: _ScoreRule) -> _ByHead:
-    if dataset is None or rule.variable not in dataset:
+def _score_evidence(dataset: xr.Dataset, rule: _ScoreRule) -> _ByHead:
+    if rule.variable not in dataset:
         return {}
-    values = dataset[rule.variable].transpose("layer", "head")
+    values = dataset[rule.variable]
     bars = xr.full_like(values, rule.threshold)
     bar_name = THRESHOLD
     if rule.reference in dataset:
-        bars = dataset[rule.reference].broadcast_like(values).transpose("layer", "head")
+        bars = dataset[rule.reference]
         bar_name = UNIFORM
-    evidence: _ByHead = {}
-    for layer, head in np.ndindex(*values.shape):
-        value = float(values.values[layer, head])
-        bar = float(bars.values[layer, head])
-        evidence[layer, head] = LabelEvidence(rule.measure, rule.variable, value, bar, bar_name)
-    return evidence
+    return _by_head(rule.measure, values, bars, bar_name, rule.variable)
 
 
-def _relation_evidence(dependency: xr.Dataset | None) -> dict[str, _ByHead]:
+def _relation_evidence(dependency: xr.Dataset) -> dict[str, _ByHead]:
     """Return the accuracy of each head on each relation, in its better direction, by relation."""
-    if dependency is None or not {"accuracy", "p_adjusted"} <= set(dependency):
+    if not {"accuracy", "p_adjusted"} <= set(dependency):
         return {}
     if not {"bar", "baseline_possible"} & set(dependency):
         return {}
@@ -177,24 +174,18 @@ def _relation_evidence(dependency: xr.Dataset | None) -> dict[str, _ByHead]:
     return by_relation
 
 
-def _antecedent_evidence(coreference: xr.Dataset | None) -> _ByHead:
-    if coreference is None or not {"accuracy", "baseline_accuracy"} <= set(coreference):
+def _antecedent_evidence(coreference: xr.Dataset) -> _ByHead:
+    if not {"accuracy", "baseline_accuracy"} <= set(coreference):
         return {}
     all_mentions = coreference.sel(mention_type="all")
-    accuracy = all_mentions["accuracy"].transpose("layer", "head").values
-    best_rule = float(all_mentions["baseline_accuracy"].max())
-    evidence: _ByHead = {}
-    for layer, head in np.ndindex(*accuracy.shape):
-        value = float(accuracy[layer, head])
-        evidence[layer, head] = LabelEvidence(
-            "accuracy on antecedents", "", value, best_rule, "best rule"
-        )
-    return evidence
+    accuracy = all_mentions["accuracy"]
+    best_rule = all_mentions["baseline_accuracy"].max()
+    return _by_head("accuracy on antecedents", accuracy, best_rule, "best rule")
 
 
-def _attention_evidence(surface: xr.Dataset | None) -> dict[str, _ByHead]:
+def _attention_evidence(surface: xr.Dataset) -> dict[str, _ByHead]:
     """Return the share of attention behind each label that says where attention goes."""
-    if surface is None or not {"position", "mass", "mass_uniform"} <= set(surface):
+    if not {"position", "mass", "mass_uniform"} <= set(surface):
         return {}
     shares = behaviours.attention_shares(surface)
     uniform = behaviours.attention_shares(surface, "_uniform")
@@ -217,13 +208,18 @@ def _attention_evidence(surface: xr.Dataset | None) -> dict[str, _ByHead]:
 
 
 def _by_head(
-    measure: str, value: xr.DataArray, bar: xr.DataArray, bar_name: str = UNIFORM
+    measure: str,
+    value: xr.DataArray,
+    bar: xr.DataArray,
+    bar_name: str = UNIFORM,
+    short_name: str = "",
 ) -> _ByHead:
+    """Return the evidence for one label, of every head that it may belong to."""
     values = value.transpose("layer", "head").values
     bars = bar.broadcast_like(value).transpose("layer", "head").values
     evidence: _ByHead = {}
     for layer, head in np.ndindex(*values.shape):
         evidence[layer, head] = LabelEvidence(
-            measure, "", float(values[layer, head]), float(bars[layer, head]), bar_name
+            measure, short_name, float(values[layer, head]), float(bars[layer, head]), bar_name
         )
     return evidence

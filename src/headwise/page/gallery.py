@@ -22,6 +22,7 @@ from headwise.atlas.describe import ANTECEDENTS, LABEL_CATEGORIES
 from headwise.core.errors import ParameterError
 from headwise.core.folders import written_before
 from headwise.core.options import recorded_options, takes_options
+from headwise.core.token_types import TOKEN_TYPES
 from headwise.page.data import data_text
 from headwise.page.measures import head_measures
 from headwise.page.options import GalleryOptions
@@ -45,9 +46,7 @@ LABEL_MEASURES = {
     "previous token": "surface.position.-1",
     "same token": "surface.position.0",
     "next token": "surface.position.1",
-    "to cls": "surface.mass.cls",
-    "to sep": "surface.mass.sep",
-    "to punct": "surface.mass.punct",
+    **{each.label: f"surface.mass.{each.name}" for each in TOKEN_TYPES if each.label},
 }
 RELATION_MEASURE = "dependency.accuracy."
 EXAMPLES = (  # searches that the page offers, where it has the measure
@@ -147,7 +146,7 @@ def _write_gallery(
     """Write the gallery of a job whose target is open; see `gallery`."""
     digests = [entry.atlas.digest for entry in entries]
     job.begin({"gallery": digests, "options": recorded_options(options)})
-    files = ReportFiles(folder, overwrite=job.may_replace)
+    files = ReportFiles(folder, overwrite=job.output.may_replace)
     linked = []
     for number, entry in enumerate(entries):
         job.progress("pages", number, len(entries))

@@ -55,6 +55,7 @@ READING_ORDER = (
     "probing",
     "tree_probe",
     "ablation",
+    "cache",
 )
 # The reference of a measure: the variable that holds it, and its name for readers.
 REFERENCES = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headwise.core.options import check_options, option
+from headwise.core.options import CheckedOptions, option
 
 
 @dataclass(frozen=True)
-class GalleryOptions:
+class GalleryOptions(CheckedOptions):
     """The options of `gallery`."""
 
     title: str = option("Attention heads", help="The title of the page.")
@@ -19,6 +19,3 @@ class GalleryOptions:
         "server needs; otherwise the gallery has no links to pages.",
     )
     overwrite: bool = option(False, in_identity=False, help="Replace an existing gallery.")
-
-    def __post_init__(self) -> None:
-        check_options(self)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,19 +13,23 @@ import pandas as pd
 from headwise.analyses.papers import HEADWISE, current_citation
 from headwise.atlas import Atlas
 from headwise.atlas.behaviours import attention_shares, is_decoder, special_token_note
+from headwise.core.checks import one_of
 from headwise.core.errors import OutputError
-from headwise.core.failures import Failure
+from headwise.core.failures import Failure, isolated
 from headwise.core.files import file_digest, sweep, write_atomically
 from headwise.core.folders import MANIFEST, written_before
 from headwise.core.labels import head_name
 from headwise.core.store import CheckpointStore, as_json
+from headwise.core.token_types import TOKEN_TYPES
 from headwise.page.compared import CHANGE, COLUMNS, changed_most, models_of
 from headwise.page.data import page_data
 from headwise.page.measures import group_order
 from headwise.page.parallel import draw_parallel
 from headwise.page.sample import SAMPLE, Sample, sample_bytes
 from headwise.page.sections import Drawing, draw_sample, draw_section, head_grid
+from headwise.page.unfinished import DRAWING, RUNNING, Banner, unfinished_lines
 from headwise.page.write import Content, HeadGrid, PageFigure, PageTable, Section, write_page
+from headwise.plots.style import FORMATS
 from headwise.stats.picking import simultaneous_interval
 from headwise.text.demo import TREEBANK
 
@@ -37,9 +40,7 @@ HIGHLIGHTS = {
     ("surface", "position", "1"): "most on the next token",
     ("surface", "position", "0"): "most on the token itself",
     ("surface", "mass", "first"): "most on the first token",
-    ("surface", "mass", "cls"): "most on the opening token",
-    ("surface", "mass", "sep"): "most on the closing token",
-    ("surface", "mass", "punct"): "most on full stops and commas",
+    **{("surface", "mass", each.name): f"most on {each.phrase}" for each in TOKEN_TYPES},
     ("surface", "max_weight", ""): "sharpest: largest mean weight",
     ("surface", "entropy", ""): "broadest: highest entropy, in nats",
     ("offsets", "mean_distance", "attention"): "looks furthest, in tokens",
@@ -71,6 +72,7 @@ def write_report(
     *,
     store: CheckpointStore | None = None,
     overwrite: bool = True,
+    formats: Sequence[str] = (),
 ) -> Report:
     """Write `figures/`, `tables/` and `index.html` beside the atlas.
 
@@ -91,17 +93,49 @@ def write_report(
         The checkpoints of the sections that are drawn: an interrupted call resumes from there.
     overwrite : bool, default True
         Whether files of the same name that headwise did not write may be replaced.
+    formats : sequence of str, optional
+        Formats of the figures beside SVG: `pdf`, `png`. Drawing all three takes three times as
+        long.
     """
-    return _ReportWriter(atlas, folder, store, overwrite).write(samples, report)
+    for file_format in formats:
+        one_of("formats", file_format, FORMATS)
+    return _ReportWriter(atlas, folder, store, overwrite, formats).write(samples, report)
+
+
+def write_quick_page(
+    atlas: Atlas, folder: Path, *, overwrite: bool = True, live: bool = False
+) -> Report:
+    """Write `index.html` beside an atlas that grows: its heads and their numbers, no figures.
+
+    Parameters
+    ----------
+    atlas : Atlas
+        What is done so far; of a finished one, the page says that its figures are being drawn.
+    folder : Path
+        Where to write. Figures and tables of an earlier report are deleted.
+    overwrite : bool, default True
+        Whether a page that headwise did not write may be replaced.
+    live : bool, default False
+        Whether the page reloads itself while `headwise.explore.folder.serve_folder` serves it.
+    """
+    lines = unfinished_lines(atlas.provenance) or [DRAWING, RUNNING]
+    banner = Banner(lines, atlas.digest, live)
+    return _ReportWriter(atlas, folder, None, overwrite, ()).write_page([], (), banner)
 
 
 class _ReportWriter:
     """The steps that write one report."""
 
     def __init__(
-        self, atlas: Atlas, folder: Path, store: CheckpointStore | None, overwrite: bool
+        self,
+        atlas: Atlas,
+        folder: Path,
+        store: CheckpointStore | None,
+        overwrite: bool,
+        formats: Sequence[str],
     ) -> None:
         self.atlas = atlas
+        self.formats = tuple(formats)
         self.folder = folder
         # No run sweeps the folder where the page of a comparison lies.
         for part in (folder, folder / "figures", folder / "tables"):
@@ -109,7 +143,8 @@ class _ReportWriter:
         self.files = ReportFiles(folder, overwrite)
         self.store = None
         if store is not None:
-            self.store = store.part("page", {"atlas": atlas.digest})
+            facts = {"atlas": atlas.digest, "formats": sorted(set(formats))}
+            self.store = store.part("page", facts)
         self.failures: list[Failure] = []
 
     def write(self, samples: Sequence[Sample], report: Progress | None) -> Report:
@@ -118,20 +153,35 @@ class _ReportWriter:
         if samples:
             self.files.write({SAMPLE: sample_bytes(samples, self.atlas)})
         sections = self._write_sections(samples, report)
+        lines = unfinished_lines(self.atlas.provenance)
+        banner = Banner(lines, self.atlas.digest) if lines else None
+        return self.write_page(sections, samples, banner)
+
+    def write_page(
+        self, sections: list[Section], samples: Sequence[Sample], banner: Banner | None
+    ) -> Report:
+        """Write the page with sections that are drawn, and the table of heads."""
+        self.files.check("index.html")
         notes: list[str] = []
+
+        def on_failure(failure: Failure) -> None:
+            self.failures.append(failure)
+            notes.append(failure.sentence)
+
         grid = None
         grid_files: dict[str, bytes] = {}
-        with self._attempt("the table of heads", notes):
+        with isolated("the table of heads", on_failure):
             grid, grid_files = head_grid(self.atlas)
         self.files.write(grid_files)
         self.files.note(["index.html"])
         data = None
         if grid is not None:
-            with self._attempt("the numbers in the page", notes):
+            with isolated("the numbers in the page", on_failure):
                 data = page_data(self.atlas, samples)
                 notes += data["left_out"]
         content = _content(self.atlas, self.folder, sections, grid, notes)
         content["data"] = data
+        content["banner"] = banner
         page = self.folder / "index.html"
         write_page(page, **content)
         self.files.close()
@@ -151,8 +201,8 @@ class _ReportWriter:
 
         def draw(name: str) -> Drawing:
             if name == _SAMPLE:
-                return draw_sample(self.atlas, samples[0])
-            return draw_section(self.atlas, name)
+                return draw_sample(self.atlas, samples[0], formats=self.formats)
+            return draw_section(self.atlas, name, formats=self.formats)
 
         sections = []
         with draw_parallel(missing, draw) as drawings:
@@ -197,17 +247,6 @@ class _ReportWriter:
         tables = [PageTable(**table) for table in fields.pop("tables")]
         return Section(**fields, figures=figures, tables=tables)
 
-    @contextmanager
-    def _attempt(self, name: str, notes: list[str]) -> Iterator[None]:
-        """Turn an exception of the block into a failure of `name`, with a note for the page."""
-        try:
-            yield
-        # Any exception: an atlas may contain groups of analyses that others wrote.
-        except Exception as error:
-            failure = Failure.of(name, error)
-            self.failures.append(failure)
-            notes.append(failure.sentence)
-
 
 def _content(
     atlas: Atlas, folder: Path, sections: list[Section], grid: HeadGrid | None, notes: list[str]
@@ -228,8 +267,11 @@ def _content(
     if corpus_name == TREEBANK:
         corpus_name = f"the built-in corpus ({corpus_name})"
     facts = [("Architecture", str(model.get("architecture", "?")))]
+    so_far = atlas.provenance.get("unfinished", {}).get("examples", {}).get(corpus.get("name"))
     for name in ("examples", "tokens"):
-        if name in corpus:
+        if so_far and name == "examples":
+            facts.append(("Examples", f"{so_far[0]:,} of {so_far[1]:,} so far"))
+        elif name in corpus:
             facts.append((name.capitalize(), f"{corpus[name]:,}"))
     facts.append(("Analyses", str(len(atlas))))
 

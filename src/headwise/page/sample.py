@@ -36,6 +36,9 @@ SHOWN = ("attention", "previous_layer", "input", *MIXING_METHODS)
 SAMPLE = "sample.safetensors"
 CANDIDATES = 50  # examples among which samples are chosen
 SENTENCES = 4  # samples of an atlas
+SHORTEST = 10  # tokens of a sample, where there is one as long
+LONGEST = 26
+DRAWN_HEADS = 4  # on the first sample
 SPACES = (" ", "▁", "Ġ")  # what tokenizers write before a subword that begins a word
 
 
@@ -266,10 +269,9 @@ def choose_samples(
     model: HeadModel,
     rows: Iterable[Encoded],
     count: int = SENTENCES,
-    shortest: int = 10,
-    longest: int = 26,
 ) -> list[Sample]:
-    """Return the maps of some inputs of the corpus that are short enough to read.
+    """Return the maps of some inputs of the corpus that are short enough to read: of 10 to 26
+    tokens, or fewer where there are no others.
 
     Parameters
     ----------
@@ -279,8 +281,6 @@ def choose_samples(
         The inputs of the corpus; the first `CANDIDATES` of them are considered.
     count : int, default 4
         The most samples.
-    shortest, longest : int, default 10 and 26
-        Tokens of an input; shorter ones are taken where there are no others.
 
     Returns
     -------
@@ -288,8 +288,8 @@ def choose_samples(
         The longest first, then others evenly spread over the lengths there are; none where all are
         too long.
     """
-    short_enough = [row for row in islice(rows, CANDIDATES) if len(row) <= longest]
-    long_enough = [row for row in short_enough if len(row) >= shortest]
+    short_enough = [row for row in islice(rows, CANDIDATES) if len(row) <= LONGEST]
+    long_enough = [row for row in short_enough if len(row) >= SHORTEST]
     # The longest first, of equal ones the earlier.
     candidates = sorted(long_enough or short_enough, key=len, reverse=True)
     evenly_spread = np.linspace(0, len(candidates) - 1, min(count, len(candidates)))
@@ -326,13 +326,13 @@ def draw_layers(sample: Sample, layers: Sequence[int], **options: object) -> Fig
     return draw_head(maps, sample.tokens, keys=sample.keys, **options)  # type: ignore[arg-type]
 
 
-def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:
+def telling_heads(atlas: Atlas) -> list[tuple[int, int]]:
     """Return heads worth drawing: the most extreme ones.
 
     Those with most attention on the previous, next and closing token (of a decoder, on the first),
     and the broadest; fewer where these coincide."""
     if "surface" not in atlas:
-        return [(0, head) for head in range(min(count, atlas.heads))]
+        return [(0, head) for head in range(min(DRAWN_HEADS, atlas.heads))]
     surface = atlas["surface"]
     shares = attention_shares(surface)
     order = ("previous token", "next token", "to sep", SINK, "to cls", "same token")
@@ -345,4 +345,4 @@ def telling_heads(atlas: Atlas, count: int = 4) -> list[tuple[int, int]]:
         if np.isfinite(values).any():
             layer, head = np.unravel_index(int(np.nanargmax(values)), values.shape)
             heads[int(layer), int(head)] = None
-    return list(heads)[:count]
+    return list(heads)[:DRAWN_HEADS]

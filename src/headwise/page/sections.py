@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,20 @@ import xarray as xr
 from headwise.atlas import Atlas, measures
 from headwise.atlas.describe import LABEL_CATEGORIES, SHORT_LABELS
 from headwise.atlas.role_words import roles_text
-from headwise.core.failures import Failure
+from headwise.core.failures import Failure, isolated
 from headwise.core.spreadsheet import csv_text
-from headwise.page.data import described, model_structure
+from headwise.page.data import described, model_structure, packed
 from headwise.page.measures import paper_of
 from headwise.page.sample import Sample, draw_all_maps, draw_heads, telling_heads
 from headwise.page.wording import parameters_text
-from headwise.page.write import HeadGrid, PageFigure, PageHead, PageTable, Section
+from headwise.page.write import (
+    LARGE_FIGURE,
+    HeadGrid,
+    PageFigure,
+    PageHead,
+    PageTable,
+    Section,
+)
 from headwise.plots import figure_bytes, figures_for
 from headwise.plots.registry import DrawnFigure, inline_svg, tables_for
 from headwise.plots.style import FORMATS
@@ -40,23 +46,20 @@ TABLE_ROWS = 400  # longer tables are on the page as a link to their CSV
 
 @dataclass(slots=True)
 class Drawing:
-    """A section, the content of its files by their path from the page, and unexpected failures."""
+    """A section, the content of its files by their path from the page, and unexpected failures.
+
+    `formats` are those of figures beside SVG, which the page shows."""
 
     section: Section = field(default_factory=lambda: Section("", ""))
     files: dict[str, bytes] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
-
-    @contextmanager
-    def attempt(self, name: str) -> Iterator[None]:
-        """Turn an exception of the block into a failure of `name` alone."""
-        try:
-            yield
-        # Any exception: figures may come from other packages.
-        except Exception as error:
-            self.failures.append(Failure.of(name, error))
+    formats: Sequence[str] = ()
 
     def figure(self, group: str, drawn: DrawnFigure, numbers: str = "") -> PageFigure:
-        """Add a figure in every format and return how the page shows it.
+        """Add a figure as SVG, and in the other formats that are wanted, and return how the page
+        shows it.
+
+        A figure that the page shows as a bitmap is written as PNG too.
 
         Parameters
         ----------
@@ -67,10 +70,18 @@ class Drawing:
         numbers : str, default ""
             The path of the table with the numbers that it shows.
         """
+        svg_content = figure_bytes(drawn.figure, "svg")
+        is_large = len(packed(svg_content)) > LARGE_FIGURE
         paths = []
         for extension in FORMATS:
             path = f"figures/{group}-{drawn.name}.{extension}"
-            self.files[path] = figure_bytes(drawn.figure, extension)
+            if extension == "svg":
+                content = svg_content
+            elif extension in self.formats or (extension == "png" and is_large):
+                content = figure_bytes(drawn.figure, extension)
+            else:
+                continue
+            self.files[path] = content
             paths.append(path)
         if numbers:
             paths.append(numbers)
@@ -84,19 +95,19 @@ class Drawing:
         return path
 
 
-def draw_section(atlas: Atlas, name: str) -> Drawing:
-    """Draw the figures and tables of one analysis."""
+def draw_section(atlas: Atlas, name: str, formats: Sequence[str] = ()) -> Drawing:
+    """Draw the figures and tables of one analysis; `formats` of figures beside SVG."""
     model = atlas.provenance.get("model", {})
     corpus = atlas.provenance.get("corpus", {})
     dataset = atlas[name].assign_attrs(
         {"corpus": corpus.get("name", ""), **atlas[name].attrs, "model": model.get("name", "")}
     )
-    drawing = Drawing()
+    drawing = Drawing(formats=formats)
     all_values = drawing.table(atlas.to_dataframe(name), name)
 
     figures: list[PageFigure] = []
     for spec in figures_for(name):
-        with drawing.attempt(f"figure {name}-{spec.name}"):
+        with isolated(f"figure {name}-{spec.name}", drawing.failures.append):
             for drawn in spec.draw(dataset):
                 page_figure = drawing.figure(name, drawn, all_values)
                 inline = inline_svg(name, drawn.name, dataset)
@@ -104,7 +115,7 @@ def draw_section(atlas: Atlas, name: str) -> Drawing:
 
     tables: list[PageTable] = []
     for table in tables_for(name):
-        with drawing.attempt(f"table {name}-{table.name}"):
+        with isolated(f"table {name}-{table.name}", drawing.failures.append):
             # Columns that are empty for this model are left out.
             frame = table.function(dataset).dropna(axis="columns", how="all")
             if len(frame):
@@ -130,11 +141,11 @@ def draw_section(atlas: Atlas, name: str) -> Drawing:
     return drawing
 
 
-def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
-    """Draw one input with the attention of every head."""
-    drawing = Drawing()
+def draw_sample(atlas: Atlas, sample: Sample, formats: Sequence[str] = ()) -> Drawing:
+    """Draw one input with the attention of every head; `formats` of figures beside SVG."""
+    drawing = Drawing(formats=formats)
     figures: list[PageFigure] = []
-    with drawing.attempt("figure sample-heads"):
+    with isolated("figure sample-heads", drawing.failures.append):
         heads = DrawnFigure(
             name="heads",
             title="Most extreme heads on one input",
@@ -143,7 +154,7 @@ def draw_sample(atlas: Atlas, sample: Sample) -> Drawing:
             figure=draw_heads(sample, telling_heads(atlas)),
         )
         figures.append(drawing.figure("sample", heads))
-    with drawing.attempt("figure sample-maps"):
+    with isolated("figure sample-maps", drawing.failures.append):
         maps = DrawnFigure(
             name="maps",
             title="All maps of one input",

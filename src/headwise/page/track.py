@@ -64,7 +64,7 @@ def render_track(dataset: xr.Dataset, births: pd.DataFrame, figures: Path) -> st
             subtitle=f"{_short(dataset, 0)} … {_short(dataset, -1)}",
             facts=facts,
             files=[("track.nc", "track.nc")],
-            figures=_figures(figures),
+            figures=embedded_figures("track", figures),
             columns=TABLE_COLUMNS,
             rows=_rows(births),
             random_models=dataset.attrs["random_models"],
@@ -83,11 +83,11 @@ def _short(dataset: xr.Dataset, index: int) -> str:
     return Path(str(dataset["model"].values[index])).name
 
 
-def _figures(folder: Path) -> list[dict[str, str]]:
-    """Return the figures of the group that were drawn, embedded."""
+def embedded_figures(group: str, folder: Path) -> list[dict[str, str]]:
+    """Return the figures of a group that were drawn into a folder, with their SVG as an address."""
     figures = []
-    for spec in figures_for("track"):
-        path = folder / f"track-{spec.name}.svg"
+    for spec in figures_for(group):
+        path = folder / f"{group}-{spec.name}.svg"
         if path.is_file():
             encoded = base64.b64encode(path.read_bytes()).decode("ascii")
             address = f"data:image/svg+xml;base64,{encoded}"

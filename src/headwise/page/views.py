@@ -31,6 +31,7 @@ from headwise.text.example import Example
 MOST_BYTES = 3_000_000  # of maps in a view; larger ones are shown as a picture alone
 MOST_NUMBERS = 60_000  # of measures in a view of an atlas; a note says how many are left out
 MOST_EXAMPLES = 4
+FAMILY = "family"  # the group of a comparison by depth
 
 
 @singledispatch
@@ -221,7 +222,10 @@ def draw(
 def atlas_view(atlas: Atlas, measure: str = "") -> View:
     """Return the heads of an atlas with their labels, coloured by a measure, or one of its figures.
 
-    Without a measure the label gives the colour; see `Atlas.plot`."""
+    Without a measure the label gives the colour; see `Atlas.plot`. Of a family it is the shares of
+    labels by depth: its models have no grid in common."""
+    if FAMILY in atlas and not measure:
+        return _family_view(atlas)
     measures = head_measures(atlas)
     colour = None
     if measure:
@@ -257,6 +261,17 @@ def atlas_view(atlas: Atlas, measure: str = "") -> View:
     if colour is None:
         return View(title, data, lambda: label_grid(words, kinds, title), note=note)
     return View(f"{colour.label} of {title}", data, lambda: _heatmap(colour), note=note)
+
+
+def _family_view(atlas: Atlas) -> View:
+    """Return the shares of labels by depth of all models of a family."""
+    names = ", ".join(str(name) for name in atlas[FAMILY]["model"].values)
+    for spec in figures_for(FAMILY):
+        for drawn in spec.draw(atlas[FAMILY]):
+            title = f"{drawn.title}: {names}"
+            return View(title, picture=partial(getattr, drawn, "figure"), note=drawn.caption)
+    title = f"No head of {names} has a significant label"
+    return View(title, table=str(Markup("<p>{}.</p>").format(title)))
 
 
 def _measure_named(measures: Sequence[Measure], name: str) -> Measure | None:

@@ -22,11 +22,12 @@ from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import write_atomically
 from headwise.core.version import __version__
 from headwise.page.data import data_text, packed
+from headwise.page.unfinished import Banner
 from headwise.page.wording import run_facts
 from headwise.plots.scripts import PAGE, design_style, joined_script
 
 _MANY_HEADS = 600  # a grid of more heads has no room for labels in its cells
-_LARGE_FIGURE = 100_000  # characters of a packed SVG; a larger one is replaced by a bitmap
+LARGE_FIGURE = 100_000  # characters of a packed SVG; a larger one is replaced by a bitmap
 _MANY_ROWS = 400  # of a table on the page; the CSV has all
 # Files in assets/, in the order in which the script needs them.
 SCRIPTS = (
@@ -41,6 +42,7 @@ SCRIPTS = (
     "distance",
     "start",
 )
+GROWING_SCRIPT = "grow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ class Content(TypedDict, total=False):
     data: Mapping[str, Any] | None
     # Label and path, relative to the page, of files to link at the top (the atlas itself).
     files: Sequence[tuple[str, str]]
+    # What is still to come; None for a finished page.
+    banner: Banner | None
 
 
 def write_page(path: Path | str, **content: Unpack[Content]) -> None:
@@ -178,6 +182,7 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
         "absent": (),
         "citations": (),
         "files": (),
+        "banner": None,
         **content,
         "brand": "atlas of attention heads",
         "many_rows": _MANY_ROWS,
@@ -188,8 +193,12 @@ def render_page(folder: Path | None = None, **content: Unpack[Content]) -> str:
     }
     grid = content.get("grid")
     variables["head_names"] = {head.name for head in grid.heads} if grid else set()
+    banner = content.get("banner")
+    is_live = banner is not None and banner.live
+    # Only a page that asks its server for more may connect to it.
+    variables["connects"] = is_live
     if data is not None:
-        variables |= script_variables(page_script())
+        variables |= script_variables(page_script(growing=is_live))
         variables["data_text"] = Markup(data_text(data))
     return page_environment().get_template("template.html").render(variables)
 
@@ -217,19 +226,27 @@ def page_environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (_anchor, _brief, _cell, _ending, _linked, _numeric, _prose, _relative):
+    for function in (_anchor, _cell, _ending, _linked, _numeric, _prose, _relative):
         environment.filters[function.__name__.strip("_")] = function
     page_style = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
     style = Markup(design_style() + page_style)
-    environment.globals.update(style=style, version=__version__, script="", data=None)
+    environment.globals.update(
+        style=style, version=__version__, script="", data=None, connects=False
+    )
     return environment
 
 
-def page_script() -> str:
-    """Return the script of the page: its files joined, in a scope of their own."""
+def page_script(growing: bool = False) -> str:
+    """Return the script of the page: its files joined, in a scope of their own.
+
+    Parameters
+    ----------
+    growing : bool, default False
+        With what reloads a page that grows.
+    """
     folder = Path(__file__).parent / "assets"
     files = [joined_script(PAGE)]
-    for name in SCRIPTS:
+    for name in (*SCRIPTS, GROWING_SCRIPT) if growing else SCRIPTS:
         files.append((folder / f"{name}.js").read_text(encoding="utf-8"))
     return in_own_scope("\n".join(files))
 
@@ -275,7 +292,7 @@ def _embed(figure: PageFigure, folder: Path | None, has_script: bool) -> _Image:
         return _Image(f"data:image/svg+xml;base64,{_base64(content)}", False, width)
     packed_svg = packed(content)
     bitmap = b""
-    if len(packed_svg) > _LARGE_FIGURE:
+    if len(packed_svg) > LARGE_FIGURE:
         bitmap = _bitmap(figure, folder, width)
     if not bitmap or len(bitmap) * 4 / 3 >= len(packed_svg):  # 4 / 3: the cost of base64
         return _Image(packed_svg, True, width)
@@ -318,11 +335,6 @@ def _bitmap(figure: PageFigure, folder: Path | None, width: int | None) -> bytes
 def _anchor(text: str) -> str:
     """Return a text as an id within the page."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "section"
-
-
-def _brief(title: str) -> str:
-    """Return a title for the table of contents: the part before its colon."""
-    return title.partition(":")[0]
 
 
 def _numeric(value: Any) -> bool:

@@ -34,6 +34,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from headwise.core.errors import ParameterError
 from headwise.core.files import write_atomically
+from headwise.core.token_types import TOKEN_TYPES
 from headwise.plots import style
 from headwise.plots.scripts import TOKENS, view_file
 
@@ -88,13 +89,11 @@ def contrast(first: np.ndarray, second: np.ndarray) -> float:
 
 WHITE = np.ones(3)
 # Token types, in the colours of the labels that name them (`to cls`, `to sep`, `to punct`, `sink`).
-TYPE_COLOURS = {
-    "first": line_colour("sink"),
-    "cls": line_colour("cls"),
-    "sep": line_colour("sep"),
-    "punct": line_colour("delimiters"),
-    "other": BLACK,
-}
+TYPE_COLOURS = {"first": line_colour("sink"), "other": BLACK}
+for _token_type in TOKEN_TYPES:
+    TYPE_COLOURS[_token_type.name] = (
+        line_colour(_token_type.colour) if _token_type.colour else BLACK
+    )
 # Attention weights: white for none, as on the page and in the explorer.
 WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#ffffff", TOKEN_COLOURS["weight"]])
 

@@ -232,13 +232,16 @@ class _LogisticProblem:
         else:
             probabilities = scores.view(shape).softmax(2)
         variance = (probabilities * (1 - probabilities)).view(shape).mean(2)
-        grams = []
-        for features, head_variance in zip(self.train, variance, strict=True):
-            for deviation in head_variance.sqrt():  # of one penalty, [example]
+        # Filled and divided in place: matrices for all heads and penalties are the largest of all.
+        curvature = torch.empty(
+            (n_heads, n_penalties, size, size), dtype=torch.float64, device=weights.device
+        )
+        for head, features in enumerate(self.train):
+            for penalty, deviation in enumerate(variance[head].sqrt()):
                 weighted = features * deviation[:, None]
-                grams.append(gram_matrix(weighted[None])[0])
-        curvature = torch.stack(grams).view(n_heads, n_penalties, size, size)
-        self.inverse = self._invert(curvature / self.train.shape[1])
+                curvature[head, penalty] = gram_matrix(weighted[None])[0]
+        curvature /= self.train.shape[1]
+        self.inverse = self._invert(curvature)
 
     def _invert(self, gram: Tensor) -> Tensor:
         """Return `(gram + penalty)^-1`, `[head, penalty, size, size]`; the bias is not penalised."""
@@ -250,8 +253,10 @@ class _LogisticProblem:
         # Features that are constant or copies of others leave the matrix singular; a small multiple
         # of its mean diagonal makes it regular.
         for jitter in (1e-7, 1e-5, 1e-3):
-            regular = gram + torch.diag_embed(ridge + jitter * level)
+            regular = gram.expand(-1, len(self.penalties), -1, -1).clone()
+            regular.diagonal(dim1=-2, dim2=-1).add_(ridge + jitter * level)
             factor, failures = torch.linalg.cholesky_ex(regular)
+            del regular
             if not failures.any():
                 break
         return torch.cholesky_inverse(factor).to(self.train.dtype)

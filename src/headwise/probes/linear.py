@@ -22,6 +22,9 @@ from headwise.text.tasks import Split
 # Share of the pool that stops `senteval` when cross-validation has used all examples (SentEval's
 # validation_split).
 EARLY_STOPPING_SHARE = 0.05
+# Memory of a block of units on a CPU, where larger blocks are slower: their matrices do not stay in
+# its cache.
+CPU_BLOCK_BYTES = 2**28
 # Arrays of weights alive at once in each solver, for the memory estimate.
 WEIGHT_COPIES = {"senteval": 6, "lbfgs": 26, "ridge": 6}
 
@@ -261,7 +264,8 @@ def _indices(rows: np.ndarray, like: Tensor) -> Tensor:
 def _unit_ranges(
     features: ProbeFeatures, split: Split, n_classes: int, settings: ProbeSettings
 ) -> list[tuple[int, int]]:
-    """Return ranges of units whose features, weights and scores fit into `settings.memory`."""
+    """Return ranges of units whose features, weights and scores fit into `settings.memory`, on a CPU
+    into `CPU_BLOCK_BYTES`."""
     n_train = len(split.train)
     n_columns = max(n_classes, 1)
     n_penalties = len(settings.penalties)
@@ -272,10 +276,14 @@ def _unit_ranges(
     values_per_column = WEIGHT_COPIES[settings.solver] * size + 4 * score_rows
     inverse_values = 0
     if settings.solver == "lbfgs":
-        inverse_values = n_penalties * size**2 * 6  # preconditioners, in float64 while formed
+        # The preconditioners now and before, and in float64 the curvature, its factor and inverse.
+        inverse_values = n_penalties * size**2 * (1 + 1 + 3 * 2)
     values = feature_values + n_columns * n_penalties * values_per_column + inverse_values
 
-    step = int(min(features.units, max(1, settings.memory // (4 * values))))
+    memory = settings.memory
+    if settings.device.startswith("cpu"):
+        memory = min(memory, CPU_BLOCK_BYTES)
+    step = int(min(features.units, max(1, memory // (4 * values))))
     ranges = []
     for start in range(0, features.units, step):
         ranges.append((start, min(start + step, features.units)))

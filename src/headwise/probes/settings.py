@@ -56,7 +56,8 @@ class ProbeSettings:
         For initial weights, order of batches and folds. All heads and penalties see the same
         batches.
     memory : int, default 2**30
-        Bytes that one block of heads may take. Results do not depend on it.
+        Bytes that one block of heads may take; on a CPU it takes at most 256 MiB, since larger blocks
+        are slower there. Results do not depend on it, except for rounding.
     device : str, default "cpu"
         Where probes are fitted.
     """

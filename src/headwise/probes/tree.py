@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headwise.stats.products import matmul
+
 EXCLUDED = -1e9  # score of what cannot be a head
 NOT_SCORED = -100  # gold head of words that are not scored; cross_entropy ignores it
 NEAR_DISTANCES = (-2, -1, 0, 1, 2)  # distances with an indicator feature of their own
@@ -190,8 +192,11 @@ class AttentionProbe(TreeProbe):
 
     def scores(self, batch: TreeBatch) -> tuple[Tensor, Tensor]:
         assert batch.maps is not None
-        weighted = batch.maps @ self.weight  # sentence, from, to, (w, u)
-        scores = weighted[..., 0].transpose(1, 2) + weighted[..., 1]
+        # The two weight vectors stand on the left, here and below: a product with two columns, and
+        # its derivative above all, takes several times as long.
+        weight = self.weight.T.expand(*batch.maps.shape[:2], -1, -1)
+        weighted = weight @ batch.maps.transpose(2, 3)  # sentence, from, (w, u), to
+        scores = weighted[:, :, 0].transpose(1, 2) + weighted[:, :, 1]
         return scores, self.root.expand(batch.word_mask.shape)
 
     def head_weights(self, batch: TreeBatch) -> Tensor:
@@ -219,8 +224,8 @@ class AttentionWordsProbe(TreeProbe):
         `W_k · (v_i ⊕ v_j)` is the sum of one number for the candidate and one for the dependent, so
         that no tensor of size word² × vector is formed.
         """
-        candidate = batch.vectors @ self.candidate.flatten(1)
-        dependent = batch.vectors @ self.dependent.flatten(1)
+        candidate = matmul(batch.vectors, self.candidate.flatten(1))
+        dependent = matmul(batch.vectors, self.dependent.flatten(1))
         shape = (*batch.word_mask.shape, *self.candidate.shape[1:])
         return candidate.view(shape), dependent.view(shape)
 
@@ -228,12 +233,13 @@ class AttentionWordsProbe(TreeProbe):
         assert batch.maps is not None
         candidate, dependent = self._word_weights(batch)
         # For w the attending word is the candidate, for u the dependent.
-        attending = torch.stack([candidate[..., 0], dependent[..., 1]], dim=-1)
-        attended = torch.stack([dependent[..., 0], candidate[..., 1]], dim=-1)
-        by_attending = batch.maps @ attending
-        by_attended = (batch.maps.transpose(1, 2) @ attended).transpose(1, 2)
-        weighted = by_attending + by_attended  # sentence, from, to, (w, u)
-        scores = weighted[..., 0].transpose(1, 2) + weighted[..., 1]
+        attending = torch.stack([candidate[..., 0], dependent[..., 1]], dim=2)
+        attended = torch.stack([dependent[..., 0], candidate[..., 1]], dim=2)
+        by_attending = attending @ batch.maps.transpose(2, 3)  # sentence, from, (w, u), to
+        by_attended = attended @ batch.maps.permute(0, 2, 3, 1)  # sentence, to, (w, u), from
+        of_w = by_attending[:, :, 0].transpose(1, 2) + by_attended[:, :, 0]
+        of_u = by_attending[:, :, 1] + by_attended[:, :, 1].transpose(1, 2)
+        scores = of_w + of_u  # sentence, dependent, candidate
         return scores, self.root + batch.vectors @ self.root_vector
 
     def head_weights(self, batch: TreeBatch) -> Tensor:
@@ -283,8 +289,8 @@ class DistanceWordsProbe(TreeProbe):
         self.out = nn.Parameter(torch.randn(hidden, generator=generator) / np.sqrt(hidden))
 
     def scores(self, batch: TreeBatch) -> tuple[Tensor, Tensor]:
-        dependent = batch.vectors @ self.dependent + self.bias
-        candidate = batch.vectors @ self.candidate
+        dependent = matmul(batch.vectors, self.dependent) + self.bias
+        candidate = matmul(batch.vectors, self.candidate)
         distance = distance_features(batch.word_mask) @ self.distance
         # sentence, dependent, candidate, hidden
         hidden = torch.relu(dependent[:, :, None] + candidate[:, None] + distance)

@@ -9,7 +9,13 @@ from headwise.core.lazy import lazy_names
 if TYPE_CHECKING:
     from headwise.run.cluster import Backend, workers_of
     from headwise.run.job import Job
-    from headwise.run.options import AtlasOptions, RunOptions, SourceOptions
+    from headwise.run.options import (
+        AtlasOptions,
+        GrowingAtlasOptions,
+        GrowthOptions,
+        RunOptions,
+        SourceOptions,
+    )
     from headwise.run.plan import Plan
     from headwise.run.runner import Run, RunCallbacks, make_atlas, run_analyses
     from headwise.run.source import Source
@@ -20,7 +26,13 @@ __getattr__ = lazy_names(
     {
         "headwise.run.cluster": ("Backend", "workers_of"),
         "headwise.run.job": ("Job",),
-        "headwise.run.options": ("AtlasOptions", "RunOptions", "SourceOptions"),
+        "headwise.run.options": (
+            "AtlasOptions",
+            "GrowingAtlasOptions",
+            "GrowthOptions",
+            "RunOptions",
+            "SourceOptions",
+        ),
         "headwise.run.plan": ("Plan",),
         "headwise.run.runner": ("Run", "RunCallbacks", "make_atlas", "run_analyses"),
         "headwise.run.source": ("Source",),
@@ -30,6 +42,8 @@ __getattr__ = lazy_names(
 __all__ = [
     "AtlasOptions",
     "Backend",
+    "GrowingAtlasOptions",
+    "GrowthOptions",
     "Job",
     "Plan",
     "Run",

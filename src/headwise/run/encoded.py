@@ -68,16 +68,17 @@ class CorpusScan:
         }
 
 
+COUNTED = ("examples", "tokens", "longest", "truncated", "skipped", "unaligned")
+
+
+@dataclass(slots=True)
 class _Counter:
     """Counts the rows of a corpus while it is read."""
 
-    def __init__(self) -> None:
-        self.counts = dict.fromkeys(
-            ("examples", "tokens", "longest", "truncated", "skipped", "unaligned"), 0
-        )
-        self.annotations: set[str] = set()
-        self.relations: set[str] = set()
-        self.documents: set[str | None] = set()
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    annotations: set[str] = field(default_factory=set)
+    relations: set[str] = field(default_factory=set)
+    documents: set[str | None] = field(default_factory=set)
 
     def add(self, row: Encoded | None) -> None:
         """Count a row; None is an example that was skipped as too long."""

@@ -65,9 +65,14 @@ class LayerSums:
     @classmethod
     def from_heads(cls, layers: slice, sums: Mapping[str, Tensor]) -> LayerSums:
         """From tensors `[example, head, ...]` with the heads of all layers side by side."""
+        n_layers = layers.stop - layers.start
         by_layer = {}
         for name, value in sums.items():
-            by_layer[name] = _split_heads(value, layers.stop - layers.start)
+            if value.shape[1] == 1:
+                by_layer[name] = value[:, None]
+            else:
+                heads = value.shape[1] // n_layers
+                by_layer[name] = value.reshape(len(value), n_layers, heads, *value.shape[2:])
         return cls(layers, by_layer)
 
     def is_followed_by(self, other: LayerSums) -> bool:
@@ -77,13 +82,6 @@ class LayerSums:
         return all(
             value.shape[2:] == other.sums[name].shape[2:] for name, value in self.sums.items()
         )
-
-
-def _split_heads(value: Tensor, n_layers: int) -> Tensor:
-    """Return `[example, layer, head, ...]` from the heads of several layers side by side."""
-    if value.shape[1] == 1:
-        return value[:, None]
-    return value.reshape(len(value), n_layers, value.shape[1] // n_layers, *value.shape[2:])
 
 
 def _join_consecutive(parts: Sequence[LayerSums]) -> list[LayerSums]:
@@ -408,19 +406,3 @@ def merge_checkpoint(
     loaded = analysis.start(shape)
     loaded.load(arrays_of_analysis)
     state.merge(loaded)
-
-
-@contextmanager
-def fixed_threads(threads: int, device: torch.device) -> Iterator[None]:
-    """Use this many threads of torch within.
-
-    On leaving, the number of threads and the state of torch's random generator, from which new
-    modules draw their weights, are as before."""
-    threads_before = torch.get_num_threads()
-    cuda_devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda_devices):
-        torch.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads_before)

@@ -23,6 +23,7 @@ import pandas as pd
 from torch import nn
 
 from headwise.analyses.contract import (
+    FIT_POWER,
     Analysis,
     Experiment,
     Observer,
@@ -32,7 +33,7 @@ from headwise.analyses.contract import (
 from headwise.analyses.nulls import RandomNull
 from headwise.core.checks import at_least
 from headwise.core.errors import HeadwiseError, ModelError
-from headwise.core.options import takes_options
+from headwise.core.options import part_of, takes_options
 from headwise.models import HeadModel
 from headwise.models.first_layers import first_layers
 from headwise.models.session import BLOCK_BYTES
@@ -41,7 +42,7 @@ from headwise.run.encoded import EncodedCorpus
 from headwise.run.engine import observe_batches
 from headwise.run.extrapolation import CostLine, DepthLine, extrapolate_fit
 from headwise.run.nulls import HALVINGS, SHARPNESS_INPUTS, RandomModels
-from headwise.run.options import AtlasOptions, RunOptions
+from headwise.run.options import AtlasOptions, RunOptions, SourceOptions
 from headwise.run.plan import CorpusPart, make_plan
 from headwise.run.progress import (
     Clock,
@@ -82,9 +83,10 @@ MIN_SHARE = 0.3  # seconds of processor time that every analysis may take
 # The power of the number of layers with which the time of a random model grows: its embeddings are
 # made whatever its depth is.
 RANDOM_DEPTH_POWER = 0.75
-FIT_POWER = 0.3  # of the number of examples, with which the time of fits of all heads grows
 FIT_SHARES = 4  # of that time, for a try of an experiment that fits something to examples
 FIT_SECONDS = 3.0
+# The part of an analysis that its `first_part` takes: that of `induction` is 25 sequences of 157.
+FIRST_PART_SHARE = 0.2
 NOT_MEASURED = "not measured: from the model's pass"
 
 
@@ -111,11 +113,16 @@ class Cost:
 class Costs:
     """What a run would take, by stage: `opening` the model and reading the corpus, the `model pass`
     that all analyses share, what each analysis adds to it, and the `random models` beside it. The
-    page of an atlas is not included."""
+    page of an atlas is not included.
+
+    `first_seconds` and `first_cpu_seconds` are what an atlas that grows takes until its first round
+    is done, the opening included."""
 
     stages: tuple[Cost, ...]
     examples: int
     tokens: int
+    first_seconds: float = 0.0
+    first_cpu_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -160,6 +167,8 @@ class Costs:
             "cpu_seconds": self.cpu_seconds,
             "cpu_low": self.cpu_low,
             "cpu_high": self.cpu_high,
+            "first_seconds": self.first_seconds,
+            "first_cpu_seconds": self.first_cpu_seconds,
             "memory": self.memory,
             "stages": [asdict(cost) for cost in self.stages],
         }
@@ -201,9 +210,9 @@ def plan(
     >>> costs.cpu_low < costs.cpu_seconds < costs.cpu_high
     True
     """
-    source = Source(model, corpus, options.source_options())
+    source = Source(model, corpus, part_of(options, SourceOptions))
     chosen = choose_analyses(analyses, parameters)
-    return estimate(source, chosen, options.run_options(), sample, progress)
+    return estimate(source, chosen, part_of(options, RunOptions), sample, progress)
 
 
 def estimate(
@@ -221,11 +230,35 @@ def estimate(
     with clock.running():
         with stage(OPENING, memory=True):
             run = Run(source, analyses, None, options, quiet)
-        with run, run.same_threads():
+        with run:
             scan = run.plan.scan
             opening = _cost(OPENING, scan.examples, clock.usage[OPENING], UNCUT_FACTOR)
             stages = _Calibration(run, sample, progress).stages()
-            return Costs((opening, *stages), scan.examples, scan.tokens)
+            first = _first_round(run, [opening, *stages])
+            return Costs(
+                (opening, *stages), scan.examples, scan.tokens, first.seconds, first.cpu_seconds
+            )
+
+
+def _first_round(run: Run, costs: Sequence[Cost]) -> Usage:
+    """Return what the first round takes: the opening, the first shard of every pass that observers
+    share, and the first parts of experiments."""
+    analyses = {analysis.name: analysis for analysis in run.plan.analyses}
+    n_parts = sum(1 for _, observers in run.plan.together(()) if observers)
+    usage = Usage()
+    for cost in costs:
+        share = 0.0
+        analysis = analyses.get(cost.stage)
+        if cost.stage == OPENING:
+            share = 1.0
+        elif cost.stage == MODEL_PASS:
+            share = min(1.0, n_parts * run.plan.shard_size / max(cost.examples, 1))
+        elif isinstance(analysis, Observer) and not analysis.apart:
+            share = min(1.0, run.plan.shard_size / max(cost.examples, 1))
+        elif isinstance(analysis, Experiment) and analysis.first_part() is not None:
+            share = FIRST_PART_SHARE
+        usage = usage + Usage(cost.seconds, cost.cpu_seconds) * share
+    return usage
 
 
 def _cost(name: str, examples: int, usage: Usage, factor: float, note: str = "") -> Cost:
@@ -528,13 +561,9 @@ class _Calibration:
             n_examples = min(limit, n_examples)
         # A try of one that takes many passes for an example, or fits something, takes seconds.
         least = FIT_SECONDS if type(experiment).budget and experiment.typical_passes > 1 else 0.0
-        if self.cpu_left < least:
-            n_passes = experiment.typical_passes
-            if experiment.fits:
-                n_passes *= float(n_examples**FIT_POWER)
-            elif type(experiment).budget is not None:
-                n_passes *= n_examples
-            return self._unmeasured(name, n_examples, n_passes)
+        is_cut = self.depths[-1] < self.model.layers
+        if self.cpu_left < least or (is_cut and not experiment.tried_on_first_layers):
+            return self._unmeasured(name, n_examples, experiment.passes(n_examples))
         try:
             if type(experiment).budget is None:
                 usage = self._extrapolate_work(experiment, part, n_examples)
@@ -556,12 +585,21 @@ class _Calibration:
             in_fewer_layers = self._try(small, part, n_examples, shallow)
         usage = self._try(small, part, n_examples, deep)
         depth_factor = 1.0
+        total = usage * times
+        larger = experiment.larger()
+        if larger is not None:
+            more_work, times_more = larger
+            growth = round(times / times_more)
+            if growth * usage.cpu_seconds < self.cpu_left / 4:
+                # What is done only once must not be multiplied.
+                more_usage = self._try(more_work, part, n_examples, deep)
+                total = CostLine(1, growth, usage, more_usage).at(round(times))
         if in_fewer_layers is not None:
             by_depth = DepthLine(shallow, deep, in_fewer_layers, usage)
             depth_factor = by_depth.factor(self.model.layers)
         elif experiment.depth_power is not None:
             depth_factor = (self.model.layers / deep) ** experiment.depth_power
-        return usage * (times * float(depth_factor))
+        return total * float(depth_factor)
 
     def _extrapolate_examples(
         self, experiment: Experiment, part: CorpusPart, n_examples: int
@@ -597,7 +635,10 @@ class _Calibration:
             more = min(n_examples, max(more, 2 * few))  # it is cheap
         if more > few:
             second = self._try(small, part, more, deep)
-            usage = extrapolate_fit(CostLine(few, more, first, second), n_examples)
+            line = CostLine(few, more, first, second)
+            usage = line.at(n_examples)
+            if experiment.fits:
+                usage = extrapolate_fit(line, n_examples)
         elif experiment.fits:
             usage = first * float((n_examples / few) ** FIT_POWER)
         else:

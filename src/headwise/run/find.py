@@ -9,9 +9,9 @@ from pathlib import Path
 from torch import nn
 
 from headwise.analyses.examples.find import Hit, RowCondition, find_rows
-from headwise.core.options import takes_options
+from headwise.core.options import part_of, takes_options
 from headwise.models import HeadModel
-from headwise.run.options import FindOptions
+from headwise.run.options import FindOptions, SourceOptions
 from headwise.run.source import Source
 from headwise.text import Corpus, Spec
 
@@ -50,7 +50,7 @@ def find(
     >>> [row.weight >= 0.3 for row in rows]
     [True, True]
     """
-    return list(stream_hits(head, Source(model, corpus, options.source_options()), options))
+    return list(stream_hits(head, Source(model, corpus, part_of(options, SourceOptions)), options))
 
 
 def stream_hits(head: str, source: Source, options: FindOptions) -> Iterator[Hit]:

@@ -26,30 +26,38 @@ for a temporary folder. A job that never calls `begin` keeps nothing on disk.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 import xarray as xr
 
 from headwise.core.failures import Failure
+from headwise.core.files import file_digest
 from headwise.core.interrupts import keeping_work
+from headwise.core.options import recorded_options
 from headwise.core.output import FolderTarget, OutputTarget, work_folder
-from headwise.core.store import Checkpoint, CheckpointStore, Facts, stored_identity
+from headwise.core.store import WORK_FOLDER, Checkpoint, CheckpointStore, Facts, stored_identity
 from headwise.core.version import __version__
 from headwise.core.workers import UnitFunction, UnitResult, current, raise_failures
 from headwise.models.forward_call import threads
 from headwise.run.progress import Progress as Progress
 from headwise.run.progress import no_progress as no_progress
 
+if TYPE_CHECKING:
+    from headwise.atlas import Atlas
+    from headwise.models import HeadModel
+
 Note = Callable[[str], None]
 WRITTEN = "written"  # the checkpoint that says which result was written
+UNFINISHED = "unfinished"  # the checkpoint that says what was written before the result
 
 
 def log_note(sentence: str) -> None:
@@ -63,6 +71,30 @@ def software_versions() -> dict[str, str]:
         "headwise": __version__,
         "torch": torch.__version__,
         "transformers": version("transformers"),
+    }
+
+
+def provenance_of(
+    group: str, model: HeadModel, corpus: Mapping[str, Any], options: Any
+) -> dict[str, Any]:
+    """Return what the one group of a result was made from, as an atlas keeps it.
+
+    Parameters
+    ----------
+    group : str
+        The name of the group; its options stand under this name.
+    model : HeadModel
+        The model.
+    corpus : mapping
+        Facts about the texts: `examples`, their number, and whatever else is known.
+    options : dataclass
+        The options of the analysis or experiment.
+    """
+    return {
+        **software_versions(),
+        "model": model.identity(),
+        "corpus": dict(corpus),
+        group: recorded_options(options),
     }
 
 
@@ -144,6 +176,16 @@ class Job:
             yield job
 
     @classmethod
+    def for_call(
+        cls, out: str | Path | None, *, overwrite: bool = False, progress: Progress = no_progress
+    ) -> Self:
+        """Return the job of a Python call that returns its result, and writes it to the file `out`
+        where one is given; `finish_with` ends it."""
+        if out is None:
+            return cls.in_folder(None, progress=progress)
+        return cls.for_file(Path(out), overwrite=overwrite, progress=progress)
+
+    @classmethod
     def for_file(
         cls,
         path: Path,
@@ -165,7 +207,7 @@ class Job:
         folder: Path,
         name: str,
         *,
-        work: str = ".run",
+        work: str = WORK_FOLDER,
         overwrite: bool = False,
         sources: Iterable[Path] = (),
         inside: bool = False,
@@ -206,10 +248,7 @@ class Job:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the output and the checkpoints for other processes; finished work stays there."""
+        # Output and checkpoints are free for other processes; finished work stays there.
         self._stack.close()
 
     @property
@@ -248,9 +287,13 @@ class Job:
             note=lambda sentence: self.note(sentence),
             lock=None if self.target is None else self.target.lock,
         )
-        self.checkpoints = self._stack.enter_context(store)
+        self._stack.callback(store.close)
+        self.checkpoints = store
         if self.target is not None:
             self.target.run = store.run
+            unfinished = store.load(UNFINISHED)
+            if unfinished is not None:
+                self.target.own = set(unfinished.facts["digests"])
         # The same number of threads gives the same bytes: a resumed job takes over the number
         # that its checkpoints were made with.
         self._stack.enter_context(threads(store.inherited["threads"]))
@@ -322,11 +365,6 @@ class Job:
             raise RuntimeError("this job has no output target")
         return self.target
 
-    @property
-    def may_replace(self) -> bool:
-        """Whether existing files may be replaced: this job, or the one it resumes, was allowed to."""
-        return self.output.may_replace
-
     def write(self, content: bytes, path: Path | None = None, facts: Facts | None = None) -> str:
         """Write the result atomically and return its digest; the same bytes again are no change.
 
@@ -343,6 +381,42 @@ class Job:
         if self.checkpoints is not None and facts is not None:
             self.checkpoints.save(WRITTEN, {}, {"digest": digest, "facts": dict(facts)})
         return digest
+
+    def write_unfinished(self, content: bytes, done: float) -> bool:
+        """Write what is done so far in the place of the result, atomically; the job may replace it
+        later, also where it is interrupted and resumes.
+
+        Parameters
+        ----------
+        content : bytes
+            The whole file.
+        done : float
+            Which part of the work is done. A job that resumes writes nothing until it has come as
+            far as before.
+
+        Returns
+        -------
+        bool
+            Whether it was written.
+        """
+        output = self.output
+        store = self.started_store
+        before = store.load(UNFINISHED)
+        there = file_digest(output.target)
+        if before is not None and done < before.facts["done"] and there in output.own:
+            return False
+        digest = hashlib.sha256(content).hexdigest()
+        # Noted before it is written: a process that ends in between leaves one of the two.
+        digests = {digest} | ({there} & output.own)
+        store.save(UNFINISHED, {}, {"digests": sorted(digests), "done": done})
+        output.own = digests
+        output.write(content)
+        return True
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether `write_unfinished` has written anything, in this process or before."""
+        return self.started_store.has(UNFINISHED)
 
     def written(self) -> dict[str, Any] | None:
         """Return the facts of the result if an interrupted job has already written it, else None."""
@@ -361,6 +435,12 @@ class Job:
             raise RuntimeError("only Job.for_folder has a folder to replace")
         with self.target.new_folder() as beside:
             yield beside
+
+    def finish_with(self, result: Atlas) -> None:
+        """Write the result of a job that has an output, and delete the checkpoints."""
+        if self.target is not None:
+            self.write(result.to_bytes())
+        self.finish()
 
     def finish(self) -> None:
         """Delete the checkpoints: the result is safe."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headwise.core.options import check_options, option, part_of
+from headwise.core.options import CheckedOptions, option
 from headwise.models.options import StackOptions
 
 BATCH_TOKENS = 4096
@@ -31,7 +31,7 @@ class SourceOptions(StackOptions):
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(CheckedOptions):
     """How to run analyses, apart from which and on what; all of it is recorded.
 
     Parameters
@@ -83,21 +83,47 @@ class RunOptions:
     seed: int = option(0, min=0, help="Seed of everything random.")
     overwrite: bool = option(False, in_identity=False, help="Replace existing results.")
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True)
 class AtlasOptions(SourceOptions, RunOptions):
     """The options of `make_atlas`, `plan` and `headwise atlas`."""
 
-    def source_options(self) -> SourceOptions:
-        """Return the part that says how the model is opened and the corpus read."""
-        return part_of(self, SourceOptions)
 
-    def run_options(self) -> RunOptions:
-        """Return the part that says how to run."""
-        return part_of(self, RunOptions)
+@dataclass(frozen=True)
+class GrowthOptions(CheckedOptions):
+    """How an atlas grows: when it is written before it is finished, and when it stops. The numbers
+    of the finished atlas do not depend on it.
+
+    Parameters
+    ----------
+    rounds : int, optional
+        At most so many rounds, each of which ends with an atlas that is valid so far; 1 for none
+        before all is done. By default the first comes soon, and more as long as they take no more
+        than a tenth of the time.
+    minutes : float, optional
+        Stop after so many minutes, but not before the first round is done, with what is finished by
+        then.
+    """
+
+    rounds: int | None = option(
+        None,
+        min=1,
+        in_identity=False,
+        help="At most so many rounds, each of which ends with an atlas of what is done so far; 1: "
+        "only one at the end. Default: a first one soon, then as many as cost little.",
+    )
+    minutes: float | None = option(
+        None,
+        min=0,
+        in_identity=False,
+        help="Stop after so many minutes, with what is done by then; repeating the command "
+        "continues.",
+    )
+
+
+@dataclass(frozen=True)
+class GrowingAtlasOptions(AtlasOptions, GrowthOptions):
+    """The options of `make_atlas` and `headwise atlas`."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +143,3 @@ class FindOptions(SourceOptions):
     limit: int | None = option(
         None, min=1, help="Use at most this many examples, drawn at random by the seed."
     )
-
-    def source_options(self) -> SourceOptions:
-        """Return the part that says how the model is opened and the corpus read."""
-        return part_of(self, SourceOptions)

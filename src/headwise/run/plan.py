@@ -47,7 +47,9 @@ class Plan:
         What the corpus holds.
     left_out : mapping
         What is not computed: analysis to item to reason; the item `WHOLE_ANALYSIS` stands for all
-        of the analysis.
+        of the analysis. `_left_out` below decides it before any work, from what each analysis says
+        of itself (`requires`, `unsupported_reason`, `missing_items`); what turns out later
+        (`unmatched`, an error of the user in a result) `Run` adds to the atlas.
     limits : mapping of str to int or None
         The budget of each analysis: how many examples it reads at most.
     shard_size : int
@@ -146,9 +148,18 @@ def model_shape(model: HeadModel, scan: CorpusScan) -> Shape:
             "lm_kind": model.lm_kind,
             "reads_source": model.encoder_part is not None and model.stack != "encoder",
             "layer_kinds": layer_kinds(model),
+            "vocabulary": _vocabulary(model),
             "mask_token": getattr(model.tokenizer, "mask_token_id", None) is not None,
         },
     )
+
+
+def _vocabulary(model: HeadModel) -> int:
+    """Return how many logits the model computes for a token; 0 without a language-modelling
+    head."""
+    if not model.has_lm_head:
+        return 0
+    return int(getattr(model.config.get_text_config(), "vocab_size", 0) or 0)
 
 
 class _Parts:

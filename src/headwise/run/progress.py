@@ -29,6 +29,7 @@ def no_progress(what: str, done: int, total: int) -> None:
     """Ignore how far the work is."""
 
 
+@dataclass(slots=True, eq=False)
 class ShardProgress:
     """Reports examples after every batch that is observed in this process, and after every shard,
     wherever it was computed.
@@ -43,15 +44,16 @@ class ShardProgress:
         How many examples there are.
     shard_size : int
         Examples of a shard.
+    done : int, default 0
+        How many are done already.
     """
 
-    def __init__(self, progress: Progress, what: str, total: int, shard_size: int) -> None:
-        self.progress = progress
-        self.what = what
-        self.total = total
-        self.shard_size = shard_size
-        self._done = 0  # in finished shards
-        self._in_this_shard = 0
+    progress: Progress
+    what: str
+    total: int
+    shard_size: int
+    done: int = 0  # in finished shards
+    _in_this_shard: int = 0
 
     def counting(self, shards: Iterable[T]) -> Iterator[T]:
         """Yield the same shards; count the batches that are observed while one is waited for."""
@@ -66,12 +68,12 @@ class ShardProgress:
     def add_batch(self, n_examples: int) -> None:
         """Count the examples of a batch of the shard that is under way."""
         self._in_this_shard = min(self._in_this_shard + n_examples, self.shard_size)
-        done = min(self._done + self._in_this_shard, self.total)
+        done = min(self.done + self._in_this_shard, self.total)
         self.progress(self.what, done, self.total)
 
     def finish_shard(self, done: int) -> None:
         """Report that so many examples are done, with the last finished shard."""
-        self._done = done
+        self.done = done
         self._in_this_shard = 0
         self.progress(self.what, done, self.total)
 

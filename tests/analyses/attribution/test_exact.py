@@ -30,6 +30,7 @@ from headwise.analyses.attribution.reverse import reverse_squared_norms
 from headwise.analyses.attribution.tangent_tensor import NoForwardDerivative, TangentTensor
 from headwise.core.errors import HeadwiseError, ModelError, ParameterError
 from headwise.models import HeadModel
+from headwise.models.float32 import in_float32
 from headwise.testing import contributions as closed_form
 from headwise.testing import planted_model
 
@@ -362,6 +363,27 @@ def test_half_precision_is_computed_in_float32() -> None:
     assert model.trace(ids_batch((5,))).attention is not None  # the tap is still there
 
 
+def test_weights_in_half_precision_are_as_before_and_one_layer_is_converted_at_a_time() -> None:
+    model = HeadModel.open(build(*SUPPORTED["bert"]).to(torch.bfloat16))
+    before = {name: value.clone() for name, value in model.module.state_dict().items()}
+    entries = list(model.sites.entries)
+    n_converted = []
+
+    def count(module, args) -> None:
+        types = [next(entry.parameters()).dtype for entry in entries]
+        n_converted.append(types.count(torch.float32))
+
+    with in_float32(model):
+        for entry in entries:
+            entry.register_forward_pre_hook(count)
+        contributions(model, ids_batch((5,)))
+    assert set(n_converted) == {1}
+    after = model.module.state_dict()
+    for name, value in before.items():
+        assert after[name].dtype == value.dtype
+        assert torch.equal(after[name], value)
+
+
 def test_weights_that_cannot_be_converted_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     model = HeadModel.open(build(*SUPPORTED["bert"]).to(torch.bfloat16))
 
@@ -369,6 +391,7 @@ def test_weights_that_cannot_be_converted_are_rejected(monkeypatch: pytest.Monke
         raise ValueError("`.to` is not supported for 8-bit models")
 
     monkeypatch.setattr(type(model.module), "to", quantised)
+    model.module.is_quantized = True  # as transformers marks such a model
     with pytest.raises(
         ModelError, match=r"cannot be converted to float32 .* use an unquantised model"
     ):

@@ -12,13 +12,15 @@ from scipy.stats import spearmanr
 from headwise import make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.induction.analysis import Induction, draw_heads, offset_p_values
-from headwise.analyses.induction.sequences import make_sequences
+from headwise.analyses.induction.sequences import SecondHalfLoss, make_sequences
 from headwise.models import HeadModel
 from headwise.plots import figures_for
 from headwise.testing import planted_decoder, random_model
 from headwise.text import Corpus
+from headwise.text.encode import collate
 from headwise.text.example import Example
 from headwise.text.synthetic import word_ids
+from slow_intervals import slow_mean_interval
 
 CORPUS = Corpus.from_examples([Example(text="word1 word2 word3")], "one")
 SMALL = {"length": 16, "sequences": 6, "disable": 1, "draws": 2, "confirm": 3}
@@ -146,11 +148,11 @@ def test_a_slow_computation_agrees() -> None:
         )
     for name, values in scores.items():
         np.testing.assert_allclose(dataset[name].values, np.mean(values, 0), rtol=1e-4)
-        np.testing.assert_allclose(
-            dataset[f"{name}_high"].values - dataset[name].values,
-            2.5705818 * np.std(values, 0, ddof=1) / np.sqrt(6),  # t of 5 degrees of freedom
-            rtol=1e-2, atol=1e-7,
-        )  # fmt: skip
+        low, high = slow_mean_interval(np.array(values))
+        half = high - np.mean(values, 0)
+        measured_half = dataset[f"{name}_high"].values - dataset[name].values
+        np.testing.assert_allclose(measured_half, half, rtol=1e-2, atol=1e-7)
+        np.testing.assert_allclose(dataset[f"{name}_low"].values, low, rtol=1e-2, atol=1e-7)
     np.testing.assert_allclose(dataset["loss"].values, np.mean(losses, 0), rtol=1e-4)
     np.testing.assert_allclose(
         dataset["profile"].sel(offset=-18).values, np.mean(beyond, 0), rtol=1e-4
@@ -216,3 +218,23 @@ def test_scores_are_compared_with_the_role_with_and_without_the_first_token() ->
     without = {"roles": groups["roles"].drop_vars("bias_rest"), "induction": groups["induction"]}
     assert "role_rest_r" not in Induction().extend(without)["induction"].attrs
     assert "role_r" not in Induction().extend({"induction": groups["induction"]})["induction"].attrs
+
+
+@pytest.mark.parametrize("first_layer", [0, 1])
+def test_shared_layers_and_chosen_logits_give_the_loss_of_whole_runs(first_layer) -> None:
+    module, tokenizer = random_model(causal=True, layers=3, heads=4, seed=5)
+    with HeadModel.open(module, tokenizer=tokenizer) as model:
+        repeated = make_sequences(model, 3, 6, seed=2)
+        heads = [(1, 2), (2, 0)]
+        compute = SecondHalfLoss(model, repeated, repeated.rows, first_layer)
+        losses, _ = compute(heads)
+        shared = [prefix is not None for prefix in compute._prefixes.values()]
+        for number, row in enumerate(repeated.rows):
+            batch = collate([row], model.pad_id, model.device)
+            uniform = dict.fromkeys(heads, "uniform")
+            logits = model.forward(batch, interventions=uniform, logits=True).logits[0].double()
+            second = range(repeated.second.start, repeated.second.stop)
+            ids = batch.ids[0].tolist()
+            expected = [-float(logits[t - 1].log_softmax(-1)[ids[t]]) for t in second]
+            assert losses["loss"][number] == pytest.approx(np.mean(expected), rel=1e-5)
+    assert shared == [first_layer > 0]

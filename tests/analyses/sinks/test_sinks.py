@@ -15,7 +15,7 @@ from headwise.analyses.contract import make_analysis
 from headwise.atlas import Atlas
 from headwise.models import HeadModel
 from headwise.models.session import Session
-from headwise.models.view import TraceWatcher
+from headwise.models.view import Layer, TraceWatcher
 from headwise.plots import figures_for
 from headwise.testing import planted_decoder, random_model
 from headwise.text import Corpus
@@ -223,12 +223,16 @@ def test_inputs_too_short_for_anything(planted) -> None:
 
 def test_values_and_hidden_states_are_held_for_one_layer_at_a_time(planted) -> None:
     with HeadModel.open(planted.model, tokenizer=planted.tokenizer) as model:
-        watcher = TraceWatcher(frozenset({"hidden"}))
+        held: list[int] = []
+
+        class CountingWatcher(TraceWatcher):
+            def on_layer(self, layer: Layer) -> None:
+                held.append(len(session._entering))
+                super().on_layer(layer)
+
+        watcher = CountingWatcher(frozenset({"hidden"}))
         batch = model.batch("word1 word2 word3")
         session = Session(model.sites, batch.attention_mask, watcher)
-        held: list[int] = []
-        show = watcher.on_layer
-        watcher.on_layer = lambda layer: (held.append(len(session._entering)), show(layer))  # type: ignore[method-assign]
         with torch.no_grad(), session.running():
             model.run(batch.ids, batch.attention_mask, batch.types)
     assert held == [1, 1]

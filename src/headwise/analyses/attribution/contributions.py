@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.analyses.attribution.forward import SquaredNorms, exact_squared_norms
-from headwise.analyses.attribution.hooked_pass import in_float32, token_pair_mask
+from headwise.analyses.attribution.hooked_pass import token_pair_mask
 from headwise.analyses.attribution.precision import compiled_kernels, matrix_products
 from headwise.analyses.attribution.previous_layer import previous_layer_squared_norms
 from headwise.analyses.attribution.reverse import (
@@ -28,6 +28,7 @@ from headwise.core.checks import one_of
 from headwise.core.errors import ParameterError
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel
+from headwise.models.float32 import in_float32
 from headwise.models.inputs import Input
 from headwise.models.interventions import plan_interventions
 from headwise.text.encode import Batch, Encoded

@@ -11,7 +11,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from headwise.core.errors import ModelError
@@ -202,19 +201,6 @@ def check_supported(model: HeadModel) -> None:
             f"The heads of {model.name} have different sizes in different layers; attribution does "
             "not support that."
         )
-
-
-@contextmanager
-def in_float32(model: HeadModel) -> Iterator[HeadModel]:
-    """Yield the model; for one in half precision, whose derivatives would be lost in rounding, a
-    copy in float32 that is closed afterwards."""
-    is_precise = torch.finfo(model.dtype).bits >= 32
-    precise_model = model if is_precise else model.in_precision(torch.float32)
-    try:
-        yield precise_model
-    finally:
-        if precise_model is not model:
-            precise_model.close()
 
 
 def token_pair_mask(batch: Batch) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.core.context import temporarily
+from headwise.stats.products import FASTER
 
 _COMPILED: ContextVar[bool] = ContextVar("headwise_compiled_kernels", default=False)
 PRODUCTS = ("float32", "tf32", "half")
@@ -83,7 +84,7 @@ def multiply_tangents(product: Callable[..., Tensor], *args: Tensor) -> Tensor:
     if in_half():
         return product(*(arg.to(torch.float16) for arg in args))
     if not in_tf32() or not args[0].is_cuda:
-        return product(*args)
+        return FASTER.get(product, product)(*args)
     torch.set_float32_matmul_precision("high")
     try:
         return product(*args)

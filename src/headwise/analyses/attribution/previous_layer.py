@@ -138,13 +138,35 @@ def previous_layer_squared_norms(
     token, which `width` tangents give for all tokens at once. Soft-capped scores contribute their
     own slope. In other layers tangents are pushed one by one.
     """
+    n_examples, n_tokens = batch.ids.shape
+    shape = (n_examples, model.layers, model.heads, n_tokens, n_tokens)
+    squares = torch.zeros(shape, dtype=torch.float64, device=model.device)
+    # Few examples at a time, so that the products of all heads fit into memory: for each group of
+    # heads that does not, the Jacobians would be computed again.
+    step = _examples_at_once(model, n_tokens, memory)
+    for start in range(0, n_examples, step):
+        examples = list(range(start, min(start + step, n_examples)))
+        part = batch if len(examples) == n_examples else batch.select(examples)
+        n = part.ids.shape[1]
+        squares[start : start + step, :, :, :n, :n] = _batch_squared_norms(model, part, memory)
+    return squares * token_pair_mask(batch).double()[:, None, None]
+
+
+def _examples_at_once(model: HeadModel, n_tokens: int, memory: float) -> int:
+    """Return how many examples have the Jacobian products of all their heads in `memory` MiB."""
+    bytes_per_example = LIVE_GRAMS * 8 * n_tokens * model.heads * model.d_head**2
+    return max(1, int(memory * MIB / bytes_per_example))
+
+
+def _batch_squared_norms(model: HeadModel, batch: Batch, memory: float) -> Tensor:
+    """Return the squared norms of all layers, `[example, layer, head, receiving, source]`."""
     with torch.no_grad():
         recorder = _CallRecorder(model)
         recorder.run(batch)
         layers = []
         for layer_call in recorder.layer_calls:
             layers.append(_layer_squared_norms(model, batch, layer_call, memory))
-    return torch.stack(layers, dim=1) * token_pair_mask(batch).double()[:, None, None]
+    return torch.stack(layers, dim=1)
 
 
 def _layer_squared_norms(

@@ -80,7 +80,7 @@ class ContributionOptions:
         For `sketch`: the number of tangents per token, instead of choosing it by the error.
     seed : int, default 0
         For `sketch`: the seed of its random tangents.
-    memory : float, default 512
+    memory : float, default 256
         MiB for the tangents in flight; longer inputs are split into more chunks, not rejected.
     products : {"float32", "tf32", "half"}, default "float32"
         How tangents are multiplied: `tf32` (on a GPU), or stored and multiplied in half precision;

@@ -24,6 +24,7 @@ from headwise.analyses.contract import Shape, layer_head_coords, mean_variables
 from headwise.analyses.offsets.analysis import Offsets
 from headwise.analyses.patterns import PATTERNS, classify_maps, shipped_classifier
 from headwise.core.store import CheckpointStore
+from headwise.core.token_types import TYPE_NAMES
 from headwise.models import HeadModel
 from headwise.models.statistics import compute_statistics
 from headwise.models.view import AttentionRows
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from headwise.analyses.attribution.analysis import Attribution
 
 RECEIVERS = ("all", "cls", "sep", "other")
-TOKEN_TYPES = ("cls", "sep", "punct", "other")
 CLASSIFIED_SOURCES = ("attention", "input")  # whose maps are classified by pattern
 SAMPLE_SOURCES = ("attention", "previous_layer", "input")  # whose maps of one input are kept whole
 MIN_PATTERN_TOKENS = 6  # a map of fewer tokens shows no pattern
@@ -121,7 +121,7 @@ class AttributionState:
             "layer_source": list(self.layer_sources),
             "layer_source_b": list(self.layer_sources),
             "receiver": list(RECEIVERS),
-            "token_type": list(TOKEN_TYPES),
+            "token_type": list(TYPE_NAMES),
             "pattern": list(PATTERNS),
         }
         self.state = self._empty_state()
@@ -277,7 +277,7 @@ class AttributionState:
             "other": batch.attention_mask & ~special,
         }
         receivers = torch.stack([receiver_masks[name] for name in RECEIVERS], dim=1).double()
-        type_masks = [batch.token_mask(token_type) for token_type in TOKEN_TYPES]
+        type_masks = [batch.token_mask(token_type) for token_type in TYPE_NAMES]
         token_types = torch.stack(type_masks, dim=-1).double()
         # [receiver, token] @ [token, source token] @ [source token, type], per example and head
         mass = receivers[:, None, None] @ maps @ token_types[:, None, None]

@@ -14,11 +14,11 @@ from headwise.analyses.attribution.contributions import SOURCES
 from headwise.analyses.summaries import ranked_heads
 from headwise.core.errors import ParameterError, unknown
 from headwise.core.labels import head_name
+from headwise.core.token_types import TYPE_NAMES
 from headwise.plots import data
 from headwise.plots.registry import table_of
 
 MAIN_SOURCES = ("attention", *SOURCES)  # the sources that tables and figures compare
-SINK_TYPES = ("cls", "sep", "punct")  # token types that are known as attention sinks
 TOP = 6
 
 
@@ -68,7 +68,9 @@ def special_heads(dataset: xr.Dataset) -> pd.DataFrame:
     """Return `special_table` of `[CLS]`, of separators and of punctuation in one table, as far as
     the model has them."""
     tables = []
-    for token_type in SINK_TYPES:
+    for token_type in TYPE_NAMES:
+        if token_type == "other":
+            continue
         table = special_table(dataset, token_type, TOP)
         if not len(table) or not table[f"attention on {token_type}"].any():
             continue  # the model has no such token

@@ -14,7 +14,6 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import (
-    Experiment,
     ExperimentContext,
     Paper,
     Shape,
@@ -27,13 +26,14 @@ from headwise.analyses.copy_suppression.rows import (
     ChosenRows,
     suppression_means,
 )
+from headwise.analyses.direct_logits import DirectLogitExperiment
 from headwise.analyses.summaries import format_heads, ranked_heads
-from headwise.core.errors import InputError, ModelError
+from headwise.core.errors import InputError
 from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
 from headwise.models.direct import Recorded
-from headwise.models.structure import Structure, find_structure
+from headwise.models.structure import Structure
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.text.encode import Encoded, batches, documents_of
@@ -56,7 +56,7 @@ UNITS = {
 
 
 @dataclass(frozen=True)
-class CopySuppression(Experiment):
+class CopySuppression(DirectLogitExperiment):
     """Find the heads that lower the logit of a token which earlier layers predict and which stands
     earlier in the text.
 
@@ -106,22 +106,14 @@ class CopySuppression(Experiment):
     title: ClassVar[str] = "Copy suppression: heads that lower a predicted token of the text"
     paper: ClassVar[Paper] = Paper("mcdougall2023", "Copy suppression")
     budget: ClassVar[int | None] = 64
+    typical_passes: ClassVar[float] = 9.0
 
     def __post_init__(self) -> None:
         at_least("rows", self.rows, 2)
 
-    def unsupported_reason(self, shape: Shape) -> str | None:
-        if not shape.causal or shape.extras.get("lm_kind") != "causal":
-            return "the model has no language-modelling head"
-        if shape.extras.get("reads_source"):
-            return "the model is an encoder-decoder, whose weights are not followed to the logits"
-        return None
-
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
-        structure = find_structure(model)
-        if structure.refusal is not None:
-            raise ModelError(f"Heads add nothing of their own to the logits: {structure.refusal}.")
+        structure = self.structure_to_logits(model)
         rows = [row for row in islice(iter(bench.rows), bench.limit) if len(row) > FIRST_ROW]
         if not rows:
             raise InputError("No input has three tokens or more; give longer texts.")

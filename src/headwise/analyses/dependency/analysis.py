@@ -34,7 +34,7 @@ from headwise.analyses.dependency.result import (
     given_head_variables,
     summary_lines,
 )
-from headwise.analyses.released import PAPER, RELEASED, check_variant_name
+from headwise.analyses.released import PAPER, RELEASED, VARIANTS
 from headwise.core.errors import ParameterError, unknown
 from headwise.models.view import AttentionRows, Layer
 from headwise.models.words import simple_maps, word_index, word_maps, word_visibility
@@ -221,7 +221,7 @@ class Dependency(Observer):
         one_of("subtypes", self.subtypes, SUBTYPES)
         at_least("reach", self.reach, 1)
         one_of("correction", self.correction, CORRECTIONS)
-        check_variant_name(self.reading)
+        one_of("reading", self.reading, VARIANTS)
         one_of("noop", self.noop, noop.TARGETS)
         parse_heads(self.heads, directions=DIRECTIONS)
 
@@ -287,7 +287,7 @@ class Dependency(Observer):
     def reduce_rows(self, rows: AttentionRows, batch: Batch) -> Mapping[str, Tensor]:
         # The released code takes the attention from a word's first piece.
         index = replace(word_index(batch), leading=self.reading == RELEASED)
-        noop_tokens = torch.stack([batch.token_mask(name) for name in noop.TOKEN_TYPES], -1)
+        noop_tokens = torch.stack([batch.token_mask(name) for name in noop.NOOP_TYPES], -1)
         return {
             "maps": word_maps(rows, index, noop_tokens),
             "visible": word_visibility(rows, index),
@@ -305,7 +305,7 @@ class Dependency(Observer):
             )
             _observe_baselines(state, batch, pairs, rules, units)
         # The last columns are the mass on the token types of the no-op reading.
-        n_types = len(noop.TOKEN_TYPES)
+        n_types = len(noop.NOOP_TYPES)
         maps = sums["maps"][..., :-n_types]
         noop_mass = sums["maps"][..., -n_types:]
         if not maps.shape[-1]:
@@ -317,7 +317,7 @@ class Dependency(Observer):
             possible_count = _count_by_label(possible, pairs, rules, len(batch))[:, 0]
             state.by_unit("possible").add(units, possible_count, where)
         if "noop_with" in state:
-            mass = noop_mass[..., noop.TOKEN_TYPES.index(rules.noop)]
+            mass = noop_mass[..., noop.NOOP_TYPES.index(rules.noop)]
             noop.observe(state, mass, layer.layer, batch, rules)
 
     # --- the result -------------------------------------------------------------------------------

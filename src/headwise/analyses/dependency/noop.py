@@ -27,7 +27,7 @@ from headwise.text.encode import Batch
 from headwise.text.example import UPOS
 
 TARGETS = ("auto", "sep", "cls", "first", "off")
-TOKEN_TYPES = ("sep", "cls", "first")
+NOOP_TYPES = ("sep", "cls", "first")
 GROUPS = ("with", "without")
 DIMS = ("direction", "layer", "head", "relation")
 UNITS = {"units": "share of attention"}
@@ -47,7 +47,7 @@ def missing_reason(target: str, shape: Shape) -> str | None:
     if token_type in ("off", "first") or token_type in shape.token_types:
         return None
     alternative = "first"
-    for name in TOKEN_TYPES:
+    for name in NOOP_TYPES:
         if name in shape.token_types:
             alternative = name
             break

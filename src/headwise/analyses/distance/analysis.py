@@ -51,6 +51,8 @@ MAX_WINDOWS = 4
 SAMPLE_GROUPS = 4
 MIN_ROWS = 32
 
+NEAREST_PAIRS = 5  # in the summary
+
 
 @dataclass(frozen=True)
 class Distance(OwnPassObserver):
@@ -395,13 +397,13 @@ def _concatenate(parts: list[Tensor]) -> Tensor:
     return torch.cat(parts, 1)
 
 
-def _nearest_pairs(dataset: xr.Dataset, count: int = 5) -> str:
+def _nearest_pairs(dataset: xr.Dataset) -> str:
     """Return the pairs of heads with the smallest distances, as text."""
     names = dataset["head_a"].values
     first, second = np.triu_indices(len(names), 1)
     distances = dataset["js"].values[first, second]
     pairs = []
-    for k in np.argsort(distances, kind="stable")[:count]:
+    for k in np.argsort(distances, kind="stable")[:NEAREST_PAIRS]:
         pairs.append(f"{names[first[k]]} and {names[second[k]]} {distances[k]:.3f}")
     return ", ".join(pairs)
 

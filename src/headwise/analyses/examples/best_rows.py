@@ -20,6 +20,9 @@ from headwise.text.encode import Batch, Encoded, batches
 
 BATCH_TOKENS = 2048
 EMPTY = -np.inf
+# Values that agree in so many digits are equal: the same beginning of two texts has the same
+# weights but for rounding, which another batch or another order of heads changes.
+COMPARED_DIGITS = 5
 
 # Columns of the places of rows.
 COLUMNS = ("example", "document", "query", "key")
@@ -42,18 +45,22 @@ class BestRows:
         """Add candidates, `values[cell, candidate]` and `places[cell, candidate, 4]`."""
         values = np.concatenate([self.values, np.asarray(values, dtype=float)], axis=1)
         places = np.concatenate([self.places, places], axis=1)
+        compared = values.round(COMPARED_DIGITS)
         # Highest value first; equal values by example, query and key.
-        order = np.lexsort((places[..., 3], places[..., 2], places[..., 0], -values), axis=1)
+        order = np.lexsort((places[..., 3], places[..., 2], places[..., 0], -compared), axis=1)
         values = np.take_along_axis(values, order, 1)
+        compared = np.take_along_axis(compared, order, 1)
         places = np.take_along_axis(places, order[..., None], 1)
         cells = np.arange(len(values))
         for rank in range(self.keep):
-            best = values.argmax(1)
-            self.values[:, rank] = values[cells, best]
+            best = compared.argmax(1)
+            self.values[:, rank] = np.where(
+                compared[cells, best] > EMPTY, values[cells, best], EMPTY
+            )
             self.places[:, rank] = places[cells, best]
             is_found = self.values[:, rank, None] > EMPTY
             same_document = places[..., DOCUMENT] == self.places[:, rank, DOCUMENT][:, None]
-            values = np.where(same_document & is_found, EMPTY, values)
+            compared = np.where(same_document & is_found, EMPTY, compared)
         self.places[self.values == EMPTY] = -1
 
     def merge(self, other: BestRows) -> None:
@@ -105,6 +112,8 @@ class BestRowsWatcher(Watcher):
         self.best: dict[int, LayerBest] = {}
         self.role_mass: dict[int, Tensor] = {}
         self.role_rows: dict[int, Tensor] = {}
+        self._block: tuple[int, int] | None = None
+        self._matrices = torch.empty(0)
 
     def on_rows(self, rows: AttentionRows) -> None:
         device = rows.weights.device
@@ -135,8 +144,7 @@ class BestRowsWatcher(Watcher):
 
     def _add_roles(self, rows: AttentionRows, values: list[Tensor], keys: list[Tensor]) -> None:
         """Add the value of each row for each role and relation, all its weight on their tokens."""
-        in_role = sieve_matrices(self.sieves, self.batch, rows.start, rows.stop)[:, :, None]
-        in_role = in_role & rows.visible[:, None]
+        in_role = self._sieve_matrices(rows.start, rows.stop)[:, :, None] & rows.visible[:, None]
         outside_sink = 1 - rows.weights[..., 0]
         masses = []
         counts = []
@@ -161,6 +169,15 @@ class BestRowsWatcher(Watcher):
             rows_of_block = self.role_rows[rows.layer] + rows_of_block
         self.role_mass[rows.layer] = mass_of_block
         self.role_rows[rows.layer] = rows_of_block
+
+    def _sieve_matrices(self, start: int, stop: int) -> Tensor:
+        """Return the matrices of all roles and relations on a block of rows."""
+        # They are the same in every layer. Only those of the last block are kept: long inputs come
+        # in many blocks, which together would be large.
+        if self._block != (start, stop):
+            self._matrices = sieve_matrices(self.sieves, self.batch, start, stop)
+            self._block = (start, stop)
+        return self._matrices
 
 
 def best_rows_of(

@@ -107,7 +107,7 @@ def find_rows(
     model: HeadModel,
     corpus: Iterable[Example],
     head: str,
-    condition: RowCondition = RowCondition(),  # noqa: B008  (frozen)
+    condition: RowCondition = RowCondition(),
 ) -> Iterator[Hit]:
     """Yield the rows on which a head meets a condition, in the order of the corpus.
 

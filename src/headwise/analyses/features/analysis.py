@@ -15,14 +15,18 @@ from torch import Tensor
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables
 from headwise.analyses.features.predicates import Feature, known_features, parse_features
 from headwise.analyses.items import ItemObserver, choose_items
-from headwise.analyses.nulls import RandomNull, apply_excess_null, significant_excess
+from headwise.analyses.nulls import (
+    RandomNull,
+    apply_excess_null,
+    excess_p_values,
+    significant_excess,
+)
 from headwise.analyses.summaries import align_columns, top_heads
 from headwise.core.errors import ParameterError
 from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.corrections import holm
-from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
 
 FIRST_ROW = "features first"  # the row of the cls token, if there is one
@@ -240,13 +244,7 @@ class Features(RandomNull, ItemObserver):
 
     def _tests(self, excess: Moments) -> dict[str, xr.Variable]:
         """Test whether the excess is above zero."""
-        count = excess.count.numpy()
-        mean = np.where(count > 0, excess.mean.numpy(), np.nan)
-        variance = excess.variance()
-        is_rounding = (np.abs(mean) <= ROUNDING) & (np.sqrt(variance) <= ROUNDING)
-        mean = np.where(is_rounding, 0.0, mean)
-        variance = np.where(is_rounding, 0.0, variance)
-        p_value = z_test(mean, variance, count, 0.0).p_value
+        p_value = excess_p_values(excess, ROUNDING)
         return {
             "p_value": xr.Variable(DIMS, p_value, {"long_name": "one-tailed z-test of excess > 0"}),
             "p_adjusted": xr.Variable(

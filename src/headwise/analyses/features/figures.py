@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from headwise.core.errors import ParameterError
+from headwise.core.token_types import TOKEN_TYPES
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels, short
 from headwise.plots.registry import figure
 
-SPECIAL = {"cls": "opening tokens (cls)", "sep": "closing tokens (sep)", "punct": ". and ,"}
+SPECIAL = {token_type.name: token_type.phrase for token_type in TOKEN_TYPES}
 CELLS = "Each cell: mean over inputs of one head; intervals are in the tables"
 
 

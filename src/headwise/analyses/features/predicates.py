@@ -13,11 +13,12 @@ import numpy as np
 from headwise.analyses.contract import Shape
 from headwise.analyses.items import known_relations, missing_annotation_reason, relation_matches
 from headwise.core.errors import ParameterError, unknown
+from headwise.core.token_types import TOKEN_TYPES
 from headwise.text.encode import Encoded
 from headwise.text.example import ROLES, UPOS, Example
 
 KEYS = ("upos", "relation", "lemma", "form", "token")
-TOKENS = ("cls", "sep", "punct", *ROLES)
+TOKENS = (*(token_type.name for token_type in TOKEN_TYPES), *ROLES)
 SYNTAX = (
     "name: key=value|value & key!=value, with the keys upos, relation, lemma, form, token and `;` "
     "between features"
@@ -162,7 +163,7 @@ def negation(row: Encoded) -> np.ndarray:
 
 @cache
 def known_features() -> dict[str, Feature]:
-    """Return the features of the paper, by name."""
+    """Return the features of the paper, and one of each token type, by name."""
     features = [
         parse_feature("noun: upos=NOUN", "nouns"),
         parse_feature("verb: upos=VERB", "verbs"),
@@ -170,10 +171,10 @@ def known_features() -> dict[str, Feature]:
         parse_feature("subject: relation=nsubj|nsubjpass", "subjects"),
         parse_feature("object: relation=obj|dobj", "direct objects"),
         Feature("negation", "negation words", function=negation, needs=frozenset({"words"})),
-        parse_feature("cls: token=cls", "[CLS] tokens"),
-        parse_feature("sep: token=sep", "[SEP] tokens"),
-        parse_feature("punct: token=punct", "punctuation: . and ,"),
     ]
+    for token_type in TOKEN_TYPES:
+        feature = parse_feature(f"{token_type.name}: token={token_type.name}", token_type.phrase)
+        features.append(feature)
     return {feature.name: feature for feature in features}
 
 

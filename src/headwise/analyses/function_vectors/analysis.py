@@ -13,7 +13,6 @@ import xarray as xr
 from torch import Tensor, nn
 
 from headwise.analyses.contract import (
-    Experiment,
     ExperimentContext,
     Paper,
     Shape,
@@ -22,22 +21,22 @@ from headwise.analyses.contract import (
     mean_variables,
     relative_cost,
 )
+from headwise.analyses.direct_logits import DirectLogitExperiment
 from headwise.analyses.function_vectors.prompts import Prompt, TaskPrompts, make_task_prompts
 from headwise.analyses.function_vectors.runs import (
+    are_right,
+    are_right_with,
     function_vector,
-    is_right,
-    is_right_with,
     last_outputs,
     next_probabilities,
     patched_probabilities,
 )
 from headwise.analyses.summaries import format_heads, ranked_heads
-from headwise.core.errors import ModelError
 from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.core.store import Checkpoint
 from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
-from headwise.models.structure import Structure, find_structure
+from headwise.models.structure import Structure
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.text.word_pairs import RELATIONS, WordPair, read_word_pairs
@@ -49,7 +48,7 @@ RANDOM_DRAWS = 5  # of as many heads, to compare a vector with
 
 
 @dataclass(frozen=True)
-class FunctionVectors(Experiment):
+class FunctionVectors(DirectLogitExperiment):
     """Find the heads whose mean output carries a task from the examples of a prompt to the answer.
 
     A prompt has five examples of a task (`hot: cold`) and a query. The mean output of a head at the
@@ -111,7 +110,9 @@ class FunctionVectors(Experiment):
         "share of prompts": "accuracy shuffled_accuracy bare_accuracy vector_accuracy "
         "random_accuracy",
     }
-    depth_power: ClassVar[float] = 2.0  # every head of every layer runs through all layers
+    # Heads are scored on the tasks that the model can do, and its first layers can do none.
+    tried_on_first_layers: ClassVar[bool] = False
+    typical_passes: ClassVar[float] = 400.0
 
     def __post_init__(self) -> None:
         at_least("shots", self.shots, 2)
@@ -122,20 +123,13 @@ class FunctionVectors(Experiment):
     def planned(self, shape: Shape) -> Self:
         if self.prompts is not None:
             return self
-        return replace(self, prompts=max(3, round(FULL_PROMPTS / relative_cost(shape))))
-
-    def unsupported_reason(self, shape: Shape) -> str | None:
-        if shape.extras.get("reads_source"):
-            return "the model is an encoder-decoder, whose weights are not followed to the logits"
-        if not shape.causal or shape.extras.get("lm_kind") != "causal":
-            return "the model has no language-modelling head"
-        return None
+        return replace(
+            self, prompts=max(3, round(FULL_PROMPTS / relative_cost(shape, logits=True)))
+        )
 
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
-        structure = find_structure(model)
-        if structure.refusal is not None:
-            raise ModelError(f"Heads add nothing of their own to the logits: {structure.refusal}.")
+        structure = self.structure_to_logits(model)
         lists: dict[str, list[WordPair]] = dict(RELATIONS)
         if self.tasks:
             lists |= read_word_pairs(self.tasks)
@@ -222,11 +216,10 @@ class FunctionVectors(Experiment):
             ) -> float:
                 heads = [divmod(int(place), model.heads) for place in places]
                 vector = function_vector(structure, outputs, heads)
-                right = [is_right_with(model, entry, prompt, vector) for prompt in bare]
-                return float(np.mean(right))
+                return float(np.mean(are_right_with(model, entry, bare, vector)))
 
             judged[task] = {
-                "bare_accuracy": float(np.mean([is_right(model, prompt) for prompt in bare])),
+                "bare_accuracy": float(np.mean(are_right(model, bare))),
                 "vector_accuracy": share_right(best),
                 "random_accuracy": float(np.mean([share_right(draw) for draw in draws])),
             }
@@ -279,7 +272,7 @@ def _task_gains(
         outputs = mean_outputs.cpu().numpy()
         rows = []
         for prompt in prompts.shuffled:
-            before = float(next_probabilities(model, prompt.ids)[prompt.answer])
+            before = float(next_probabilities(model, [prompt.ids])[0, prompt.answer])
             rows.append(patched_probabilities(model, structure, prompt, mean_outputs) - before)
         gains = np.stack(rows)
     arrays: dict[str, np.ndarray] = {
@@ -295,7 +288,7 @@ def _accuracy(model: HeadModel, prompts: Sequence[Prompt]) -> float:
     """Return the share of prompts that are answered right; 0 where there are none."""
     if not prompts:
         return 0.0
-    return float(np.mean([is_right(model, prompt) for prompt in prompts]))
+    return float(np.mean(are_right(model, prompts)))
 
 
 def _entries(model: HeadModel) -> list[nn.Module]:

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from headwise.analyses.function_vectors.prompts import Prompt
 from headwise.models import HeadModel
-from headwise.models.forward_call import only_in_this_thread
+from headwise.models.forward_call import body_of, only_in_this_thread
 from headwise.models.sites import hidden_input, replaced
 from headwise.models.structure import Structure
 
 ROWS_AT_A_TIME = 96  # copies of a prompt that run together, one for each changed head
+PROMPTS_AT_A_TIME = 32
 
 
 def last_outputs(model: HeadModel, prompts: Sequence[Prompt]) -> Tensor:
@@ -32,16 +33,30 @@ def last_outputs(model: HeadModel, prompts: Sequence[Prompt]) -> Tensor:
     return total / len(prompts)
 
 
-def next_probabilities(model: HeadModel, ids: Sequence[int]) -> Tensor:
-    """Return the probabilities of the next token, `[vocabulary]`."""
-    batch = model.batch(torch.tensor([list(ids)]))
-    logits: Tensor = model.forward(batch, logits=True).logits[0, -1]
+def next_probabilities(model: HeadModel, prompts: Sequence[Sequence[int]]) -> Tensor:
+    """Return the probabilities of the next token of prompts that are equally long, `[prompt,
+    vocabulary]`."""
+    batch = model.batch(torch.tensor([list(ids) for ids in prompts]))
+    last = torch.tensor([batch.ids.shape[1] - 1], device=batch.device)
+    logits: Tensor = model.forward(batch, logits=True, logit_rows=last).logits[:, -1]
     return logits.float().softmax(-1).cpu()
 
 
-def is_right(model: HeadModel, prompt: Prompt) -> bool:
-    """Return whether the likeliest next token is that of the answer."""
-    return int(next_probabilities(model, prompt.ids).argmax()) == prompt.answer
+def are_right(model: HeadModel, prompts: Sequence[Prompt]) -> list[bool]:
+    """Return for each prompt whether the likeliest next token is that of the answer.
+
+    Prompts of the same length run together: one alone reads all weights for a few tokens."""
+    by_length: dict[int, list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        by_length.setdefault(len(prompt.ids), []).append(number)
+    right = [False] * len(prompts)
+    for numbers in by_length.values():
+        for start in range(0, len(numbers), PROMPTS_AT_A_TIME):
+            group = numbers[start : start + PROMPTS_AT_A_TIME]
+            probabilities = next_probabilities(model, [prompts[number].ids for number in group])
+            for number, token in zip(group, probabilities.argmax(-1).tolist(), strict=True):
+                right[number] = token == prompts[number].answer
+    return right
 
 
 def patched_probabilities(
@@ -71,7 +86,7 @@ def patched_probabilities(
     with torch.no_grad(), model.evaluating():
         cache = None
         if ids.shape[1] > 1:
-            cache = module(input_ids=ids[:, :-1], use_cache=True).past_key_values
+            cache = body_of(module)(input_ids=ids[:, :-1], use_cache=True).past_key_values
         can_repeat = hasattr(cache, "batch_repeat_interleave")
         for start in range(0, len(places), ROWS_AT_A_TIME):
             rows = places[start : start + ROWS_AT_A_TIME]
@@ -148,9 +163,11 @@ def function_vector(
     return vector
 
 
-def is_right_with(model: HeadModel, entry: nn.Module, prompt: Prompt, vector: Tensor) -> bool:
-    """Return whether the answer is the likeliest next token when a vector is added to what enters a
-    layer at the last token.
+def are_right_with(
+    model: HeadModel, entry: nn.Module, prompts: Sequence[Prompt], vector: Tensor
+) -> list[bool]:
+    """Return for each prompt whether the answer is the likeliest next token when a vector is added
+    to what enters a layer at the last token.
 
     Parameters
     ----------
@@ -158,7 +175,7 @@ def is_right_with(model: HeadModel, entry: nn.Module, prompt: Prompt, vector: Te
         The model.
     entry : Module
         The module of the layer.
-    prompt : Prompt
+    prompts : sequence of Prompt
         What is run.
     vector : Tensor
         What is added.
@@ -172,6 +189,6 @@ def is_right_with(model: HeadModel, entry: nn.Module, prompt: Prompt, vector: Te
 
     handle = entry.register_forward_pre_hook(only_in_this_thread(add), with_kwargs=True)
     try:
-        return is_right(model, prompt)
+        return are_right(model, prompts)
     finally:
         handle.remove()

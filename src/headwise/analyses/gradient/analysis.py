@@ -23,8 +23,9 @@ from headwise.analyses.contract import (
     one_of,
     split_batch,
 )
-from headwise.analyses.surface.analysis import TOKEN_TYPES, missing_token_types, token_type_masks
+from headwise.analyses.surface.analysis import missing_token_types, token_type_masks
 from headwise.core.errors import ParameterError
+from headwise.core.token_types import OTHER, TYPE_NAMES
 from headwise.models import HeadModel
 from headwise.models.gradients import stream_gradients
 from headwise.models.session import at_least_float32
@@ -35,10 +36,13 @@ from headwise.text.encode import Batch, Encoded, documents_of
 LOSSES = ("auto", "masked", "all", "causal")
 
 # The paper's "other" is everything but separators, periods and commas.
-PAPER_OTHER = ("cls", "other")
+PAPER_OTHER = tuple(name for name in TYPE_NAMES if name not in ("sep", "punct"))
 
 # Tokens run at once: the maps of all layers and all scores over the vocabulary are held together.
 GRADIENT_TOKENS = 1024
+# Scores over the vocabulary that are computed at once. What the loss and its derivative make of
+# them takes three to four times their memory: more than the model, with a large vocabulary.
+GRADIENT_SCORES = 2**24
 
 # From the model's output and the batch to one loss for each example.
 LossFunction = Callable[[Any, Batch], Tensor]
@@ -141,7 +145,7 @@ class Gradient(OwnPassObserver):
     def start(self, shape: Shape) -> State:
         heads = (shape.layers, shape.heads)
         return State(
-            importance=means(self.weighting, *heads, len(TOKEN_TYPES)),
+            importance=means(self.weighting, *heads, len(TYPE_NAMES)),
             importance_paper_other=means(self.weighting, *heads),
             left_out=Sums(1),
         )
@@ -149,7 +153,9 @@ class Gradient(OwnPassObserver):
     def observe_batch(
         self, model: HeadModel, batch: Batch, state: State, block_rows: int | None = None
     ) -> None:
-        for part in split_batch(batch, max(1, GRADIENT_TOKENS // batch.ids.shape[1])):
+        vocabulary = getattr(model.config.get_text_config(), "vocab_size", 0) or 1
+        n_tokens = min(GRADIENT_TOKENS, GRADIENT_SCORES // vocabulary)
+        for part in split_batch(batch, max(1, n_tokens // batch.ids.shape[1])):
             inputs, loss = self.prepare(part, model)
             n_left_out = len(part) - len(inputs)
             if n_left_out:
@@ -182,7 +188,7 @@ class Gradient(OwnPassObserver):
 
         stream_gradients(model, inputs, loss, add, block_rows=block_rows)
         state.of(documents_of(inputs.rows))
-        paper_other = [TOKEN_TYPES.index(name) for name in PAPER_OTHER]
+        paper_other = [TYPE_NAMES.index(name) for name in PAPER_OTHER]
         for layer in sorted(importance):
             totals = importance[layer].double()
             pairs = n_pairs[layer].double().expand(-1, totals.shape[1], -1)
@@ -215,7 +221,7 @@ class Gradient(OwnPassObserver):
             batch = replace(
                 batch,
                 ids=torch.where(predicted, mask_ids, batch.ids),
-                punct=batch.punct & ~predicted,
+                token_type=torch.where(predicted, OTHER, batch.token_type),
             )
         # A causal model's scores at a token are those of the next one.
         shift = 1 if loss_name == "causal" else 0
@@ -246,7 +252,7 @@ class Gradient(OwnPassObserver):
         variables |= mean_variables(
             "importance_paper_other", heads, state.means("importance_paper_other"), units=units
         )
-        coords = layer_head_coords(shape) | {"token_type": list(TOKEN_TYPES)}
+        coords = layer_head_coords(shape) | {"token_type": list(TYPE_NAMES)}
         attrs = {
             "loss": self._loss_for(shape.extras.get("lm_kind")),
             "inputs_left_out": int(state.sums("left_out").total[0]),

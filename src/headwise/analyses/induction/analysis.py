@@ -21,12 +21,13 @@ from headwise.analyses.contract import (
     at_least,
     layer_head_coords,
     mean_variables,
+    relative_cost,
 )
 from headwise.analyses.induction.sequences import (
     RepeatedSequences,
+    SecondHalfLoss,
     make_sequences,
     observe_sequences,
-    second_half_loss,
     sequences_at_once,
 )
 from headwise.analyses.summaries import format_heads, ranked_heads
@@ -41,6 +42,9 @@ from headwise.stats.correlation import correlation
 from headwise.stats.tests import mean_above, outlying
 
 HEADS = ("layer", "head")
+# Sequences on which the effect of disabled heads is confirmed, and the fewest, where each is costly.
+FULL_CONFIRM = 6
+MIN_CONFIRM = 4
 CONTROL_ROLE = "rare"  # a role on natural text that has nothing to do with repetition
 MEASURES = {
     "prefix_matching": "the token after the earlier occurrence",
@@ -87,8 +91,9 @@ class Induction(Experiment):
         Heads disabled together; 0 leaves the confirmation out.
     draws : int, default 20
         Random draws it is compared with.
-    confirm : int, default 6
-        Sequences used for the confirmation.
+    confirm : int, optional
+        Sequences used for the confirmation; by default 6, fewer where the model or its vocabulary is
+        large, but at least 4 (attribute `disabled_sequences`).
     least : float, default 2
         How many times the weight of a uniform head a significant head must exceed.
     seed : int, optional
@@ -113,7 +118,7 @@ class Induction(Experiment):
     sequences: int = 25
     disable: int = 5
     draws: int = 20
-    confirm: int = 6
+    confirm: int | None = None
     least: float = 2.0
     seed: int | None = None
 
@@ -122,6 +127,8 @@ class Induction(Experiment):
     paper: ClassVar[Paper] = Paper("olsson2022", "Prefix matching and copying; Elhage et al. 2021")
     units: ClassVar[Mapping[str, str]] = {"share of attention": "uniform profile"}
     order_dependent: ClassVar[frozenset[str]] = frozenset({"drawn_effect"})
+    worth: ClassVar[float] = 10.0
+    reads_logits: ClassVar[bool] = True
     typical_passes: ClassVar[float] = 600.0
 
     def __post_init__(self) -> None:
@@ -129,7 +136,8 @@ class Induction(Experiment):
         at_least("sequences", self.sequences, 2)
         at_least("disable", self.disable, 0)
         at_least("draws", self.draws, 1)
-        at_least("confirm", self.confirm, 2)
+        if self.confirm is not None:
+            at_least("confirm", self.confirm, 2)
         if not 0 <= self.least < float("inf"):
             raise ParameterError(f"`least` must be a number of at least 0; it is {self.least!r}.")
 
@@ -142,13 +150,29 @@ class Induction(Experiment):
             return "the decoder reads a source beside its own text, and random sequences have none"
         return None
 
+    def planned(self, shape: Shape) -> Self:
+        if self.confirm is not None:
+            return self
+        cost = relative_cost(shape, self.reads_logits)
+        return replace(self, confirm=max(MIN_CONFIRM, round(FULL_CONFIRM / cost)))
+
     def smallest(self) -> tuple[Self, float]:
-        # Two sequences, and no confirmation: a cut model does not induce.
-        small = replace(self, sequences=2, disable=0)
+        return self._with_sequences(2)
+
+    def larger(self) -> tuple[Self, float]:
+        return self._with_sequences(8)
+
+    def first_part(self) -> Self | None:
+        # The confirmation has a run for each of `draws` sets of heads.
+        return replace(self, disable=0) if self.disable else None
+
+    def _with_sequences(self, count: int) -> tuple[Self, float]:
+        # Without confirmation: a cut model does not induce.
+        small = replace(self, sequences=count, disable=0)
         n_sequences = self.sequences
         if self.disable:
             # Without heads disabled, with the best, and with each draw.
-            n_sequences += (self.draws + 2) * self.confirm
+            n_sequences += (self.draws + 2) * (self.confirm or FULL_CONFIRM)
         return small, n_sequences / small.sequences
 
     # --- the passes -------------------------------------------------------------------------------
@@ -195,8 +219,9 @@ class Induction(Experiment):
         for number, heads in enumerate(draws):
             head_sets[f"draw-{number:04d}"] = heads
         units = [(f"disabled-{name}", heads) for name, heads in head_sets.items()]
-        rows = repeated.rows[: self.confirm]
-        compute = partial(second_half_loss, bench.model, repeated, rows)
+        rows = repeated.rows[: self.confirm or FULL_CONFIRM]
+        first_layer = min(layer for layer, _ in best)
+        compute = SecondHalfLoss(bench.model, repeated, rows, first_layer)
         checkpoints = raise_failures(current().run_units(bench.store, compute, units))
         losses: dict[str, np.ndarray] = {}
         for name, checkpoint in zip(head_sets, checkpoints, strict=True):
@@ -214,6 +239,7 @@ class Induction(Experiment):
         dataset["drawn_effect"] = ("draw", drawn)
         dataset.attrs |= {
             "disabled": ", ".join(head_name(*place) for place in best),
+            "disabled_sequences": len(rows),
             "disabled_effect": mean_effect,
             "disabled_effect_low": float(effect["low"]),
             "disabled_effect_high": float(effect["high"]),
@@ -334,10 +360,13 @@ class Induction(Experiment):
             lines.append(line)
         if "disabled_effect" in attrs:
             drawn = dataset["drawn_effect"]
+            basis = ""
+            if "disabled_sequences" in attrs:
+                basis = f", {attrs['disabled_sequences']} sequences"
             lines.append(
                 f"Without {attrs['disabled']} the second half's loss rises by "
                 f"{attrs['disabled_effect']:.2f} nats ({attrs['disabled_effect_low']:.2f} … "
-                f"{attrs['disabled_effect_high']:.2f}); without as many random heads of the same "
+                f"{attrs['disabled_effect_high']:.2f}{basis}); without as many random heads of the same "
                 f"layers by {float(drawn.mean()):.2f} on average, at most "
                 f"{float(drawn.max()):.2f} (p = {attrs['disabled_p']:.2g})"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch import Tensor
 from headwise.core.errors import ModelError
 from headwise.models import HeadModel
 from headwise.models.direct import Recorded
+from headwise.models.interventions import head_interventions, plan_interventions
+from headwise.models.prefix import Prefix
+from headwise.models.session import Session
 from headwise.models.structure import Structure
 from headwise.models.view import AttentionRows, Watcher
 from headwise.text.encode import Batch, Encoded, collate
@@ -22,6 +26,8 @@ SHORTEST = 4  # tokens of a sequence: below that every offset is special
 # Offsets before the earlier occurrence: a preference for far tokens does not end at it.
 BEYOND = 2
 LOGITS_BYTES = 2**28
+# The largest relative difference of runs that share their lower layers from whole ones.
+SHARING_ERROR = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,19 +131,20 @@ class OffsetWatcher(Watcher):
         self.most.setdefault(layer, []).append(weights.argmax(-1))
 
 
-def half_losses(logits: Tensor, batch: Batch, repeated: RepeatedSequences) -> Tensor:
-    """Return the mean loss in nats of the tokens of the first and of the second half, `[example,
-    half]`."""
-    targets = batch.ids[:, 1:]
-    losses = torch.nn.functional.cross_entropy(
-        logits[:, :-1].float().flatten(0, 1), targets.flatten(), reduction="none"
-    )
-    losses = losses.view(targets.shape)  # the loss of token t stands at t − 1
+def _loss_rows(repeated: RepeatedSequences) -> tuple[slice, slice]:
+    """Return the rows that predict the tokens of the first and of the second half: a token is
+    predicted from the one before it."""
     beginning = max(repeated.start - 1, 0)
     middle = repeated.second.start - 1
-    first_half = losses[:, beginning:middle].mean(-1)
-    second_half = losses[:, middle:].mean(-1)
-    return torch.stack([first_half, second_half], dim=-1)
+    return slice(beginning, middle), slice(middle, repeated.second.stop - 1)
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss in nats of each target, `[example, row]`."""
+    losses = torch.nn.functional.cross_entropy(
+        logits.float().flatten(0, 1), targets.flatten(), reduction="none"
+    )
+    return losses.view(targets.shape)
 
 
 def observe_sequences(
@@ -154,17 +161,20 @@ def observe_sequences(
     batch = collate(rows, model.pad_id, model.device)
     watcher = OffsetWatcher(repeated)
     recorded = None
+    both_halves = slice(0, repeated.second.stop - 1)
     if structure is None:
-        output = model.forward(batch, watcher, logits=True)
+        logits = model.forward(batch, watcher, logits=True).logits[:, both_halves]
+        losses = _losses(logits, batch.ids[:, 1:])
     else:
         recorded = Recorded(model, structure, batch, watcher.on_rows)
-        output = recorded.output
+        losses = recorded.token_losses(both_halves)
+    half_losses = [losses[:, rows].mean(-1) for rows in _loss_rows(repeated)]
     layers = sorted(watcher.profile)
     profile = torch.stack([watcher.profile[layer] for layer in layers], 1)
     arrays = {
         "profile": profile.float().cpu().numpy(),
         "uniform": np.array([watcher.uniform[layer] for layer in layers]),
-        "loss": half_losses(output.logits, batch, repeated).double().cpu().numpy(),
+        "loss": torch.stack(half_losses, dim=-1).double().cpu().numpy(),
     }
     if recorded is not None:
         copied = []
@@ -177,20 +187,99 @@ def observe_sequences(
     return arrays, {}
 
 
-def second_half_loss(
-    model: HeadModel,
-    repeated: RepeatedSequences,
-    rows: tuple[Encoded, ...],
-    heads: Sequence[tuple[int, int]],
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the loss of the second half `[sequence]` with uniform attention in these heads, as
-    arrays of a checkpoint."""
-    interventions = dict.fromkeys(heads, "uniform")
-    losses = []
-    batch_size = sequences_at_once(model, repeated)
-    with torch.no_grad():
-        for start in range(0, len(rows), batch_size):
-            batch = collate(rows[start : start + batch_size], model.pad_id, model.device)
-            output = model.forward(batch, interventions=interventions, logits=True)
-            losses.append(half_losses(output.logits, batch, repeated).double().cpu().numpy())
-    return {"loss": np.concatenate(losses)[:, 1]}, {}
+class SecondHalfLoss:
+    """Computes the loss of the second half with uniform attention in some heads.
+
+    Layers below the first with such a head are run once for all sets of heads, and logits are
+    computed for the second half alone.
+
+    Parameters
+    ----------
+    model : HeadModel
+        A causal language model.
+    repeated : RepeatedSequences
+        The sequences.
+    rows : tuple of Encoded
+        Those that are read.
+    first_layer : int
+        The first layer in which a set has heads.
+    """
+
+    def __init__(
+        self,
+        model: HeadModel,
+        repeated: RepeatedSequences,
+        rows: tuple[Encoded, ...],
+        first_layer: int,
+    ) -> None:
+        self.model = model
+        self.repeated = repeated
+        self.rows = rows
+        self.first_layer = first_layer
+        # By the first row of the batch; None where layers cannot be shared.
+        self._prefixes: dict[int, Prefix | None] = {}
+
+    def __reduce__(self) -> tuple[type[SecondHalfLoss], tuple[Any, ...]]:
+        # What the lower layers gave is not sent to workers: they compute it themselves.
+        return SecondHalfLoss, (self.model, self.repeated, self.rows, self.first_layer)
+
+    @torch.no_grad()
+    def __call__(
+        self, heads: Sequence[tuple[int, int]]
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the loss `[sequence]` without these heads, as arrays of a checkpoint."""
+        model = self.model
+        losses = []
+        batch_size = sequences_at_once(model, self.repeated)
+        for start in range(0, len(self.rows), batch_size):
+            rows = self.rows[start : start + batch_size]
+            batch = collate(rows, model.pad_id, model.device)
+            losses.append(self._batch_losses(batch, start, heads).double().cpu().numpy())
+        return {"loss": np.concatenate(losses)}, {}
+
+    def _batch_losses(self, batch: Batch, start: int, heads: Sequence[tuple[int, int]]) -> Tensor:
+        model = self.model
+        _, second = _loss_rows(self.repeated)
+        plan = None
+        if heads:
+            uniform = head_interventions(dict.fromkeys(heads, "uniform"))
+            plan = plan_interventions(uniform, model.layers, model.heads, model.d_head)
+        session = Session(model.sites, batch.attention_mask, None, plan)
+        logit_rows = torch.arange(second.start, second.stop, device=batch.device)
+        with ExitStack() as stack:
+            stack.enter_context(model.evaluating())
+            prefix = self._prefix(batch, start)
+            if prefix is not None:
+                stack.enter_context(prefix.skipping(self.first_layer, session))
+            stack.enter_context(session.running())
+            output = model.run(
+                batch.ids, batch.attention_mask, batch.types, logits=True, logit_rows=logit_rows
+            )
+        targets = batch.ids[:, second.start + 1 : second.stop + 1]
+        return _losses(output.logits, targets).mean(-1)
+
+    def _prefix(self, batch: Batch, start: int) -> Prefix | None:
+        """Return what the lower layers give on a batch, which is run once; None where the upper
+        layers of this model need more than that."""
+        if start not in self._prefixes:
+            self._prefixes[start] = self._shared_layers(batch)
+        return self._prefixes[start]
+
+    def _shared_layers(self, batch: Batch) -> Prefix | None:
+        model = self.model
+        if not self.first_layer or not Prefix.supports(model.sites):
+            return None
+        whole = Prefix(model)
+        session = Session(model.sites, batch.attention_mask)
+        with whole.recording(), session.running():
+            expected = model.run(batch.ids, batch.attention_mask, batch.types)
+        if len(whole.outputs) != model.layers:
+            return None
+        prefix = whole.repeated(1, self.first_layer)
+        session = Session(model.sites, batch.attention_mask)
+        with prefix.skipping(self.first_layer, session), session.running():
+            repeated = model.run(batch.ids, batch.attention_mask, batch.types)
+        difference = (repeated[0] - expected[0]).abs().max()
+        if not difference <= SHARING_ERROR * expected[0].abs().max():
+            return None
+        return prefix

@@ -15,13 +15,13 @@ import xarray as xr
 from torch import Tensor
 
 from headwise.analyses.contract import (
-    Experiment,
     ExperimentContext,
     Paper,
     Shape,
     layer_head_coords,
     mean_variables,
 )
+from headwise.analyses.direct_logits import DirectLogitExperiment
 from headwise.analyses.logits.copying import COPYING_NAMES, AttendedTokens, copying_means
 from headwise.analyses.summaries import format_heads, ranked_heads
 from headwise.core.errors import InputError, ModelError, ParameterError
@@ -30,7 +30,7 @@ from headwise.core.store import Checkpoint
 from headwise.core.workers import current, raise_failures
 from headwise.models import HeadModel
 from headwise.models.direct import Direct, Recorded, adds_up
-from headwise.models.structure import Structure, find_structure
+from headwise.models.structure import Structure
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.stats.tests import mean_above
@@ -44,7 +44,7 @@ BATCH_BYTES = 2**29  # memory for the recorded outputs of one batch
 
 
 @dataclass(frozen=True)
-class Logits(Experiment):
+class Logits(DirectLogitExperiment):
     """Measure what each part of a pre-norm decoder adds directly to the logit of the next token.
 
     The final norm is held at its actual scale; then the logit is a sum over heads, feed-forward
@@ -98,19 +98,11 @@ class Logits(Experiment):
         "elhage2021", "Direct contributions to the logits; Wang et al. 2022"
     )
     budget: ClassVar[int | None] = 64
-
-    def unsupported_reason(self, shape: Shape) -> str | None:
-        if not shape.causal or shape.extras.get("lm_kind") != "causal":
-            return "the model has no language-modelling head"
-        if shape.extras.get("reads_source"):
-            return "the model is an encoder-decoder, whose weights are not followed to the logits"
-        return None
+    typical_passes: ClassVar[float] = 3.0
 
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
-        structure = find_structure(model)
-        if structure.refusal is not None:
-            raise ModelError(f"Heads add nothing of their own to the logits: {structure.refusal}.")
+        structure = self.structure_to_logits(model)
         rows = [row for row in islice(iter(bench.rows), bench.limit) if len(row) > 2]
         if not rows:
             raise InputError("No input has a next token to predict; give longer texts.")

@@ -18,11 +18,10 @@ from headwise.plots.registry import figure
 from headwise.plots.scatter import (
     Series,
     legend_handles,
-    mean_over_heads,
     scatter_by_layer,
     series_of,
 )
-from headwise.stats.intervals import mean_interval
+from headwise.stats.intervals import sample_interval
 
 # Label, colour and marker of each source of contributions.
 SOURCE_STYLES = {
@@ -202,10 +201,7 @@ def centre_lines(datasets: Mapping[str, xr.Dataset], source: str = "attention") 
                 raise ParameterError(f"`source` must be one that {which} has; it is {source!r}.")
             dataset = dataset.sel(source=[source])
             values = data.values(dataset, "centre", ("source", "layer", "head"))[0]
-            mean = mean_over_heads(values)
-            low, high = mean_interval(
-                mean, np.nanvar(values, axis=1, ddof=1), np.isfinite(values).sum(1)
-            )
+            mean, low, high = sample_interval(values.T)
             colour = style.cycle(style.OKABE_ITO, index)
             marker = style.cycle(style.MARKERS, index)
             ax.plot(range(len(mean)), mean, color=colour, marker=marker, label=which)

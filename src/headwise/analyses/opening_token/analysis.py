@@ -87,6 +87,8 @@ class OpeningToken(Experiment):
     title: ClassVar[str] = "The opening token: attention sinks with and without it"
     paper: ClassVar[Paper] = Paper("xiao2023", "Attention sinks; Gu et al. 2024")
     budget: ClassVar[int | None] = 64
+    worth: ClassVar[float] = 3.0
+    typical_passes: ClassVar[float] = 2.0
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)

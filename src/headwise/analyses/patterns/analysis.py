@@ -42,7 +42,7 @@ from headwise.analyses.patterns.network import (
 from headwise.atlas.behaviours import MIN_SHARE
 from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import Moments, State
-from headwise.stats.bootstrap import bootstrap_interval
+from headwise.stats.intervals import sample_interval
 from headwise.stats.records import Records
 from headwise.text.encode import Batch
 
@@ -111,6 +111,9 @@ class Patterns(Observer):
     title: ClassVar[str] = "The five patterns of attention maps"
     paper: ClassVar[Paper] = Paper("kovaleva2019", "§4.1, Fig 1-2")
     budget: ClassVar[int | None] = 40
+    # Its network takes several times what the model takes.
+    apart: ClassVar[bool] = True
+    typical_passes: ClassVar[float] = 10.0
 
     def __post_init__(self) -> None:
         at_least("min_tokens", self.min_tokens, 1)
@@ -275,9 +278,8 @@ def _overall_variables(
     unknown = np.full(len(PATTERNS), np.nan)
     counted = [unknown, unknown, unknown]
     if n_examples:
-        counted[0] = per_example.mean(0)
-    if n_examples > 1:
-        counted[1], counted[2] = bootstrap_interval(per_example)
+        mean, low, high = sample_interval(per_example)
+        counted = [mean, np.clip(low, 0, 1), np.clip(high, 0, 1)]
     after_correction = [unknown, unknown, unknown]
     if corrected.helps:
         after_correction = [corrected.shares, corrected.low, corrected.high]

@@ -24,8 +24,20 @@ PATTERNS = ("vertical", "diagonal", "vertical+diagonal", "block", "heterogeneous
 WEIGHTS = "weights.safetensors"
 # Metadata of a weights file: the meaning of its inputs and outputs.
 METADATA = {"patterns": PATTERNS, "channels": CHANNELS}
-# Maps that go through the network at once: beyond this, cache misses cost more than batching gains.
+# Maps whose images are made at once: beyond this, cache misses cost more than batching gains.
 CHUNK = 256
+# Maps that go through the network at once on a CPU: with 64, what is between two convolutions leaves
+# the cache of its core, and a map takes 1.5 times as long.
+CPU_CHUNK = 16
+
+
+class _MaxOfPairs(nn.Module):
+    """What `nn.MaxPool2d(2)` computes for images of even size, four times as fast with channels
+    last."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows = torch.maximum(images[:, :, ::2], images[:, :, 1::2])
+        return torch.maximum(rows[..., ::2], rows[..., 1::2])
 
 
 class PatternNetwork(nn.Module):
@@ -86,8 +98,9 @@ class PatternClassifier:
             allow_tf32=False,
         )
         with flags:
-            for start in range(0, len(images), CHUNK):
-                rows = slice(start, start + CHUNK)
+            step = CHUNK if images.is_cuda else CPU_CHUNK
+            for start in range(0, len(images), step):
+                rows = slice(start, start + step)
                 part = images[rows].contiguous(memory_format=torch.channels_last)
                 of_networks = torch.stack([network(part).softmax(-1) for network in self.networks])
                 result[rows] = of_networks.mean(0)
@@ -145,13 +158,16 @@ def _load_network(tensors: Mapping[str, Tensor], prefix: str) -> PatternNetwork:
 
 
 def _fuse(network: PatternNetwork) -> PatternNetwork:
-    """Fold each normalisation into the convolution before it: a fifth faster, the same function."""
+    """Fold each normalisation into the convolution before it, which is a fifth faster, and pool
+    faster: the same function."""
     layers: list[nn.Module] = []
     for layer in network.convolutions:
         if isinstance(layer, nn.BatchNorm2d):
             convolution = layers.pop()
             assert isinstance(convolution, nn.Conv2d)
             layer = fuse_conv_bn_eval(convolution, layer)
+        elif isinstance(layer, nn.MaxPool2d):
+            layer = _MaxOfPairs()
         layers.append(layer)
     network.convolutions = nn.Sequential(*layers)
     return network

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headwise.core.errors import ParameterError
-from headwise.core.options import check_options, option, recorded_options
+from headwise.core.options import CheckedOptions, option, recorded_options
 
 if TYPE_CHECKING:
     from headwise.probes import ProbeSettings
@@ -28,7 +28,7 @@ GPU_MEMORY = 2**33
 
 
 @dataclass(frozen=True)
-class ProbingOptions:
+class ProbingOptions(CheckedOptions):
     """How heads are probed: which classifier, on which vectors, what is fitted beside every head
     and layer, and how it is tested.
 
@@ -132,7 +132,7 @@ class ProbingOptions:
     seed: int | None = option(None, min=0, help="Seed of everything random; default: 0.")
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.folds == 1:
             raise ParameterError("`folds` must be 0 (none) or at least 2; it is 1.")
         if not self.greedy_penalty > 0:

@@ -22,7 +22,7 @@ from headwise.analyses.contract import (
 )
 from headwise.analyses.items import ItemObserver, split_names
 from headwise.analyses.nulls import RandomNull, above_random_variable, null_attributes, random_bound
-from headwise.analyses.released import RELEASED, check_variant_name
+from headwise.analyses.released import RELEASED, VARIANTS
 from headwise.analyses.roles import significance
 from headwise.analyses.roles.matrix_bias import bias_sums, released_sieves
 from headwise.analyses.roles.sieve_stats import bias_sums_from_stats, request_sieves
@@ -188,7 +188,7 @@ class Roles(RandomNull, ItemObserver):
         self.check_random_models()
         one_of("correction", self.correction, CORRECTIONS)
         at_least("bootstrap", self.bootstrap, 0)
-        check_variant_name(self.reading)
+        one_of("reading", self.reading, VARIANTS)
         load_sieves(self.plugin)
         if self.tau is None or self.tau == PAPER_RULE:
             pooled = COARSE_ROLES if self.tau == PAPER_RULE else THRESHOLD_ROLES

@@ -21,12 +21,12 @@ from headwise.analyses.contract import (
 from headwise.analyses.summaries import format_heads, ranked_heads
 from headwise.analyses.surface.analysis import (
     FIRST,
-    TOKEN_TYPES,
     later_masses_without_first,
     token_type_columns,
 )
 from headwise.core.errors import ParameterError
 from headwise.core.labels import SIGNIFICANCE_LEVEL
+from headwise.core.token_types import TYPE_NAMES
 from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State
@@ -125,7 +125,7 @@ class Sinks(LayerObserver):
         state = State()
         for name in (*HEAD_VARIABLES, "excess"):
             state[name] = Moments(shape.layers, shape.heads)
-        state["rest_mass"] = Moments(shape.layers, shape.heads, len(TOKEN_TYPES))
+        state["rest_mass"] = Moments(shape.layers, shape.heads, len(TYPE_NAMES))
         state["uniform"] = Moments(shape.layers)
         state["hidden_norm_ratio"] = Moments(shape.layers)
         return state
@@ -222,7 +222,7 @@ class Sinks(LayerObserver):
         p_value = state.moments("excess").p_above()
         variables["first_p"] = (HEADS, p_value)
         variables["first_p_adjusted"] = (HEADS, holm(p_value))
-        coords = layer_head_coords(shape) | {"token_type": list(TOKEN_TYPES)}
+        coords = layer_head_coords(shape) | {"token_type": list(TYPE_NAMES)}
         return xr.Dataset(variables, coords, {"threshold": self.threshold})
 
     def significant_heads(self, dataset: xr.Dataset) -> xr.DataArray | None:

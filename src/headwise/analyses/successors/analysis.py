@@ -11,13 +11,13 @@ import xarray as xr
 
 from headwise.analyses.circuits.analysis import embeddings
 from headwise.analyses.contract import (
-    Experiment,
     ExperimentContext,
     Paper,
     Shape,
     at_least,
     layer_head_coords,
 )
+from headwise.analyses.direct_logits import DirectLogitExperiment
 from headwise.analyses.successors.circuits import (
     TokenRelation,
     pair_tokens,
@@ -28,10 +28,8 @@ from headwise.analyses.successors.circuits import (
     word_vectors,
 )
 from headwise.analyses.summaries import format_heads, ranked_heads
-from headwise.core.errors import ModelError
 from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.models import HeadModel
-from headwise.models.structure import find_structure
 from headwise.models.weights import head_weights
 from headwise.stats.intervals import wilson_interval
 from headwise.text.word_pairs import RELATIONS, SEQUENCES, WordPair, read_word_pairs
@@ -44,7 +42,7 @@ DIMS = ("stream", "layer", "head", "relation")
 
 
 @dataclass(frozen=True)
-class Successors(Experiment):
+class Successors(DirectLogitExperiment):
     """Find the heads whose OV circuit turns a word into another one by a relation: the next day,
     number or letter, the plural, the past tense, the opposite, the capital.
 
@@ -108,18 +106,9 @@ class Successors(Experiment):
     def __post_init__(self) -> None:
         at_least("turns", self.turns, 20)
 
-    def unsupported_reason(self, shape: Shape) -> str | None:
-        if shape.extras.get("reads_source"):
-            return "the model is an encoder-decoder, whose weights are not followed to the logits"
-        if not shape.causal or shape.extras.get("lm_kind") != "causal":
-            return "the model has no language-modelling head"
-        return None
-
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
-        structure = find_structure(model)
-        if structure.refusal is not None:
-            raise ModelError(f"Heads add nothing of their own to the logits: {structure.refusal}.")
+        structure = self.structure_to_logits(model)
         tokens_by_relation, left_out = self._usable_relations(model)
         all_tokens, relations = relations_in_tokens(tokens_by_relation)
         counts = _Counts(relations, bench.shape, self.turns)

@@ -25,6 +25,7 @@ from headwise.analyses.contract import (
 )
 from headwise.analyses.summaries import top_heads
 from headwise.atlas.behaviours import special_token_note
+from headwise.core.token_types import SPECIAL_TYPES, TYPE_NAMES
 from headwise.models.statistics import StatsRequest, StatsResult
 from headwise.models.view import Layer
 from headwise.stats.accumulators import State, means
@@ -33,14 +34,14 @@ from headwise.text.example import ROLES
 
 OFFSETS = (-1, 0, 1)
 OFFSET_NAMES = {-1: "previous", 0: "own", 1: "next"}
-TOKEN_TYPES = ("cls", "sep", "punct", "other")
-TYPES_WITH_FIRST = ("first", *TOKEN_TYPES)
+TYPES_WITH_FIRST = ("first", *TYPE_NAMES)
 
 # Names of requested sets of keys. Analyses that request the same set share its name.
 FIRST = "type first"
 LATER_CLS = "type cls, not the first token"
-# The types of tokens but the first, in the order of TOKEN_TYPES.
-LATER_TYPES = (LATER_CLS, "type sep", "type punct", "type other")
+# The types of tokens but the first, in the order of TYPE_NAMES: the first token may be a `cls`, and
+# is of no other type.
+LATER_TYPES = (LATER_CLS, *(f"type {name}" for name in TYPE_NAMES if name != "cls"))
 
 # Variables by their last dim. Those that end in `_uniform` are the same for all heads.
 ORIGINS = ("mass", "mass_from_sep", "mass_from_other")
@@ -367,21 +368,22 @@ def token_type_columns(batch: Batch) -> dict[str, Tensor]:
     first = batch.token_mask("first")
     cls = batch.token_mask("cls")
     columns = {FIRST: first, "type cls": cls}
-    for name in TOKEN_TYPES[1:]:
-        columns[f"type {name}"] = batch.token_mask(name) & ~first
+    for name in TYPE_NAMES:
+        if name != "cls":
+            columns[f"type {name}"] = batch.token_mask(name) & ~first
     columns[LATER_CLS] = cls & ~first
     return columns
 
 
 def token_type_masks(batch: Batch) -> Tensor:
     """Return which type each token has, `[example, token, type]`."""
-    return torch.stack([batch.token_mask(name) for name in TOKEN_TYPES], dim=-1)
+    return torch.stack([batch.token_mask(name) for name in TYPE_NAMES], dim=-1)
 
 
 def missing_token_types(shape: Shape) -> dict[str, str]:
     """Return the token types that the tokenizer lacks, with the reason."""
     reasons = {}
-    for name in TOKEN_TYPES:
+    for name in TYPE_NAMES:
         if name not in shape.token_types:
             reasons[f"token_type={name}"] = "the tokenizer has no such token"
     return reasons
@@ -390,7 +392,7 @@ def missing_token_types(shape: Shape) -> dict[str, str]:
 def _absent_types(variables: Mapping[str, xr.Variable], shape: Shape) -> np.ndarray:
     """Return which of TYPES_WITH_FIRST the tokenizer or the corpus lacks, bool `[type]`."""
     # The corpus may lack special tokens that the tokenizer has: a decoder's closing token, say.
-    is_special = np.isin(TYPES_WITH_FIRST, ("cls", "sep"))
+    is_special = np.isin(TYPES_WITH_FIRST, SPECIAL_TYPES)
     never_seen = ~(variables["mass_uniform"].values > 0).any(0)
     is_known = np.isin(TYPES_WITH_FIRST, ("first", *shape.token_types))
     return (is_special & never_seen) | ~is_known
@@ -487,7 +489,7 @@ def _sums_without_first(
 
 
 def later_masses_without_first(result: StatsResult, scale: Tensor) -> Tensor:
-    """Return the mass on tokens of TOKEN_TYPES excluding the first token, `[example, head, type]`.
+    """Return the mass on tokens of TYPE_NAMES excluding the first token, `[example, head, type]`.
 
     Each row is multiplied by its `scale[example, head, row]`, then rows are added up."""
     masses = torch.stack([result.columns[name] for name in LATER_TYPES], dim=1)

@@ -12,19 +12,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headwise.atlas.behaviours import is_decoder
+from headwise.core.token_types import TOKEN_TYPES
 from headwise.plots import data, style
 from headwise.plots.heatmap import heatmap_panels
 from headwise.plots.registry import figure
 from headwise.plots.scatter import Series, legend_handles, scatter_by_layer, series_of
 
 _LH = ("layer", "head")
-_TYPES = {
-    "first": ("first: the first token, whatever it is", style.TYPE_COLOURS["first"], "o"),
-    "cls": ("cls: the opening (class) token", style.TYPE_COLOURS["cls"], "o"),
-    "sep": ("sep: separator or end token", style.TYPE_COLOURS["sep"], "s"),
-    "punct": ("punct: . and ,", style.TYPE_COLOURS["punct"], "^"),
-    "other": ("other tokens", style.BLACK, "D"),
-}
+_TYPES = {"first": ("first: the first token, whatever it is", style.TYPE_COLOURS["first"], "o")}
+for _type in TOKEN_TYPES:
+    _legend = f"{_type.name}: {_type.phrase}"
+    _TYPES[_type.name] = (_legend, style.TYPE_COLOURS[_type.name], _type.marker)
+_TYPES["other"] = ("other tokens", style.BLACK, "D")
 _POSITIONS = {
     "-1": ("previous token (−1)", style.line_colour("position"), "o"),
     "0": ("the token itself (0)", style.BLACK, "D"),

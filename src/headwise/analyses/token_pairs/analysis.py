@@ -15,7 +15,12 @@ from torch import Tensor
 from headwise.analyses.contract import Paper, Shape, layer_head_coords, mean_variables, one_of
 from headwise.analyses.features.predicates import known_features
 from headwise.analyses.items import ItemObserver, choose_items
-from headwise.analyses.nulls import RandomNull, apply_excess_null, significant_excess
+from headwise.analyses.nulls import (
+    RandomNull,
+    apply_excess_null,
+    excess_p_values,
+    significant_excess,
+)
 from headwise.analyses.summaries import ranked_heads
 from headwise.analyses.token_pairs.matching import MatchedPairs, matched_pairs
 from headwise.analyses.token_pairs.pairs import PairType, known_pairs, parse_pairs
@@ -27,7 +32,6 @@ from headwise.models.view import Layer
 from headwise.stats.accumulators import Moments, State, Sums
 from headwise.stats.corrections import CORRECTIONS, correct
 from headwise.stats.intervals import share
-from headwise.stats.tests import z_test
 from headwise.text.encode import Batch
 
 PAIRS = "token pairs"
@@ -223,13 +227,7 @@ class TokenPairAttention(RandomNull, ItemObserver):
 
     def _tests(self, excess: Moments) -> dict[str, xr.Variable]:
         """Test whether the excess is above zero."""
-        count = excess.count.numpy()
-        mean = np.where(count > 0, excess.mean.numpy(), np.nan)
-        variance = excess.variance()
-        is_rounding = (np.abs(mean) <= ROUNDING) & (np.sqrt(variance) <= ROUNDING)
-        mean = np.where(is_rounding, 0.0, mean)
-        variance = np.where(is_rounding, 0.0, variance)
-        p_value = z_test(mean, variance, count, 0.0).p_value
+        p_value = excess_p_values(excess, ROUNDING)
         p_adjusted = correct(p_value, self.correction)
         return {
             "p_value": xr.Variable(DIMS, p_value, {"long_name": "one-tailed z-test of excess > 0"}),

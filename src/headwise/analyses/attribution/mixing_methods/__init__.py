@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headwise.analyses.attribution.hooked_pass import in_float32
 from headwise.analyses.attribution.mixing_methods.base import (
     Mixing,
     MixingInput,
@@ -20,6 +19,7 @@ from headwise.analyses.attribution.mixing_methods.value_zeroing import value_zer
 from headwise.core.checks import one_of
 from headwise.core.labels import existing_heads
 from headwise.models import HeadModel
+from headwise.models.float32 import in_float32
 from headwise.models.inputs import Input
 
 __all__ = ["MIXING_METHODS", "Mixing", "MixingInput", "MixingMethod", "mixing", "trace_for_mixing"]

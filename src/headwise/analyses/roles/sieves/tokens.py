@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from headwise.analyses.items import relation_matches
+from headwise.core.token_types import TYPE_NAMES
 from headwise.text.alignment import NO_WORD
 from headwise.text.encode import Encoded
 from headwise.text.example import ROLES, ROOT
@@ -20,9 +21,9 @@ class TokenAxis:
     `j`, `[1, tokens]`: an expression like `abs(i.position - j.position) <= 2` is the whole matrix.
 
     `position`, `id`, `segment` (−1 for special tokens) and `word` (−1: no word, or none known) are
-    numbers; `special`, `cls`, `sep`, `punct` are true or false; `piece` (text of the token), `role`
-    (in a conversation), `form`, `lemma` (both in lower case), `upos` and `relation` (of the token's
-    word, without subtype) are strings, empty where there is none."""
+    numbers; `special`, `cls`, `sep`, `punct` are true or false; `token_type` (`cls`, `other`),
+    `piece` (text of the token), `role` (in a conversation), `form`, `lemma` (both in lower case),
+    `upos` and `relation` (of the token's word, without subtype) are strings, empty where there is none."""
 
     def __init__(self, row: Encoded, start: int, stop: int, as_column: bool) -> None:
         self.row = row
@@ -45,6 +46,10 @@ class TokenAxis:
     def count(self) -> int:
         """Number of tokens of the whole input."""
         return len(self.row)
+
+    @cached_property
+    def token_type(self) -> np.ndarray:
+        return self._array(np.array(TYPE_NAMES, dtype=object)[self.row.token_type])
 
     @cached_property
     def piece(self) -> np.ndarray:

@@ -20,6 +20,7 @@ import torch
 from transformers import AutoModel, Qwen3Config
 
 from headwise.analyses.contract import Observer, Shape, make_analysis
+from headwise.core.token_types import OTHER, TYPE_NAMES
 from headwise.models import HeadModel
 from headwise.run.engine import observe_batch
 from headwise.stats.accumulators import State
@@ -50,7 +51,7 @@ def rows_of(count: int, length: int, vocabulary: int) -> list[Encoded]:
         no = np.zeros(length, dtype=bool)
         word = np.arange(length)
         text = Example(text=f"example {index}")
-        kinds = {"special": no, "cls": no, "sep": no, "punct": random.random(length) < 0.1}
+        is_punct = random.random(length) < 0.1
         rows.append(
             Encoded(
                 index,
@@ -59,7 +60,8 @@ def rows_of(count: int, length: int, vocabulary: int) -> list[Encoded]:
                 no.astype(int),
                 word,
                 no.astype(int),
-                **kinds,
+                special=no,
+                token_type=np.where(is_punct, TYPE_NAMES.index("punct"), OTHER),
                 truncated=False,
                 aligned=False,
             )

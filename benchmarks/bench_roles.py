@@ -22,6 +22,7 @@ from scipy.stats import entropy
 from common import best_time, report_ratio
 from headwise.analyses.roles.matrix_bias import ScaledSieves
 from headwise.analyses.roles.sieves import find_sieve, sieve_matrices
+from headwise.core.token_types import OTHER, TYPE_NAMES
 from headwise.text.encode import NO_WORD, Batch, Encoded, collate
 from headwise.text.example import Example
 
@@ -33,9 +34,8 @@ def made_row(index: int, length: int) -> Encoded:
     special[[0, middle, length - 1]] = True
     segment = np.where(special, -1, (np.arange(length) > middle).astype(np.int64))
     ids = np.random.default_rng(index).integers(1000, 30000, length)
-    cls, sep = np.zeros(length, dtype=bool), special.copy()
-    cls[0], sep[0] = True, False
-    none = np.zeros(length, dtype=bool)
+    token_type = np.where(special, TYPE_NAMES.index("sep"), OTHER)
+    token_type[0] = TYPE_NAMES.index("cls")
     words = np.full(length, NO_WORD)
     return Encoded(
         index,
@@ -45,9 +45,7 @@ def made_row(index: int, length: int) -> Encoded:
         words,
         segment,
         special,
-        cls,
-        sep,
-        none,
+        token_type,
         False,
         False,
     )

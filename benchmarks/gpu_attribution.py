@@ -24,6 +24,7 @@ from headwise.analyses.attribution.precision import compiled_kernels, matrix_pro
 from headwise.analyses.attribution.pushforward import forward_mode, push_tangents
 from headwise.analyses.attribution.reverse import jacobian_squared_norms, reverse_graph
 from headwise.analyses.attribution.sketch import ContributionOptions, sketch
+from headwise.core.token_types import OTHER
 from headwise.models import HeadModel
 from headwise.text.encode import Batch, Encoded, collate
 from headwise.text.example import Example
@@ -51,7 +52,11 @@ def token_batch(tokens: int, device: torch.device, seed: int = 0) -> Batch:
     ids = np.random.default_rng(seed).integers(5, 1000, tokens)
     none, no = np.zeros(tokens, dtype=np.int64), np.zeros(tokens, dtype=bool)
     return collate(
-        [Encoded(seed, Example(text="x"), ids, none, none - 1, none, no, no, no, no, False, False)],
+        [
+            Encoded(
+                seed, Example(text="x"), ids, none, none - 1, none, no, none + OTHER, False, False
+            )
+        ],
         0,
         device,
     )

@@ -1,12 +1,16 @@
 """Peak memory: flat in the number of examples, linear in the length of one.
 
-    python benchmarks/memory.py [--examples 20000] [--length 3900] [--what examples,length,soak]
+    python benchmarks/memory.py [--examples 20000] [--length 3900]
+                                [--what examples,length,soak,model] [--analyses A,B] [--limit 4]
 
 First a run over N short examples and over ten times as many: the peak may differ by 5 %. Then
 `distance` and `gradient` on one long input and on one of half its length: all maps of all layers
 together would take the bytes in the last column, four times as many for twice the length. The
 models are tiny and random, each run has a process of its own. A soak of 100,000 examples prints
-memory and processor time for every tenth of them: both must stay."""
+memory and processor time for every tenth of them: both must stay.
+
+`model`: the peak of each analysis of a decoder of 1.5 B parameters in bf16 (random weights from a
+config, 3.1 GB), each in a process of its own; `--analyses all` for every one that applies."""
 
 from __future__ import annotations
 
@@ -55,6 +59,29 @@ with tempfile.TemporaryDirectory() as folder:
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
+# The shape of a decoder of 1.5 B parameters with a large vocabulary and grouped keys.
+MODEL = """
+import resource, sys, torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from headwise import HeadModel, make_atlas
+from headwise.testing import random_model
+name, limit, layers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.manual_seed(0)
+torch.set_default_dtype(torch.bfloat16)
+config = LlamaConfig(
+    vocab_size=151_936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=layers,
+    num_attention_heads=12, num_key_value_heads=2, tie_word_embeddings=True, bos_token_id=1,
+)
+module = LlamaForCausalLM(config)
+torch.set_default_dtype(torch.float32)
+_, tokenizer = random_model(causal=True)
+weights = sum(p.numel() * p.element_size() for p in module.parameters())
+model = HeadModel.open(module, tokenizer=tokenizer)
+make_atlas(model, analyses=None if name == "all" else [name], limit=limit)
+print(weights)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
 
 def said(code: str, *arguments: object) -> list[str]:
     """What some code in a process of its own prints."""
@@ -96,9 +123,17 @@ if __name__ == "__main__":
     parser.add_argument("--length", type=int, default=3900)
     parser.add_argument("--analyses", default="surface,offsets,roles")
     parser.add_argument("--what", default="examples,length")
+    parser.add_argument("--limit", type=int, default=4, help="examples, of `model`")
+    parser.add_argument("--layers", type=int, default=28, help="layers, of `model`")
     options = parser.parse_args()
     if "soak" in options.what:
         soak(options.analyses)
+    if "model" in options.what:
+        for name in options.analyses.split(","):
+            *_, weights, largest = said(MODEL, name, options.limit, options.layers)
+            gibibytes = int(largest) / 2**20
+            print(f"{name}: weights {int(weights) / 2**30:.2f} GiB, peak {gibibytes:.2f} GiB")
+            print(json.dumps({"what": f"peak memory of {name}", "GiB": gibibytes}), flush=True)
     if "examples" in options.what:
         many = 10 * options.examples
         small, large = (

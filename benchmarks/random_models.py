@@ -23,7 +23,7 @@ from scipy import stats
 
 from headwise.stats.bootstrap import bootstrap_family_test, bootstrap_interval
 from headwise.stats.corrections import benjamini_hochberg, holm
-from headwise.stats.intervals import mean_interval, median_interval, wilson_interval
+from headwise.stats.intervals import median_interval, sample_interval, wilson_interval
 from headwise.stats.nulls import chance_bound
 from headwise.stats.tests import mcnemar_exact, overlap_test, z_test
 from headwise.testing.levels import OF_DECODERS, TESTED, RandomRuns, level_examples, random_calls
@@ -97,12 +97,12 @@ def intervals(repeats: int, rng: np.random.Generator) -> Iterator[Row]:
     for shape in ("normal", "skewed"):
         for n in (10, 30, 100, 400):
             values = samples(shape, (n, repeats), rng)
-            t = mean_interval(values.mean(0), values.var(0, ddof=1), np.full(repeats, n))
+            _, low, high = sample_interval(values)
             yield (
-                "interval of a mean (Student's t)",
+                "interval of a mean (Student's t, corrected for skewness)",
                 f"{shape}, {n} inputs",
                 0.95,
-                covered(*t, 1.0),
+                covered(low, high, 1.0),
                 repeats,
             )
         few = min(repeats, 500)
@@ -229,40 +229,60 @@ def simulated_table(
         yield f"| {what} | {data} | {nominal:g} | {measured:.3f} | {count:,} |"
 
 
-TEXT = """# Random weights: what they are called, and what tests and intervals hold
+TEXT = """# Random weights: how often headwise finds something where there is nothing
 
-Made by `python benchmarks/random_models.py --write docs/random-weights.md`; nothing here is written by hand.
+Made by `python benchmarks/random_models.py --runs {runs} --write docs/random-weights.md`;
+nothing here is written by hand.
 
-## Random weights
+A model with random weights has no heads that do anything. So an analysis run on it should find no
+significant head, beyond what a test at level 0.05 finds by chance. This page counts what each
+analysis finds. The same for the labels of heads:
+[labels.md](labels.md#what-was-tried-on-random-weights).
 
-This is what was tried; labels of heads: [labels.md](labels.md#what-was-tried-on-random-weights).
-Each cell counts the runs in which any head was
-significant at a corrected p < 0.05 (roles: `has_role_adjusted`; frames, token_pairs, features:
-`stands_out`; dependency, coreference: better than the baselines; induction, sinks, circuits, logits
-(decoders only): any of their measures; patterns, which has no test: a pattern shown by more than
-half of a head's maps, by the lower end of its interval). A run is one model of 3 × 4 heads (in the
-last row 36 × 32) with weights as transformers initialises them, with query and key weights six
-times as large (× 6: attention far from uniform), or with a factor that rises over the layers (× 1 to
-× 8: layers that differ in sharpness), on {examples} examples of the built-in corpus. Seeds
-start at 100; lower ones were used while the thresholds were set. The last column is the number that
-a test at 0.05 stays under in 95 of 100 such tables.
+## Analyses on random weights
+
+A *run* is one model of 3 × 4 heads (in the last row 36 × 32) on {examples} examples of the
+built-in corpus. The models have weights
+
+- *as drawn*: as transformers initialises them;
+- *× 6*: with query and key weights six times as large, so that attention is far from uniform;
+- *× 1 to × 8*: with a factor that rises over the layers, so that layers differ in sharpness.
+
+Each cell counts the runs in which any head was significant (corrected p < 0.05). The last column
+is the number that a test at level 0.05 does not exceed in 95 of 100 such rows. Seeds start at 100;
+lower seeds were used while the thresholds were chosen.
 
 {calls}
 
-`headwise.testing.random_calls` and `check_random_models` are the same check for an analysis of your own.
+What counts as significant:
 
-## Intervals: how often they hold the truth
+| analysis | rule |
+|---|---|
+| roles | `has_role_adjusted`; in decoders also `has_role_rest` (excluding the first token) |
+| frames, token_pairs, features | `stands_out` |
+| dependency, coreference | better than the baselines |
+| patterns (no test) | more than half of a head's maps have one pattern, by the lower end of the interval |
+| induction, circuits (decoders only) | any of their scores |
+| sinks, logits, copy_suppression (decoders only) | `first`, `specific`, `suppression` |
+
+To check an analysis of your own in the same way, use `headwise.testing.random_calls` and
+`check_random_models`.
+
+## Intervals: how often they contain the true value
 
 {intervals}
 
-## Tests: how often they reject what is true
+## Tests: how often they reject a true hypothesis
 
 {levels}
 
-What to know: intervals by Student's t from few skewed values are too narrow, which is why fewer than 30 inputs are
-flagged and no role is assigned from them; the z-test takes the normal distribution for Student's, so that from 30 to
-100 inputs it rejects a little too often; of means that are skewed to the right, as those of heads are, it rejects too
-rarely, and errs on the safe side.
+Notes:
+
+- Results from fewer than 30 inputs are flagged, and no role is assigned from them.
+- The z-test uses the normal distribution instead of Student's t. From 30 to 100 inputs it
+  therefore rejects slightly too often.
+- Means of heads are usually skewed to the right. For these the z-test rejects too rarely, which is
+  the safe side.
 """
 
 
@@ -281,6 +301,7 @@ def main() -> None:
     keep = asked.keep or Path(tempfile.mkdtemp())
     keep.mkdir(parents=True, exist_ok=True)
     page = TEXT.format(
+        runs=asked.runs,
         examples=len(level_examples()),
         calls="\n".join(calls_table(calls(asked.runs, keep))),
         intervals="\n".join(simulated_table(intervals, asked.repeats)),

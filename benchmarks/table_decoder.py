@@ -60,8 +60,8 @@ def induction(found: xr.Dataset) -> Row:
     told = (
         f"{a['sequences']} sequences of {a['length']} tokens: loss {first:.1f} nats in the first half, {second:.1f} in "
         f"the second (gain {a['gain']:.1f}, {a['gain_low']:.1f} … {a['gain_high']:.1f}). {sure['prefix_matching']} "
-        f"heads match prefixes significantly, {sure['duplicate']} are significantly for duplicates; the best are "
-        f"{named(score, 5)} (the first {low:.2f} … {high:.2f})"
+        f"heads match prefixes significantly, {sure['duplicate']} attend to duplicates significantly; the best match "
+        f"prefixes with {named(score, 5)} (interval of the first: {low:.2f} … {high:.2f})"
     )
     if "disabled_effect" in a:
         drawn = found["drawn_effect"].values
@@ -69,7 +69,7 @@ def induction(found: xr.Dataset) -> Row:
             f". Without {a['disabled']} the second half's loss rises by {a['disabled_effect']:.1f} nats "
             f"({a['disabled_effect_low']:.1f} … {a['disabled_effect_high']:.1f}); without as many random heads of the "
             f"same layers by {drawn.mean():.1f} on average, at most {drawn.max():.1f} in {len(drawn)} draws "
-            f"({p_text(a['disabled_p'])}, the least that so many draws can give is {1 / (len(drawn) + 1):.2g})"
+            f"({p_text(a['disabled_p'])}; {len(drawn)} draws cannot give less than {1 / (len(drawn) + 1):.2g})"
         )
     return "`induction`", told
 
@@ -80,8 +80,8 @@ def sinks(found: xr.Dataset) -> Row:
     longest = float(found["hidden_norm_ratio"].max())
     told = (
         f"{int((first > 0.5).sum())} of {first.size} heads give over half of their attention to the first token, "
-        f"{sure} significantly over {found.attrs['threshold']:g}; the first token's hidden state is up "
-        f"to {longest:.0f} times as long as the median"
+        f"{sure} significantly over {found.attrs['threshold']:g}; the norm of the first token's hidden "
+        f"state is up to {longest:.0f} times the median"
     )
     return "`sinks`", told
 
@@ -106,7 +106,7 @@ def circuits(found: xr.Dataset, induction_of: xr.Dataset) -> Row:
         divmod(int(place), heads) for place in np.argsort(-np.nan_to_num(into, nan=-np.inf))[:2]
     ]
     told = " and ".join(
-        f"{head_name(*at)} (which gives {before[at]:.2f} of its attention to the token before)"
+        f"{head_name(*at)} ({before[at]:.2f} of its attention to the previous token)"
         for at in senders
     )
     return "`circuits`", (
@@ -119,7 +119,7 @@ def logits(found: xr.Dataset) -> Row:
     specific, sure = plane(found, "specific"), plane(found, "specific_p_adjusted") < LEVEL
     return "`logits`", (
         f"the parts add up to the model's logit to {found.attrs['adds_up']:.0e}; {int((sure & (specific > 0)).sum())} "
-        f"heads raise the very token that comes next, {int((sure & (specific < 0)).sum())} lower it"
+        f"heads raise the logit of the actual next token, {int((sure & (specific < 0)).sum())} lower it"
     )
 
 
@@ -142,13 +142,13 @@ def roles(found: xr.Dataset, induction_of: xr.Dataset) -> Row:
         for name in ("has_role_adjusted", "has_role_rest")
     )
     return f"`roles`, {int(found.attrs['inputs']):,} texts", (
-        "rank correlation over heads of `prefix_matching` on random sequences with the role `induction` on these "
-        f"texts: {a['role_r']:.2f} with the bias as it is ({p_text(a['role_p'])}), since a head that rests has a small "
+        "rank correlation over heads of `prefix_matching` on random sequences with the bias for the role `induction` "
+        f"on these texts: {a['role_r']:.2f} with the plain bias ({p_text(a['role_p'])}), since a sink head has a small "
         f"bias for every role; {a['role_rest_r']:.2f} ({a['role_rest_low']:.2f} … {a['role_rest_high']:.2f}, "
-        f"{p_text(a['role_rest_p'])}) with the first token left out (`bias_rest`); for the control `rare` "
-        f"{a['control_rest_r']:.2f} ({p_text(a['control_rest_p'])}). There the {int(sure.sum())} significant heads "
-        f"have a median bias of {np.nanmedian(rest[sure]):.1f}, the others of {np.nanmedian(rest[~sure]):.1f}. "
-        f"By the test {has} heads have the role, {without} with the first token left out"
+        f"{p_text(a['role_rest_p'])}) excluding the first token (`bias_rest`); for the control `rare` "
+        f"{a['control_rest_r']:.2f} ({p_text(a['control_rest_p'])}). Excluding it, the {int(sure.sum())} significant "
+        f"heads have a median bias of {np.nanmedian(rest[sure]):.1f}, the others of {np.nanmedian(rest[~sure]):.1f}. "
+        f"Heads that have the role by the test: {has}, and {without} excluding the first token"
     )
 
 
@@ -159,18 +159,21 @@ def patching(model: HeadModel) -> Iterator[Row]:
         f"{100 * first.attrs[f'{which}_right']:.0f} % of {which}"
         for which in ("clean", "corrupted")
     ]
-    told = f"right on {' and '.join(right)} inputs; most is carried by {named(plane(first, 'estimate'), 2)}"
+    told = f"right on {' and '.join(right)} inputs; largest effects {named(plane(first, 'estimate'), 2)}"
     yield f"`headwise patch`, subject and verb, {len(pairs)} pairs, first order", told
     exact = patch(model, pairs[:MIN_EXAMPLES])
     back, gone = plane(exact, "recovered"), plane(exact, "ablated")
     r = ", ".join(f"{name.title()} {exact.attrs[name]:.3f}" for name in ("pearson", "spearman"))
-    told = f"brought back of the difference of logits: {named(back, 3)}; first order and exact over all heads: {r}"
+    told = (
+        f"share of the logit difference that is recovered: {named(back, 3)}; first order and exact "
+        f"over all heads: {r}"
+    )
     yield f"the same, {MIN_EXAMPLES} pairs, exact", told
     tried = np.isfinite(gone)
     sure = tried & (plane(exact, "ablated_p_adjusted") < LEVEL)
     most = named(np.where(sure, gone, np.nan), int(sure.sum())) or "nothing"
     rank = correlation(back[tried], gone[tried], "spearman")
-    told = f"significantly taken away (corrected): {most}. Brought back and taken away over these heads: Spearman"
+    told = f"share that is lost, where significant (corrected): {most}. Recovered and lost over these heads: Spearman"
     told += f" {rank.r:.2f} ({p_text(rank.p_value)})"
     yield f"its {int(tried.sum())} best heads, zeroed in the clean run, the same pairs", told
 
@@ -207,7 +210,7 @@ def main() -> None:
     head = [
         f"{about}; {corpus['examples']:,} texts of the built-in corpus.",
         "",
-        "| question | found |",
+        "| analysis | result |",
         "|---|---|",
     ]
     text = "\n".join([*head, *lines])

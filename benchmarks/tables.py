@@ -95,13 +95,13 @@ def syntax(given: Given) -> str:
     ]
     return "\n\n".join(
         [
-            f"- **Resting** (§3.2, {given.seen('dependency')} sentences): words that are an `obj` put "
+            f"- **Resting** (§3.2, {given.seen('dependency')} examples): words that are an `obj` put "
             f"{float(one['best_noop_with']):.3f} of the attention of {name}, the best head for it, on `[SEP]`, other "
             f"words {float(one['best_noop_without']):.3f}.\n"
-            f"- **Families** (§6, {given.seen('distance')} sentences): heads of one layer lie closer "
+            f"- **Families** (§6, {given.seen('distance')} examples): heads of one layer lie closer "
             f"({float(distance['js_within_layer']):.3f} nats) than heads of different layers "
             f"({float(distance['js_between_layers']):.3f}), p = {float(distance['layer_p_value']):.4f}.\n"
-            f"- **Gradients** (Fig 3, masked language model, {given.seen('gradient')} sentences), mean over the heads "
+            f"- **Gradients** (Fig 3, masked language model, {given.seen('gradient')} examples), mean over the heads "
             "of each layer, in thousandths of a nat:",
             table(("attention to", "layers 0 to 11"), rows),
         ]
@@ -174,7 +174,7 @@ def roles(given: Given) -> str:
             )
     both = found["spearman"].sel(role="local", role_b="syntactic")
     return (
-        f"{given.seen('roles')} sentences, τ = {float(found.attrs['tau']):g} (the paper's rule gives "
+        f"{given.seen('roles')} examples, τ = {float(found.attrs['tau']):g} (the paper's rule gives "
         f"{float(found.attrs['tau_paper']):g}). Of 144 heads {int(found['has_role_adjusted'].any('role').sum())} have "
         f"a role; local and syntactic biases go together over heads (Spearman {float(both):.2f}).\n\n"
         + table(("role", "heads", "random heads stay below", "ceiling", "largest bias"), rows)
@@ -216,7 +216,7 @@ def features(given: Given) -> str:
         )
     return "\n\n".join(
         [
-            f"{given.seen('features')} sentences of the built-in corpus (UD English EWT), with gold trees.",
+            f"{given.seen('features')} examples of the built-in corpus (UD English EWT), with gold trees.",
             table(
                 (
                     "feature",
@@ -237,7 +237,7 @@ def patterns(given: Given) -> str:
     found = given.group("patterns")
     names = [str(name) for name in found["pattern"].values]
     rows = [[percent(found.sel(pattern=name), "overall") for name in names]]
-    return f"{given.seen('patterns')} sentences × 144 heads.\n\n" + table(names, rows)
+    return f"{given.seen('patterns')} examples × 144 heads.\n\n" + table(names, rows)
 
 
 def attribution(given: Given) -> str:
@@ -280,7 +280,7 @@ def attribution(given: Given) -> str:
     ]
     return "\n\n".join(
         [
-            f"{given.seen('attribution')} sentences of at most 32 tokens; contributions of the input by a sketch with "
+            f"{given.seen('attribution')} examples of at most 32 tokens; contributions of the input by a sketch with "
             "a median error of 8 % of a row.",
             table(("claim of the paper (BERT-base, MNLI)", "here"), rows),
             table(
@@ -306,10 +306,10 @@ def readings(given: Given) -> str:
         f"{name} {float(kept.sel(layer_source=name)):.2f}" for name in ("input", *names)
     )
     return (
-        f"{given.seen('attribution')} sentences of at most 32 tokens. Spearman's correlation of what leaves each layer "
+        f"{given.seen('attribution')} examples of at most 32 tokens. Spearman's correlation of what leaves each layer "
         "with the contribution of the input:\n\n"
         + table(("reading", "layers 0 to 11", "last layer, 95 % interval"), rows)
-        + f"\n\nWhat a token keeps of itself after the last layer: {own}. So few sentences make wide intervals."
+        + f"\n\nWhat a token keeps of itself after the last layer: {own}. So few examples make wide intervals."
     )
 
 

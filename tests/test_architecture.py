@@ -33,6 +33,7 @@ KERNELS = (
 MANY_PARAMETERS = {
     "HeadModel.from_pretrained",
     "draw_head",
+    "make_atlas",
     "option",
     "planted_model",
     "Call.__init__",

@@ -3,7 +3,7 @@ the worked analysis works."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -205,3 +205,16 @@ def test_reports_were_made_as_the_page_about_them_says() -> None:
     }
     assert said == {name: scale[1] for name, scale in made.items() if scale}
     assert len(said) == 5
+
+
+def test_the_page_on_random_weights_has_the_text_of_its_script() -> None:
+    path = ROOT / "benchmarks" / "random_models.py"
+    spec = importlib.util.spec_from_file_location("random_models", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    # Numbers and tables take minutes to compute: any will do here.
+    pattern = re.sub(r"\\\{\w+\\\}", "(?:.+?)", re.escape(script.TEXT))
+    page = (ROOT / "docs" / "random-weights.md").read_text(encoding="utf-8")
+    assert re.fullmatch(pattern, page, re.S)

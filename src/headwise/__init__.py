@@ -1,4 +1,4 @@
-"""headwise tells what each attention head of a transformer language model does."""
+"""headwise shows what each attention head of a transformer language model does."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class LastWins(Moments):
 
 class Forgets(Moments):
     def arrays(self):
-        return super().arrays() | {"squares": np.zeros_like(self.squares.numpy())}
+        return super().arrays() | {"squares": np.zeros_like(self.parts["squares"].numpy())}
 
 
 def state_of(accumulator):

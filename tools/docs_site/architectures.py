@@ -21,7 +21,7 @@ TINY = (
 
 def page() -> str:
     """Markdown: three tables."""
-    found = kept("architectures", look)
+    found = kept("architectures", read_architectures)
     families = len({row[1] for row in found["supported"] + found["pairs"]})
     return (
         "\n\n".join(
@@ -52,7 +52,7 @@ def page() -> str:
     )
 
 
-def look() -> dict[str, Any]:
+def read_architectures() -> dict[str, Any]:
     """Open one of each."""
     import transformers
 

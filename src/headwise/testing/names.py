@@ -172,7 +172,14 @@ MEANS: dict[str, tuple[str, ...]] = {
     "logits": ("direct", "specific", "direct_other"),
     "circuit": ("effect", "exact"),
     "knockout": ("change",),
-    "cache": ("distant", "output_error", "loss_rise"),
+    "cache": (
+        "distant",
+        "output_error",
+        "head_distant",
+        "head_output_error",
+        "loss_rise",
+        "divergence",
+    ),
     "copy_suppression": ("suppression", "suppression_effect", "attention"),
 }
 

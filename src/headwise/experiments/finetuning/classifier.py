@@ -305,7 +305,7 @@ def make_classifier(
     model: str | Path,
     tokenizer: Any,
     task: Task,
-    options: ClassifierOptions = ClassifierOptions(),  # noqa: B008  (frozen)
+    options: ClassifierOptions = ClassifierOptions(),
     device: torch.device | str = "cpu",
 ) -> TaskModel:
     """Return a model with a classifier for a task; new weights come from torch's current random

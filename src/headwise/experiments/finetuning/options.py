@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.core.errors import ParameterError
-from headwise.core.options import check_options, option
+from headwise.core.options import CheckedOptions, option
 
 POOLINGS = ("last_layer", "best_layer", "top_heads")
 STARTS = ("none", "random", "pretrained", "frozen")
@@ -26,7 +26,7 @@ def parse_heads(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class FinetuneOptions:
+class FinetuneOptions(CheckedOptions):
     """The options of `finetune`: the data, what is trained, how, and how often."""
 
     # A training records what most options stand for: the fingerprint of the task (`data` to
@@ -143,7 +143,7 @@ class FinetuneOptions:
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         owners = {"layer": "best_layer", "heads": "top_heads", "top": "top_heads"}
         for name, owner in owners.items():
             if getattr(self, name) is not None and self.pooling != owner:

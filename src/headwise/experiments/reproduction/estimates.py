@@ -15,7 +15,7 @@ import xarray as xr
 from scipy import stats as scipy_stats
 
 from headwise.stats.correlation import fisher_interval
-from headwise.stats.intervals import LEVEL, mean_interval
+from headwise.stats.intervals import LEVEL, sample_interval
 
 
 class Outcome(Enum):
@@ -237,15 +237,13 @@ def count_text(count: Estimate, total: int | None = None) -> str:
 
 def mean_over_units(values: np.ndarray) -> Estimate:
     """Return the mean of independent numbers (seeds, or heads where the claim is about heads in
-    general), with Student's interval; NaN ends for a single one."""
+    general), with its interval; NaN ends for a single one."""
     present = np.asarray(values, dtype=float)
     present = present[np.isfinite(present)]
     if not len(present):
         return Estimate(np.nan, np.nan, np.nan)
-    variance = float(present.var(ddof=1)) if len(present) > 1 else np.nan
-    mean = float(present.mean())
-    low, high = mean_interval(np.array(mean), np.array(variance), np.array(len(present)))
-    return Estimate(mean, float(low), float(high))
+    mean, low, high = sample_interval(present)
+    return Estimate(float(mean), float(low), float(high))
 
 
 def mean_difference(first: np.ndarray, second: np.ndarray) -> Estimate:

@@ -56,16 +56,14 @@ class DevPredictions:
         return DevPredictions(self.truth, constant, False)
 
 
-def score_difference(
-    first: DevPredictions, second: DevPredictions, metric: str, seed: int = 0
-) -> Estimate:
+def score_difference(first: DevPredictions, second: DevPredictions, metric: str) -> Estimate:
     """Return by how many points the first model scores higher, with an interval over examples.
 
     Both are scored on the same resamples of the dev part, so that what is hard for both cancels.
     """
     values = np.stack([first.predicted, second.predicted])
     whole = np.ones((1, len(first.truth)))
-    draws = resamples(len(first.truth), seed=seed)
+    draws = resamples(len(first.truth))
     score = resampled_metric(metric, whole, first.truth, values)
     resampled = resampled_metric(metric, draws, first.truth, values)
     low, high = percentile_interval(resampled[:, 0] - resampled[:, 1])

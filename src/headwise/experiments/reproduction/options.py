@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.core.errors import InputError, ParameterError
-from headwise.core.options import check_options, option
+from headwise.core.options import CheckedOptions, option
 
 VARIANTS = ("paper", "released")
 
@@ -45,7 +45,7 @@ def parse_model_folders(texts: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class ReproductionOptions:
+class ReproductionOptions(CheckedOptions):
     """The options of a reproduction.
 
     Parameters
@@ -123,7 +123,7 @@ class ReproductionOptions:
     seed: int = option(0, min=0, help="Seed of everything random.")
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         for task, folder in self.finetuned.items():
             if not Path(folder).is_dir():
                 raise InputError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headwise.core.errors import ParameterError
-from headwise.core.options import check_options, option
+from headwise.core.options import option
 from headwise.run.options import SourceOptions
 
 ANALYSES = ("surface", "sinks", "induction", "offsets")
@@ -68,6 +68,3 @@ class TrackOptions(SourceOptions):
         help="Random-weights models that say how much measures vary by chance.",
     )
     seed: int = option(0, min=0, help="Seed of everything random.")
-
-    def __post_init__(self) -> None:
-        check_options(self)

@@ -36,7 +36,7 @@ from headwise.run.options import RunOptions, SourceOptions
 from headwise.run.provenance import describe
 from headwise.run.runner import Run, RunCallbacks
 from headwise.run.source import Source
-from headwise.stats.intervals import mean_interval
+from headwise.stats.intervals import sample_interval
 from headwise.text import Corpus, Example, Spec
 
 RANDOM_SEED = 5_501_000  # far from the seeds that users give to models of their own
@@ -94,13 +94,9 @@ def track(
         attribute `shown` by at least `least`.
     """
     chosen = choose_analyses(analyses, parameters)
-    if out is None:
-        with Job.in_folder(None, progress=progress) as job:
-            return track_in_job(job, models, corpus, chosen, options)["track"]
-    with Job.for_file(Path(out), overwrite=overwrite, progress=progress) as job:
+    with Job.for_call(out, overwrite=overwrite, progress=progress) as job:
         result = track_in_job(job, models, corpus, chosen, options)
-        job.write(result.to_bytes())
-        job.finish()
+        job.finish_with(result)
     return result["track"]
 
 
@@ -287,8 +283,6 @@ def _mean_loss(
             session = scored.session(batch)
             with session.running():
                 losses[scored.places(batch)] = scored.values(scored.run(batch, session)).cpu()
-    mean = losses.mean()
-    # A single example has no variance: its interval is NaN, as `mean_interval` says.
-    variance = losses.var(ddof=min(1, len(losses) - 1))
-    low, high = mean_interval(np.asarray(mean), np.asarray(variance), np.asarray(len(losses)))
+    # A single example has no variance: its interval is NaN.
+    mean, low, high = sample_interval(losses)
     return float(mean), float(low), float(high)

@@ -31,7 +31,7 @@ OFFSETS = {"previous": -1, "next": 1}
 # The layers, from 1, in which the paper has heads that attend to a neighbour (§3.1).
 NEIGHBOUR_LAYERS = {"previous": (2, 4, 7, 8), "next": (1, 2, 2, 3, 6)}
 TYPES_BY_DEPTH = ("cls", "sep", "punct")  # early, middle and deep heads attend to these (Fig 2)
-TYPE_NAMES = {"cls": "[CLS]", "sep": "[SEP]", "punct": ". and ,"}
+TYPES_IN_WORDS = {"cls": "[CLS]", "sep": "[SEP]", "punct": ". and ,"}
 EXCEPTION = "pobj"  # the relation whose head attends to its dependent (§4.2)
 
 
@@ -153,7 +153,7 @@ def token_type_evidence(surface: xr.Dataset) -> dict[str, Evidence]:
         why = "the texts of this model have no [SEP]"
         evidence["sep-half"] = cannot_try(why)
         evidence["sep-self"] = cannot_try(why)
-    missing = [TYPE_NAMES[name] for name, mass in by_type.items() if not mass.n_known]
+    missing = [TYPES_IN_WORDS[name] for name, mass in by_type.items() if not mass.n_known]
     if missing:
         evidence["early-cls"] = cannot_try(f"no {' and no '.join(missing)} in these texts")
     elif n_layers < 3:
@@ -198,7 +198,7 @@ def _depth_evidence(
         mean_layer = weighted_layer(by_type[token_type])
         mean_layers.append(mean_layer)
         shares = ", ".join(f"{mean.value:.2f}" for mean in means)
-        parts.append(f"{TYPE_NAMES[token_type]} {shares} (mean layer {mean_layer.value:.1f})")
+        parts.append(f"{TYPES_IN_WORDS[token_type]} {shares} (mean layer {mean_layer.value:.1f})")
     cls_layer, sep_layer, punct_layer = mean_layers
     in_order = all_of([sep_layer.minus(cls_layer).above(0), punct_layer.minus(sep_layer).above(0)])
     ours = f"thirds of the layers: {'; '.join(parts)}"

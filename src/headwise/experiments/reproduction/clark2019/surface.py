@@ -21,7 +21,7 @@ from headwise.experiments.reproduction.shared import (
 )
 
 HALF = 0.5  # of a head's attention, on a neighbour (§3.1)
-TOKEN_TYPES = ("cls", "sep", "punct", "other")
+TYPES_OF_PAPER = ("cls", "sep", "punct", "other")
 N_GRADIENT_QUICK = 24
 
 
@@ -61,7 +61,7 @@ def token_types(context: ReproductionContext) -> EntryResult:
     by_layer = surface["mass"].mean("head")
     from_sep = surface["mass_from_sep"].mean("head")
     present_types = []
-    for token_type in TOKEN_TYPES:
+    for token_type in TYPES_OF_PAPER:
         if bool(by_layer.sel(token_type=token_type).notnull().any()):
             present_types.append(token_type)
     columns = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from transformers import (
 )
 
 from headwise.core.errors import HeadwiseError, InputError, OutputError, ParameterError
+from headwise.core.interrupts import Interrupted, watching_signals
 from headwise.experiments.finetuning import (
     RECIPES,
     ClassifierOptions,
@@ -274,6 +277,21 @@ def test_a_kill_between_the_record_and_the_end_leaves_nothing_behind(
     [record] = tune(folder, toy_task(16), tmp_path, **QUICK)
     assert record.seed == 0
     assert not list(tmp_path.rglob("*.checkpoint"))
+
+
+@pytest.mark.parametrize("moment", ["ResultsFile.add", "delete_checkpoints"])
+def test_an_interruption_after_a_training_says_that_the_call_resumes(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The training is finished and its job closed; its record is not yet written, or just so."""
+
+    def interrupt(*given: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(f"headwise.experiments.finetuning.run.{moment}", interrupt)
+    with watching_signals(), pytest.raises(Interrupted, match="repeat the command to resume"):
+        tune(folder, toy_task(16), tmp_path, **QUICK)
+    assert list(tmp_path.rglob("*.checkpoint"))
 
 
 def test_torchs_random_state_and_threads_are_left_as_found(folder: Path, tmp_path: Path) -> None:

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 import headwise
-from headwise.experiments.cache.options import EFFECT, ERROR, INDUCTION, RETRIEVAL, CacheOptions
+from headwise.experiments.cache.options import CacheOptions
 from headwise.experiments.cache.result import UNIFORM
-from headwise.experiments.cache.run import CacheStudy, MeasureText, long_texts
+from headwise.experiments.cache.run import CacheStudy, long_texts
 from headwise.models.kv_cache import CachePattern
-from headwise.models.short_context import by_group, sliding_layers
+from headwise.models.short_context import sliding_layers
 from headwise.run import Job
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import sample_interval
@@ -48,19 +48,23 @@ def measure(given: argparse.Namespace) -> str:
         needles=given.needles,
         random=given.random,
         effects=given.effect_texts,
+        recipes=given.recipes,
     )
     with (
         headwise.HeadModel.open(given.model, device=given.device) as model,
         Job.in_folder(given.work, progress=report) as job,
     ):
         corpus = headwise.open_corpus(given.corpus, prose=True)
-        texts = long_texts(model, corpus, given.skip + given.documents, options.length)
-        texts = texts[given.skip :]
+        long = long_texts(model, corpus, given.skip + given.documents, options.length)
+        if not long.documents_apart:
+            raise SystemExit("The corpus has too few long documents.")
+        texts = long.texts[given.skip :]
         digest = sha256(b"".join(text.tobytes() for text in texts)).hexdigest()
         job.begin({"texts": digest, "window": options.window, "sink": options.sink})
         study = CacheStudy(job, model, texts, options, sliding_layers(model))
         if given.rankings is None:
-            rankings = rank_heads(study, given)
+            _, error = study.measure_distant()
+            rankings = {name: scores.mean(0) for name, scores in study.rankings(error).items()}
             np.savez(given.work.with_suffix(".npz"), **rankings)
         else:
             study.judging_texts = texts
@@ -70,44 +74,27 @@ def measure(given: argparse.Namespace) -> str:
         for share in given.shares:
             for name, scores in rankings.items():
                 patterns[name, share] = (study.choose(scores, share), options.window)
-            patterns[UNIFORM, share] = study._uniform(share)
-        judged = study._judge("judged", list(patterns.values()), study.judging_texts)
+            patterns[UNIFORM, share] = study.uniform(share)
+        judged = study.judge("judged", list(patterns.values()), study.judging_texts)
         everything = (np.ones_like(study.free), options.window)
         found = None
-        trials = study._trials(study.judging_texts)
+        trials = study.trials(study.judging_texts)
         if trials:
-            found = study._find_needles("needles", [everything, *patterns.values()], trials)
+            found = study.find_needles("needles", [everything, *patterns.values()], trials)
         random_rises = {}
         random_found = {}
         for share in given.shares:
-            random = study._random_patterns(share)
+            random = study.random_patterns(share)
             if random:
                 few = study.judging_texts[: given.random_texts]
-                random_rises[share] = study._judge(f"random-{share:g}", random, few)["rise"]
+                random_rises[share] = study.judge(f"random-{share:g}", random, few)["rise"]
         for share in given.random_needles:
-            random = study._random_patterns(share)
+            random = study.random_patterns(share)
             few_trials = trials[: given.random_texts]
             name = f"random-needles-{share:g}"
-            random_found[share] = study._find_needles(name, random, few_trials)
+            random_found[share] = study.find_needles(name, random, few_trials)
         result = Result(given, model, study, patterns, judged, found, random_rises, random_found)
         return result.text()
-
-
-def rank_heads(study: CacheStudy, given: argparse.Namespace) -> dict[str, np.ndarray]:
-    """Return the score of each key/value head by ranking, means over the texts that rank."""
-    job = study.job
-    kv_heads = study.model.kv_heads
-    parts = job.each("texts", MeasureText(study.long_model), study.ranking_texts)
-    rankings = {ERROR: by_group(np.stack([part["error"] for part in parts]), kv_heads)}
-    if given.effect_texts:
-        rankings[EFFECT] = study._effects()
-    if given.recipes:
-        rankings[INDUCTION] = study._induction()
-        trials = study._trials(study.ranking_texts, study.options.needles)
-        retrieval = study._retrieval(trials)
-        if retrieval is not None:
-            rankings[RETRIEVAL] = retrieval
-    return {name: scores.mean(0) for name, scores in rankings.items()}
 
 
 class Result:

@@ -403,7 +403,7 @@ def same_tokens(
     corpus = headwise.open_corpus(given.corpus, prose=True)
     from headwise.experiments.cache.run import long_texts
 
-    text = long_texts(model, corpus, 4, int(facts["length"]))[0]
+    text = long_texts(model, corpus, 4, int(facts["length"])).texts[0]
     ids = torch.as_tensor(text[:n_prompt], device=given.device)[None]
     cache = HeadwiseCache(pattern)
     first = read_prompt(module, ids, cache, given.chunk)

@@ -12,6 +12,7 @@ import transformers
 import headwise
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.experiments.cache import pattern_of
+from headwise.experiments.cache.result import describe_recommendation
 from headwise.experiments.cache.run import long_texts
 from headwise.models import HeadModel
 from headwise.testing import planted_decoder, random_model
@@ -82,12 +83,72 @@ def test_texts_are_as_long_as_asked_for() -> None:
             examples.append(
                 Example(text="word1 word2 word3 word4 word5", document=f"d{number // 10}")
             )
-        texts = long_texts(model, examples, 4, 30)
-        assert [len(text) for text in texts] == [30] * 4
+        long = long_texts(model, examples, 4, 30)
+        assert [len(text) for text in long.texts] == [30] * 4
+        assert long.documents_apart
         with pytest.raises(InputError, match="gives 1 texts of 60 tokens"):
             long_texts(model, examples[:14], 4, 60)
         with pytest.raises(InputError, match="takes at most 64 tokens"):
             long_texts(model, examples, 4, 100)
+
+
+def test_no_document_is_in_two_texts_where_there_are_enough() -> None:
+    """Else one article would rank heads and judge the choice."""
+    decoder = planted_decoder(max_length=64)
+    examples = []
+    for document in range(6):
+        word = f"word{document + 1}"  # of no other document
+        examples += [Example(text=" ".join([word] * 5), document=f"d{document}")] * 8
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+
+        def words_by_text(examples: list[Example], length: int) -> list[list[str]]:
+            long = long_texts(model, examples, 10, length)
+            assert long.documents_apart
+            all_words = []
+            for text in long.texts:
+                words = set(model.tokenizer.convert_ids_to_tokens(text)) & set(WORDS)
+                all_words.append(sorted(words))
+            return all_words
+
+        assert words_by_text(examples, 20) == [[f"word{number}"] for number in range(1, 7)]
+        # Ten tokens of the first document are continued by the second, whose rest is in no text.
+        assert words_by_text(examples[6:], 18) == [
+            ["word1", "word2"],
+            ["word3"],
+            ["word4"],
+            ["word5"],
+            ["word6"],
+        ]
+        # Two documents: several texts of each.
+        long = long_texts(model, examples[:16], 4, 18)
+        assert len(long.texts) == 4
+        assert not long.documents_apart
+
+
+def test_the_built_in_text_is_long_enough_for_the_default_length() -> None:
+    """Its documents have a few sentences each: they are joined."""
+    module, tokenizer = random_model(causal=True, layers=1, heads=2, d_head=8, max_length=1024)
+    with HeadModel.open(module, tokenizer=tokenizer, device="cpu") as model:
+        long = long_texts(model, headwise.open_corpus(None, prose=True), 8, 1024)
+    assert [len(text) for text in long.texts] == [1024] * len(long.texts)
+    assert len(long.texts) >= 4
+    assert long.documents_apart
+
+
+def test_a_result_says_that_its_texts_share_documents(corpus: Path, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in corpus.read_text().splitlines()]
+    one = tmp_path / "one.jsonl"
+    one.write_text("".join(json.dumps({**row, "document": "one"}) + "\n" for row in rows))
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    said = []
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        for texts in (corpus, one):
+            result = headwise.cache(
+                model, texts, length=LENGTH, sink=1, window=4, needles=0, random=0, shares=[0.5]
+            )
+            said.append(" ".join(describe_recommendation(result)))
+    assert "fewer than four long documents" not in said[0]
+    assert "fewer than four long documents" in said[1]
 
 
 def test_models_without_such_a_cache_are_rejected() -> None:

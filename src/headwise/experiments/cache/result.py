@@ -297,6 +297,12 @@ def describe_recommendation(dataset: xr.Dataset) -> list[str]:
                 f"{100 * float(at_share['needle']):.0f} %, with all heads whole "
                 f"{100 * facts['intact_needle']:.0f} %."
             )
+    if not facts.get("documents_apart", False):
+        lines.append(
+            "The corpus has fewer than four long documents, so that texts which rank and texts which "
+            "judge are of the same ones: on other documents the loss may rise more, and the "
+            "intervals may be too short."
+        )
     return [*lines, *_describe_comparisons(dataset)]
 
 

@@ -3,9 +3,10 @@ tokens, and judge the choice on other texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from headwise.text import Corpus, open_corpus
 from headwise.text.encode import Batch, collate
 from headwise.text.synthetic import synthetic_row
 
+MIN_TEXTS = 4  # two rank heads, two judge
 GATES_OPEN = 0.25  # the share of gates that may stay open, unless `keep` says another
 INDUCTION_SEQUENCES = 8
 INDUCTION_LENGTH = 64
@@ -141,8 +143,8 @@ def cache_in_job(
     model = part_of(options, ModelOptions).open(model)
     sliding = _check_model(model)
     opened = open_corpus(corpus, prose=True)
-    texts = long_texts(model, opened, options.documents, options.length)
-    digest = sha256(b"".join(text.tobytes() for text in texts)).hexdigest()
+    long = long_texts(model, opened, options.documents, options.length)
+    digest = sha256(b"".join(text.tobytes() for text in long.texts)).hexdigest()
     job.begin(
         {
             "model": model.identity(),
@@ -151,9 +153,10 @@ def cache_in_job(
             "options": recorded_options(options),
         }
     )
-    study = CacheStudy(job, model, texts, options, sliding)
+    study = CacheStudy(job, model, long.texts, options, sliding)
     dataset = study.run()
-    corpus_facts = {"examples": len(texts), "name": opened.name}
+    dataset.attrs["documents_apart"] = int(long.documents_apart)
+    corpus_facts = {"examples": len(long.texts), "name": opened.name}
     return Atlas({"cache": dataset}, provenance_of("cache", model, corpus_facts, options))
 
 
@@ -178,40 +181,75 @@ def _check_model(model: HeadModel) -> dict[int, int]:
     return sliding
 
 
-def long_texts(
-    model: HeadModel, corpus: Iterable[Any], count: int, length: int
-) -> list[np.ndarray]:
-    """Return up to `count` texts of exactly `length` tokens; examples of a corpus are joined until
-    they are long enough, and documents never share a text unless they are too short."""
+@dataclass(frozen=True, slots=True, eq=False)
+class LongTexts:
+    """Texts of equal length, as token ids.
+
+    Attributes
+    ----------
+    texts
+        One array of ids each.
+    documents_apart
+        Whether no document is in two of them.
+    """
+
+    texts: list[np.ndarray]
+    documents_apart: bool
+
+
+def long_texts(model: HeadModel, corpus: Iterable[Any], count: int, length: int) -> LongTexts:
+    """Return up to `count` texts of exactly `length` tokens, no document in two of them.
+
+    Examples are joined until a text is long enough; what is left of its last document is skipped. A
+    text has at least half of its tokens from its first document, if the corpus has four such texts.
+    Otherwise short documents are joined, too; if even that gives fewer than four, several texts are
+    taken from one document."""
     if length > model.max_length:
         raise InputError(
             f"{model.name} takes at most {model.max_length} tokens; lower `length`.",
             option="length",
         )
-    beginning = [] if model.encoder.cls_id is None else [model.encoder.cls_id]
     texts: list[np.ndarray] = []
+    for documents_apart, shortest in ((True, length // 2), (True, 0), (False, 0)):
+        joined = _joined_texts(model, corpus, length, documents_apart, shortest)
+        texts = list(islice(joined, count))
+        if len(texts) >= MIN_TEXTS:
+            return LongTexts(texts, documents_apart)
+    raise InputError(
+        f"The corpus gives {len(texts)} texts of {length} tokens; at least {MIN_TEXTS} are needed: "
+        "give a longer corpus, or lower `length`.",
+        option="length",
+    )
+
+
+def _joined_texts(
+    model: HeadModel, corpus: Iterable[Any], length: int, documents_apart: bool, shortest: int
+) -> Iterator[np.ndarray]:
+    """Yield texts of the examples of a corpus, joined and cut to a length. A document of fewer than
+    `shortest` tokens is not continued by another; examples without a document are always joined."""
+    beginning = [] if model.encoder.cls_id is None else [model.encoder.cls_id]
     ids: list[int] = list(beginning)
-    document: str | None = None
+    previous: str | None = None
+    documents_in_text: set[str] = set()
+    used: set[str] = set()
     for example in corpus:
-        if example.document != document and len(ids) < length // 2:
-            # Too little was left of the last document: it is not continued by another.
-            ids = list(beginning)
         document = example.document
+        if documents_apart and document in used:
+            continue
+        if document != previous and len(ids) < shortest:
+            ids = list(beginning)
+            documents_in_text.clear()
+        previous = document
+        if document is not None:
+            documents_in_text.add(document)
         text = example.text if example.text is not None else " ".join(example.all_words)
         encoding = model.tokenizer(text.strip() + "\n", add_special_tokens=False, verbose=False)
         ids += encoding["input_ids"]
         if len(ids) >= length:
-            texts.append(np.array(ids[:length]))
+            yield np.array(ids[:length])
             ids = list(beginning)
-        if len(texts) == count:
-            return texts
-    if len(texts) < 4:
-        raise InputError(
-            f"The corpus gives {len(texts)} texts of {length} tokens; at least 4 are needed: give a "
-            "longer corpus, or lower `length`.",
-            option="length",
-        )
-    return texts
+            used |= documents_in_text
+            documents_in_text.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,21 +401,8 @@ class CacheStudy:
 
     def run(self) -> xr.Dataset:
         """Return the result; see `cache`."""
-        measure_text = MeasureText(self.long_model)
-        measured = list(self.job.each("texts", measure_text, self.ranking_texts))
-        distant = np.stack([part["distant"] for part in measured])
-        error = np.stack([part["error"] for part in measured])
-        rankings = {ERROR: by_group(error, self.model.kv_heads)}
-        if self.options.effects:
-            rankings[EFFECT] = self._effects()
-        if self.options.recipes:
-            rankings[INDUCTION] = self._induction()
-            retrieval = self._retrieval(self._trials(self.ranking_texts, self.options.needles))
-            if retrieval is not None:
-                rankings[RETRIEVAL] = retrieval
-        if self.options.gates:
-            rankings[GATES] = self._gates()
-        rankings = self._chosen_first(rankings)
+        distant, error = self.measure_distant()
+        rankings = self._chosen_first(self.rankings(error))
         shares = {*self.options.shares}
         if self.options.keep is not None:
             shares.add(self.options.keep)
@@ -385,24 +410,24 @@ class CacheStudy:
         for share in sorted(shares):
             for name, scores in rankings.items():
                 patterns[name, share] = (self.choose(scores.mean(0), share), self.options.window)
-            patterns[UNIFORM, share] = self._uniform(share)
-        judged = self._judge("judged", list(patterns.values()), self.judging_texts)
+            patterns[UNIFORM, share] = self.uniform(share)
+        judged = self.judge("judged", list(patterns.values()), self.judging_texts)
         rises = judged["rise"]
         recommended = self._recommend(sorted(shares), rises, list(patterns))
         compared = self._compared_share(sorted(shares), recommended)
-        random = self._random_patterns(compared)
-        trials = self._trials(self.judging_texts)
+        random = self.random_patterns(compared)
+        trials = self.trials(self.judging_texts)
         found = None
         if trials:
             everything = (np.ones_like(self.free), self.options.window)
-            found = self._find_needles("needles", [everything, *patterns.values()], trials)
+            found = self.find_needles("needles", [everything, *patterns.values()], trials)
         n_random = self.options.random_texts
         drawn = None
         drawn_found = None
         if random:
-            drawn = self._judge("random", random, self.judging_texts[:n_random])
+            drawn = self.judge("random", random, self.judging_texts[:n_random])
             if trials:
-                drawn_found = self._find_needles("random-needles", random, trials[:n_random])
+                drawn_found = self.find_needles("random-needles", random, trials[:n_random])
         return cache_dataset(
             CacheMeasurements(
                 model=self.model,
@@ -424,6 +449,36 @@ class CacheStudy:
             )
         )
 
+    def measure_distant(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the distant attention of each query head, and what its output loses without it,
+        both `[text, layer, head]`, on the texts that rank."""
+        measure_text = MeasureText(self.long_model)
+        measured = list(self.job.each("texts", measure_text, self.ranking_texts))
+        distant = np.stack([part["distant"] for part in measured])
+        error = np.stack([part["error"] for part in measured])
+        return distant, error
+
+    def rankings(self, error: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the scores of all rankings that the options ask for, by name `[text (or sequence,
+        needle), layer, key/value head]`.
+
+        Parameters
+        ----------
+        error : ndarray
+            From `measure_distant`.
+        """
+        rankings = {ERROR: by_group(error, self.model.kv_heads)}
+        if self.options.effects:
+            rankings[EFFECT] = self._effects()
+        if self.options.recipes:
+            rankings[INDUCTION] = self._induction()
+            retrieval = self._retrieval(self.trials(self.ranking_texts, self.options.needles))
+            if retrieval is not None:
+                rankings[RETRIEVAL] = retrieval
+        if self.options.gates:
+            rankings[GATES] = self._gates()
+        return rankings
+
     def _chosen_first(self, rankings: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the rankings with the one that makes the pattern first."""
         chosen = RANKINGS[self.options.rank_by]
@@ -444,7 +499,7 @@ class CacheStudy:
         whole.flat[order[:count]] = True
         return whole
 
-    def _uniform(self, share: float) -> tuple[np.ndarray, int]:
+    def uniform(self, share: float) -> tuple[np.ndarray, int]:
         """Return all heads short, with a window that takes as much memory as this share of whole
         heads."""
         length = len(self.judging_texts[0])
@@ -452,7 +507,7 @@ class CacheStudy:
         mean_tokens = share * length + (1 - share) * short
         return ~self.free, max(1, round(mean_tokens) - self.options.sink)
 
-    def _judge(
+    def judge(
         self, name: str, patterns: Sequence[Pattern], texts: Sequence[np.ndarray]
     ) -> dict[str, np.ndarray]:
         """Return rises of the loss and divergences, `[text, pattern]`, and the gain of the intact model,
@@ -486,7 +541,7 @@ class CacheStudy:
             return recommended
         return between[0] if recommended == 0 else between[-1]
 
-    def _random_patterns(self, share: float) -> list[Pattern]:
+    def random_patterns(self, share: float) -> list[Pattern]:
         if share in (0.0, 1.0):
             return []  # there is nothing to choose
         random = np.random.default_rng(self.options.seed)
@@ -544,7 +599,7 @@ class CacheStudy:
 
         return self.job.checkpoint("gates", measure).arrays["openness"][None]
 
-    def _trials(self, texts: Sequence[np.ndarray], first_needle: int = 0) -> list[Trial]:
+    def trials(self, texts: Sequence[np.ndarray], first_needle: int = 0) -> list[Trial]:
         """Return needles in unrelated text, each at another depth beyond the window."""
         if not self.options.needles:
             return []
@@ -569,7 +624,7 @@ class CacheStudy:
             return None
         return by_group(np.stack(scores), self.model.kv_heads)
 
-    def _find_needles(
+    def find_needles(
         self, name: str, patterns: Sequence[Pattern], trials: Sequence[Trial]
     ) -> np.ndarray:
         """Return the share of each needle that is predicted, `[needle, pattern]`."""

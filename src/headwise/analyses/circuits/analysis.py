@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 import xarray as xr
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.analyses.circuits.products import (
     CircuitScores,
@@ -34,7 +34,7 @@ from headwise.core.errors import ModelError
 from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name
 from headwise.models import HeadModel
 from headwise.models.devices import weight_in
-from headwise.models.structure import Structure, find_structure
+from headwise.models.structure import Norm, Structure, find_structure
 from headwise.models.weights import head_weights
 from headwise.stats.corrections import holm
 from headwise.stats.rotations import turned_overlap, turned_trace
@@ -218,8 +218,7 @@ def embeddings(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor |
     left_out = {"position embeddings, scales of norms and what feed-forward layers do in between"}
     if structure.final is None or structure.head is None:
         return embedding, None, left_out | {f"the way to the logits ({structure.refusal})"}
-    output = weight_in(structure.head, "weight", structure.head.weight).cpu().float()  # type: ignore[arg-type]
-    unembedding = structure.final.middle(output * structure.final.gain.cpu())
+    unembedding = unembedding_of(structure.head, structure.final)
     has_norm_bias = bool(structure.final.bias.abs().max() > 0)
     has_output_bias = getattr(structure.head, "bias", None) is not None
     if has_norm_bias or has_output_bias:
@@ -227,6 +226,15 @@ def embeddings(model: HeadModel, structure: Structure) -> tuple[Tensor, Tensor |
     # Some models pad one of the two matrices.
     n_tokens = min(len(unembedding), len(embedding))
     return embedding[:n_tokens], unembedding[:n_tokens], left_out
+
+
+def unembedding_of(head: nn.Module, final: Norm, tokens: Sequence[int] | None = None) -> Tensor:
+    """Return what the logits of these tokens (default: all) read, `[token, width]`, the gain of the
+    final norm folded in."""
+    weight: Tensor = weight_in(head, "weight", head.weight)  # type: ignore[arg-type]
+    if tokens is not None:
+        weight = weight[list(tokens)]
+    return final.middle(weight.cpu().float() * final.gain.cpu())
 
 
 def _score_variables(name: str, scores: list[CircuitScores], width: int) -> dict[str, Any]:

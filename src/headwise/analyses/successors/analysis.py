@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import xarray as xr
 
-from headwise.analyses.circuits.analysis import embeddings
+from headwise.analyses.circuits.analysis import unembedding_of
 from headwise.analyses.contract import (
     ExperimentContext,
     Paper,
@@ -115,9 +115,9 @@ class Successors(DirectLogitExperiment):
         if not relations:
             return counts.dataset(left_out)
         vectors = word_vectors(model, structure, all_tokens)
-        _, unembedding, _ = embeddings(model, structure)
-        assert unembedding is not None
-        unembedding = unembedding[all_tokens]
+        assert structure.head is not None
+        assert structure.final is not None
+        unembedding = unembedding_of(structure.head, structure.final, all_tokens)
         turns = random_turns(self.turns, model.d_head, self.seed or 0)
 
         for layer, weights in enumerate(head_weights(model, structure)):

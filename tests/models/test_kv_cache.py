@@ -378,6 +378,98 @@ def test_other_attention_and_padding_are_rejected() -> None:
         module(input_ids=ids, attention_mask=mask, past_key_values=HeadwiseCache(pattern))
 
 
+def test_a_sliding_window_that_the_pattern_does_not_state_is_rejected() -> None:
+    config = transformers.MistralConfig(**PLAIN | {"sliding_window": 6})
+    module = transformers.MistralForCausalLM(config).eval()
+    ids = torch.randint(3, 60, (2, 12))
+    with pytest.raises(InputError, match="a pattern that states it"), torch.no_grad():
+        module(input_ids=ids, past_key_values=HeadwiseCache(CachePattern(WHOLE, SINK, WINDOW)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((3, 1), "1 key/value heads in a layer and the model has 2"),
+        ((3, 4), "4 key/value heads in a layer and the model has 2"),
+        ((2, 2), "2 layers and the model has more"),
+        ((5, 2), "5 layers and the model has 3"),
+    ],
+)
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_the_pattern_of_another_model_is_rejected(
+    shape: tuple[int, int], message: str, is_whole: bool
+) -> None:
+    module, _ = make_module("llama")
+    ids = torch.randint(3, 60, (2, 12))
+    cache = HeadwiseCache(CachePattern(np.full(shape, is_whole), SINK, WINDOW))
+    with pytest.raises(InputError, match=message):
+        module.generate(ids, past_key_values=cache, max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [
+        {"num_beams": 4},
+        {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.5},
+    ],
+)
+def test_beams_are_those_of_the_mask(generation: dict[str, Any]) -> None:
+    """Beam search reorders the cache after each token; here beams are found by whole passes."""
+    module, pattern = make_module("llama")
+    ids = torch.randint(3, 60, (3, 14), generator=torch.Generator().manual_seed(8))
+    generation |= {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    beams = module.generate(ids, past_key_values=HeadwiseCache(pattern), **generation)
+    place = torch.arange(ids.shape[1] + 12)
+    distance = place[:, None] - place[None]
+    near = (distance >= 0) & ((place[None] < SINK) | (distance < WINDOW))
+
+    def plain_attention(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        scaling: float,
+        **others: Any,
+    ) -> tuple[Tensor, None]:
+        n_read, n_all = query.shape[2], key.shape[2]
+        is_whole = torch.as_tensor(pattern.whole[module.layer_idx]).repeat_interleave(2)
+        visible = torch.where(is_whole[:, None, None], distance >= 0, near)
+        visible = visible[:, n_all - n_read : n_all, :n_all]
+        scores = (query @ key.repeat_interleave(2, 1).transpose(2, 3)) * scaling
+        weights = scores.masked_fill(~visible[None], -1e30).softmax(-1)
+        return (weights @ value.repeat_interleave(2, 1)).transpose(1, 2).contiguous(), None
+
+    AttentionInterface.register("plain with a whole cache", plain_attention)
+    module.set_attn_implementation("plain with a whole cache")
+    # The cache of transformers, which holds everything; the mask hides what short heads drop.
+    expected = module.generate(ids, **generation)
+    assert torch.equal(beams, expected)
+    module.set_attn_implementation("sdpa")
+    assert not torch.equal(module.generate(ids, **generation), expected)
+
+
+@pytest.mark.parametrize("how", ["assistant", "prompt lookup"])
+def test_tokens_cannot_be_taken_back(how: str) -> None:
+    module, pattern = make_module("llama")
+    ids = torch.randint(3, 60, (1, 14), generator=torch.Generator().manual_seed(8))
+    if how == "assistant":
+        assistant, _ = make_module("qwen3")
+        speculation: dict[str, Any] = {"assistant_model": assistant}
+    else:
+        ids = torch.cat([ids, ids], 1)
+        speculation = {"prompt_lookup_num_tokens": 3}
+    with pytest.raises(ModelError, match="cannot take tokens back"):
+        module.generate(
+            ids,
+            past_key_values=HeadwiseCache(pattern),
+            max_new_tokens=10,
+            do_sample=False,
+            eos_token_id=None,
+            **speculation,
+        )
+
+
 def test_a_folder_is_read_by_loaders_of_duo_attention(tmp_path: Path) -> None:
     """The two files, as `load_attn_pattern` and `sparsify_attention_heads` of DuoAttention read them:
     a table with tabs between, clipped to 0..1, and a quantile of it as the threshold."""

@@ -33,6 +33,10 @@ HEADS_FILE = "full_attention_heads.tsv"
 CONFIG_FILE = "config.json"
 # Tokens for which room is made at once: without it each new token would copy the whole cache.
 SPARE_TOKENS = 256
+CANNOT_CROP = (
+    "HeadwiseCache cannot take tokens back, because short heads have dropped the tokens before them; "
+    "generate without an assistant model and without prompt lookup."
+)
 
 
 def pattern_files(path: Path) -> list[Path]:
@@ -340,6 +344,7 @@ class SplitLayer(CacheLayerMixin):  # type: ignore[misc]
         self._readers: dict[int, Tensor] = {}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self._check_heads(key_states.shape[1])
         self.dtype = key_states.dtype
         self.device = key_states.device
         self.like = key_states.new_empty(0)
@@ -380,6 +385,15 @@ class SplitLayer(CacheLayerMixin):  # type: ignore[misc]
         keys = SplitHeads(self, "keys", (*shape, key_states.shape[-1]), self.like)
         values = SplitHeads(self, "values", (*shape, value_states.shape[-1]), self.like)
         return keys, values
+
+    def _check_heads(self, n_heads: int) -> None:
+        # With too few heads in the pattern, the others would be left out without an error.
+        n_in_pattern = len(self.whole_heads) + len(self.short_heads)
+        if n_heads != n_in_pattern:
+            raise InputError(
+                f"The pattern has {n_in_pattern} key/value heads in a layer and the model has "
+                f"{n_heads}; give the pattern of this model."
+            )
 
     def _add_whole(self, which: str, states: Tensor) -> None:
         """Write the new tokens of whole heads behind the others."""
@@ -484,6 +498,9 @@ class SplitLayer(CacheLayerMixin):  # type: ignore[misc]
         self.current = {}
         self.seen = 0
         self.is_initialized = False
+
+    def crop(self, *args: Any) -> None:
+        raise ModelError(CANNOT_CROP)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         for name, part in self.parts.items():
@@ -620,12 +637,13 @@ def _short_mask(layer: SplitLayer, n_queries: int, mask: Tensor | None) -> Tenso
 
 def _reject_padding(is_open: Tensor, positions: Tensor, sink: int) -> None:
     """Raise where the last query cannot see a sink token: padding on the left, whose tokens would be
-    kept in place of the real first ones."""
+    kept in place of the real first ones, or a sliding window that the pattern does not state."""
     is_sink = positions < sink
     if sink and not bool(is_open[..., -1, :][..., is_sink].all()):
         raise InputError(
-            "HeadwiseCache keeps the first tokens of every row, and some rows begin with padding; "
-            "give texts of equal length, or one at a time."
+            "HeadwiseCache keeps the first tokens of every row, and the model's mask hides some of them: "
+            "if rows begin with padding, give texts of equal length, or one at a time; if the model "
+            "has a sliding window, give a pattern that states it."
         )
 
 
@@ -657,6 +675,33 @@ class HeadwiseCache(Cache):  # type: ignore[misc]
             else:
                 layers.append(SplitLayer(pattern.whole[layer], pattern.sink, pattern.window))
         super().__init__(layers=layers)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Take in the keys and values of new tokens in a layer, and return those of all tokens."""
+        self._check_layers(layer_idx)
+        keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        return keys, values
+
+    def _check_layers(self, layer: int) -> None:
+        n_layers = len(self.layers)
+        if layer >= n_layers:
+            raise InputError(
+                f"The pattern has {n_layers} layers and the model has more; give the pattern of this "
+                "model."
+            )
+        # When the first layer is read again, a pass is over: layers of the model have been read.
+        if layer == 0 and self.layers[0].is_initialized and not self.layers[-1].is_initialized:
+            n_read = sum(bool(each.is_initialized) for each in self.layers)
+            raise InputError(
+                f"The pattern has {n_layers} layers and the model has {n_read}; give the pattern of "
+                "this model."
+            )
+
+    def crop(self, *args: Any) -> None:
+        """Raise an error: tokens cannot be taken back."""
+        raise ModelError(CANNOT_CROP)
 
     @property
     def nbytes(self) -> int:

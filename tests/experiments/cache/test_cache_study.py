@@ -10,8 +10,10 @@ import pytest
 import transformers
 
 import headwise
+from headwise.analyses.retrieval.trials import NEEDLES
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.experiments.cache import pattern_of
+from headwise.experiments.cache.options import DIFFERENT_NEEDLES, CacheOptions
 from headwise.experiments.cache.result import describe_recommendation
 from headwise.experiments.cache.run import long_texts
 from headwise.models import HeadModel
@@ -161,10 +163,59 @@ def test_models_without_such_a_cache_are_rejected() -> None:
 
 
 def test_options_that_cannot_be_met() -> None:
-    with pytest.raises(ParameterError, match="no less than the 64 of a text"):
-        headwise.cache(None, length=64, window=64)
+    # With 4 + 59 of 64 tokens kept, no token would be predicted with anything cut.
+    for window in (64, 59):
+        with pytest.raises(ParameterError, match="no token is predicted from more"):
+            headwise.cache(None, length=64, window=window)
+    CacheOptions(length=64, window=58)
     with pytest.raises(ParameterError, match="at most 1"):
         headwise.cache(None, keep=1.5)
+    # No needle may both rank heads and judge the ranking.
+    assert len(NEEDLES) == DIFFERENT_NEEDLES
+    with pytest.raises(ParameterError, match="at most 12 can judge"):
+        CacheOptions(needles=13)
+    CacheOptions(needles=24, recipes=False)
+
+
+def test_texts_without_room_for_a_needle_are_told_before_any_work(corpus: Path) -> None:
+    stages: list[str] = []
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    with (
+        HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model,
+        pytest.raises(InputError, match="no room for a needle"),
+    ):
+        headwise.cache(
+            model,
+            corpus,
+            documents=4,
+            length=24,
+            window=4,
+            progress=lambda what, done, total: stages.append(what),
+        )
+    assert "texts" not in stages
+
+
+def test_all_heads_whole_is_no_verdict_where_it_was_asked_for(corpus: Path) -> None:
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    sentences = {}
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        for at_most in (0.0, 100.0):
+            result = headwise.cache(
+                model,
+                corpus,
+                documents=4,
+                length=LENGTH,
+                window=4,
+                needles=0,
+                random=0,
+                recipes=False,
+                keep=1.0,
+                shares=(0.0,),
+                at_most=at_most,
+            )
+            sentences[at_most] = describe_recommendation(result)[0]
+    assert "No pattern that was tried" in sentences[0.0]
+    assert "as `keep` says" in sentences[100.0]
 
 
 def test_the_command_writes_result_pattern_and_figures(tmp_path: Path, corpus: Path) -> None:

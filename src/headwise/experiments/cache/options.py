@@ -23,6 +23,7 @@ RANKINGS = {
     "gates": GATES,
 }
 SHARES = (0.0, 0.125, 0.25, 0.5, 0.75)
+DIFFERENT_NEEDLES = 24  # that there are (`analyses.retrieval.trials`, which imports torch)
 
 
 def parse_shares(text: str) -> tuple[float, ...]:
@@ -129,8 +130,16 @@ class CacheOptions(ModelOptions):
             )
         if not self.shares or min(self.shares) < 0 or max(self.shares) > 1:
             raise ParameterError("`shares` are numbers from 0 to 1, at least one.")
-        if self.sink + self.window >= self.length:
+        # Needles that rank heads must not judge the ranking.
+        most_needles = DIFFERENT_NEEDLES // 2 if self.recipes else DIFFERENT_NEEDLES
+        if self.needles > most_needles:
             raise ParameterError(
-                f"Short heads keep {self.sink + self.window} tokens, which is no less than the "
-                f"{self.length} of a text; raise `length` or lower `window`."
+                f"There are {DIFFERENT_NEEDLES} different needles, so at most {most_needles} can judge"
+                f"{' beside as many that rank' if self.recipes else ''}; lower `needles`."
+            )
+        # The loss is that of tokens that are predicted with something cut: at least one.
+        if self.sink + self.window + 1 >= self.length:
+            raise ParameterError(
+                f"Short heads keep {self.sink + self.window} tokens, and in a text of {self.length} "
+                "no token is predicted from more; raise `length` or lower `window`."
             )

@@ -273,15 +273,20 @@ def describe_recommendation(dataset: xr.Dataset) -> list[str]:
     facts = dataset.attrs
     share = facts["recommended_share"]
     lines = []
+    ranking = str(dataset["ranking"].values[0])
     if share == 1.0:
-        lines.append(
-            f"No pattern that was tried keeps the rise of the loss below {facts['at_most']:g} nats "
-            "per token: all heads stay whole."
-        )
+        rises = dataset["loss_rise"].sel(ranking=ranking)
+        is_asked_for = bool((rises.where(rises["share"] < 1) <= facts["at_most"]).any())
+        if is_asked_for:
+            lines.append("All heads stay whole, as `keep` says.")
+        else:
+            lines.append(
+                f"No pattern that was tried keeps the rise of the loss below {facts['at_most']:g} "
+                "nats per token: all heads stay whole."
+            )
     else:
         n_whole = int(dataset["whole"].values.sum())
         saved = 1 - facts["recommended_bytes_per_token"] / facts["whole_bytes_per_token"]
-        ranking = str(dataset["ranking"].values[0])
         at_share = dataset.sel(ranking=ranking, share=share)
         lines.append(
             f"{n_whole} of {dataset['whole'].size} key/value heads whole, the others "

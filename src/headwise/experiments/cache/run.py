@@ -401,6 +401,8 @@ class CacheStudy:
 
     def run(self) -> xr.Dataset:
         """Return the result; see `cache`."""
+        # First of all: texts that are too short for a needle are no news after hours of work.
+        trials = self.trials(self.judging_texts)
         distant, error = self.measure_distant()
         rankings = self._chosen_first(self.rankings(error))
         shares = {*self.options.shares}
@@ -416,7 +418,6 @@ class CacheStudy:
         recommended = self._recommend(sorted(shares), rises, list(patterns))
         compared = self._compared_share(sorted(shares), recommended)
         random = self.random_patterns(compared)
-        trials = self.trials(self.judging_texts)
         found = None
         if trials:
             everything = (np.ones_like(self.free), self.options.window)
@@ -610,7 +611,14 @@ class CacheStudy:
             text = texts[number % len(texts)]
             hay = [int(token) for token in text[1:]]
             depth = 0.1 + 0.5 * number / max(self.options.needles - 1, 1)
-            trials.append(make_trial(self.model, hay, length, depth, first_needle + number))
+            try:
+                trials.append(make_trial(self.model, hay, length, depth, first_needle + number))
+            except InputError as error:
+                raise InputError(
+                    f"Texts of {length} tokens have no room for a needle and its question; raise "
+                    "`length`, or set `needles` to 0.",
+                    option="length",
+                ) from error
         return trials
 
     def _retrieval(self, trials: Sequence[Trial]) -> np.ndarray | None:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from headwise import Atlas, __version__
 from headwise.analyses.roles.sieves.registry import forget_sieve
+from headwise.cli.command import GROUPS
 from headwise.cli.main import app
 from headwise.core.errors import HeadwiseError
 from headwise.page import sections
@@ -226,21 +227,13 @@ def test_finetune_takes_heads_and_layer_from_a_probing_result(
 
 def test_help_begins_with_what_a_newcomer_needs_and_the_version_is_told(headwise) -> None:
     helped = headwise("--help").out
-    places = [
-        helped.index(f" {name} ")
-        for name in (
-            "atlas",
-            "run",
-            "draw",
-            "list",
-            "cite",
-            "ablate",
-            "compare",
-            "finetune",
-            "probe",
-            "prune",
-        )
-    ]
+    groups = {group: helped.index(f" {group} ") for group in GROUPS}
+    assert list(groups.values()) == sorted(groups.values())
+    places = [helped.index(f" {name}  ") for names in GROUPS.values() for name in names]
+    assert places == sorted(places)
+    assert set(typer.main.get_command(app).commands) == {
+        name for names in GROUPS.values() for name in names
+    }
     assert places == sorted(places)
     assert headwise("--version").out == f"headwise {__version__}\n"
 

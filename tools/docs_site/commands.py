@@ -18,7 +18,7 @@ def page() -> str:
     lines = [
         "# The command line",
         "Made from the commands themselves; `headwise COMMAND --help` says the same. Exit codes: 0; 2 for what you can "
-        "mend, in one sentence; 3 where something failed unexpectedly and the rest was kept; 130 and 143 after SIGINT "
+        "fix, in one sentence; 3 where something failed unexpectedly and the rest was kept; 130 and 143 after SIGINT "
         "and SIGTERM. `--debug` with any command shows the traceback behind an error.",
     ]
     lines.append(

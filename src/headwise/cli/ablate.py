@@ -33,8 +33,9 @@ def ablate_command(
     figures: Path | None = option(None, help="A folder for figures."),
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Disable every head, every layer, or sets of heads, and score what is left: a task's dev set,
-    or the language-modelling loss.
+    """Disable each head, layer or set of heads, and score the model without it.
+
+    The score is that of a task's dev set, or the language-modelling loss.
 
     [dim]Examples:[/dim]
 

@@ -71,7 +71,9 @@ def atlas(
         help="Serve DIR to the browser of this machine: its page reloads itself while it grows.",
     ),
 ) -> None:
-    """Run all analyses that apply to a model: DIR/atlas.nc, index.html, figures/, tables/.
+    """Run all analyses that apply to a model, and show what each head does.
+
+    Writes DIR/atlas.nc, the page index.html, figures/ and tables/.
 
     The atlas grows: a first page is there after few examples, and more comes in the order of what
     is worth most for its cost. The finished atlas has the same bytes in any number of rounds. A run
@@ -258,7 +260,9 @@ def run(
     variant: str = option("paper", **VARIANT),
     options: SingleRunOptions,
 ) -> None:
-    """Run one analysis, write its result to one file and print a summary.
+    """Run one analysis, and print a summary of its result.
+
+    The result is written to one NetCDF file.
 
     [dim]Examples:[/dim]
 

@@ -30,8 +30,10 @@ def cache_command(
     figures: Path | None = option(None, help="A folder for figures."),
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Measure which key/value heads attend to distant tokens, choose those that stay whole, and see
-    what a cache with the others short costs on other texts.
+    """Find out which key/value heads need the whole context.
+
+    Chooses the heads that stay whole, and measures on other texts what a cache costs in which the
+    others keep only the first and the last tokens.
 
     [dim]Examples:[/dim]
 

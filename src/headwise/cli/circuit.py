@@ -33,8 +33,10 @@ def circuit_command(
     figures: Path | None = option(None, help="A folder for figures."),
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Score every edge between heads, feed-forward parts, embedding and logits, patch the best
-    exactly, and find the smallest circuit that does the task alone.
+    """Find the circuit behind a behaviour: which heads work together.
+
+    Scores every edge between heads, MLPs, embedding and logits, patches the best ones exactly, and
+    finds the smallest circuit that does the task alone.
 
     [dim]Examples:[/dim]
 

@@ -17,7 +17,7 @@ import functools
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -35,6 +35,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# The groups of `headwise --help`, in its order. A command of no group stands under "Commands".
+GROUPS = {
+    "What each head does": ("atlas", "run", "draw", "find", "explore", "page", "plan", "list"),
+    "How heads work together": ("circuit", "why", "knockout", "patch"),
+    "What heads are good for": ("ablate", "prune", "probe", "finetune", "cache"),
+    "Several models": ("compare", "track", "gallery"),
+    "The papers": ("reproduce", "cite"),
+}
 WORKER_PARAMETER = "worker_options"
 # What the names of the other spellings of an option end in, among what typer parsed.
 BY_FLAG = "_by_flag"
@@ -97,10 +105,29 @@ def command(
             parameters=typer_parameters
         )
         run_command.__annotations__ = {each.name: each.annotation for each in typer_parameters}
-        app.command(name)(run_command)
+        help_text = _fold_paragraphs(function.__doc__ or "")
+        app.command(name, help=help_text, rich_help_panel=_group_of(name))(run_command)
         return run_command
 
     return add
+
+
+def _group_of(name: str) -> str | None:
+    """Return the group of a command in `headwise --help`."""
+    for group, names in GROUPS.items():
+        if name in names:
+            return group
+    return None
+
+
+def _fold_paragraphs(docstring: str) -> str:
+    """Return a docstring with each paragraph on one line, so that the help wraps at the width of
+    the terminal and not at that of the source too. Indented lines (examples) stay."""
+    paragraphs = []
+    for paragraph in cleandoc(docstring).split("\n\n"):
+        indented = paragraph.startswith(" ")
+        paragraphs.append(paragraph if indented else paragraph.replace("\n", " "))
+    return "\n\n".join(paragraphs)
 
 
 @dataclass(frozen=True, slots=True)

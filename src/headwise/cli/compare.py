@@ -50,11 +50,12 @@ def compare_command(
     ),
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Compare two or more models of one shape, each with the first: cosine similarity of maps,
-    roles, features, surface, probing accuracy. Writes a page (change/index.html): the grid of
-    differences, what changed most, the label of each head in every model.
+    """Compare models: head by head, or by label and relative depth.
 
-    2 to 8 models of different shapes, or atlases: by label and relative depth.
+    Models of one shape are compared with the first of them: similarity of maps, roles, features,
+    surface, probing accuracy. 2 to 8 models of different shapes, or atlases, are compared by label
+    and relative depth. Writes a page (change/index.html): the grid of differences, what changed
+    most, the label of each head in every model.
 
     [dim]Examples:[/dim]
 

@@ -108,7 +108,9 @@ def draw(
     options: StackOptions,
     overwrite: bool = option(False, help="Replace existing files."),
 ) -> None:
-    """Draw heads on a sentence: tokens left and right, darker lines for larger weights.
+    """Draw heads on a sentence.
+
+    Tokens stand left and right; darker lines are larger weights.
 
     With --relation, sentences are chosen on which the head is right, and the words of the relation
     are coloured; they are written to FILE-1, FILE-2 and so on. Without a head, the best one of the

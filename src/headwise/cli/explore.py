@@ -25,9 +25,10 @@ def explore(
     port: int = option(0, min=0, help="Port on this machine; 0 for any free one."),
     browser: bool = option(True, flag="browser/no-browser", help="Open the page at once."),
 ) -> None:
-    """Serve a local page: type a sentence or a pair and see the attention of all heads, one of
-    them enlarged beside what it collects; disable heads by a click and see what the model predicts
-    then.
+    """Serve a local page: type a sentence and see what every head does with it.
+
+    One head is shown large, beside what it collects. Disable heads and see what the model predicts
+    without them; let a decoder write, and step through what each head looks at.
 
     The page is served on this machine only, at an address that only you know. Needs the extra
     `explore`.

@@ -17,8 +17,10 @@ def find_command(
     text: TextOptions,
     options: FindOptions,
 ) -> None:
-    """Print rows of a corpus on which a head gives a token at least a certain weight: «query» looks
-    at ⟦key⟧.
+    """Print places in a text where a head attends strongly.
+
+    These are the rows in which it gives one token at least a certain weight: «query» looks at
+    ⟦key⟧.
 
     [dim]Examples:[/dim]
 

@@ -37,8 +37,9 @@ def finetune_command(
     ),
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Fine-tune on a task: three poolings, four starts, several seeds, metrics as GLUE defines
-    them.
+    """Fine-tune a model on a task, with the best heads or without.
+
+    Three poolings, four starts, several seeds; metrics as GLUE defines them.
 
     [dim]Examples:[/dim]
 

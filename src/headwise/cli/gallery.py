@@ -19,8 +19,10 @@ def gallery_command(
     out_folder: Path = option(Path("gallery"), flag="out", help="The folder of the gallery."),
     options: GalleryOptions,
 ) -> None:
-    """Make one page of many atlases: a card with the grid of each model, and a search over all
-    heads ("best induction heads of all").
+    """Make one page of many atlases, with a search over all heads.
+
+    Each model has a card with its grid. The search answers questions like "best induction heads of
+    all".
 
     The folder is static: put it on any web server, or open its index.html.
 

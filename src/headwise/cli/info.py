@@ -40,7 +40,7 @@ def cite(
     ),
     bibtex: bool = option(False, help="Print BibTeX."),
 ) -> None:
-    """Print how to cite headwise, and the papers behind analyses and commands.
+    """Print how to cite headwise and the papers behind it.
 
     [dim]Example:[/dim] headwise cite surface circuit --bibtex
     """

@@ -31,8 +31,9 @@ def knockout_command(
     figures: Path | None = option(None, help="A folder for figures."),
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Cut the attention to a marked span in a window of layers, and measure what the answer loses:
-    where the information is read.
+    """Find the layers that read a span of the text.
+
+    Cuts the attention to the marked span in a window of layers, and measures what the answer loses.
 
     [dim]Examples:[/dim]
 

@@ -13,21 +13,20 @@ from typing import Annotated, Any
 import typer
 
 from headwise.cli import common
+from headwise.cli.command import GROUPS
 from headwise.cli.command import app as app
 from headwise.core.interrupts import Interrupted, raise_if_interrupted, say, watching_signals
 from headwise.core.version import __version__
 
-FIRST = ("atlas", "page", "draw", "info")
-
 
 def add_commands() -> None:
-    """Import every module of commands, those a newcomer needs first; modules import what they need
-    only when called, so that `headwise --help` is quick."""
-    names = (module.name for module in iter_modules([str(Path(__file__).parent)]))
-    for name in sorted(
-        set(names) - {"main", "__main__"}, key=lambda name: (name not in FIRST, name)
-    ):
+    """Import every module of commands, and put the commands in the order of their groups; modules
+    import what they need only when called, so that `headwise --help` is quick."""
+    names = {module.name for module in iter_modules([str(Path(__file__).parent)])}
+    for name in sorted(names - {"main", "__main__"}):
         import_module(f"headwise.cli.{name}")
+    order = [name for group in GROUPS.values() for name in group]
+    app.registered_commands.sort(key=lambda added: order.index(str(added.name)))
 
 
 add_commands()
@@ -39,7 +38,11 @@ def _say_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(
+    help="What each attention head of a transformer language model does.\n\n"
+    "Start with `headwise atlas`: all analyses of the built-in model on the built-in corpus, in "
+    "minutes, as a page to open."
+)
 def _options(
     version: Annotated[
         bool,
@@ -54,10 +57,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """What each attention head of a transformer language model does.
-
-    Start with `headwise atlas`: everything that applies to the built-in model on the built-in
-    corpus, in minutes, as a page to open."""
+    """Read the options that stand before a command."""
 
 
 @cache

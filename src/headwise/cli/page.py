@@ -32,7 +32,9 @@ def page(
     ),
     overwrite: bool = option(False, help="Replace an existing page."),
 ) -> None:
-    """Draw an atlas again, without its model and corpus: DIR/index.html, figures/, tables/.
+    """Draw the page of an atlas again, without its model and corpus.
+
+    Writes DIR/index.html, figures/ and tables/.
 
     The inputs whose maps it shows are read from sample.safetensors beside the atlas. An atlas that
     is not finished is drawn as it is; the command that makes it still resumes. Files of the old

@@ -31,8 +31,10 @@ def patch_command(
     figures: Path | None = option(None, help="A folder for figures."),
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Replace each head's output in a corrupted run by that of the clean run, and the reverse:
-    which heads carry what decides the answer. Exactly, and to first order for all heads at once.
+    """Find the heads that decide an answer, by activation patching.
+
+    Replaces each head's output in a corrupted run by that of the clean run, and the reverse:
+    exactly, and to first order for all heads at once.
 
     [dim]Examples:[/dim]
 

@@ -30,8 +30,10 @@ def plan(
     as_json: bool = option(False, flag="json", help="Print JSON, for programs."),
     options: PlanOptions,
 ) -> None:
-    """Estimate time and memory of `headwise atlas` with the same options, by analysis, from a
-    calibration of a few seconds on a few examples and the first layers of the model.
+    """Estimate time and memory of `headwise atlas` before you run it.
+
+    Takes the same options. The estimate, by analysis, rests on a calibration of a few seconds: a
+    few examples and the first layers of the model.
 
     Processor time with its range (most runs lie in it; single stages may not), and the time it takes while this
     machine is as busy as it is now; the page is not included.

@@ -38,7 +38,9 @@ def probe(
     model_options: ModelOptions,
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Probe every head and layer for some tasks: DIR/atlas.nc, figures/, tables/, index.html.
+    """Find out what the output of each head and layer encodes, by probing.
+
+    Writes DIR/atlas.nc, the page index.html, figures/ and tables/.
 
     [dim]Examples:[/dim]
 

@@ -40,8 +40,9 @@ def prune_command(
     options: PruneOptions,
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Remove heads from a model's weights and write a smaller ordinary model folder; score and
-    speed before and after.
+    """Remove heads from a model and write a smaller, ordinary model folder.
+
+    Shows score and speed before and after.
 
     `ablation.harm:bottomN` are the heads without which the model is least worse, by a task's score
     or by the language-modelling loss. `gates:N` learns a gate on every head on half of the data,

@@ -49,8 +49,10 @@ def reproduce_command(
     options: ReproductionOptions,
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Reproduce a paper: every numbered table and figure in its order, printed numbers beside ours,
-    claims checked.
+    """Reproduce one of the five papers on your model.
+
+    Every numbered table and figure in its order, the printed numbers beside ours, and a verdict on
+    each claim.
 
     The report is a page (index.html), Markdown (report.md) and data (report.json). An interrupted
     command resumes: repeat it. Repeated after a failure, it tries the failed entries again. Models

@@ -48,8 +48,10 @@ def track_command(
     ),
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Measure every head of every checkpoint on one corpus: DIR/track.nc, index.html (a page with a
-    slider over steps), figures/. Says where heads are born, with an interval.
+    """Follow every head through the checkpoints of a training run.
+
+    Measures all models on one corpus and says at which step a head begins to do something, with an
+    interval: DIR/track.nc, index.html (a page with a slider over steps), figures/.
 
     An interrupted run resumes: repeat the command.
 

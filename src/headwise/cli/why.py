@@ -30,8 +30,10 @@ def why_command(
     figures: Path | None = option(None, help="A folder for figures."),
     overwrite: bool = option(False, help="Replace existing results."),
 ) -> None:
-    """Split the score of a head over the components that wrote the residual stream at the query and
-    at the key: who made it look there.
+    """Explain why a head attends to a token.
+
+    Splits the head's score over the components (embedding, heads, MLPs) that wrote the residual
+    stream at the query and at the key.
 
     With --text, one score. Otherwise, on a corpus, rows in which one token has at least half of the
     attention that is not on the first token, against all others.

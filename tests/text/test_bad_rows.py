@@ -97,6 +97,7 @@ def test_blank_rows_are_skipped_and_counted(tmp_path, spec):
     with pytest.raises(InputError, match=r"is null|is empty|no text|empty object") as caught:
         list(open_corpus(path, bad_rows="error"))
     assert f"{path.rpartition(':')[2]}:" in str(caught.value)
+    assert str(caught.value).endswith("or leave out bad_rows=error to skip blank rows.")
 
 
 @pytest.mark.parametrize("spec", [*FILES, *WITHOUT_BLANKS])
@@ -117,10 +118,10 @@ def test_malformed_rows_name_the_way_out(tmp_path, spec):
 def test_null_is_said(tmp_path):
     for name in ("text", "words", "messages"):
         path = write(tmp_path, "a.jsonl", lines({name: None}, {"text": "x"}))
-        with pytest.raises(InputError, match=rf"a\.jsonl:1: `{name}` is null\."):
+        with pytest.raises(InputError, match=rf"a\.jsonl:1: `{name}` is null;"):
             list(open_corpus(path, bad_rows="error"))
     path = write(tmp_path, "a.jsonl", lines({"body": None}, {"body": "x"}))
-    with pytest.raises(InputError, match=r"a\.jsonl:1: `body` is null\."):
+    with pytest.raises(InputError, match=r"a\.jsonl:1: `body` is null;"):
         list(open_corpus(path, bad_rows="error", text_field="body"))
     assert first_words(open_corpus(path, text_field="body")) == ["x"]
 

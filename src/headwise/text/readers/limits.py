@@ -154,9 +154,12 @@ class Walk:
         """
         try:
             return read()
-        except BlankRowError:
+        except BlankRowError as error:
             if self.bad_rows == "error":
-                raise
+                sentence = str(error).rstrip(".")
+                raise BlankRowError(
+                    f"{sentence}; fill the row, or leave out bad_rows=error to skip blank rows."
+                ) from error
             self.notes[BLANK_ROWS] += 1
         except InputError as error:
             if error.option is not None and error.option.startswith("reader max_"):

@@ -273,6 +273,34 @@ def test_an_interruption_between_two_sums_does_not_count_half_a_shard(
         assert max(counts) == SIZE, name
 
 
+def test_an_interruption_in_a_shard_beyond_the_budget_of_an_analysis(
+    bert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later shards hold nothing of an analysis with a small budget, and neither of a failed one."""
+    model, corpus, _ = bert
+    monkeypatch.setattr(Surface, "budget", SIZE)
+    monkeypatch.setattr(Surface, "max_examples", lambda self, shape: SIZE)
+    original = runner_module.merge_checkpoint
+    merged: list[str] = []
+
+    def merge(state: object, observer: Analysis, *rest: object) -> None:
+        merged.append(observer.name)
+        if merged.count("offsets") == 3:
+            monkeypatch.setattr(runner_module, "merge_checkpoint", original)
+            raise KeyboardInterrupt
+        original(state, observer, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner_module, "merge_checkpoint", merge)
+    shown: list[Atlas] = []
+    chosen = [make_analysis("surface"), make_analysis("offsets")]
+    with pytest.raises(KeyboardInterrupt):
+        make_atlas(model, corpus, chosen, shard_size=SIZE, on_round=shown.append, rounds=2)
+    assert merged.count("surface") == 1
+    assert int(shown[-1]["surface"]["entropy_n"].max()) == SIZE
+    counts = [int(v.max()) for key, v in shown[-1]["offsets"].items() if str(key).endswith("_n")]
+    assert max(counts) == 2 * SIZE
+
+
 def test_a_result_that_fails_on_few_examples_is_not_yet_there(
     bert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +387,7 @@ def test_rounds_take_a_tenth_of_the_time(
 def test_the_time_left_is_told_from_what_was_computed(now: Callable[[float], None]) -> None:
     clock = RoundClock(None)
     assert clock.seconds_left(100.0) is None
+    assert clock.seconds_left(0.0) is None  # analyses that say of themselves that they cost nothing
     clock.advance(50.0, restored=True)  # a checkpoint: it took no time, and tells none
     assert clock.seconds_left(100.0) is None
     now(10.0)

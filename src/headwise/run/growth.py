@@ -141,7 +141,7 @@ class RoundClock:
     def seconds_left(self, work: float) -> float | None:
         """Return how long the rest of some work takes, at the speed so far; None as long as that is
         not known."""
-        if self._measured_work < LEAST_WORK_FOR_SPEED * work:
+        if not self._measured_work or self._measured_work < LEAST_WORK_FOR_SPEED * work:
             return None
         seconds_per_pass = self._measured_seconds / self._measured_work
         return max(work - self.work_done, 0.0) * seconds_per_pass

@@ -574,6 +574,9 @@ class Run:
         state = observer.start(shape)
         if model_pass.is_merging:
             for shard in range(model_pass.shards_done):
+                active = {each.name for each in model_pass.plan.active(shard)}
+                if observer.name not in active:
+                    continue  # beyond its budget: the checkpoint holds nothing of it
                 checkpoint = model_pass.store.load(_shard_name(model_pass, shard))
                 if checkpoint is not None:
                     merge_checkpoint(state, observer, shape, checkpoint.arrays)

@@ -297,6 +297,21 @@ def test_the_head_with_the_largest_effect_is_kept(corpus: Path) -> None:
         headwise.cache(None, rank_by="effect")
 
 
+def test_other_rankings_are_told_the_lowest_loss_first(corpus: Path) -> None:
+    """A user reads where another ranking costs less than the one that makes the pattern."""
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    options = {"length": LENGTH, "sink": 1, "window": 4, "random": 0, "keep": 1 / 6}
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        result = headwise.cache(model, corpus, effects=2, needles=0, **options)
+        alone = headwise.cache(model, corpus, needles=0, recipes=False, **options)
+    at_share = {"share": 1 / 6}
+    result["loss_rise"].loc[{"ranking": "effect", **at_share}] = 0.25
+    result["loss_rise"].loc[{"ranking": "induction", **at_share}] = -0.125
+    expected = "As many heads by other rankings: induction -0.1250; effect +0.2500."
+    assert describe_recommendation(result)[-1] == expected
+    assert not any("other rankings" in line for line in describe_recommendation(alone))
+
+
 def test_heads_that_need_the_context_are_named_on_their_cards(tmp_path: Path) -> None:
     # Each text repeats its words in an order of its own: what comes next stands far back.
     random = np.random.default_rng(0)

@@ -352,4 +352,24 @@ def _describe_comparisons(dataset: xr.Dataset) -> list[str]:
         needles = 100 * float(uniform["needle"])
         line += f", needles {needles:.0f} % (p {facts['uniform_needle_p']:.2g})"
     lines.append(line + ".")
-    return lines
+    others = _describe_other_rankings(dataset, where)
+    return [*lines, others] if others else lines
+
+
+def _describe_other_rankings(dataset: xr.Dataset, where: str) -> str:
+    """Return what the heads that other rankings choose cost on the same texts, the lowest loss first:
+    no ranking is best for every share and purpose."""
+    at_share = dataset.sel(share=dataset.attrs["compared_share"])
+    chosen = str(dataset["ranking"].values[0])
+    others = [str(name) for name in dataset["ranking"].values if name not in (chosen, UNIFORM)]
+    others.sort(key=lambda name: float(at_share["loss_rise"].sel(ranking=name)))
+    parts = []
+    for name in others:
+        values = at_share.sel(ranking=name)
+        part = f"{name} {float(values['loss_rise']):+.4f}"
+        if "needle" in dataset:
+            part += f", needles {100 * float(values['needle']):.0f} %"
+        parts.append(part)
+    if not parts:
+        return ""
+    return f"As many heads by other rankings{where}: {'; '.join(parts)}."

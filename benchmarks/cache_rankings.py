@@ -9,6 +9,10 @@ docs/how-to/cache.md.
         --length 8192 --documents 2 --skip 20 --needles 2 --random 0 \\
         --rankings work-2048.npz --work work-8192
 
+    python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
+        --length 2048 --documents 16 --needles 8 --effect-texts 4 --shares 0.25 0.5 \\
+        --needles-only --needles-against-random 4 --work needles-2048 --write
+
 Heads are ranked on every second text; all choices are judged on the others. Every ranking is compared
 with the same random choices (on the first `--random-texts` texts and needles), and with a uniform
 window of the same memory. An interrupted run resumes: repeat the command with the same `--work`."""
@@ -70,6 +74,8 @@ def measure(given: argparse.Namespace) -> str:
             study.judging_texts = texts
             with np.load(given.rankings) as stored:
                 rankings = {name: stored[name] for name in given.names or stored.files}
+        if given.needles_only:
+            return needles_against_random(given, study, rankings)
         patterns: dict[tuple[str, float], Any] = {}
         for share in given.shares:
             for name, scores in rankings.items():
@@ -95,6 +101,46 @@ def measure(given: argparse.Namespace) -> str:
             random_found[share] = study.find_needles(name, random, few_trials)
         result = Result(given, model, study, patterns, judged, found, random_rises, random_found)
         return result.text()
+
+
+def needles_against_random(
+    given: argparse.Namespace, study: CacheStudy, rankings: dict[str, np.ndarray]
+) -> str:
+    """Return the table of needles alone: every ranking against random choices of as many heads, on
+    the same needles.
+
+    The loss is not judged: two thirds of the passes of a whole table are for it."""
+    trials = study.trials(study.judging_texts)[: given.needles_against_random]
+    window = study.options.window
+    lines = ["| choice | share whole | needles: own / random, % | p |", "|---|---|---|---|"]
+    for share in given.shares:
+        own = [(study.choose(scores, share), window) for scores in rankings.values()]
+        found = study.find_needles(f"needles-{share:g}", own, trials)
+        random = study.random_patterns(share)
+        drawn = study.find_needles(f"random-needles-{share:g}", random, trials)
+        for place, name in enumerate(rankings):
+            cells = [name, f"{share:g}", *compare_needles(found[:, place], drawn)]
+            lines.append("| " + " | ".join(cells) + " |")
+    head = (
+        f"Needles at {given.length:,} tokens, against {given.random} random choices of as many heads, "
+        f"all on the first {len(trials)} needles (smallest and largest of the choices in brackets); p: "
+        f"the share of choices at least as good, the ranking's own among them "
+        f"({1 / (given.random + 1):.3f} is the smallest possible):"
+    )
+    return head + "\n\n" + "\n".join(lines)
+
+
+def compare_needles(own: np.ndarray, drawn: np.ndarray) -> list[str]:
+    """Return the cells of a table: needles of a choice `[needle]` and of random ones `[needle, draw]`,
+    and p."""
+    mean = own.mean()
+    means = drawn.mean(0)
+    p = (1 + (means >= mean).sum()) / (1 + len(means))
+    return [
+        f"{100 * mean:.0f} / {100 * means.mean():.0f} ({100 * means.min():.0f} to "
+        f"{100 * means.max():.0f})",
+        f"{p:.3f}",
+    ]
 
 
 class Result:
@@ -211,7 +257,7 @@ class Result:
     def comparison(self) -> str:
         head = ["choice", "share whole", "loss saved against none, nats", "loss: own / random", "p"]
         if self.random_found:
-            head += ["needles: own / random", "p"]
+            head += ["needles: own / random, %", "p"]
         head += ["loss against uniform window, p", "needles against uniform window, p"]
         lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         none = next((place for place, (_, share) in enumerate(self.names) if share == 0), None)
@@ -249,14 +295,7 @@ class Result:
         if share not in self.random_found or self.found is None:
             return ["-", "-"]
         drawn = self.random_found[share]
-        own = self.found[: len(drawn), 1 + place].mean()
-        means = drawn.mean(0)
-        p = (1 + (means >= own).sum()) / (1 + len(means))
-        return [
-            f"{100 * own:.0f} % / {100 * means.mean():.0f} % ({100 * means.min():.0f} to "
-            f"{100 * means.max():.0f})",
-            f"{p:.3f}",
-        ]
+        return compare_needles(self.found[: len(drawn), 1 + place], drawn)
 
 
 def paired_p(better: np.ndarray) -> float:
@@ -280,7 +319,7 @@ def interval(
 
 def write(section: str, text: str) -> None:
     """Put a text between its marks in the page."""
-    mark = f"<!-- made by benchmarks/cache_rankings.py --length {section} -->\n"
+    mark = f"<!-- made by benchmarks/cache_rankings.py {section} -->\n"
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(mark)
     if not rest:
         raise SystemExit(f"{PAGE} has no mark {mark!r}")
@@ -306,6 +345,14 @@ def main() -> None:
     parser.add_argument("--random-texts", type=int, default=2)
     parser.add_argument("--random-needles", type=float, nargs="*", default=[0.25, 0.5])
     parser.add_argument(
+        "--needles-only",
+        action="store_true",
+        help="only the table of needles against random choices",
+    )
+    parser.add_argument(
+        "--needles-against-random", type=int, default=4, help="how many needles that table has"
+    )
+    parser.add_argument(
         "--rankings",
         type=Path,
         help="scores of an earlier run (its --work with .npz); all texts judge",
@@ -318,7 +365,10 @@ def main() -> None:
     text = measure(given)
     print(text)
     if given.write:
-        write(str(given.length), text)
+        section = f"--length {given.length}"
+        if given.needles_only:
+            section += " --needles-only"
+        write(section, text)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
     python benchmarks/labels.py stability --first FILE --second FILE [--model MODEL] [--sentences 400]
 
 `random` labels models with random weights of two shapes (BERT and Llama): as drawn, with query and
-key weights three times as large, and with a factor that rises from layer to layer. At most 1 % of
-heads may have a label; otherwise the exit code is 1. `shuffled` labels a model on a treebank whose
+key weights three times as large, with a factor that rises from layer to layer, and with one that
+rises from head to head of a layer. At most 1 % of heads may have a label; otherwise the exit code
+is 1. `shuffled` labels a model on a treebank whose
 sentences have their words in random order: at most two heads may have a syntactic label. `stability`
 compares the labels from two treebanks (CoNLL-U, also .xz and .tar.xz). Each prints a table in
 Markdown."""
@@ -24,6 +25,7 @@ import torch
 from headwise import HeadModel, make_atlas
 from headwise.testing.levels import (
     Gain,
+    HeadGain,
     RandomRuns,
     gain_text,
     level_examples,
@@ -32,7 +34,9 @@ from headwise.testing.levels import (
 from headwise.text import Corpus, open_corpus
 from headwise.text.example import ROOT, Example
 
-GAINS: tuple[Gain, ...] = (1.0, 3.0, (1.0, 3.0), (1.0, 8.0))
+WITHIN = HeadGain(1.0, 8.0)
+WITHIN_AND_BETWEEN = HeadGain(1.0, 8.0, rising=True)
+GAINS: tuple[Gain, ...] = (1.0, 3.0, (1.0, 3.0), (1.0, 8.0), WITHIN, WITHIN_AND_BETWEEN)
 SHAPES = ("BERT", "Llama")
 FIRST_SEED = 100  # lower ones were used while the rules were made
 MOST_RANDOM = 0.01  # share of random heads that may have a label
@@ -44,8 +48,14 @@ ENCODER_ANALYSES = ("surface", "dependency")
 DECODER_ANALYSES = (*ENCODER_ANALYSES, "logits", "induction")
 
 
-def analyses_of(model: HeadModel) -> tuple[str, ...]:
-    return DECODER_ANALYSES if model.causal else ENCODER_ANALYSES
+def labels_of(model: HeadModel, corpus: Corpus) -> pd.DataFrame:
+    """Return the labels of a model's heads; an error if an analysis failed, without which there
+    would be fewer."""
+    analyses = DECODER_ANALYSES if model.causal else ENCODER_ANALYSES
+    atlas = make_atlas(model, corpus, analyses, full=True)
+    missing = [name for name in analyses if name not in atlas]
+    assert not missing, f"no result of {', '.join(missing)}"
+    return atlas.describe()
 
 
 # --- random weights -------------------------------------------------------------------------------
@@ -55,8 +65,7 @@ def random_labels(shape: str, gain: Gain, seed: int, examples: list[Example]) ->
     """Return the labels of one model with random weights."""
     runs = RandomRuns(llama=shape == "Llama", layers=6, heads=6)
     model = random_weights_model(examples, runs, gain, seed)
-    corpus = Corpus.from_examples(examples, "random weights")
-    return make_atlas(model, corpus, analyses_of(model), full=True).describe()
+    return labels_of(model, Corpus.from_examples(examples, "random weights"))
 
 
 def random_weights(seeds: int, n_examples: int, gains: tuple[Gain, ...]) -> bool:
@@ -131,8 +140,7 @@ def shuffled(example: Example, seed: int) -> Example:
 
 def labels_on(model: HeadModel, examples: list[Example], name: str) -> pd.DataFrame:
     print(f"reading {name}", file=sys.stderr, flush=True)
-    corpus = Corpus.from_examples(examples, name)
-    return make_atlas(model, corpus, analyses_of(model), full=True).describe()
+    return labels_of(model, Corpus.from_examples(examples, name))
 
 
 def shuffled_text(model: HeadModel, trees: Path, count: int) -> bool:

@@ -296,15 +296,32 @@ def test_a_relation_needs_more_than_the_words_without_their_order(surface: xr.Da
     ]
 
 
-def test_random_layers_of_differing_sharpness_are_not_broad(surface: xr.Dataset) -> None:
-    """In random weights the heads of a layer are alike, and layers need not be."""
+def test_random_heads_of_differing_sharpness_are_not_broad(surface: xr.Dataset) -> None:
+    """Random weights have no other label, whether their heads differ in sharpness between layers or
+    within one. In a layer in which a head has one, a broad head is called broad."""
     two_layers = xr.concat([surface, surface], dim="layer").assign_coords(layer=[0, 1])
     flat = {"position": 0 * two_layers["position"], "mass": 0 * two_layers["mass"]}
     alike = two_layers.assign(flat)
     alike["entropy"] = (HEADS, np.array([[2.7] * 6, [1.2] * 6]))
     assert set(describe_heads({"surface": alike}, 2, 6)["does"]) == {"other"}
     alike["entropy"] = (HEADS, np.array([[2.7, 2.3, 2.0, 2.3, 2.0, 2.3], [1.2] * 6]))
-    assert describe_heads({"surface": alike}, 2, 6)["does"].tolist() == ["broad", *["other"] * 11]
+    assert set(describe_heads({"surface": alike}, 2, 6)["does"]) == {"other"}
+    alike["position"] = alike["position"].copy()
+    alike["position"][1, 5, 0] = 0.9
+    found = describe_heads({"surface": alike}, 2, 6)
+    assert found["does"].tolist() == [*["other"] * 11, "previous token"]
+    alike["position"][0, 5, 0] = 0.9
+    found = describe_heads({"surface": alike}, 2, 6)
+    first_layer = ["broad", *["other"] * 4, "previous token"]
+    assert found["does"].tolist() == [*first_layer, *["other"] * 5, "previous token"]
+    # The other label may come from another group: a relation.
+    alike["position"][0, 5, 0] = 0.0
+    trees = dependency({(0, 5, 1): 0.9}, {(0, 5, 1): 1e-9})
+    two_of_trees = xr.concat([trees, trees], dim="layer", data_vars="minimal")
+    groups = {"surface": alike, "dependency": two_of_trees.assign_coords(layer=[0, 1])}
+    found = describe_heads(groups, 2, 6)
+    assert found["does"].tolist()[:6] == ["broad", *["other"] * 4, "det"]
+    assert found["looks"].tolist()[:6] == ["broad", *["other"] * 5]
 
 
 def test_full_stops_are_delimiters(surface: xr.Dataset) -> None:

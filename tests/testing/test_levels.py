@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 
 from headwise.analyses.contract import make_analysis
-from headwise.testing import RandomRuns, check_random_models, random_calls
-from headwise.testing.levels import OF_DECODERS, TESTED, level_examples
+from headwise.testing import RandomRuns, check_random_models, random_calls, random_model
+from headwise.testing.levels import (
+    OF_DECODERS,
+    TESTED,
+    HeadGain,
+    level_examples,
+    sharpen_weights,
+)
 from headwise.text.demo import demo_examples
 
 
@@ -71,3 +78,23 @@ def test_significant_heads_of_an_analysis() -> None:
     assert make_analysis("coreference").significant_heads(
         xr.Dataset({"p_adjusted": both})
     ).values.tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_gain_by_head_multiplies_query_and_key_of_each_head(causal: bool) -> None:
+    """BERT has matrices of their own, GPT-2 one for query, key and value."""
+    model, _ = random_model(causal=causal, layers=2, heads=3, d_head=4)
+    before = {}
+    for name, parameter in model.named_parameters():
+        before[name] = parameter.detach().clone().numpy()
+    sharpen_weights(model, HeadGain(1.0, 3.0, rising=True))
+    by_dim = np.repeat([1.0, 2.0, 3.0], 4)
+    for name, parameter in model.named_parameters():
+        expected = np.ones(1)
+        if ".1." in name and (".query." in name or ".key." in name):
+            expected = by_dim
+        elif ".1." in name and ".c_attn." in name:
+            expected = np.concatenate([by_dim, by_dim, np.ones(12)])
+        if not causal and parameter.ndim == 2:
+            expected = expected[:, None]
+        np.testing.assert_allclose(parameter.detach().numpy(), before[name] * expected, rtol=1e-6)

@@ -62,8 +62,10 @@ N_SPECIFIC = 2  # rules of `attention_rules` that are stronger than `previous to
 # upper bound does not differ from a uniform one, which does nothing.
 MIN_BROAD_ENTROPY = 0.8
 MAX_BROAD_ENTROPY = 0.98
-# Random weights give all heads of a layer the same share of that entropy, however sharp the layer:
-# where the standard deviation over its heads is smaller than this, none of them is called broad.
+# Random weights are as broad as their size makes them. Where it is the same in all heads of a layer,
+# so is their share of that entropy: where its standard deviation over the heads is smaller than
+# this, none is called broad. Where it differs, breadth alone cannot tell them from trained heads:
+# the layer must have a head with another label, which random weights do not get.
 MIN_ENTROPY_SPREAD = 0.05
 # The cosine of the keys of two special tokens above which they count as the same.
 SAME_KEYS = 0.95
@@ -299,7 +301,7 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
       repeated sequences (corrected p < 0.05);
     - `neighbours`: the previous, same and next token together get more than half;
     - `broad`: its attention has from 0.8 to 0.98 of the entropy of uniform attention, in a layer
-      whose heads differ in entropy.
+      whose heads differ in entropy and some head of which has one of the labels above.
 
     In the rules on single positions, `delimiters` and `neighbours`, the share that uniform
     attention would give is subtracted first: `(share - uniform) / (1 - uniform)`. In a short text,
@@ -336,7 +338,13 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
     previous = _significant_values(datasets, "induction", "previous")
     if previous is not None:
         rules.append(_labelled(PREVIOUS, previous >= MIN_REPEAT))
-    return rules + attention[N_SPECIFIC:]
+    rules += attention[N_SPECIFIC:]
+    if "surface" in datasets and {"entropy", "entropy_uniform"} <= set(datasets["surface"]):
+        has_label = strongest_label(rules, (layers, heads)) != OTHER
+        in_trained_layer = has_label.any(1, keepdims=True)
+        is_broad = _is_broad(datasets["surface"]) & in_trained_layer
+        rules.append(_labelled(BROAD_LABEL, is_broad))
+    return rules
 
 
 def _labelled(label: str, applies: np.ndarray) -> np.ndarray:
@@ -345,9 +353,9 @@ def _labelled(label: str, applies: np.ndarray) -> np.ndarray:
 
 
 def attention_rules(surface: xr.Dataset) -> list[np.ndarray]:
-    """Return what the rules on where attention goes give each head, from the strongest to the
-    weakest: a single position and `delimiters` (`N_SPECIFIC` of them), then `neighbours` and
-    `broad`. `label_rules` describes them."""
+    """Return what the rules on the targets of attention give each head, from the strongest to the
+    weakest: a single position and `delimiters` (`N_SPECIFIC` of them), then `neighbours`.
+    `label_rules` describes them."""
     names = list(attention_shares(surface))
     near_names = [name for name in names if name in POSITIONS.values()]
     delimiter_names = [name for name in names if name not in near_names]
@@ -358,14 +366,11 @@ def attention_rules(surface: xr.Dataset) -> list[np.ndarray]:
     best_target = np.array(single_names, dtype=object)[single.argmax(0)]
     near = _above_chance(surface, near_names)
     delimiters = _above_chance(surface, delimiter_names)
-    rules = [
+    return [
         np.where(single.max(0) > MIN_SHARE, best_target, ""),
         _labelled(DELIMITERS, (delimiters > MIN_SHARE) & (delimiters > near)),
         _labelled(NEIGHBOURS, (near > MIN_SHARE) & (near >= delimiters)),
     ]
-    if "entropy" in surface and "entropy_uniform" in surface:
-        rules.append(_labelled(BROAD_LABEL, _is_broad(surface)))
-    return rules
 
 
 def _above_chance(surface: xr.Dataset, names: Sequence[str]) -> np.ndarray:
@@ -382,7 +387,8 @@ def _above_chance(surface: xr.Dataset, names: Sequence[str]) -> np.ndarray:
 
 
 def _is_broad(surface: xr.Dataset) -> np.ndarray:
-    """Return which heads have broad attention, bool `[layer, head]`."""
+    """Return which heads have broad attention, in a layer whose heads differ in that, bool `[layer,
+    head]`."""
     entropy_ratio = surface["entropy"] / surface["entropy_uniform"]
     relative_entropy = entropy_ratio.transpose("layer", "head").values
     is_broad = (relative_entropy >= MIN_BROAD_ENTROPY) & (relative_entropy < MAX_BROAD_ENTROPY)
@@ -492,7 +498,7 @@ def labels_without_first(surface: xr.Dataset) -> np.ndarray:
     without_first = surface_without_first(surface)
     rules = []
     if without_first is not None:
-        rules = attention_rules(without_first.drop_vars("entropy"))
+        rules = attention_rules(without_first)
     return strongest_label(rules, surface["max_weight"].shape)
 
 

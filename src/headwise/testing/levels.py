@@ -32,9 +32,28 @@ OF_DECODERS = ("induction", "sinks", "circuits", "logits", "copy_suppression")
 # Few sentences of the built-in corpus have no other link.
 PARAMETERS = {"frames": {"exclude": "links"}}
 
-# What query and key weights are multiplied by: a number for all layers, or one for the first layer
-# and one for the last, and evenly between them.
-Gain = float | tuple[float, float]
+
+@dataclass(frozen=True, slots=True)
+class HeadGain:
+    """Factors of query and key weights that differ from head to head within each layer.
+
+    Parameters
+    ----------
+    first, last : float
+        The factor of the first and of the last head of a layer, and evenly between them.
+    rising : bool, default False
+        Whether heads differ more from layer to layer: in the first layer all have the factor
+        `first`, in the last one they go up to `last`.
+    """
+
+    first: float
+    last: float
+    rising: bool = False
+
+
+# What query and key weights are multiplied by: a number for all layers, one for the first layer and
+# one for the last, and evenly between them, or one for each head.
+Gain = float | tuple[float, float] | HeadGain
 
 # The probability that a test which holds its level is rejected by chance.
 FALSE_ALARM = 0.01
@@ -48,10 +67,10 @@ class RandomRuns:
     ----------
     seeds : sequence of int, default (0, 1, 2)
         One model for each.
-    gains : sequence of float or (float, float), default (1, 6, (1, 8))
+    gains : sequence of float, (float, float) or HeadGain, default (1, 6, (1, 8))
         What query and key weights are multiplied by: 1 as transformers draws them, where attention
         is near uniform; 6, where it is far from that; a pair: from the first layer to the last, so
-        that layers differ in sharpness.
+        that layers differ in sharpness; a `HeadGain`: the heads of a layer do.
     causal : bool, default False
         GPT-2 instead of BERT.
     llama : bool, default False
@@ -185,27 +204,50 @@ def gain_text(gain: Gain) -> str:
 
     >>> gain_text(1.0), gain_text(6.0), gain_text((1.0, 8.0))
     ('as drawn', '× 6', '× 1 to × 8')
+    >>> gain_text(HeadGain(1.0, 8.0))
+    '× 1 to × 8 within each layer'
     """
+    if isinstance(gain, HeadGain):
+        text = f"× {gain.first:g} to × {gain.last:g} within each layer"
+        return f"{text}, rising over layers" if gain.rising else text
     if isinstance(gain, tuple):
         return f"× {gain[0]:g} to × {gain[1]:g}"
     return "as drawn" if gain == 1 else f"× {gain:g}"
 
 
-def sharpen_weights(module: Any, gain: Gain) -> None:
-    """Multiply the query and key weights of a BERT, a GPT-2 or a Llama by a factor, or by one for
-    each layer."""
+def gain_factors(gain: Gain, layers: int, heads: int) -> np.ndarray:
+    """Return the factor of each head, `[layer, head]`.
+
+    >>> gain_factors(HeadGain(1.0, 3.0, rising=True), layers=2, heads=3).tolist()
+    [[1.0, 1.0, 1.0], [1.0, 2.0, 3.0]]
+    """
+    if isinstance(gain, HeadGain):
+        within_layer = np.linspace(0, gain.last - gain.first, heads)
+        by_layer = np.linspace(0, 1, layers) if gain.rising else np.ones(layers)
+        return gain.first + by_layer[:, None] * within_layer
     first, last = gain if isinstance(gain, tuple) else (gain, gain)
-    factors = np.linspace(first, last, module.config.num_hidden_layers)
+    return np.repeat(np.linspace(first, last, layers)[:, None], heads, axis=1)
+
+
+def sharpen_weights(module: Any, gain: Gain) -> None:
+    """Multiply the query and key weights of a BERT, a GPT-2 or a Llama by the factors of a gain."""
+    config = module.config
+    factors = gain_factors(gain, config.num_hidden_layers, config.num_attention_heads)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             numbers = [int(part) for part in name.split(".") if part.isdigit()]
             if not numbers:
                 continue
-            factor = float(factors[numbers[0]])
+            of_heads = torch.as_tensor(factors[numbers[0]], dtype=parameter.dtype)
             if any(part in name for part in (".query.", ".key.", ".q_proj.", ".k_proj.")):
-                parameter.mul_(factor)
+                # The heads lie one after another along the rows.
+                by_row = of_heads.repeat_interleave(len(parameter) // len(of_heads))
+                parameter.mul_(by_row.reshape(-1, *[1] * (parameter.ndim - 1)))
             elif "attn.c_attn" in name:
-                parameter[..., : parameter.shape[-1] * 2 // 3].mul_(factor)
+                # The columns are those of query, key and value.
+                width = parameter.shape[-1] // 3
+                by_column = of_heads.repeat_interleave(width // len(of_heads))
+                parameter[..., : 2 * width].mul_(by_column.repeat(2))
 
 
 def _first_significant(significant: xr.DataArray) -> str:

@@ -11,9 +11,16 @@ from scipy import stats as scipy_stats
 
 from headwise.stats.accumulators import Moments, Ratios, State
 from headwise.stats.bootstrap import bootstrap_family_test
-from headwise.stats.intervals import wilson_interval
+from headwise.stats.intervals import sample_interval, wilson_interval
 from headwise.stats.records import Records
-from headwise.stats.units import UnitSums, share_interval, unit_key, unit_ratio
+from headwise.stats.tests import mean_above
+from headwise.stats.units import (
+    UnitSums,
+    mean_over_units,
+    share_interval,
+    unit_key,
+    unit_ratio,
+)
 
 RNG = np.random.default_rng(0)
 DOCUMENT = RNG.integers(0, 25, 200)
@@ -206,3 +213,29 @@ def test_a_mean_of_zeros_and_ones_has_a_share_s_interval() -> None:
     low, high = by_document.share_interval()
     assert (low[0], high[0]) == pytest.approx(tuple(share_interval(hits, tries)))
     assert high[0] - low[0] > expected[1] - expected[0]
+
+
+def test_a_mean_over_units_is_that_of_moments_and_of_single_examples() -> None:
+    values = np.stack([VALUES, np.where(RNG.random(200) < 0.1, np.nan, VALUES)], 1)
+    moments = Moments(2)
+    moments.batch_units = UNITS
+    moments.add(torch.from_numpy(values))
+    summary = moments.summary()
+    by_document = mean_over_units(values, UNITS)
+    np.testing.assert_allclose(by_document.value, summary["mean"], rtol=1e-12)
+    np.testing.assert_allclose(by_document.interval(), (summary["low"], summary["high"]))
+    np.testing.assert_allclose(by_document.p_above(), moments.p_above(), rtol=1e-6)
+
+    alone = mean_over_units(values)
+    mean, low, high = sample_interval(values)
+    np.testing.assert_allclose([alone.value, *alone.interval()], [mean, low, high])
+    np.testing.assert_allclose(alone.p_above()[0], mean_above(values[:, 0]))
+    assert np.all(by_document.interval()[1] - by_document.interval()[0] > 1.2 * (high - low))
+
+
+def test_a_mean_of_equal_values_or_of_one_document() -> None:
+    equal = mean_over_units(np.array([[0.3, -0.3, 0.0]] * 6), [1, 1, 2, 2, 3, 3])
+    assert equal.p_above().tolist() == [0.0, 1.0, 1.0]
+    one_document = mean_over_units(VALUES[:6], [1] * 6)
+    assert np.isnan(one_document.p_above())
+    assert np.isnan(one_document.interval()).all()

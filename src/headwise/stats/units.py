@@ -4,7 +4,7 @@ and ratios of sums get their spread over documents."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -190,6 +190,17 @@ class Ratio:
         one_unit = self.variance * self.effective_units
         return mean_interval(self.value, one_unit, self.effective_units, self.skewness)
 
+    def p_above(self) -> np.ndarray:
+        """Return p-values of `H0: value ≤ 0` by Student's t with as many degrees of freedom; 0 or 1
+        where the units do not vary, NaN for fewer than two."""
+        error = np.sqrt(self.variance)
+        # Sums of float32 scores that are equal differ by rounding.
+        rounding = 1e-7 * np.maximum(np.abs(self.value), 1e-9)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p = scipy_stats.t.sf(self.value / error, np.maximum(self.effective_units - 1, 1))
+        p = np.where(error > rounding, p, np.where(self.value > 0, 0.0, 1.0))
+        return np.where(self.n_units > 1, p, np.nan)
+
 
 def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     """Return a ratio of sums over units, `Σy / Σw`, with the units as the sample.
@@ -237,6 +248,39 @@ def unit_ratio(y: np.ndarray, w: np.ndarray) -> Ratio:
     )
     skewness = sample_skewness(effective_units, squares, cubes)
     return Ratio(ratio, variance, n_units, effective_units, skewness)
+
+
+def mean_over_units(values: np.ndarray, units: Sequence[int] | np.ndarray | None = None) -> Ratio:
+    """Return the mean over examples, with the units of the examples as the sample.
+
+    Parameters
+    ----------
+    values : ndarray
+        `[example, ...]`; NaN entries are left out.
+    units : sequence of int, optional
+        The unit (document) of each example; default: each example is one.
+
+    Examples
+    --------
+    Two documents, whose examples are all alike, are two values:
+
+    >>> values = np.array([1.0, 1.0, 1.0, 3.0, 3.0, 3.0])
+    >>> mean = mean_over_units(values, [5, 5, 5, 7, 7, 7])
+    >>> float(mean.value), int(mean.n_units), [float(end.round(1)) for end in mean.interval()]
+    (2.0, 2, [-10.7, 14.7])
+    """
+    values = np.asarray(values, dtype=float)
+    keys = np.arange(len(values)) if units is None else np.asarray(units)
+    _, unit_of_example = np.unique(keys, return_inverse=True)
+    is_present = ~np.isnan(values)
+    total = np.where(is_present, values, 0.0).sum(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = total / is_present.sum(0)
+    # Sums about the mean: rounding must not pass for a spread.
+    deviations = np.where(is_present, values - mean, 0.0)
+    number = sum_by_unit(is_present.astype(float), unit_of_example)
+    about_mean = unit_ratio(sum_by_unit(deviations, unit_of_example), number)
+    return replace(about_mean, value=mean)
 
 
 def effective_count(

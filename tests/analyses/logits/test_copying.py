@@ -4,6 +4,7 @@ slow computation, and random weights copy nothing."""
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,28 @@ def test_planted_heads_that_copy_are_called_so_and_no_other() -> None:
     table = atlas.describe().set_index("name")
     assert table.loc["L1H1", "does"] == "copying"
     assert table.loc["L1H1", "also"] == "same token"
+
+
+def test_examples_of_one_document_are_one_observation() -> None:
+    """Every text three times: as documents they say no more than once, as examples they do."""
+    module, tokenizer = random_model(
+        causal=True, layers=2, heads=3, words=[f"word{i}" for i in range(40)], seed=0
+    )
+    model = HeadModel.open(module, tokenizer=tokenizer)
+    texts = list(random_texts(10, 40, 0))
+    rows = [example for example in texts for _ in range(3)]
+    in_documents = [replace(example, document=example.text) for example in rows]
+    names = ("copying", "copying_effect")
+    results = []
+    for examples in (texts, rows, in_documents):
+        corpus = Corpus.from_examples(examples, "texts")
+        results.append(make_atlas(model, corpus, ["logits"], full=True)["logits"])
+    once, as_examples, as_documents = results
+    for name in names:
+        for end in ("low", "high"):
+            np.testing.assert_allclose(as_documents[f"{name}_{end}"], once[f"{name}_{end}"], 1e-4)
+        assert np.all(as_examples[f"{name}_low"] > once[f"{name}_low"])
+    np.testing.assert_allclose(as_documents["copying_p"], once["copying_p"], rtol=1e-3)
 
 
 def test_random_weights_copy_nothing() -> None:

@@ -137,6 +137,12 @@ def test_the_task_check_needs_more_than_luck() -> None:
     # Forty pairs of two units are two observations.
     two_units = ["first", "second"] * 20
     assert not does_task(np.tile([3.0, 0.1], 20), two_units).done
+    # The answers of a unit are alike: its pairs are not as many observations.
+    alike = np.repeat(np.where(np.arange(10) < 8, 1.0, -1.0), 10) + 0.01 * np.arange(100)
+    of_ten = does_task(alike, [f"unit {number}" for number in range(10) for _ in range(10)])
+    of_hundred = does_task(alike, [f"unit {number}" for number in range(100)])
+    assert of_ten.right == of_hundred.right == 0.8
+    assert of_ten.right_low < 0.5 < 0.7 < of_hundred.right_low
 
 
 def test_units_are_averaged_and_split(planted: tuple[HeadModel, dict[str, str]]) -> None:

@@ -114,8 +114,37 @@ def test_few_examples_are_not_tested(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps({"text": " ".join(words)}) for _ in range(3)))
     with HeadModel.open(module, tokenizer=tokenizer, device="cpu") as model:
         result = headwise.why("L1H0", model, path)
+        # Twelve texts of three documents are three.
+        rows = [{"text": " ".join(words), "document": f"d{number % 3}"} for number in range(12)]
+        path.write_text("\n".join(map(json.dumps, rows)))
+        of_documents = headwise.why("L1H0", model, path)
     assert np.isnan(result["key_difference_p_adjusted"].values).all()
-    assert "nothing is tested" in result.attrs["note"]
+    assert "examples have rows" in result.attrs["note"]
+    assert np.isnan(of_documents["key_difference_p_adjusted"].values).all()
+    assert "documents have rows" in of_documents.attrs["note"]
+
+
+def test_examples_of_one_document_are_one_observation(tmp_path: Path) -> None:
+    """Every text three times: as documents they say no more than once, as examples they do."""
+    module, tokenizer = random_model(
+        causal=True, layers=2, heads=2, d_head=8, seed=0, words=WORDS, max_length=16
+    )
+    rows = []
+    for number in range(12):
+        words = np.random.default_rng(number).choice(WORDS, 10)
+        rows.append({"text": " ".join(words)})
+    repeated = [row for row in rows for _ in range(3)]
+    in_documents = [{**row, "document": row["text"]} for row in repeated]
+    results = []
+    with HeadModel.open(module, tokenizer=tokenizer, device="cpu") as model:
+        for texts in (rows, repeated, in_documents):
+            path = tmp_path / f"texts-{len(results)}.jsonl"
+            path.write_text("\n".join(map(json.dumps, texts)))
+            results.append(headwise.why("L1H0", model, path))
+    once, as_examples, as_documents = results
+    for name in ("key_margin_low", "key_difference_high", "key_difference_p_adjusted"):
+        np.testing.assert_allclose(as_documents[name], once[name], rtol=1e-4, atol=1e-7)
+    assert float(as_examples["mean_score_low"][1]) > float(once["mean_score_low"][1]) + 1e-4
 
 
 def test_what_cannot_be_answered_is_said(planted: HeadModel, corpus: Path) -> None:

@@ -24,8 +24,9 @@ from headwise.analyses.summaries import align_columns, format_p_value
 from headwise.core.labels import FEW
 from headwise.stats.corrections import correct, correct_families
 from headwise.stats.flips import sign_flip_test
-from headwise.stats.intervals import share, wilson_interval
+from headwise.stats.intervals import share
 from headwise.stats.picking import cross_fit
+from headwise.stats.units import share_interval
 from headwise.text.example import UPOS
 
 # Baselines that know no syntax: the best fixed offset; uniform attention; attention on the first
@@ -130,8 +131,11 @@ def _offset_variables(totals: PairTotals, rules: PairRules) -> dict[str, Any]:
     offsets = np.arange(-rules.reach, rules.reach + 1)
     n_pairs = totals.pairs.sum(-1)
     accuracy, best_bin = _best_offset(totals.pairs)
-    hits = np.take_along_axis(totals.pairs, best_bin[..., None], axis=-1)[..., 0]
-    low, high = wilson_interval(hits, n_pairs)
+    # Pairs of each unit, in either direction: twice where a head can see both ways.
+    of_unit = totals.simple[..., : rules.bins].sum(1).astype(float)
+    times_counted = share(of_unit.sum((0, -1)), n_pairs)
+    hits = np.take_along_axis(of_unit, best_bin[None, :, None], axis=-1)[..., 0]
+    low, high = share_interval(hits / times_counted, of_unit.sum(-1) / times_counted)
     possible_by_offset = totals.simple.sum(0)[..., : rules.bins]
     n_possible = possible_by_offset.sum(-1)
     possible_accuracy, possible_bin = _best_offset(possible_by_offset)

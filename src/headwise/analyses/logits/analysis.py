@@ -33,8 +33,8 @@ from headwise.models.direct import Direct, Recorded, adds_up
 from headwise.models.structure import Structure
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
-from headwise.stats.tests import mean_above
-from headwise.text.encode import Batch, Encoded, batches
+from headwise.stats.units import mean_over_units
+from headwise.text.encode import Batch, Encoded, batches, documents_of
 from headwise.text.example import UPOS
 
 HEADS = ("layer", "head")
@@ -134,7 +134,7 @@ class Logits(DirectLogitExperiment):
             "adds_up": largest_difference,
             "against": self.against or "mean over the vocabulary",
         }
-        return _dataset(means, bench.shape, attrs)
+        return _dataset(means, bench.shape, documents_of(rows), attrs)
 
     def _against_id(self, model: HeadModel) -> int | None:
         """Return the token whose logit is subtracted; None for the mean over the vocabulary."""
@@ -301,35 +301,30 @@ _DIMS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _dataset(means: Mapping[str, np.ndarray], shape: Shape, attrs: dict[str, Any]) -> xr.Dataset:
+def _dataset(
+    means: Mapping[str, np.ndarray],
+    shape: Shape,
+    documents: Sequence[int] | None,
+    attrs: dict[str, Any],
+) -> xr.Dataset:
     """Return means over examples with their intervals, and the tests of `specific` and `copying`."""
     variables: dict[str, Any] = {}
     for name, values in means.items():
         moments = Moments(*values.shape[1:])
+        moments.batch_units = documents
         moments.add(torch.as_tensor(values.astype(np.float64)))
         units = "standard deviations" if name == "copying_spreads" else "logit"
         variables |= mean_variables(name, _DIMS.get(name, ()), moments, units=units)
-    specific = means["specific"].astype(np.float64)
-    specific = specific[~np.isnan(specific).any((1, 2))]
-    one_sided = np.minimum(mean_above(specific), mean_above(-specific))
-    p_value = np.minimum(1.0, 2 * one_sided)
+    raised = mean_over_units(means["specific"], documents)
+    lowered = mean_over_units(-means["specific"], documents)
+    p_value = np.minimum(1.0, 2 * np.minimum(raised.p_above(), lowered.p_above()))
     variables["specific_p"] = (HEADS, p_value)
     variables["specific_p_adjusted"] = (HEADS, holm(p_value))
-    variables["copying_p"], variables["copying_p_adjusted"] = _copying_test(means["copying"])
+    # Too few examples with a row to compare: nothing can be said, which is no significance.
+    copying_p = np.nan_to_num(mean_over_units(means["copying"], documents).p_above(), nan=1.0)
+    variables["copying_p"] = (HEADS, copying_p)
+    variables["copying_p_adjusted"] = (HEADS, holm(copying_p))
     coords = layer_head_coords(shape)
     if "direct_upos" in means:
         coords["upos"] = list(UPOS)
     return xr.Dataset(variables, coords, attrs)
-
-
-def _copying_test(copying: np.ndarray) -> tuple[Any, Any]:
-    """Return the p-value that each head's `copying[example, layer, head]` is above zero, and the
-    same corrected over heads; 1 where fewer than two examples have one."""
-    # Examples may lack a row to compare for one head and not for another.
-    known = np.isfinite(copying)
-    p_value = np.ones(copying.shape[1:])
-    for place in np.ndindex(*p_value.shape):
-        values = copying[(known[(slice(None), *place)], *place)].astype(np.float64)
-        if len(values) > 1:
-            p_value[place] = float(mean_above(values))
-    return (HEADS, p_value), (HEADS, holm(p_value))

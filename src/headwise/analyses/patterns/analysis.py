@@ -42,8 +42,8 @@ from headwise.analyses.patterns.network import (
 from headwise.atlas.behaviours import MIN_SHARE
 from headwise.models.view import AttentionRows, Layer
 from headwise.stats.accumulators import Moments, State
-from headwise.stats.intervals import sample_interval
 from headwise.stats.records import Records
+from headwise.stats.units import mean_over_units
 from headwise.text.encode import Batch
 
 DIMS = ("layer", "head", "pattern")
@@ -197,8 +197,10 @@ class Patterns(Observer):
 
         errors = self._errors(shape)
         # The mean over layers is that over heads: every layer has as many.
-        per_example = state.records("example").values.mean(1)
-        corrected = corrected_with_interval(per_example, errors)
+        records = state.records("example")
+        per_example = records.values.mean(1)
+        units = records.units
+        corrected = corrected_with_interval(per_example, errors, units=units)
         shares = np.where((count > 0) & corrected.helps, mean, np.nan)
         corrected_proportion = corrected_shares(shares, said_given_true(errors.counts))
         variables["proportion_corrected"] = xr.Variable(
@@ -209,8 +211,9 @@ class Patterns(Observer):
                 "long_name": "proportion corrected for the classifier's confusion",
             },
         )
-        long_enough = per_example[~np.isnan(per_example).any(-1)]
-        variables |= _overall_variables(long_enough, corrected)
+        is_long_enough = ~np.isnan(per_example).any(-1)
+        long_enough = per_example[is_long_enough]
+        variables |= _overall_variables(long_enough, units[is_long_enough], corrected)
         variables["confusion"] = xr.Variable(
             ("pattern", "said"),
             errors.counts.astype(np.int64),
@@ -270,7 +273,7 @@ class Patterns(Observer):
 
 
 def _overall_variables(
-    per_example: np.ndarray, corrected: CorrectedShares
+    per_example: np.ndarray, units: np.ndarray, corrected: CorrectedShares
 ) -> dict[str, xr.Variable]:
     """Return the shares over all heads and examples, as counted and corrected, with intervals and
     the number of examples."""
@@ -278,8 +281,9 @@ def _overall_variables(
     unknown = np.full(len(PATTERNS), np.nan)
     counted = [unknown, unknown, unknown]
     if n_examples:
-        mean, low, high = sample_interval(per_example)
-        counted = [mean, np.clip(low, 0, 1), np.clip(high, 0, 1)]
+        mean = mean_over_units(per_example, units)
+        low, high = mean.interval()
+        counted = [mean.value, np.clip(low, 0, 1), np.clip(high, 0, 1)]
     after_correction = [unknown, unknown, unknown]
     if corrected.helps:
         after_correction = [corrected.shares, corrected.low, corrected.high]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from headwise.stats.bootstrap import percentile_interval, resamples
+from headwise.stats.units import sum_by_unit
 
 ERRORS = "errors.json"
 REPEATS = 400
@@ -180,22 +181,33 @@ def carries_over(errors: ErrorModel, repeats: int = REPEATS, seed: int = 0) -> b
 
 
 def corrected_with_interval(
-    per_example: np.ndarray, errors: ErrorModel, repeats: int = REPEATS, seed: int = 0
+    per_example: np.ndarray,
+    errors: ErrorModel,
+    repeats: int = REPEATS,
+    seed: int = 0,
+    units: np.ndarray | None = None,
 ) -> CorrectedShares:
     """Correct the predicted shares of each example, `per_example[example, class]`.
 
-    The interval contains both sources of uncertainty: examples are resampled, and so are the
+    The interval contains both sources of uncertainty: examples are resampled (whole documents,
+    where `units` has the document of each), and so are the
     labelled heads behind the error model. The correction helps if two things hold: the errors carry
     over (`carries_over`), and what it removes (the squared bias of the counted shares, less what
     chance alone would show of it, and their variance) is more than the variance it adds."""
-    known = per_example[~np.isnan(per_example).any(-1)]
+    is_known = ~np.isnan(per_example).any(-1)
+    known = per_example[is_known]
     unknown = np.full(per_example.shape[-1], np.nan)
     if not len(known):
         return CorrectedShares(unknown, unknown, unknown, False)
     counted = known.mean(0)
     corrected = corrected_shares(counted, said_given_true(errors.counts))
     rng = np.random.default_rng(seed)
-    resampled = (resamples(len(known), repeats, rng) / len(known)) @ known
+    keys = np.arange(len(known)) if units is None else units[is_known]
+    _, unit_of_example = np.unique(keys, return_inverse=True)
+    sums = sum_by_unit(known, unit_of_example)
+    sizes = np.bincount(unit_of_example)
+    times_drawn = resamples(len(sizes), repeats, rng)
+    resampled = times_drawn @ sums / (times_drawn @ sizes)[:, None]
     redrawn_errors = said_given_true(errors.redrawn(repeats, rng))
     resampled_corrected = corrected_shares(resampled, redrawn_errors)
 
@@ -204,7 +216,7 @@ def corrected_with_interval(
     removed = squared_bias + _total_variance(resampled)
     added = _total_variance(resampled_corrected)
     helps = removed > added and carries_over(errors, repeats, seed)
-    if len(known) < 2:
+    if len(sizes) < 2:
         return CorrectedShares(corrected, unknown, unknown, helps)
     low, high = percentile_interval(resampled_corrected)
     return CorrectedShares(

@@ -16,8 +16,9 @@ from headwise.models.residual_graph import ROLES, ResidualGraph
 from headwise.stats.bootstrap import percentile_interval, resamples
 from headwise.stats.corrections import holm
 from headwise.stats.correlation import correlation
-from headwise.stats.intervals import sample_interval, wilson_interval
+from headwise.stats.intervals import sample_interval
 from headwise.stats.tests import mean_above
+from headwise.stats.units import share_interval, sum_by_unit
 
 MIN_UNITS = 8  # fewer are not tested
 TASK_LEVEL = 0.01
@@ -87,13 +88,17 @@ def does_task(differences: np.ndarray, units: Sequence[str]) -> TaskCheck:
     """Return whether a model does the task, from the difference of logits on clean inputs.
 
     It does if the answer is preferred on average over units (p below 0.01) and in more than half of
-    the pairs (lower end of the interval above 0.5)."""
-    n_right = int((differences > 0).sum())
-    low, high = wilson_interval(np.array(n_right), np.array(len(differences)))
+    the pairs (lower end of the interval over units above 0.5)."""
+    is_right = differences > 0
+    _, unit_of_pair = np.unique(np.asarray(units), return_inverse=True)
+    low, high = share_interval(
+        sum_by_unit(is_right.astype(float), unit_of_pair),
+        np.bincount(unit_of_pair).astype(float),
+    )
     by_unit = mean_by_unit(differences, units)
     p = float(mean_above(by_unit))
     return TaskCheck(
-        right=n_right / len(differences),
+        right=float(is_right.mean()),
         right_low=float(low),
         right_high=float(high),
         p=p,

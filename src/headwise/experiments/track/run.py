@@ -36,7 +36,7 @@ from headwise.run.options import RunOptions, SourceOptions
 from headwise.run.provenance import describe
 from headwise.run.runner import Run, RunCallbacks
 from headwise.run.source import Source
-from headwise.stats.intervals import sample_interval
+from headwise.stats.units import mean_over_units
 from headwise.text import Corpus, Example, Spec
 
 RANDOM_SEED = 5_501_000  # far from the seeds that users give to models of their own
@@ -283,6 +283,7 @@ def _mean_loss(
             session = scored.session(batch)
             with session.running():
                 losses[scored.places(batch)] = scored.values(scored.run(batch, session)).cpu()
-    # A single example has no variance: its interval is NaN.
-    mean, low, high = sample_interval(losses)
-    return float(mean), float(low), float(high)
+    # A single document has no variance: its interval is NaN.
+    mean = mean_over_units(losses, scored.units)
+    low, high = mean.interval()
+    return float(mean.value), float(low), float(high)

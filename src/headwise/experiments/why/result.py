@@ -12,12 +12,11 @@ import xarray as xr
 from headwise.analyses.papers import reference
 from headwise.core.labels import head_name
 from headwise.stats.corrections import holm
-from headwise.stats.intervals import sample_interval
-from headwise.stats.tests import mean_above
+from headwise.stats.units import mean_over_units
 
 ROWS = ("firing", "other")
 SIDES = ("query", "key")
-MIN_EXAMPLES = 8  # fewer are not tested
+MIN_UNITS = 8  # fewer examples, or documents, are not tested
 ROUNDING = 1e-6  # of the largest score
 OTHERS = "all others"
 
@@ -26,12 +25,13 @@ OTHERS = "all others"
 class CorpusMargins:
     """Mean margins of each example, rows where the role fires first: `query` and `key` `[example,
     rows, component]`, `score[example, rows]`, NaN where an example has no such row; `count[example,
-    rows]` of rows."""
+    rows]` of rows. `units` has the document of each example where all have one."""
 
     query: np.ndarray
     key: np.ndarray
     score: np.ndarray
     count: np.ndarray
+    units: Sequence[int] | None = None
 
 
 def margins_dataset(
@@ -39,19 +39,23 @@ def margins_dataset(
 ) -> xr.Dataset:
     """Return means over examples, differences and tests; see `why`."""
     variables: dict[str, Any] = {}
+    units = margins.units
     differences = []
-    for side in SIDES:
+    p = np.full((len(SIDES), len(components)), np.nan)
+    n_units = 0
+    for place, side in enumerate(SIDES):
         values: np.ndarray = getattr(margins, side)
-        variables |= _mean_over_examples(f"{side}_margin", values, ("rows", "component"))
+        variables |= _mean_over_examples(f"{side}_margin", values, units, ("rows", "component"))
         # Within examples: an example without one of the two kinds of rows does not count.
         difference = values[:, 0] - values[:, 1]
         differences.append(difference[~np.isnan(difference).any(1)])
-        variables |= _mean_over_examples(f"{side}_difference", difference, ("component",))
-    variables |= _mean_over_examples("mean_score", margins.score, ("rows",))
-    p = np.full((len(SIDES), len(components)), np.nan)
-    if len(differences[0]) >= MIN_EXAMPLES:
-        for place, difference in enumerate(differences):
-            p[place] = 2 * np.minimum(mean_above(difference), mean_above(-difference))
+        variables |= _mean_over_examples(f"{side}_difference", difference, units, ("component",))
+        above = mean_over_units(difference, units)
+        below = mean_over_units(-difference, units)
+        n_units = int(above.n_units.max(initial=0))
+        if n_units >= MIN_UNITS:
+            p[place] = 2 * np.minimum(above.p_above(), below.p_above())
+    variables |= _mean_over_examples("mean_score", margins.score, units, ("rows",))
     p = np.minimum(p, 1.0)
     # A component that adds nothing but rounding anywhere is not tested.
     scale = np.nanmax(np.abs(margins.score), initial=0.0)
@@ -73,21 +77,25 @@ def margins_dataset(
         "other_rows": int(n_other),
         "note": "",
     }
-    if len(differences[0]) < MIN_EXAMPLES:
+    if n_units < MIN_UNITS:
+        what = "examples" if units is None else "documents"
         attributes["note"] = (
-            f"{len(differences[0])} examples have rows where the role fires and rows where it does "
-            f"not; with fewer than {MIN_EXAMPLES} nothing is tested."
+            f"{n_units} {what} have rows where the role fires and rows where it does not; with "
+            f"fewer than {MIN_UNITS} nothing is tested."
         )
     coords = {"rows": list(ROWS), "component": list(components)}
     return xr.Dataset(variables, coords, attributes)
 
 
-def _mean_over_examples(name: str, values: np.ndarray, dims: tuple[str, ...]) -> dict[str, Any]:
+def _mean_over_examples(
+    name: str, values: np.ndarray, units: Sequence[int] | None, dims: tuple[str, ...]
+) -> dict[str, Any]:
     """Return the mean over the examples that have a value, with its count and 95 % interval."""
     count = (~np.isnan(values)).sum(0)
-    mean, low, high = sample_interval(values)
+    mean = mean_over_units(values, units)
+    low, high = mean.interval()
     return {
-        name: (dims, mean),
+        name: (dims, mean.value),
         f"{name}_n": (dims, count),
         f"{name}_low": (dims, low),
         f"{name}_high": (dims, high),

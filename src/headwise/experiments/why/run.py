@@ -25,6 +25,7 @@ from headwise.models.score_attribution import ScoreAttribution, ScoreParts, toke
 from headwise.models.statistics.request import MIN_MASS_WITHOUT_FIRST
 from headwise.run.job import Job, Progress, no_progress, provenance_of
 from headwise.text import Corpus, Spec, open_corpus
+from headwise.text.encode import Encoded, documents_of
 
 # The role of a head fires in a row whose most attended token has this share of the attention, the
 # first token excluded.
@@ -78,6 +79,7 @@ def why(
         with `_n` and 95 % interval; `query_difference` and `key_difference` `[component]`, firing
         less other rows of the same example, with `_n`, interval, `_p`, `_p_adjusted` (two-sided,
         corrected over components and sides by Holm; NaN below 8 examples that have both).
+        Intervals and tests are over documents where every example has one.
 
     Examples
     --------
@@ -122,13 +124,15 @@ def why_in_job(
         opened = open_corpus(
             corpus, tokenizer=model.tokenizer, limit=options.limit, seed=options.seed, prose=True
         )
-        rows = _token_rows(model, opened, options.tokens)
+        encoded = _encoded_rows(model, opened)
+        rows = [row.ids[: min(options.tokens, model.max_length)] for row in encoded]
+        documents = documents_of(encoded)
         digest = sha256(b"".join(row.tobytes() for row in rows)).hexdigest()
-        job.begin({**identity, "rows": digest})
+        job.begin({**identity, "rows": digest, "documents": documents})
         measure = MeasureMargins(attribution, layer, number)
         parts = list(job.each("examples", measure, rows))
         components = attribution.component_names(layer)
-        dataset = margins_dataset(_stacked(parts), components, (layer, number))
+        dataset = margins_dataset(_stacked(parts, documents), components, (layer, number))
         examples = {"examples": len(rows), "name": opened.name}
     return Atlas({"why": dataset}, provenance_of("why", model, examples, options))
 
@@ -154,14 +158,14 @@ def _as_position(token: str) -> str | int:
     return int(token) if digits.isdigit() else token
 
 
-def _token_rows(model: HeadModel, corpus: Corpus, n_tokens: int) -> list[np.ndarray]:
-    """Return the token ids of each example, cut to the first so many: a decoder's scores do not
-    depend on what follows."""
+def _encoded_rows(model: HeadModel, corpus: Corpus) -> list[Encoded]:
+    """Return the examples that are long enough, as tokens. Callers cut them: a decoder's scores do
+    not depend on what follows."""
     rows = []
     for index, example in enumerate(corpus):
         row = model.encoder.encode(example, index)
         if row is not None and len(row) > FIRST_ROW:
-            rows.append(row.ids[: min(n_tokens, model.max_length)])
+            rows.append(row)
     if not rows:
         raise InputError(f"The corpus holds no example of more than {FIRST_ROW} tokens.")
     return rows
@@ -217,10 +221,13 @@ def _mean(values: torch.Tensor) -> np.ndarray:
     return mean
 
 
-def _stacked(parts: Sequence[dict[str, np.ndarray]]) -> CorpusMargins:
+def _stacked(
+    parts: Sequence[dict[str, np.ndarray]], documents: Sequence[int] | None
+) -> CorpusMargins:
     return CorpusMargins(
         query=np.stack([part["query"] for part in parts]),
         key=np.stack([part["key"] for part in parts]),
         score=np.stack([part["score"] for part in parts]),
         count=np.stack([part["count"] for part in parts]),
+        units=documents,
     )

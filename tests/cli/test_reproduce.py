@@ -46,7 +46,11 @@ def test_report_page_and_data_are_written_and_not_replaced_untold(
     again = headwise(*call)
     assert again.code == 2
     assert "exists; pass overwrite=True" in again.err
+    # What a killed process left between the bytes of a file and its name.
+    for name in ("report.md", "report.json", "index.html"):
+        (out / f".{name}.999999999.headwise-tmp").write_text("half")
     assert headwise(*call, "--overwrite").code == 0
+    assert not list(out.rglob("*.headwise-tmp"))
 
 
 def test_an_entry_that_failed_is_tried_again_and_the_others_are_kept(

@@ -61,6 +61,7 @@ def test_what_dead_processes_left_is_swept_and_nothing_else(tmp_path: Path) -> N
         tmp_path / f".a.nc.{DEAD}.headwise-tmp",
         figures / f".x.svg.{DEAD}.headwise-tmp",
         tmp_path / f".index.html.{DEAD}.headwise-tmp",
+        tmp_path / f".report.md.{DEAD}.headwise-tmp",
     ]
     kept = [
         tmp_path / f".b.xyz.{DEAD}.headwise-tmp",

@@ -18,6 +18,7 @@ _TEMPORARY = re.compile(rf"\.(?P<name>.+)\.(?P<process>\d+){re.escape(TEMPORARY_
 _ENDINGS = (
     ".nc",
     ".html",
+    ".md",
     ".svg",
     ".pdf",
     ".png",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +56,45 @@ def test_shared_tokens_and_layers_hold_on_other_architectures(name: str) -> None
         shared = PatchRunner(model, pairs, share=True)
         whole = PatchRunner(model, pairs, share=False)
         assert shared.tokens.length == 4
+        assert shared.shares()
+        for layer in range(model.layers):
+            together = shared.patched_layer("corrupted", layer)
+            for head in range(model.heads):
+                alone = whole.patched("corrupted", layer, head)
+                torch.testing.assert_close(together[head], alone, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments"),
+    [
+        # Its layers give a list.
+        ("OpenAIGPTConfig", {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 60}),
+        # Its hidden states are `[token, example, width]`.
+        ("XLNetConfig", SUPPORTED["xlnet"][2]),
+    ],
+)
+def test_layers_are_shared_whatever_the_form_of_their_outputs(
+    config: str, arguments: dict[str, Any]
+) -> None:
+    torch.manual_seed(3)
+    module = transformers.AutoModelForCausalLM.from_config(
+        getattr(transformers, config)(**arguments)
+    ).eval()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(4)
+    clean = torch.tensor([[5, 6, 7, 8, 9, 10], [7, 9, 8, 6, 5, 11]])
+    corrupted = clean.clone()
+    corrupted[:, 3] = torch.tensor([13, 14])
+    with HeadModel.open(module, tokenizer=None, device="cpu") as model:
+        pairs = []
+        for row in range(2):
+            clean_row = model.batch(clean[row : row + 1]).rows[0]
+            corrupted_row = model.batch(corrupted[row : row + 1]).rows[0]
+            pairs.append(EncodedPair(clean_row, corrupted_row, 20, 21, np.arange(6)))
+        shared = PatchRunner(model, pairs, share=True)
+        whole = PatchRunner(model, pairs, share=False)
         assert shared.shares()
         for layer in range(model.layers):
             together = shared.patched_layer("corrupted", layer)

@@ -85,7 +85,8 @@ class Prefix:
         copies = Prefix(self.model)
         if layer > 0:
             last = self.outputs[layer - 1]
-            copies.outputs = [_repeat_output(last, times, start)] * layer
+            tokens_first = self.model.sites.tokens_first
+            copies.outputs = [_repeat_output(last, times, start, tokens_first)] * layer
         return copies
 
     @contextmanager
@@ -219,12 +220,18 @@ def _padded(last: Tensor, n_tokens: int) -> Tensor:
     return nn.functional.pad(last, (0, 0, n_tokens - 1, 0))
 
 
-def _repeat_output(output: Any, times: int, start: int) -> Any:
-    """Return the output of a layer for a batch written several times in a row, from a token on."""
+def _repeat_output(output: Any, times: int, start: int, tokens_first: bool) -> Any:
+    """Return the output of a layer for a batch written several times in a row, from a token on.
+
+    Hidden states are `[example, token, width]`, in a model with `tokens_first` `[token, example,
+    width]`."""
     if isinstance(output, Tensor):
+        if tokens_first and output.ndim == 3:
+            return output[start:].repeat(1, times, 1)
         if output.ndim >= 3:
             output = output[:, start:]
         return output.repeat(times, *[1] * (output.ndim - 1))
-    if isinstance(output, tuple):
-        return tuple(_repeat_output(part, times, start) for part in output)
+    if isinstance(output, tuple | list):
+        parts = [_repeat_output(part, times, start, tokens_first) for part in output]
+        return parts if isinstance(output, list) else tuple(parts)
     return output

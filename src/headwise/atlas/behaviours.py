@@ -65,8 +65,11 @@ MAX_BROAD_ENTROPY = 0.98
 # Random weights are as broad as their size makes them. Where it is the same in all heads of a layer,
 # so is their share of that entropy: where its standard deviation over the heads is smaller than
 # this, none is called broad. Where it differs, breadth alone cannot tell them from trained heads:
-# the layer must have a head with another label, which random weights do not get.
+# the model must have heads with other labels, which random weights do not get (at most 1 of 36 heads
+# of a model did). All layers count together: the first layer of a trained model may have broad heads
+# and none with another label (SmolLM2).
 MIN_ENTROPY_SPREAD = 0.05
+MIN_LABELLED = 0.1  # share of a model's heads with other labels
 # The cosine of the keys of two special tokens above which they count as the same.
 SAME_KEYS = 0.95
 
@@ -301,7 +304,7 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
       repeated sequences (corrected p < 0.05);
     - `neighbours`: the previous, same and next token together get more than half;
     - `broad`: its attention has from 0.8 to 0.98 of the entropy of uniform attention, in a layer
-      whose heads differ in entropy and some head of which has one of the labels above.
+      whose heads differ in entropy, in a model of which a tenth of the heads have labels above.
 
     In the rules on single positions, `delimiters` and `neighbours`, the share that uniform
     attention would give is subtracted first: `(share - uniform) / (1 - uniform)`. In a short text,
@@ -341,8 +344,8 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
     rules += attention[N_SPECIFIC:]
     if "surface" in datasets and {"entropy", "entropy_uniform"} <= set(datasets["surface"]):
         has_label = strongest_label(rules, (layers, heads)) != OTHER
-        in_trained_layer = has_label.any(1, keepdims=True)
-        is_broad = _is_broad(datasets["surface"]) & in_trained_layer
+        is_trained = has_label.mean() >= MIN_LABELLED
+        is_broad = _is_broad(datasets["surface"]) & is_trained
         rules.append(_labelled(BROAD_LABEL, is_broad))
     return rules
 

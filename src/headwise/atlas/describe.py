@@ -353,7 +353,7 @@ def _attention_labels(datasets: Mapping[str, xr.Dataset], labels: np.ndarray) ->
         return behaviours.head_labels({}, *labels.shape)
     surface = datasets["surface"]
     looks = behaviours.head_labels({"surface": surface}, *labels.shape)
-    # Whether a layer has other labels, which `broad` asks for, is known from all groups.
+    # How many heads have other labels, which `broad` asks for, is known from all groups.
     looks = np.where(labels == behaviours.BROAD_LABEL, labels, looks)
     is_sink = (looks == behaviours.SINK) & (labels == behaviours.SINK)
     return np.where(is_sink, behaviours.labels_without_first(surface), looks)

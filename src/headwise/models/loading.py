@@ -212,8 +212,10 @@ def located(name: str | Path) -> str:
         path = Path(text).expanduser()
         is_folder = path.is_dir()
     except (OSError, ValueError, RuntimeError) as error:
-        # Too long, a character that no name may have, or no such home folder.
-        raise ModelError(f"'{text}' is no name of a folder ({error}).") from error
+        # Too long, a character that no name may have, or no such home folder. An error of the
+        # system names the path once more: its reason alone is said, and of a long name the start.
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(f"'{text:.80}' is no name of a folder ({reason}).") from error
     if is_folder:
         if not (path / "config.json").is_file():
             raise ModelError(

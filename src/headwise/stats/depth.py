@@ -6,7 +6,12 @@ Heads of one layer are alike, so heads are not exchangeable between models: whol
 from __future__ import annotations
 
 import numpy as np
+from scipy import stats as scipy_stats
 
+from headwise.stats.intervals import LEVEL, share, wilson_interval
+from headwise.stats.units import unit_ratio
+
+STRATA = 3  # parts of the depth within which layers are taken as exchangeable
 DRAWS = 19_999  # permutations; small p-values must survive the correction over labels and pairs
 GRID = 240  # steps of relative depth at which two distributions are compared
 
@@ -29,6 +34,76 @@ def depth_bins(layers: int, bins: int) -> np.ndarray:
     """
     # In whole numbers: a layer in the middle of two bins must not depend on rounding.
     return (2 * np.arange(layers) + 1) * bins // (2 * layers)
+
+
+def share_intervals(
+    counts: np.ndarray, heads: int, bins: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return 95 % intervals of the share of heads with each label: low and high by bin of depth
+    `[label, bin]`, and of the whole model `[label]`.
+
+    Wilson's, with the effective number of heads: the number divided by the design effect, which is
+    how much more the layers of the same third of the depth differ than they would if heads were
+    independent. It is the larger one of the label's own and that of all labels together, since that
+    of a single label comes from few layers; and the quantile is Student's t for their number.
+
+    Parameters
+    ----------
+    counts : array
+        `[layer, label]`: how many heads of each layer have the label.
+    heads : int
+        Heads of a layer.
+    bins : int
+        Parts of the depth.
+    """
+    n_layers = len(counts)
+    strata = depth_bins(n_layers, min(STRATA, n_layers))
+    squares = np.zeros(counts.shape[1])
+    expected = np.zeros(counts.shape[1])
+    for stratum in np.unique(strata):
+        shares = counts[strata == stratum] / heads
+        mean = shares.mean(0)
+        squares += heads * ((shares - mean) ** 2).sum(0)
+        expected += (len(shares) - 1) * mean * (1 - mean)
+    own = share(squares, expected)
+    together = share(squares.sum(), expected.sum())
+    # NaN where a label has no heads, or all; 1 where no layer differs from another.
+    design_effect = np.fmax(np.fmax(own, together), 1.0)
+    freedom = max(n_layers - len(np.unique(strata)), 1)
+    tail = 0.5 + LEVEL / 2
+    widening = (scipy_stats.t.ppf(tail, freedom) / scipy_stats.norm.ppf(tail)) ** 2
+    effective_share = 1 / (design_effect * widening)
+
+    bin_of_layer = depth_bins(n_layers, bins)
+    by_bin = np.zeros((counts.shape[1], bins))
+    n_heads = np.zeros(bins)
+    for layer, depth_bin in enumerate(bin_of_layer):
+        by_bin[:, depth_bin] += counts[layer]
+        n_heads[depth_bin] += heads
+    low, high = wilson_interval(
+        by_bin * effective_share[:, None], n_heads * effective_share[:, None]
+    )
+    total_low, total_high = wilson_interval(
+        counts.sum(0) * effective_share, n_layers * heads * effective_share
+    )
+    return low, high, total_low, total_high
+
+
+def mean_depth_interval(counts: np.ndarray) -> tuple[float, float, float]:
+    """Return the mean relative depth of one label's heads with its 95 % interval over the layers
+    that have such heads: those of one layer are all at the same depth.
+
+    Parameters
+    ----------
+    counts : array
+        `[layer]`: how many heads of each layer have the label.
+    """
+    weights = np.asarray(counts, dtype=float)
+    if not weights.any():
+        return float("nan"), float("nan"), float("nan")
+    ratio = unit_ratio(weights * relative_depth(len(weights)), weights)
+    low, high = ratio.interval()
+    return float(ratio.value), float(np.clip(low, 0, 1)), float(np.clip(high, 0, 1))
 
 
 def share_difference_p(

@@ -118,7 +118,7 @@ def paired_differences(
     Notes
     -----
     - accuracy: `flip_interval`; McNemar's exact test, over documents the sign-flip test.
-    - loss: Student's t over units, interval and test.
+    - loss: Student's t over units, interval (corrected for skewness) and test.
     - others: jackknife over units with Student's t, interval and test. For F1 and Matthews'
       correlation one more example of each kind of flip is added (with half a weight), so that an interval has a width
       where no answer flipped.
@@ -178,7 +178,7 @@ def _compare_losses(change: np.ndarray, unit_of_example: np.ndarray) -> PairedCo
     deviation = unit_ratio(sum_by_unit(columns - mean, unit_of_example), number)
     varies = np.ptp(columns, axis=0) > 0
     variance = np.where(varies, deviation.variance, np.nan) * deviation.effective_units
-    low, high = mean_interval(mean, variance, deviation.effective_units)
+    low, high = mean_interval(mean, variance, deviation.effective_units, deviation.skewness)
     two_sided = _two_sided_p(mean, np.where(varies, variance, 0.0), deviation.effective_units)
     n_conditions = len(change)
     mean_low = mean_high = float("nan")

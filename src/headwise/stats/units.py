@@ -283,6 +283,31 @@ def mean_over_units(values: np.ndarray, units: Sequence[int] | np.ndarray | None
     return replace(about_mean, value=mean)
 
 
+def ratio_parts(y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return values whose mean is the ratio of totals `Σy / Σw`, and whose spread is that of the
+    ratio (linearised): `R + (y − R w) / mean(w)`.
+
+    Unlike the weights of `unit_ratio`, those here may be below zero: a difference of logits that
+    goes the wrong way in some pairs.
+
+    Parameters
+    ----------
+    y, w : ndarray
+        `[example, ...]`; `w` is broadcast over `y`. Entries that are NaN in `y` stay NaN.
+
+    >>> ratio_parts(np.array([1.0, 3.0]), np.array([1.0, 7.0])).tolist()
+    [0.625, 0.375]
+    """
+    y = np.asarray(y, dtype=float)
+    is_present = ~np.isnan(y)
+    w = np.where(is_present, np.asarray(w, dtype=float), np.nan)
+    count = is_present.sum(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean_weight = np.nansum(w, 0) / count
+        ratio = np.nansum(y, 0) / np.nansum(w, 0)
+        return np.asarray(ratio + (y - ratio * w) / mean_weight)
+
+
 def effective_count(
     ratio: Ratio, independent_variance: np.ndarray, count: np.ndarray
 ) -> np.ndarray:

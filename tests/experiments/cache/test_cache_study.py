@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from headwise.analyses.retrieval.trials import NEEDLES
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.experiments.cache import pattern_of
 from headwise.experiments.cache.options import DIFFERENT_NEEDLES, CacheOptions
-from headwise.experiments.cache.result import describe_recommendation
+from headwise.experiments.cache.result import _add_needles, describe_recommendation
 from headwise.experiments.cache.run import long_texts
 from headwise.models import HeadModel
 from headwise.testing import planted_decoder, random_model
@@ -485,3 +487,19 @@ def test_the_pattern_is_made_by_the_ranking_that_is_asked_for(corpus: Path) -> N
         pytest.raises(InputError, match="finds no needle in 256 tokens"),
     ):
         headwise.cache(model, texts, length=256, window=4, rank_by="retrieval", needles=2)
+
+
+def test_needles_that_are_all_found_still_have_an_interval() -> None:
+    """Of eight needles found whole, Student's t would say 100 to 100 %."""
+    found = np.ones((8, 3))
+    found[:, 2] = [1, 1, 1, 1, 1, 1, 0.5, 0]
+    measured: Any = SimpleNamespace(found=found, random_found=None)
+    variables: dict[str, Any] = {}
+    names = [("output error", 0.5), ("output error", 1.0)]
+    _add_needles(variables, {}, measured, names, ["output error", "uniform window"], [0.5, 1.0])
+    low = variables["needle_low"][1]
+    high = variables["needle_high"][1]
+    assert high[0, 0] == 1
+    assert 0.5 < low[0, 0] < 0.8
+    assert low[0, 1] < found[:, 2].mean() < high[0, 1] < 1
+    assert np.isnan(low[1]).all()

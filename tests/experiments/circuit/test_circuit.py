@@ -14,7 +14,12 @@ import torch
 import headwise
 from headwise.core.errors import InputError, ParameterError
 from headwise.experiments.circuit.layout import circuit_layout, depth
-from headwise.experiments.circuit.result import does_task, mean_by_unit, rank_edges
+from headwise.experiments.circuit.result import (
+    _share_interval,
+    does_task,
+    mean_by_unit,
+    rank_edges,
+)
 from headwise.experiments.circuit.run import sample_by_rank, split_by_unit
 from headwise.experiments.patching import BUILTIN, PromptPair, builtin_pairs
 from headwise.experiments.patching.pairs import encode_pair, encode_pairs
@@ -353,3 +358,34 @@ def test_edges_for_the_check_come_from_each_tenfold_of_the_ranking() -> None:
     counts = np.histogram(ranks, [0, 10, 100, 1000, 2000])[0]
     assert counts.tolist() == [10, 30, 30, 30]
     assert len(sample_by_rank(ranking, 0, seed=0)) == 0
+
+
+def test_intervals_of_faithfulness_are_over_units_and_hold_the_truth() -> None:
+    """By the percentile bootstrap eight units held the true share in 88 % of the draws."""
+    random = np.random.default_rng(0)
+    n_holding = 0
+    for _ in range(400):
+        gap = random.normal(4.0, 1.5, 8)
+        values = 0.7 * gap + random.normal(0.0, 0.6, 8)
+        units = [f"noun {number}" for number in range(8)]
+        low, high = _share_interval(values[:, None], gap, np.zeros(8), units)
+        n_holding += bool(low[0] <= 0.7 <= high[0])
+    assert n_holding >= 0.93 * 400
+    # Pairs of one unit are no further evidence.
+    twice = _share_interval(
+        values.repeat(2)[:, None],
+        gap.repeat(2),
+        np.zeros(16),
+        [unit for unit in units for _ in "ab"],
+    )
+    np.testing.assert_allclose(twice, (low, high), rtol=1e-6)
+    # The share itself lies inside, also where units have more pairs than others.
+    sizes = random.integers(1, 6, 8)
+    uneven = _share_interval(
+        values.repeat(sizes)[:, None],
+        gap.repeat(sizes),
+        np.zeros(sizes.sum()),
+        np.array(units).repeat(sizes).tolist(),
+    )
+    share = values.repeat(sizes).sum() / gap.repeat(sizes).sum()
+    assert uneven[0][0] < share < uneven[1][0]

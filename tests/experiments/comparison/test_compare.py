@@ -168,6 +168,33 @@ def test_paired_means_leave_out_what_one_side_lacks() -> None:
     assert np.isnan(found["_p"][1])
 
 
+def test_examples_of_one_document_are_no_further_evidence() -> None:
+    random = np.random.default_rng(0)
+    first = random.normal(size=(10, 2, 3))
+    second = first + random.normal(0.5, 1.0, (10, 2, 3))
+    alone = paired_means(first, second)
+    documents = [number for number in range(-10, 0) for _ in range(4)]
+    copied = paired_means(first.repeat(4, 0), second.repeat(4, 0), documents)
+    for name in ("", "_low", "_high", "_p"):
+        np.testing.assert_allclose(copied[name], alone[name], rtol=1e-4, atol=1e-6)
+    assert copied["_n"].tolist() == (4 * alone["_n"]).tolist()
+    taken_apart = paired_means(first.repeat(4, 0), second.repeat(4, 0))
+    assert (taken_apart["_high"] < copied["_high"]).all()
+
+
+def test_a_comparison_takes_the_documents_of_its_corpus() -> None:
+    in_documents = [replace(example, document=f"d{n // 4}") for n, example in enumerate(EXAMPLES)]
+    corpora = (Corpus.from_examples(EXAMPLES), Corpus.from_examples(in_documents))
+    apart, together = (
+        compare([model(0), model(1)], corpus, analyses=["surface"]) for corpus in corpora
+    )
+    for group, name in (("change", "cosine"), ("change_surface", "entropy_change")):
+        np.testing.assert_allclose(
+            apart[group][name].values, together[group][name].values, atol=1e-6
+        )
+        assert np.abs(apart[group][f"{name}_low"] - together[group][f"{name}_low"]).max() > 1e-6
+
+
 def test_batching_changes_nothing(change: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwise.experiments.comparison.run.MAP_BYTES", 1)
     alone = compare(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,14 @@ import transformers
 
 import headwise
 from headwise.core.errors import InputError
-from headwise.experiments.knockout.run import KnockoutSession, MarkedText, read_marked_texts
+from headwise.experiments.knockout.run import (
+    KnockoutSession,
+    MarkedText,
+    _dataset,
+    _KnockoutPlan,
+    _units_of,
+    read_marked_texts,
+)
 from headwise.experiments.patching.templates import capital_texts
 from headwise.models import HeadModel
 from headwise.models.tap import use_session
@@ -141,3 +150,30 @@ def test_built_in_texts_are_repeatable_and_marked() -> None:
     for text, answer in texts:
         assert text.count("[[") == 1
         assert answer.startswith(" ")
+
+
+def test_texts_of_one_unit_count_as_one(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    parts = []
+    for change in random.normal(-0.4, 0.3, 12):
+        changes = np.full((3, 2, 2), change) + random.normal(0, 0.1, (3, 2, 2))
+        parts.append({"right": np.array(True), "probability": np.array(0.5), "change": changes})
+    plan = _KnockoutPlan(((0, 1), (1, 2)), ())
+    model: Any = SimpleNamespace(layers=2)
+    alone = _dataset(model, plan, parts, np.arange(12))
+    together = _dataset(model, plan, 3 * parts, np.tile(np.arange(12), 3))
+    for name in ("change", "change_low", "change_high", "change_p"):
+        np.testing.assert_allclose(together[name].values, alone[name].values, rtol=1e-6)
+    assert int(together["change_n"].min()) == 36
+    apart = _dataset(model, plan, 3 * parts, np.arange(36))
+    assert (apart["change_high"] < together["change_high"]).all()
+    # Without a unit each text is one.
+    texts = [MarkedText("a [[b]]", "c"), MarkedText("d [[e]]", "f"), MarkedText("a [[b]] g", "c")]
+    assert len(set(_units_of(texts))) == 3
+    assert len(set(_units_of([replace(text, unit=text.answer) for text in texts]))) == 2
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "word1 [[word2]] word3", "answer": "word4", "unit": "mine"}\n')
+    assert read_marked_texts(path)[0].unit == "mine"
+    path.write_text('{"text": "word1 [[word2]] word3", "answer": "word4", "unit": 3}\n')
+    with pytest.raises(InputError, match="`unit` must be a text"):
+        read_marked_texts(path)

@@ -107,3 +107,32 @@ def test_key_value_groups_are_named() -> None:
     grouped = patching_dataset(arrays, model_of(kv_groups=(0, 0)), {})
     assert grouped["kv_group"].values.tolist() == [0, 0]
     assert "kv_group" not in patching_dataset(arrays, model_of(), {}).coords
+
+
+def test_pairs_of_one_unit_count_as_one() -> None:
+    random = np.random.default_rng(0)
+    gap = random.normal(4.0, 1.5, 40)
+    recovered = 0.3 * gap[:, None] + random.normal(0.0, 1.0, (40, 2))
+    alone = patching_dataset(arrays_of(recovered.tolist(), gap.tolist()), model_of(), {})
+    thrice = arrays_of(recovered.repeat(3, 0).tolist(), gap.repeat(3).tolist())
+    units = [number for number in range(40) for _ in range(3)]
+    dataset = patching_dataset(thrice, model_of(), {}, units)
+    for name in ("recovered", "recovered_low", "recovered_high", "recovered_p"):
+        np.testing.assert_allclose(dataset[name].values, alone[name].values, rtol=1e-4, atol=1e-6)
+    assert dataset["recovered_n"].values.tolist() == [[120, 120]]
+    apart = patching_dataset(thrice, model_of(), {})
+    assert (apart["recovered_high"] < dataset["recovered_high"]).all()
+
+
+def test_the_interval_of_a_share_follows_the_long_tail() -> None:
+    """Few pairs bring back most: the upper end is farther from the share than the lower one."""
+    random = np.random.default_rng(1)
+    gap = random.gamma(3.0, 1.4, 60)
+    recovered = 0.1 * gap * random.lognormal(-0.5, 1.0, 60)
+    arrays = arrays_of([[value, 0.0] for value in recovered], gap.tolist())
+    dataset = patching_dataset(arrays, model_of(), {})
+    share, low, high = (
+        float(dataset[name][0, 0]) for name in ("recovered", "recovered_low", "recovered_high")
+    )
+    assert share == pytest.approx(recovered.sum() / gap.sum())
+    assert high - share > 1.1 * (share - low)

@@ -18,6 +18,7 @@ from headwise.models.kv_cache import CachePattern
 from headwise.models.short_context import by_group
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import sample_interval
+from headwise.stats.units import share_interval
 
 UNIFORM = "uniform window"
 HEADS = ("layer", "kv_head")
@@ -227,6 +228,12 @@ def _add_needles(
     variables |= _mean_over_texts(
         "needle", by_pattern, ("ranking", "share"), "share of a needle's tokens predicted"
     )
+    # Most needles are found whole or not at all: Student's t has no width where all are. Each needle
+    # is one trial, whatever its number of tokens.
+    low, high = share_interval(by_pattern, np.ones_like(by_pattern))
+    is_measured = ~np.isnan(by_pattern).any(0)
+    for name, end in (("needle_low", low), ("needle_high", high)):
+        variables[name] = (("ranking", "share"), np.where(is_measured, end, np.nan))
     if measured.random_found is not None:
         variables["random_needle"] = ("draw", measured.random_found.mean(0))
         attributes["random_needles"] = len(measured.random_found)

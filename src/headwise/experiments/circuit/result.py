@@ -13,16 +13,14 @@ import xarray as xr
 from headwise.analyses.papers import reference
 from headwise.experiments.circuit.options import CircuitOptions
 from headwise.models.residual_graph import ROLES, ResidualGraph
-from headwise.stats.bootstrap import percentile_interval, resamples
 from headwise.stats.corrections import holm
 from headwise.stats.correlation import correlation
 from headwise.stats.intervals import sample_interval
 from headwise.stats.tests import mean_above
-from headwise.stats.units import share_interval, sum_by_unit
+from headwise.stats.units import mean_over_units, ratio_parts, share_interval, sum_by_unit
 
 MIN_UNITS = 8  # fewer are not tested
 TASK_LEVEL = 0.01
-DRAWS = 2000  # of the bootstrap over units
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +270,11 @@ def _shares(values: np.ndarray, clean: np.ndarray, corrupted: np.ndarray) -> np.
 def _share_interval(
     values: np.ndarray, clean: np.ndarray, corrupted: np.ndarray, units: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % interval of shares by the bootstrap over units, `[size]` of `[pair, size]`."""
-    gained = mean_by_unit(values - corrupted[:, None], units)
-    gap = mean_by_unit(clean - corrupted, units)
-    times_drawn = resamples(len(gap), DRAWS)
-    return percentile_interval(times_drawn @ gained / (times_drawn @ gap)[:, None])
+    """Return the 95 % interval of shares by Student's t over units, corrected for skewness, `[size]`
+    of `[pair, size]`."""
+    parts = ratio_parts(values - corrupted[:, None], (clean - corrupted)[:, None])
+    _, unit_of_pair = np.unique(np.asarray(units), return_inverse=True)
+    return mean_over_units(parts, unit_of_pair).interval()
 
 
 def _area(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:

@@ -32,9 +32,11 @@ def third_of(layers: int) -> np.ndarray:
     return np.repeat(np.arange(3), sizes)
 
 
-def _moments(values: np.ndarray) -> Moments:
-    """Return the moments of `values[example, ...]`; NaN is no value."""
+def _moments(values: np.ndarray, units: Sequence[int] | None) -> Moments:
+    """Return the moments of `values[example, ...]` over the units (documents) of the examples; NaN
+    is no value."""
     moments = Moments(*values.shape[1:])
+    moments.batch_units = units
     moments.add(torch.from_numpy(values))
     return moments
 
@@ -51,12 +53,15 @@ def _with_interval(moments: Moments) -> dict[str, np.ndarray]:
     }
 
 
-def paired_means(first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
+def paired_means(
+    first: np.ndarray, second: np.ndarray, units: Sequence[int] | None = None
+) -> dict[str, np.ndarray]:
     """Return the mean of `second − first` over axis 0 (examples both have a value for), with its
-    95 % interval and `_p` of a two-sided paired t-test."""
+    95 % interval and `_p` of a two-sided paired t-test over units (documents; default: each example
+    is one)."""
     difference = second.astype(float) - first.astype(float)
-    moments = _moments(difference)
-    one_sided = np.minimum(moments.p_above(), _moments(-difference).p_above())
+    moments = _moments(difference, units)
+    one_sided = np.minimum(moments.p_above(), _moments(-difference, units).p_above())
     return {**_with_interval(moments), "_p": np.minimum(1.0, 2 * one_sided)}
 
 
@@ -78,17 +83,20 @@ def _mean_over(values: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
+def change_dataset(
+    cosines: np.ndarray, names: Sequence[str], units: Sequence[int] | None = None
+) -> xr.Dataset:
     """Return the group `change`: `cosine[layer, head]` of the first two models, and
     `cosine_to[model, layer, head]` of each model to the first.
 
-    `cosines[model, example, layer, head]` holds the models after the first."""
+    `cosines[model, example, layer, head]` holds the models after the first; intervals are over the
+    units (documents) of the examples."""
     variables: dict[str, Any] = {}
-    for suffix, values in _with_interval(_moments(np.moveaxis(cosines, 1, 0))).items():
+    for suffix, values in _with_interval(_moments(np.moveaxis(cosines, 1, 0), units)).items():
         variables[f"cosine{suffix}"] = (("layer", "head"), values[0])
         variables[f"cosine_to{suffix}"] = (("model", "layer", "head"), values)
     thirds = np.moveaxis(by_thirds(cosines, (3,)), 1, 0)
-    for suffix, values in _with_interval(_moments(thirds)).items():
+    for suffix, values in _with_interval(_moments(thirds, units)).items():
         variables[f"cosine_third{suffix}"] = (("model", "third"), values)
     coords = {
         "layer": np.arange(cosines.shape[2]),
@@ -107,14 +115,18 @@ def change_dataset(cosines: np.ndarray, names: Sequence[str]) -> xr.Dataset:
 
 
 def difference_dataset(
-    analysis: str, measured: Sequence[AnalysisValues], names: Sequence[str], correction: str
+    analysis: str,
+    measured: Sequence[AnalysisValues],
+    names: Sequence[str],
+    correction: str,
+    units: Sequence[int] | None = None,
 ) -> xr.Dataset:
     """Return the group `change_<analysis>`.
 
     For each variable `x` that has values by example: `x_mean[model_all, ...]` (mean of each model),
     `x_change[model, ...]` (against the first) with count, interval, p-value and corrected p-value,
     and `x_third_change[model, third, ...]`, the mean over the heads of a third of the layers (Pande
-    et al. 2021, Fig 6)."""
+    et al. 2021, Fig 6). Intervals and tests are over the units (documents) of the examples."""
     first = measured[0]
     variables: dict[str, Any] = {}
     for name in first.values:
@@ -126,7 +138,7 @@ def difference_dataset(
         values = np.stack([model.values[name] for model in measured])
         means = _mean_over(values.astype(float), (1,))
         variables[f"{name}_mean"] = (("model_all", *dims), means)
-        variables |= _difference_variables(name, dims, values, correction)
+        variables |= _difference_variables(name, dims, values, correction, units)
         if dims[0] == "layer":
             if dims[1] == "head":
                 thirds = by_thirds(values, (3,))
@@ -134,7 +146,9 @@ def difference_dataset(
             else:
                 thirds = by_thirds(values, ())
                 third_dims = ("third", *dims[1:])
-            variables |= _difference_variables(f"{name}_third", third_dims, thirds, correction)
+            variables |= _difference_variables(
+                f"{name}_third", third_dims, thirds, correction, units
+            )
 
     used_dims = set()
     for dims_of_variable, _ in variables.values():
@@ -159,12 +173,16 @@ def difference_dataset(
 
 
 def _difference_variables(
-    name: str, dims: tuple[str, ...], values: np.ndarray, correction: str
+    name: str,
+    dims: tuple[str, ...],
+    values: np.ndarray,
+    correction: str,
+    units: Sequence[int] | None,
 ) -> dict[str, Any]:
     """Return `<name>_change[model, ...]` with its tests, from `values[model, example, ...]`."""
     by_model = []
     for model_values in values[1:]:
-        difference = paired_means(values[0], model_values)
+        difference = paired_means(values[0], model_values, units)
         difference["_p_adjusted"] = correct(difference["_p"], correction)
         by_model.append(difference)
     variables = {}

@@ -51,7 +51,7 @@ from headwise.run.plan import make_plan
 from headwise.run.provenance import describe
 from headwise.run.source import Source
 from headwise.text import Corpus, Spec
-from headwise.text.encode import Batch, Encoded, batches, collate
+from headwise.text.encode import Batch, Encoded, batches, collate, documents_of
 
 MAP_BYTES = 128 * 2**20  # of one model's maps that are held at once
 CorpusLike = Corpus | Spec | str | Path | None
@@ -145,6 +145,7 @@ class Comparison:
         _check_shapes(models, self.names)
         self.rows = [replace(row, index=place) for place, row in enumerate(corpus)]
         _check_tokens(models, self.names, self.rows)
+        self.units = documents_of(self.rows)
         self.analyses: list[Observer] = []
         names_of_analyses = ANALYSES if options.analyses is None else options.analyses
         for analysis in choose_analyses(names_of_analyses, variant=options.variant):
@@ -217,7 +218,7 @@ class Comparison:
         first = self.models[0]
         options = self.options
         cosines = self._run_batches(job)
-        maps = change_dataset(cosines, self.names).assign_attrs(reading=options.variant)
+        maps = change_dataset(cosines, self.names, self.units).assign_attrs(reading=options.variant)
         datasets = {"change": maps}
         results = [measurements.results() for measurements in self.measurements]
         if results:
@@ -261,7 +262,7 @@ class Comparison:
 
     def _difference(self, name: str, values: Sequence[AnalysisValues]) -> xr.Dataset:
         """Return the group of one analysis; that of `roles` says who gains and loses them too."""
-        dataset = difference_dataset(name, values, self.names, self.options.correction)
+        dataset = difference_dataset(name, values, self.names, self.options.correction, self.units)
         for analysis in self.analyses:
             if not isinstance(analysis, Roles):
                 continue

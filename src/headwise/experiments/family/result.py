@@ -19,15 +19,17 @@ from headwise.core.labels import SIGNIFICANCE_LEVEL, head_name, labels_of
 from headwise.experiments.comparison.options import ComparisonOptions
 from headwise.stats.corrections import correct
 from headwise.stats.depth import (
+    STRATA,
     depth_bins,
     depth_difference_p,
     depth_distance_test,
+    mean_depth_interval,
     relative_depth,
     share_difference_p,
+    share_intervals,
 )
-from headwise.stats.intervals import mean_interval, share, wilson_interval
+from headwise.stats.intervals import share
 
-STRATA = 3  # parts of the depth within which the test of shares permutes layers
 # A label that stands in fewer layers of two models together is not tested: no permutation of so few
 # layers is rare, and the correction would count it.
 LEAST_LAYERS = 4
@@ -133,9 +135,9 @@ def family_datasets(
     """Return the groups of a comparison by depth.
 
     - `family`: `share[model, label, depth]` of the heads at each relative depth, with counts and
-      Wilson intervals; `total_share[model, label]`; `mean_depth[model, label]`; for each pair of
-      models the tests `share_difference`, `depth_difference[model, other, label]` and
-      `depth_distance[model, other]`;
+      intervals that take heads of one layer as alike as they are; `total_share[model, label]`;
+      `mean_depth[model, label]` with its interval over layers; for each pair of models the tests
+      `share_difference`, `depth_difference[model, other, label]` and `depth_distance[model, other]`;
     - `family_heads`: `label`, `category`, `why[model, layer, head]`, "" where a model has no such
       head;
     - `family_matches`: a row for each pair of heads that are matched by label.
@@ -201,24 +203,31 @@ def _share_variables(
     members: Sequence[MemberLabels], labels: Sequence[str], applies: np.ndarray, bins: int
 ) -> dict[str, Any]:
     """Return shares with counts and intervals, by depth and in all; NaN where a label cannot be."""
-    counts = np.zeros((len(members), len(labels), bins), dtype=int)
-    n_heads = np.zeros((len(members), bins), dtype=int)
+    n_models = len(members)
+    counts = np.zeros((n_models, len(labels), bins), dtype=int)
+    n_heads = np.zeros((n_models, bins), dtype=int)
+    ends = np.full((2, n_models, len(labels), bins), np.nan)
+    total_ends = np.full((2, n_models, len(labels)), np.nan)
     for number, member in enumerate(members):
         bin_of_layer = depth_bins(member.layers, bins)
-        for layer, label_counts in enumerate(_counts(member, labels)):
-            counts[number, :, bin_of_layer[layer]] += label_counts
+        label_counts = _counts(member, labels)
+        for layer, counts_of_layer in enumerate(label_counts):
+            counts[number, :, bin_of_layer[layer]] += counts_of_layer
             n_heads[number, bin_of_layer[layer]] += member.heads
+        low, high, total_low, total_high = share_intervals(label_counts, member.heads, bins)
+        ends[:, number] = low, high
+        total_ends[:, number] = total_low, total_high
     variables: dict[str, Any] = {
         "n_heads": (("model", "depth"), n_heads, {"long_name": "heads at this depth"}),
         "total_heads": ("model", n_heads.sum(1), {"long_name": "heads of the model"}),
     }
+    by_depth = (counts, n_heads[:, None], ends, applies[:, :, None])
+    in_all = (counts.sum(2), n_heads.sum(1)[:, None], total_ends, applies)
     parts = {
-        "": (("model", "label", "depth"), counts, n_heads[:, None], applies[:, :, None]),
-        "total_": (("model", "label"), counts.sum(2), n_heads.sum(1)[:, None], applies),
+        "": (("model", "label", "depth"), *by_depth),
+        "total_": (("model", "label"), *in_all),
     }
-    for prefix, (dims, successes, trials, possible) in parts.items():
-        trials = np.broadcast_to(trials, successes.shape)
-        low, high = wilson_interval(successes, trials)
+    for prefix, (dims, successes, trials, (low, high), possible) in parts.items():
         variables[f"{prefix}count"] = (dims, successes, {"long_name": "heads with the label"})
         by_suffix = {"share": share(successes, trials), "share_low": low, "share_high": high}
         for suffix, values in by_suffix.items():
@@ -235,27 +244,24 @@ def _counts(member: MemberLabels, labels: Sequence[str]) -> np.ndarray:
 
 
 def _depth_variables(members: Sequence[MemberLabels], labels: Sequence[str]) -> dict[str, Any]:
-    """Return the mean relative depth of the heads of each label, with its interval over heads."""
+    """Return the mean relative depth of the heads of each label, with its interval over layers."""
     shape = (len(members), len(labels))
     mean = np.full(shape, np.nan)
-    variance = np.full(shape, np.nan)
+    low = np.full(shape, np.nan)
+    high = np.full(shape, np.nan)
     count = np.zeros(shape, dtype=int)
     for number, member in enumerate(members):
-        depth_of_head = np.repeat(relative_depth(member.layers)[:, None], member.heads, axis=1)
-        for column, label in enumerate(labels):
-            depths = depth_of_head[member.label == label]
-            count[number, column] = len(depths)
-            if len(depths):
-                mean[number, column] = depths.mean()
-            if len(depths) > 1:
-                variance[number, column] = depths.var(ddof=1)
-    low, high = mean_interval(mean, variance, count)
+        label_counts = _counts(member, labels)
+        count[number] = label_counts.sum(0)
+        for column in range(len(labels)):
+            place = (number, column)
+            mean[place], low[place], high[place] = mean_depth_interval(label_counts[:, column])
     dims = ("model", "label")
     return {
         "mean_depth": (dims, mean, {"long_name": "mean relative depth of the label's heads"}),
         "mean_depth_n": (dims, count),
-        "mean_depth_low": (dims, np.clip(low, 0, 1)),
-        "mean_depth_high": (dims, np.clip(high, 0, 1)),
+        "mean_depth_low": (dims, low),
+        "mean_depth_high": (dims, high),
     }
 
 

@@ -27,8 +27,7 @@ from headwise.models.sites import LayerCount, Sites
 from headwise.models.tap import Call, TapSession, use_session
 from headwise.run.job import Job, Progress, no_progress, provenance_of
 from headwise.stats.corrections import holm
-from headwise.stats.intervals import sample_interval
-from headwise.stats.tests import mean_above
+from headwise.stats.units import mean_over_units
 from headwise.text.encode import collate
 from headwise.text.readers.files import on_disk
 from headwise.text.readers.rows import json_rows
@@ -41,11 +40,15 @@ LAYERS_PER_WINDOW = 5  # by default a window is one of so many parts of the laye
 
 @dataclass(frozen=True, slots=True)
 class MarkedText:
-    """A text with marked spans (`The capital of [[France]] is`) and the answer that follows it."""
+    """A text with marked spans (`The capital of [[France]] is`) and the answer that follows it.
+
+    `unit` names what several texts have in common (the country): texts of one unit count as one
+    observation. Without it each text is a unit."""
 
     text: str
     answer: str
     where: str = ""
+    unit: str = ""
 
 
 @takes_options(KnockoutOptions)
@@ -84,9 +87,10 @@ def knockout(
         `change[span, renormalised, layer]`: the relative change of the answer's probability when
         attention to the span (`marked`, `first`: the first token, `other`: all others before the
         last) is cut in the window of layers around `layer`, with `_n`, 95 % interval, `_p`,
-        `_p_adjusted` (two-sided over texts, corrected over spans and layers by Holm; NaN below 8
-        texts). `renormalised` says whether the remaining weights of a row are scaled up to 1.
-        Attributes: `texts`, `right` (share whose answer is predicted), `probability`, `window`.
+        `_p_adjusted` (two-sided, corrected over spans and layers by Holm; NaN below 8 texts).
+        Texts of one unit (`MarkedText`) count as one observation. `renormalised` says whether the
+        remaining weights of a row are scaled up to 1. Attributes: `texts`, `right` (share whose
+        answer is predicted), `probability`, `window`.
     """
     with Job.for_call(out, overwrite=overwrite, progress=progress) as job:
         result = knockout_in_job(job, model, texts, options)
@@ -119,7 +123,7 @@ def knockout_in_job(
     )
     cut_text = CutText(model, options, plan)
     parts = list(job.each("texts", cut_text, chosen))
-    dataset = _dataset(model, plan, parts)
+    dataset = _dataset(model, plan, parts, _units_of(chosen))
     corpus_facts = {"examples": len(chosen)}
     return Atlas({"knockout": dataset}, provenance_of("knockout", model, corpus_facts, options))
 
@@ -130,21 +134,32 @@ def _choose_texts(
     if isinstance(texts, str) and texts == BUILTIN_TEXTS:
         chosen = []
         for text, answer in capital_texts(options.limit, options.seed):
-            chosen.append(MarkedText(text, answer, "capitals"))
+            # Texts that ask for the same capital are of one country.
+            chosen.append(MarkedText(text, answer, "capitals", unit=answer))
         return chosen
     if isinstance(texts, str | Path):
         return read_marked_texts(texts)[: options.limit]
     return list(texts)
 
 
+def _units_of(texts: Sequence[MarkedText]) -> np.ndarray:
+    """Return the number of the unit of each text."""
+    names = [text.unit or f"text {number}" for number, text in enumerate(texts)]
+    _, units = np.unique(np.array(names), return_inverse=True)
+    return units
+
+
 def read_marked_texts(path: str | Path) -> list[MarkedText]:
-    """Read texts from a JSONL file with `text` and `answer` in each row."""
+    """Read texts from a JSONL file with `text` and `answer`, and perhaps `unit`, in each row."""
     texts = []
     for where, row in json_rows(on_disk(Path(path))):
         for name in ("text", "answer"):
             if not isinstance(row.get(name), str):
                 raise InputError(f"{where}: the field `{name}` must be a text.")
-        texts.append(MarkedText(row["text"], row["answer"], where))
+        unit = row.get("unit", "")
+        if not isinstance(unit, str):
+            raise InputError(f"{where}: the field `unit` must be a text, or be left out.")
+        texts.append(MarkedText(row["text"], row["answer"], where, unit))
     if not texts:
         raise InputError(f"{path} holds no texts; each line must have `text` and `answer`.")
     return texts
@@ -300,20 +315,29 @@ class CutText:
 
 
 def _dataset(
-    model: HeadModel, plan: _KnockoutPlan, parts: Sequence[dict[str, np.ndarray]]
+    model: HeadModel,
+    plan: _KnockoutPlan,
+    parts: Sequence[dict[str, np.ndarray]],
+    units: np.ndarray,
 ) -> xr.Dataset:
-    """Return means over the texts whose answer the model predicts, with intervals and tests."""
+    """Return means over the texts whose answer the model predicts, with intervals and tests over
+    `units[text]`."""
     is_right = np.array([bool(part["right"]) for part in parts])
     changes = np.stack([part["change"] for part in parts])[is_right]
     probabilities = np.array([float(part["probability"]) for part in parts])[is_right]
     count = (~np.isnan(changes)).sum(0)
-    mean, low, high = sample_interval(changes)
+    units = units[is_right]
+    over_units = mean_over_units(changes, units)
+    mean = over_units.value
+    low, high = over_units.interval()
     p = np.full(mean.shape, np.nan)
     for span in range(len(SPANS)):
-        values = changes[:, span]
-        values = values[~np.isnan(values).any((1, 2))]
-        if len(values) >= MIN_TEXTS:
-            p[span] = np.minimum(1, 2 * np.minimum(mean_above(values), mean_above(-values)))
+        is_present = ~np.isnan(changes[:, span]).any((1, 2))
+        values = changes[is_present, span]
+        if is_present.sum() >= MIN_TEXTS and len(np.unique(units[is_present])) > 1:
+            above = mean_over_units(values, units[is_present]).p_above()
+            below = mean_over_units(-values, units[is_present]).p_above()
+            p[span] = np.minimum(1, 2 * np.minimum(above, below))
     dims = ("span", "renormalised", "layer")
     variables = {
         "change": (dims, mean, {"long_name": "relative change of the answer's probability"}),

@@ -3,7 +3,7 @@ correlations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,10 @@ from headwise.analyses.contract import MIN_EXAMPLES
 from headwise.analyses.papers import reference
 from headwise.core.labels import head_name, mean_variables
 from headwise.models import HeadModel
-from headwise.stats.accumulators import Ratios
+from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
 from headwise.stats.correlation import correlation
-from headwise.stats.tests import mean_above
+from headwise.stats.units import mean_over_units, ratio_parts
 
 HEADS = ("layer", "head")
 BY_HEAD = ("recovered", "lost", "estimate", "ablated")
@@ -25,7 +25,10 @@ BY_POSITION = ("recovered_at", "estimate_at")
 
 
 def patching_dataset(
-    arrays: Mapping[str, np.ndarray], model: HeadModel, attributes: dict[str, Any]
+    arrays: Mapping[str, np.ndarray],
+    model: HeadModel,
+    attributes: dict[str, Any],
+    units: Sequence[int] | None = None,
 ) -> xr.Dataset:
     """Return all variables and attributes of a patching; see `patch`.
 
@@ -38,6 +41,8 @@ def patching_dataset(
         The model.
     attributes : dict
         Counts and notes; attributes of the result are added.
+    units : sequence of int, optional
+        The unit of each pair (its noun, its two people); default: each pair is one.
     """
     clean = arrays["clean"]
     corrupted = arrays["corrupted"]
@@ -45,13 +50,13 @@ def patching_dataset(
     variables: dict[str, Any] = {}
     for name in BY_HEAD:
         if name in arrays:
-            variables |= _share_variables(name, arrays[name], gap, HEADS)
-            p = two_sided_p(arrays[name])
+            variables |= _share_variables(name, arrays[name], gap, units, HEADS)
+            p = two_sided_p(arrays[name], units)
             variables[f"{name}_p"] = (HEADS, p)
             variables[f"{name}_p_adjusted"] = (HEADS, holm(p))
     for name in BY_POSITION:
         if name in arrays:
-            variables |= _share_variables(name, arrays[name], gap, (*HEADS, "offset"))
+            variables |= _share_variables(name, arrays[name], gap, units, (*HEADS, "offset"))
     attributes |= {
         "title": "Patching: what a head carries from one input into another",
         "paper": reference("wang2022").short,
@@ -77,50 +82,46 @@ def patching_dataset(
     return xr.Dataset(variables, coords, attributes)
 
 
-def two_sided_p(values: np.ndarray) -> np.ndarray:
-    """Return two-sided p-values of a mean of zero over pairs, `[layer, head]` of `[pair, layer,
-    head]`.
+def two_sided_p(values: np.ndarray, units: Sequence[int] | None = None) -> np.ndarray:
+    """Return two-sided p-values of a mean of zero over units of pairs, `[layer, head]` of `[pair,
+    layer, head]`.
 
     NaN for heads that were not measured, and for all heads where there are too few pairs to test.
     """
     if len(values) < MIN_EXAMPLES:
         return np.full(values.shape[1:], np.nan)
-    one_sided = np.minimum(mean_above(values), mean_above(-values))
+    above = mean_over_units(values, units).p_above()
+    below = mean_over_units(-values, units).p_above()
+    one_sided = np.minimum(above, below)
     p = np.minimum(1.0, 2 * one_sided)
     return np.where(np.isnan(values).any(0), np.nan, p)
 
 
 def _share_variables(
-    name: str, values: np.ndarray, gap: np.ndarray, dims: tuple[str, ...]
+    name: str,
+    values: np.ndarray,
+    gap: np.ndarray,
+    units: Sequence[int] | None,
+    dims: tuple[str, ...],
 ) -> dict[str, xr.Variable]:
-    ratios = patching_shares(values, gap)
-    return mean_variables(name, dims, ratios, units="share of the difference of logits")
+    shares = patching_shares(values, gap, units)
+    return mean_variables(name, dims, shares, units="share of the difference of logits")
 
 
-def patching_shares(values: np.ndarray, gap: np.ndarray) -> Ratios:
+def patching_shares(
+    values: np.ndarray, gap: np.ndarray, units: Sequence[int] | None = None
+) -> Moments:
     """Return totals of `values[pair, ...]` as shares of the total of `gap[pair]`; pairs whose value
-    is NaN (they have no such position) are left out."""
-    ratios = Ratios(*values.shape[1:])
-    present = ~np.isnan(values)
-    # The sign of a total gap that goes the wrong way is kept: then a share means nothing, and the
-    # summary says so.
-    sign = 1.0 if gap.sum() >= 0 else -1.0
+    is NaN (they have no such position) are left out.
+
+    A pair whose own gap goes the other way counts in both totals. The sign of a total gap that goes
+    the wrong way is kept: then a share means nothing, and the summary says so. `units` has the unit
+    of each pair; intervals are over units."""
+    moments = Moments(*values.shape[1:])
+    moments.batch_units = units
     gap_column = gap.reshape(-1, *(1,) * (values.ndim - 1))
-    weight = np.broadcast_to(sign * gap_column, values.shape)
-    # `Ratios.add` takes weights above zero only; a pair whose own gap goes the other way still
-    # counts in both totals, so the sums are added here.
-    total = np.where(present, weight, 0.0)
-    sums = {
-        "y": np.where(present, sign * values, 0.0).sum(0),
-        "yy": np.where(present, values**2, 0.0).sum(0),
-        "yw": np.where(present, sign * values * total, 0.0).sum(0),
-        "w": total.sum(0),
-        "ww": (total**2).sum(0),
-        "count": present.sum(0).astype(float),
-    }
-    for part, value in sums.items():
-        ratios.parts[part] += torch.as_tensor(value)
-    return ratios
+    moments.add(torch.as_tensor(ratio_parts(values, gap_column)))
+    return moments
 
 
 def strongest_heads(arrays: Mapping[str, np.ndarray], count: int) -> list[tuple[int, int]]:

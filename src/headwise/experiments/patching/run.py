@@ -80,13 +80,13 @@ def patch(
         `recovered[layer, head]`, the share of `d(clean) − d(corrupted)` that comes back when the
         head's output in the corrupted run is replaced by the clean one (totals over pairs, with
         `_n` and 95 % interval); `lost`, the share that is lost the other way round; `_p`,
-        `_p_adjusted`: two-sided over pairs, corrected over heads (Holm), NaN for fewer than 30
-        different pairs; `estimate`: `recovered` to first order, from two runs and one gradient;
-        `ablated`: the share that is lost when the head is zeroed in the clean run, for the heads
-        that bring back most, NaN for all others; `recovered_at`, `estimate_at[layer, head,
-        offset]` by position. Attributes: `clean`, `corrupted` (mean d), `clean_right`,
-        `corrupted_right` (share of pairs with the expected sign of d), `pearson`, `spearman` of
-        estimate and exact over heads.
+        `_p_adjusted`: two-sided, corrected over heads (Holm), NaN for fewer than 30 different
+        pairs (intervals and tests are over units of pairs, see `PromptPair`); `estimate`:
+        `recovered` to first order, from two runs and one gradient; `ablated`: the share that is
+        lost when the head is zeroed in the clean run, for the heads that bring back most, NaN for
+        all others; `recovered_at`, `estimate_at[layer, head, offset]` by position. Attributes:
+        `clean`, `corrupted` (mean d), `clean_right`, `corrupted_right` (share of pairs with the
+        expected sign of d), `units`, `pearson`, `spearman` of estimate and exact over heads.
     """
     with Job.for_call(out, overwrite=overwrite, progress=progress) as job:
         result = patch_in_job(job, model, pairs, options, strict)
@@ -156,7 +156,10 @@ def _patching(
         "duplicate_pairs": len(pairs) - len(distinct),
         "note": note,
     }
-    return patching_dataset(arrays, model, attributes)
+    unit_of_pair = [pair.unit for group in groups for pair in group]
+    attributes["units"] = len(set(unit_of_pair))
+    _, units = np.unique(np.array(unit_of_pair), return_inverse=True)
+    return patching_dataset(arrays, model, attributes, units.tolist())
 
 
 def _group_by_length(pairs: list[EncodedPair], size: int) -> list[list[EncodedPair]]:

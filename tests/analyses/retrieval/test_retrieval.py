@@ -12,7 +12,7 @@ import xarray as xr
 from headwise import make_atlas
 from headwise.analyses.contract import make_analysis
 from headwise.analyses.retrieval import trials
-from headwise.analyses.retrieval.analysis import Retrieval
+from headwise.analyses.retrieval.analysis import Retrieval, score_interval
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.models import HeadModel
 from headwise.plots import figures_for
@@ -213,3 +213,21 @@ def test_figures(planted) -> None:
 def test_bad_parameters(parameters: dict, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         Retrieval(**parameters)
+
+
+def test_heads_that_rarely_score_have_an_interval_that_holds_the_truth() -> None:
+    """24 trials of 12 needles, a score of 0.01 in the mean: by Student's t half of the intervals."""
+    random = np.random.default_rng(0)
+    needles = np.arange(24) % 12
+    holds = []
+    for _ in range(300):
+        chance = random.beta(0.1, 9.9, (12, 4))[needles]
+        scores = random.binomial(9, chance) / 9
+        low, high = score_interval(scores, needles.tolist(), 9.0)
+        holds.append(((low <= 0.01) & (high >= 0.01)).mean())
+        assert (low <= scores.mean(0)).all()
+        assert (high >= scores.mean(0)).all()
+    assert np.mean(holds) > 0.93
+    nothing = score_interval(np.zeros((24, 1)), needles.tolist(), 9.0)
+    assert nothing[0][0] == 0
+    assert 0.02 < nothing[1][0] < 0.4

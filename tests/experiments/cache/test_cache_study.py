@@ -493,7 +493,7 @@ def test_needles_that_are_all_found_still_have_an_interval() -> None:
     """Of eight needles found whole, Student's t would say 100 to 100 %."""
     found = np.ones((8, 3))
     found[:, 2] = [1, 1, 1, 1, 1, 1, 0.5, 0]
-    measured: Any = SimpleNamespace(found=found, random_found=None)
+    measured: Any = SimpleNamespace(found=found, random_found=None, needle_tokens=9.0)
     variables: dict[str, Any] = {}
     names = [("output error", 0.5), ("output error", 1.0)]
     _add_needles(variables, {}, measured, names, ["output error", "uniform window"], [0.5, 1.0])

@@ -3,7 +3,7 @@ while it is said."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -27,6 +27,7 @@ from headwise.analyses.retrieval.trials import (
     Trial,
     make_trial,
     max_answer_tokens,
+    mean_needle_tokens,
     needle_number,
     run_trial,
     unrelated_text,
@@ -37,6 +38,7 @@ from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.core.workers import current, raise_failures
 from headwise.stats.accumulators import Moments
 from headwise.stats.corrections import holm
+from headwise.stats.units import share_interval, sum_by_unit
 
 HEADS = ("layer", "head")
 RETRIEVAL_SCORE = 0.1  # the score above which Wu et al. speak of a retrieval head
@@ -51,10 +53,10 @@ class Retrieval(Experiment):
     at that step lies on that token in the needle.
 
     - `score[layer, head]`: share of the needle's tokens scored, mean over the trials in which at
-      least half of the needle was said, with their count. The interval is over needles: trials
-      that share a needle are one unit. `score_p`: the mean is no more than 0.1, from which Wu et
-      al. speak of a retrieval head (Student's t over needles); `score_p_adjusted`: corrected over
-      heads (Holm);
+      least half of the needle was said, with their count. The interval is over needles (Wilson's,
+      with the effective number of tokens): trials that share a needle are one unit. `score_p`: the
+      mean is no more than 0.1, from which Wu et al. speak of a retrieval head (Student's t over
+      needles); `score_p_adjusted`: corrected over heads (Holm);
     - `emitted[length, depth]`: share of the needle said, mean over needles; `passed[length,
       depth]`: share of trials in which at least half was.
 
@@ -163,6 +165,11 @@ class Retrieval(Experiment):
         variables: dict[str, Any] = mean_variables(
             "score", HEADS, moments, units="share of the needle"
         )
+        if len(set(needles_passed)) > 1:
+            tokens = mean_needle_tokens([trial for _, trial in units])
+            low, high = score_interval(scores[has_passed], needles_passed, tokens)
+            variables["score_low"].values = low.astype(np.float32)
+            variables["score_high"].values = high.astype(np.float32)
         for end in ("low", "high"):
             variables[f"score_{end}"].attrs["over"] = "needles"
         variables |= {
@@ -201,6 +208,30 @@ class Retrieval(Experiment):
             f"{n_significant} heads score over {RETRIEVAL_SCORE:g} (corrected p < "
             f"{SIGNIFICANCE_LEVEL:g}); highest: {highest}",
         ]
+
+
+def score_interval(
+    scores: np.ndarray, needles: Sequence[int], tokens: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the 95 % interval of a mean score over needles: Wilson's, with the effective number of
+    tokens.
+
+    Most heads score nothing in most trials, where Student's t has no width: of heads that score 1 %
+    its interval holds the truth in half of the draws.
+
+    Parameters
+    ----------
+    scores : array
+        `[trial, ...]`
+    needles : sequence of int
+        The needle of each trial; trials that share one are one unit.
+    tokens : float
+        How many tokens a needle has on average.
+    """
+    _, unit_of_trial = np.unique(np.asarray(needles), return_inverse=True)
+    hits = sum_by_unit(scores * tokens, unit_of_trial)
+    tries = sum_by_unit(np.full(scores.shape, tokens), unit_of_trial)
+    return share_interval(hits, tries)
 
 
 def _is_length(length: object) -> bool:

@@ -3,7 +3,7 @@ needle is said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -255,6 +255,11 @@ def retrieval_scores(trial: Trial, answer: list[int], attended: np.ndarray) -> n
             if trial.prompt[place] == token:
                 hits[..., number] |= attended[..., step] == place
     return np.asarray(hits.mean(-1))
+
+
+def mean_needle_tokens(trials: Sequence[Trial]) -> float:
+    """Return how many tokens are to be said on average; 1 without trials."""
+    return float(np.mean([len(trial.places) for trial in trials])) if trials else 1.0
 
 
 def emitted_share(trial: Trial, answer: list[int]) -> float:

@@ -32,8 +32,9 @@ class CacheMeasurements:
     (whole heads and window); `rises`, `divergences` `[text, pattern]` on the texts that judge, and
     `gain[text]` of the intact model there;
     `random_rises [text, draw]` and `random_found[needle, draw]` at the share `compared`, perhaps on the first texts
-    and needles only; `found[needle, 1 + pattern]`, the intact model first; `rankings` by name
-    `[text (or sequence, needle), layer, key/value head]`."""
+    and needles only; `found[needle, 1 + pattern]`, the intact model first, and `needle_tokens`, how
+    many tokens a needle has on average; `rankings` by name `[text (or sequence, needle), layer,
+    key/value head]`."""
 
     model: HeadModel
     options: CacheOptions
@@ -49,6 +50,7 @@ class CacheMeasurements:
     random_rises: np.ndarray | None
     found: np.ndarray | None
     random_found: np.ndarray | None
+    needle_tokens: float
     rankings: Mapping[str, np.ndarray]
     length: int
 
@@ -228,9 +230,10 @@ def _add_needles(
     variables |= _mean_over_texts(
         "needle", by_pattern, ("ranking", "share"), "share of a needle's tokens predicted"
     )
-    # Most needles are found whole or not at all: Student's t has no width where all are. Each needle
-    # is one trial, whatever its number of tokens.
-    low, high = share_interval(by_pattern, np.ones_like(by_pattern))
+    # Many needles are found whole or not at all: Student's t has no width where all are. Tokens are
+    # trials, and needles the units.
+    tokens = np.full(by_pattern.shape, measured.needle_tokens)
+    low, high = share_interval(by_pattern * tokens, tokens)
     is_measured = ~np.isnan(by_pattern).any(0)
     for name, end in (("needle_low", low), ("needle_high", high)):
         variables[name] = (("ranking", "share"), np.where(is_measured, end, np.nan))

@@ -20,6 +20,7 @@ from headwise.analyses.retrieval.trials import (
     Trial,
     make_trial,
     max_answer_tokens,
+    mean_needle_tokens,
     retrieval_scores,
 )
 from headwise.atlas import Atlas
@@ -445,6 +446,7 @@ class CacheStudy:
                 random_rises=None if drawn is None else drawn["rise"],
                 found=found,
                 random_found=drawn_found,
+                needle_tokens=mean_needle_tokens(trials),
                 rankings=rankings,
                 length=len(self.judging_texts[0]),
             )

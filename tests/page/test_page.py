@@ -402,6 +402,44 @@ def test_a_figure_of_thousands_of_points_is_a_bitmap_where_that_is_smaller(tmp_p
     assert "script-src 'sha256-" in html
 
 
+@pytest.mark.parametrize(
+    ("layers", "heads", "said"),
+    [
+        (30, 9, "L7H8</code> is the ninth head of the eighth layer"),
+        (12, 12, "L7H9</code> is the tenth head of the eighth layer"),
+        (2, 1, "L1H0</code> is the first head of the second layer"),
+    ],
+)
+def test_the_example_of_a_name_is_a_head_of_this_model(layers: int, heads: int, said: str) -> None:
+    rows = []
+    for layer in range(layers):
+        for head in range(heads):
+            rows.append(PageHead(f"L{layer}H{head}", layer, "broad", "broad"))
+    grid = HeadGrid(rows, [], {"broad": "broad"})
+    assert said in page(grid=grid)
+    assert said in page(grid=grid, data={"measures": []})
+
+
+def test_coordinates_of_figures_are_to_a_hundredth_of_a_point_and_scales_are_exact(
+    tmp_path: Path,
+) -> None:
+    exact = (
+        '<g transform="translate(100.623652 -35.246719) scale(0.015625)">'
+        '<path d="M 12.345678 -0.000123 L 7.5 1.234567e-05"/><use x="80.999999" y="3.14"/></g>'
+    )
+    rounded = (
+        '<g transform="translate(100.62 -35.25) scale(0.015625)">'
+        '<path d="M 12.35 -0 L 7.5 1.234567e-05"/><use x="81" y="3.14"/></g>'
+    )
+    (tmp_path / "a.svg").write_text(SVG.replace('<g id="figure_1"/>', exact))
+    section = Section("a", "A", figures=[PageFigure("X", "c", Path("a.svg"))])
+    html = render_page(title="T", folder=tmp_path, sections=[section], data={"measures": []})
+    image = next(attributes for tag, attributes in Reader(html).tags if tag == "img")
+    shown = gzip.decompress(base64.b64decode(image["data-svg"] or "")).decode()
+    assert shown == SVG.replace('<g id="figure_1"/>', rounded)
+    assert "100.623652" in (tmp_path / "a.svg").read_text()  # the file to download stays exact
+
+
 def test_figures_are_svg_and_other_formats_come_on_demand(tmp_path: Path, monkeypatch) -> None:
     dataset = xr.Dataset(
         {"mean_distance": (("source", "layer", "head"), np.ones((1, 1, 2)))},

@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 
 from headwise.core.errors import OutputError, ParameterError
 from headwise.core.files import write_atomically
+from headwise.core.labels import HEAD_NAME
 from headwise.core.version import __version__
 from headwise.page.data import data_text, packed
 from headwise.page.unfinished import Banner
@@ -29,6 +30,14 @@ from headwise.plots.scripts import PAGE, design_style, joined_script
 _MANY_HEADS = 600  # a grid of more heads has no room for labels in its cells
 LARGE_FIGURE = 100_000  # characters of a packed SVG; a larger one is replaced by a bitmap
 _MANY_ROWS = 400  # of a table on the page; the CSV has all
+_ORDINALS = (
+    *("first", "second", "third", "fourth", "fifth"),
+    *("sixth", "seventh", "eighth", "ninth", "tenth"),
+)
+# Where matplotlib writes points (a 72nd of an inch) with six decimals: paths, positions, shifts.
+# Scales have many decimals for a reason, and are no coordinates.
+_COORDINATES = re.compile(rb'\s(?:d|x|y)="[^"]*"|translate\([^)]*\)')
+_LONG_NUMBER = re.compile(rb"\d+\.\d{3,}(?![\de])")
 # Files in assets/, in the order in which the script needs them.
 SCRIPTS = (
     "base",
@@ -122,6 +131,20 @@ class HeadGrid:
     def many(self) -> bool:
         """Whether there are too many heads for labels in the cells."""
         return len(self.heads) > _MANY_HEADS
+
+    @property
+    def example(self) -> tuple[str, str]:
+        """The name of a head of this grid, and what it says in words; by default L7H9.
+
+        The last head of the eighth layer or of an earlier one: a higher count is hard to read."""
+        example = ("L7H9", "the tenth head of the eighth layer")
+        for head in self.heads:
+            match = HEAD_NAME.match(head.name)
+            if match is None or head.layer > 7 or int(match[2]) >= len(_ORDINALS):
+                continue
+            layer, position = _ORDINALS[head.layer], _ORDINALS[int(match[2])]
+            example = (head.name, f"the {position} head of the {layer} layer")
+        return example
 
     @property
     def listed(self) -> Sequence[PageHead]:
@@ -290,13 +313,25 @@ def _embed(figure: PageFigure, folder: Path | None, has_script: bool) -> _Image:
         width = round(float(size.group(1)) * 4 / 3 * 1.3)
     if not has_script:
         return _Image(f"data:image/svg+xml;base64,{_base64(content)}", False, width)
-    packed_svg = packed(content)
+    packed_svg = packed(_rounded(content))
     bitmap = b""
     if len(packed_svg) > LARGE_FIGURE:
         bitmap = _bitmap(figure, folder, width)
     if not bitmap or len(bitmap) * 4 / 3 >= len(packed_svg):  # 4 / 3: the cost of base64
         return _Image(packed_svg, True, width)
     return _Image(f"data:image/webp;base64,{_base64(bitmap)}", False, width)
+
+
+def _rounded(svg: bytes) -> bytes:
+    """Return an SVG of matplotlib with coordinates to a hundredth of a point.
+
+    That is a fiftieth of a pixel, and about a quarter less to store in large figures. The files in
+    `figures/` stay exact."""
+
+    def shorten(number: re.Match[bytes]) -> bytes:
+        return (b"%.2f" % float(number[0])).rstrip(b"0").rstrip(b".")
+
+    return _COORDINATES.sub(lambda part: _LONG_NUMBER.sub(shorten, part[0]), svg)
 
 
 def _svg_content(figure: PageFigure, folder: Path | None) -> bytes:

@@ -9,6 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Sequence, Split
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from headwise import make_atlas
 from headwise.analyses.contract import make_analysis
@@ -247,7 +252,65 @@ def test_prompts_keep_queries_apart_and_answers_shuffled() -> None:
         assert right.answer not in right.ids
 
 
+def little_tokenizer(opening: str | None) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of words, colons and line breaks that opens texts with a token, or with
+    none."""
+    words = ["<unk>", "<s>", "\n", ":", "hot", "cold", "big", "small", "word"]
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, "<unk>"))
+    tokenizer.pre_tokenizer = Sequence([Split(Regex("\n|:"), "isolated"), Split(" ", "removed")])
+    if opening is not None:
+        tokenizer.post_processor = TemplateProcessing(
+            f"{opening} $A", special_tokens=[(opening, 1)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>")
+
+
+@pytest.mark.parametrize(("opening", "first"), [(None, "\n"), ("<s>", "<s>")])
+def test_no_query_is_the_first_token(opening: str | None, first: str) -> None:
+    """The first token is a sink, whose hidden state says little of the word that stands there."""
+    module, _ = random_model(causal=True, words=[f"word{i}" for i in range(9)])
+    tokenizer = little_tokenizer(opening)
+    with HeadModel.open(module, tokenizer=tokenizer) as model:
+        bare = make_prompt(model, [], ("hot", "cold"))
+        shown = make_prompt(model, [("big", "small")], ("hot", "cold"))
+    assert tokenizer.convert_ids_to_tokens(bare.ids) == [first, "hot", ":"]
+    after_example = [first, "big", ":", "small", "\n", "hot", ":"]
+    assert tokenizer.convert_ids_to_tokens(shown.ids) == after_example
+    assert tokenizer.convert_ids_to_tokens(bare.answer) == "cold"
+
+
+def test_the_layer_of_the_vector_can_be_chosen(tested, monkeypatch) -> None:
+    """The planted head writes the answer's direction itself, so that the last layer does, too; in a
+    model of three layers there is no fourth."""
+    module, tokenizer, answer = tested
+    monkeypatch.setattr(module_under_test, "RELATIONS", {"planted": RELATIONS["plural"]})
+    monkeypatch.setattr(
+        module_under_test, "make_task_prompts", lambda *arguments: planted_prompts(answer)
+    )
+    entries = []
+    are_right_with = module_under_test.are_right_with
+
+    def watched(model, entry, prompts, vector):
+        entries.append(entry)
+        return are_right_with(model, entry, prompts, vector)
+
+    monkeypatch.setattr(module_under_test, "are_right_with", watched)
+    parameters = {"vector_heads": 1, "vector_layer": 2}
+    with HeadModel.open(module, tokenizer=tokenizer) as model:
+        atlas = make_atlas(
+            model, CORPUS, ["function_vectors"], parameters={"function_vectors": parameters}
+        )
+        assert set(entries) == {module.transformer.h[2]}
+        assert atlas["function_vectors"].attrs["vector_layer"] == 2
+        assert float(atlas["function_vectors"]["vector_accuracy"][0]) == 1
+        parameters["vector_layer"] = 3
+        with pytest.raises(ParameterError, match="the model has layers 0 to 2"):
+            make_atlas(
+                model, CORPUS, ["function_vectors"], parameters={"function_vectors": parameters}
+            )
+
+
 def test_parameters_are_checked() -> None:
-    for name, value in (("shots", 1), ("prompts", 0), ("vector_heads", 0)):
+    for name, value in (("shots", 1), ("prompts", 0), ("vector_heads", 0), ("vector_layer", -1)):
         with pytest.raises(ParameterError, match=f"`{name}`"):
             FunctionVectors(**{name: value})

@@ -32,6 +32,7 @@ from headwise.analyses.function_vectors.runs import (
     patched_probabilities,
 )
 from headwise.analyses.summaries import format_heads, ranked_heads
+from headwise.core.errors import ParameterError
 from headwise.core.labels import SIGNIFICANCE_LEVEL
 from headwise.core.store import Checkpoint
 from headwise.core.workers import current, raise_failures
@@ -51,9 +52,10 @@ RANDOM_DRAWS = 5  # of as many heads, to compare a vector with
 class FunctionVectors(DirectLogitExperiment):
     """Find the heads whose mean output carries a task from the examples of a prompt to the answer.
 
-    A prompt has five examples of a task (`hot: cold`) and a query. The mean output of a head at the
-    last token, over such prompts, is put into prompts whose examples have shuffled answers; what
-    the probability of the right answer gains is the head's effect. A task that the model cannot do
+    A prompt has five examples of a task (`hot: cold`) and a query; where the tokenizer opens texts
+    with no token of its own, it begins with a line break. The mean output of a head at the last
+    token, over such prompts, is put into prompts whose examples have shuffled answers; what the
+    probability of the right answer gains is the head's effect. A task that the model cannot do
     (fewer than 0.4 of the prompts with right examples end in the right answer, or no more than with
     shuffled ones) has no scores; a model that can do none has none.
 
@@ -64,8 +66,8 @@ class FunctionVectors(DirectLogitExperiment):
     - `accuracy[task]`, `shuffled_accuracy[task]`: share of right answers after examples with right
       and with shuffled answers;
     - `bare_accuracy`, `vector_accuracy`, `random_accuracy[task]`: share of right answers without
-      examples; when the mean outputs of the ten best heads are added to the residual stream at a
-      third of the layers; and when those of ten random heads are (mean of five draws). Queries had
+      examples; when the mean outputs of the ten best heads are added to the residual stream before
+      `vector_layer`; and when those of ten random heads are (mean of five draws). Queries had
       no part in the vectors, where a list has enough.
 
     Parameters
@@ -77,6 +79,9 @@ class FunctionVectors(DirectLogitExperiment):
         3.
     vector_heads : int, default 10
         Heads whose outputs are added up.
+    vector_layer : int, optional
+        The layer that reads the vectors first; default: a third of the layers. On some models
+        another one does better.
     tasks : str, default ""
         A file with further tasks: task, input and answer in each line, with tabs between them.
     seed : int, optional
@@ -99,6 +104,7 @@ class FunctionVectors(DirectLogitExperiment):
     shots: int = 5
     prompts: int | None = None
     vector_heads: int = 10
+    vector_layer: int | None = None
     tasks: str = ""
     seed: int | None = None
 
@@ -117,6 +123,8 @@ class FunctionVectors(DirectLogitExperiment):
     def __post_init__(self) -> None:
         at_least("shots", self.shots, 2)
         at_least("vector_heads", self.vector_heads, 1)
+        if self.vector_layer is not None:
+            at_least("vector_layer", self.vector_layer, 0)
         if self.prompts is not None:
             at_least("prompts", self.prompts, 1)
 
@@ -130,6 +138,7 @@ class FunctionVectors(DirectLogitExperiment):
     def perform(self, bench: ExperimentContext) -> xr.Dataset:
         model = bench.model
         structure = self.structure_to_logits(model)
+        vector_layer = self._vector_layer(bench.shape)
         lists: dict[str, list[WordPair]] = dict(RELATIONS)
         if self.tasks:
             lists |= read_word_pairs(self.tasks)
@@ -147,7 +156,18 @@ class FunctionVectors(DirectLogitExperiment):
             checkpoints.append(checkpoint)
             bench.progress("tasks", len(checkpoints), len(units))
         by_task = dict(zip(prompts, (part.arrays for part in checkpoints), strict=True))
-        return self._dataset(model, structure, prompts, by_task, bench.shape)
+        return self._dataset(model, structure, prompts, by_task, bench.shape, vector_layer)
+
+    def _vector_layer(self, shape: Shape) -> int:
+        """Return the layer before which vectors are added."""
+        if self.vector_layer is None:
+            return shape.layers // 3
+        if self.vector_layer >= shape.layers:
+            raise ParameterError(
+                f"`vector_layer` is {self.vector_layer}; the model has layers 0 to "
+                f"{shape.layers - 1}."
+            )
+        return self.vector_layer
 
     def _dataset(
         self,
@@ -156,6 +176,7 @@ class FunctionVectors(DirectLogitExperiment):
         prompts: Mapping[str, TaskPrompts],
         by_task: Mapping[str, Mapping[str, np.ndarray]],
         shape: Shape,
+        vector_layer: int,
     ) -> xr.Dataset:
         """Return gains with intervals and tests, and what vectors of the best heads do."""
         names = list(by_task)
@@ -180,17 +201,21 @@ class FunctionVectors(DirectLogitExperiment):
             variables[name] = ("task", [float(by_task[task][name]) for task in names])
         judged = {}
         if tasks_done:
-            judged = self._judge_vectors(model, structure, prompts, by_task, task_gain, tasks_done)
+            entry = _entries(model)[vector_layer]
+            judged = self._judge_vectors(
+                model, structure, entry, prompts, by_task, task_gain, tasks_done
+            )
         for kind in ("bare_accuracy", "vector_accuracy", "random_accuracy"):
             values = [judged.get(task, {}).get(kind, np.nan) for task in names]
             variables[kind] = ("task", values)
-        attrs = {"tasks_done": len(tasks_done), "vector_layer": shape.layers // 3}
+        attrs = {"tasks_done": len(tasks_done), "vector_layer": vector_layer}
         return xr.Dataset(variables, layer_head_coords(shape) | {"task": names}, attrs)
 
     def _judge_vectors(
         self,
         model: HeadModel,
         structure: Structure,
+        entry: nn.Module,
         prompts: Mapping[str, TaskPrompts],
         by_task: Mapping[str, Mapping[str, np.ndarray]],
         task_gain: np.ndarray,
@@ -198,7 +223,6 @@ class FunctionVectors(DirectLogitExperiment):
     ) -> dict[str, dict[str, float]]:
         """Return, for each task, the accuracy without examples: alone, with the vector of the best
         heads, with those of random heads."""
-        entry = _entries(model)[model.layers // 3]
         mean_gain = np.nanmean(task_gain, axis=0)
         n_heads = min(self.vector_heads, mean_gain.size)
         best = np.argsort(-mean_gain.ravel(), kind="stable")[:n_heads]

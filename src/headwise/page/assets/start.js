@@ -58,6 +58,13 @@ async function start() {
     change({ head: link.textContent });
     byId("card").scrollIntoView({ block: "nearest" });
   });
+  document.addEventListener("click", (event) => {  // heads of a drawn graph, which lies far below the card
+    const node = event.target.closest("svg a.node");
+    if (!node || event.defaultPrevented || !headIndex.has(node.textContent)) return;
+    event.preventDefault();
+    change({ head: node.textContent });
+    byId("card").scrollIntoView({ block: "start" });
+  });
   readAddress();
   tell(new Set(Object.keys(state)));
   window.addEventListener("hashchange", () => { if (readAddress()) tell(new Set(Object.keys(state))); });

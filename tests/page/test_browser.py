@@ -467,8 +467,20 @@ def test_switching_heads_is_quick(visit: Any) -> None:
         link.click();
         requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
     })"""
-    times = [tab.evaluate(switch, f"L{n % 6}H{n % 8}") for n in range(24)]
-    assert min(times) < 60  # a busy machine makes some slower
+    # Processor time of the page's thread: what else the machine does makes the clock slower.
+    session = tab.context.new_cdp_session(tab)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def milliseconds_spent() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return 1000 * next(each["value"] for each in metrics if each["name"] == "TaskDuration")
+
+    times = []
+    for n in range(24):
+        before = milliseconds_spent()
+        tab.evaluate(switch, f"L{n % 6}H{n % 8}")
+        times.append(milliseconds_spent() - before)
+    assert np.median(times) < 60
 
 
 def test_maps_hide_special_tokens_join_words_and_give_numbers(visit: Any) -> None:

@@ -41,7 +41,8 @@ def knockout_command(
 
       headwise knockout gpt2 --texts mine.jsonl --window 3 --rows after
 
-    A row of the file: {"text": "The capital of [[France]] is", "answer": " Paris"}."""
+    A row of the file: {"text": "The capital of [[France]] is", "answer": " Paris"}. Rows with the same
+    "unit" count as one observation."""
     from headwise.experiments.knockout import knockout_in_job
     from headwise.experiments.knockout.run import BUILTIN_TEXTS
     from headwise.run import Job

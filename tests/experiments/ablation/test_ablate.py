@@ -477,6 +477,10 @@ def test_rules_pick_heads(rule: str, heads: list[tuple[int, int]]) -> None:
         ("roles:nsubj", "no role 'nsubj'"),
         ("roles:local", "No head has the role"),
         ("frames:top6", "from 1 to 5"),
+        (
+            "probing.acuracy:top1",
+            r"no variable 'probing.acuracy'.*Did you mean 'probing.accuracy'\?",
+        ),
         ("coreference:top1", "has no 'coreference'"),
         ("probing:top1", "several values a head by task"),
     ],

@@ -122,9 +122,13 @@ def _values_by_head(dataset: xr.Dataset, group: str, variable: str) -> np.ndarra
         sign = -1 if dataset.attrs.get("higher_better", 1) else 1
         dataset = dataset.assign(harm=dataset["difference"] * sign)
     if name not in dataset:
-        raise ParameterError(
-            f"'{group}' has no variable '{name}'; name one as {group}.VARIABLE:topN."
-        )
+        # Only variables over heads can rank heads.
+        candidates = []
+        for known, values in dataset.data_vars.items():
+            if {"layer", "head"} <= set(values.dims):
+                candidates.append(f"{group}.{known}")
+        problem = unknown("variable", f"{group}.{name}", candidates)
+        raise ParameterError(f"{problem} Name one as {group}.VARIABLE:topN.")
     array = dataset[name]
     for dim in map(str, array.dims):
         if dim in ("layer", "head"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -149,3 +150,26 @@ def test_a_wrong_command_line_is_no_traceback(
         main.main()
     assert ended.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_warnings_of_headwise_are_sentences_and_those_of_others_as_ever() -> None:
+    usual = warnings.formatwarning("hm", UserWarning, "/other.py", 7, "code()")
+    with common.plain_warnings():
+        ours = warnings.formatwarning("It is left out.", RuntimeWarning, common.__file__, 74)
+        others = warnings.formatwarning("hm", UserWarning, "/other.py", 7, "code()")
+    assert ours == "headwise: It is left out.\n"
+    assert others == usual
+    assert "/other.py:7: UserWarning: hm" in usual
+
+
+def test_a_command_shows_a_warning_without_a_line_of_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warn(arguments: list[str]) -> None:
+        text = warnings.formatwarning("It is left out.", RuntimeWarning, common.__file__, 74)
+        print(text, end="")
+
+    monkeypatch.setattr(main, "whole_command", lambda: warn)
+    monkeypatch.setattr("sys.argv", ["headwise", "list"])
+    main.main()
+    assert capsys.readouterr().out == "headwise: It is left out.\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -110,6 +111,31 @@ def debugging(show_tracebacks: bool) -> Iterator[None]:
         yield
     finally:
         _debug[0] = False
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings of headwise as sentences within this context, without the file and the line of
+    code that Python adds; those of other packages as ever."""
+    package = str(Path(__file__).parents[1])
+    usual = warnings.formatwarning
+
+    def formatted(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if filename.startswith(package):
+            return f"headwise: {message}\n"
+        return usual(message, category, filename, lineno, line)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def print_error(error: Exception) -> int:

@@ -72,7 +72,7 @@ def main() -> None:
     unexpectedly, 130 and 143 where a signal stopped it, 141 where the reader of a pipe has gone."""
     debug = "--debug" in sys.argv[1:]  # wherever it stands, so that it can be added to any command
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    with common.debugging(debug):
+    with common.debugging(debug), common.plain_warnings():
         try:
             with watching_signals():
                 try:

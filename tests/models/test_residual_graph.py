@@ -106,6 +106,28 @@ ARCHITECTURES = {
         feed_added="mlp",
         final="model.norm",
     ),
+    "gemma2": Names(
+        ("Gemma2Config", "Gemma2ForCausalLM"),
+        # Caps so low that they change most scores and logits.
+        PLAIN
+        | UNGROUPED
+        | {
+            "query_pre_attn_scalar": D_HEAD,
+            "sliding_window": 4,
+            "attn_logit_softcapping": 0.5,
+            "final_logit_softcapping": 0.5,
+        },
+        layers="model.layers",
+        norm="input_layernorm",
+        attention="self_attn",
+        projections=LLAMA,
+        output="self_attn.o_proj",
+        added="post_attention_layernorm",
+        feed_norm="pre_feedforward_layernorm",
+        feed="mlp",
+        feed_added="post_feedforward_layernorm",
+        final="model.norm",
+    ),
     "gemma3": Names(
         ("Gemma3TextConfig", "Gemma3ForCausalLM"),
         PLAIN | UNGROUPED | {"query_pre_attn_scalar": D_HEAD, "sliding_window": 4},

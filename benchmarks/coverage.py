@@ -319,7 +319,9 @@ def layers_draw(layers: int, heads: int, bins: int, likeness: float, what: str) 
             truth = (expected[:, 0] * places).sum() / expected[:, 0].sum()
             return float(low <= truth <= high) if np.isfinite(low) else np.nan
         low, high, total_low, total_high = depth.share_intervals(counts, heads, bins)
-        if what == "model":
+        if what == "over heads":
+            total_low, total_high = wilson_interval(counts.sum(0), np.full(2, layers * heads))
+        if what in ("model", "over heads"):
             truth = expected.mean(0)
             return float(np.mean((total_low <= truth) & (truth <= total_high)))
         bin_of_layer = depth.depth_bins(layers, bins)
@@ -476,7 +478,7 @@ def ablation_draw(metric: str, n_examples: int, which: str, share_changed: float
         values = baseline + harm * np.exp(0.5 * random.normal(size=N_POPULATION))
         expected = values.mean(1) - baseline.mean()
     else:
-        if metric == "pearson":
+        if metric in ("pearson", "spearman"):
             truth = random.normal(size=N_POPULATION)
             baseline = truth + 0.5 * random.normal(size=N_POPULATION)
             values = baseline + 2 * harm
@@ -865,10 +867,13 @@ def interval_rows() -> Iterator[Row]:
             for what, printed in (
                 ("depth", "shares of labels by depth"),
                 ("model", "shares of labels of a model"),
+                ("over heads", "shares of labels of a model"),
                 ("mean depth", "mean depths of labels"),
             ):
                 how = "Wilson's, effective number over layers"
-                if what == "mean depth":
+                if what == "over heads":
+                    how = "Wilson's over heads, for comparison"
+                elif what == "mean depth":
                     how = "jackknife over layers, Student's t, corrected for skewness"
                 yield Row(
                     f"`compare` by depth: {printed}",

@@ -119,7 +119,8 @@ def _result_table(result: PruneResult) -> Table:
     from rich.table import Table
 
     action = "zeroed" if result.mode == "zero" else "removed"
-    title = f"{len(result.heads)} heads {action}: {result.folder}"
+    heads = "1 head" if len(result.heads) == 1 else f"{len(result.heads)} heads"
+    title = f"{heads} {action}: {result.folder}"
     table = Table("", "before", "after", title=title)
     for name, before in result.table["before"].items():
         number_format = ",.0f" if name == "parameters" else ".4g"

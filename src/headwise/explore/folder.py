@@ -52,7 +52,7 @@ class FolderServer:
             self._server = _Server((HOST, port), self)
         except (OSError, OverflowError) as error:
             raise ParameterError(
-                f"Port {port} cannot be used ({error}); choose another or 0 for any."
+                f"Port {port} cannot be used ({str(error).rstrip('.')}); choose another or 0 for any."
             ) from error
         self.guard.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)

@@ -264,7 +264,7 @@ def listening(port: int) -> Iterator[socket.socket]:
             listener.listen(MOST_CONNECTIONS)
         except (OSError, OverflowError) as error:
             raise ParameterError(
-                f"Port {port} cannot be used ({error}); choose another or 0 for any."
+                f"Port {port} cannot be used ({str(error).rstrip('.')}); choose another or 0 for any."
             ) from error
         yield listener
 

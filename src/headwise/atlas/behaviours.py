@@ -62,12 +62,12 @@ N_SPECIFIC = 2  # rules of `attention_rules` that are stronger than `previous to
 # upper bound does not differ from a uniform one, which does nothing.
 MIN_BROAD_ENTROPY = 0.8
 MAX_BROAD_ENTROPY = 0.98
-# Random weights are as broad as their size makes them. Where it is the same in all heads of a layer,
-# so is their share of that entropy: where its standard deviation over the heads is smaller than
-# this, none is called broad. Where it differs, breadth alone cannot tell them from trained heads:
-# the model must have heads with other labels, which random weights do not get (at most 1 of 36 heads
-# of a model did). All layers count together: the first layer of a trained model may have broad heads
-# and none with another label (SmolLM2).
+# Random weights of one size give all heads of a layer the same share of that entropy: where its
+# standard deviation over the heads of a layer is smaller than MIN_ENTROPY_SPREAD, none is called
+# broad. Random weights whose size differs from head to head pass this. So the model must also have
+# heads with other labels, which random weights do not get (at most 1 of 36 heads of a model did).
+# All layers count together: the first layer of a trained model may have broad heads and none with
+# another label (SmolLM2).
 MIN_ENTROPY_SPREAD = 0.05
 MIN_LABELLED = 0.1  # share of a model's heads with other labels
 # The cosine of the keys of two special tokens above which they count as the same.
@@ -304,7 +304,8 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
       repeated sequences (corrected p < 0.05);
     - `neighbours`: the previous, same and next token together get more than half;
     - `broad`: its attention has from 0.8 to 0.98 of the entropy of uniform attention, in a layer
-      whose heads differ in entropy, in a model of which a tenth of the heads have labels above.
+      whose heads differ in entropy, in a model where at least a tenth of the heads
+      have one of the labels above.
 
     In the rules on single positions, `delimiters` and `neighbours`, the share that uniform
     attention would give is subtracted first: `(share - uniform) / (1 - uniform)`. In a short text,

@@ -167,11 +167,18 @@ def test_texts_of_one_unit_count_as_one(tmp_path: Path) -> None:
     assert int(together["change_n"].min()) == 36
     apart = _dataset(model, plan, 3 * parts, np.arange(36))
     assert (apart["change_high"] < together["change_high"]).all()
+    one_unit = _dataset(model, plan, parts, np.zeros(12, dtype=int))
+    assert np.isnan(one_unit["change_p"].values).all()
+    assert "the same unit; nothing is tested" in one_unit.attrs["note"]
+    assert together.attrs["note"] == ""
     # Without a unit each text is one.
     texts = [MarkedText("a [[b]]", "c"), MarkedText("d [[e]]", "f"), MarkedText("a [[b]] g", "c")]
     assert len(set(_units_of(texts))) == 3
     assert len(set(_units_of([replace(text, unit=text.answer) for text in texts]))) == 2
     path = tmp_path / "texts.jsonl"
+    # A unit may be called as a text without one might be numbered.
+    named = [replace(texts[0], unit="text 1"), texts[1]]
+    assert len(set(_units_of(named))) == 2
     path.write_text('{"text": "word1 [[word2]] word3", "answer": "word4", "unit": "mine"}\n')
     assert read_marked_texts(path)[0].unit == "mine"
     path.write_text('{"text": "word1 [[word2]] word3", "answer": "word4", "unit": 3}\n')

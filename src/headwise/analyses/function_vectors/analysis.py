@@ -80,8 +80,8 @@ class FunctionVectors(DirectLogitExperiment):
     vector_heads : int, default 10
         Heads whose outputs are added up.
     vector_layer : int, optional
-        The layer that reads the vectors first; default: a third of the layers. On some models
-        another one does better.
+        The layer before which the vectors are added, from 0; default: the number of layers
+        divided by 3. The best layer differs between models.
     tasks : str, default ""
         A file with further tasks: task, input and answer in each line, with tabs between them.
     seed : int, optional

@@ -59,14 +59,14 @@ class Logits(DirectLogitExperiment):
       `direct_constant`: of the embedding and of the last biases; `logit`: the model's own;
     - `specific[layer, head]`: the same, less what the head adds to the logit of the token that
       comes next at this place in another text: a head that raises common tokens everywhere, which
-      random weights do too, has none; `specific_p`: over examples, two-sided (Student's t);
+      random weights do too, has none; `specific_p`: over examples or documents, two-sided (Student's t);
       `specific_p_adjusted`: corrected over heads (Holm);
     - `copying[layer, head]`: what the head adds to the logit of the token that it attends to most
       (the first token excluded), less what it adds to a control: the token that it attends to most
       in the row half a text away, which is as frequent among what this head attends to, and is not
       attended to here. Rows count by the weight on the token. `copying_effect` is the same without
       the control, `copying_spreads` in standard deviations, over the vocabulary, of what the head
-      adds to all logits in that row. `copying_p`: over examples, above zero (Student's t);
+      adds to all logits in that row. `copying_p`: over examples or documents, above zero (Student's t);
       `copying_p_adjusted`: corrected over heads (Holm);
     - `direct_upos[layer, head, upos]`: by the part of speech of the next token, where the corpus
       has them.

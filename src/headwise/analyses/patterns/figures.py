@@ -119,7 +119,7 @@ def shares(dataset: xr.Dataset) -> Figure:
     right.set_ylabel("share of maps")
     style.panel_labels([left, right], ["all heads together", "by layer"])
 
-    intervals = "Intervals: 95 %, over examples"
+    intervals = "Intervals: 95 %, over examples or documents"
     if is_corrected:
         intervals += "; of the corrected shares also over the labelled heads behind the correction"
     else:

@@ -127,7 +127,7 @@ class ChangeFigures:
         handles, _ = axes[0].get_legend_handles_labels()
         notes = [
             _against(dataset),
-            "Whiskers: 95 % interval over inputs, paired",
+            "Whiskers: 95 % interval over inputs or documents, paired",
             "Thirds of the layers, mean over their heads",
         ]
         title = f"Change of {self.quantity}"

@@ -83,7 +83,7 @@ def _depth_axis(ax: Axes) -> None:
     name="depth",
     title="The share of heads with each label by relative depth",
     caption="A panel for each label, a line for each model: the share of the heads at a relative "
-    "depth that have the label, with 95 % Wilson intervals over heads. A model that cannot have "
+    "depth that have the label, with 95 % intervals; layers are the sample. A model that cannot have "
     "the label has no line.",
     needs=("share",),
 )
@@ -129,7 +129,7 @@ def shares_by_depth(dataset: xr.Dataset) -> Figure:
     for ax in axes[len(labels) :]:
         ax.remove()
     style.panel_labels(axes[: len(labels)], labels)
-    notes = [*_notes(dataset), "Bars: 95 % intervals over heads"]
+    notes = [*_notes(dataset), "Bars: 95 % intervals; layers are the sample"]
     if dataset.sizes["label"] > len(labels):
         notes.append(f"The {len(labels)} most frequent of {dataset.sizes['label']} labels")
     return style.complete(

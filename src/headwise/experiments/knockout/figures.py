@@ -17,7 +17,7 @@ SPAN_COLOURS = {"marked": style.VERMILION, "first": style.BLUE, "other": style.G
     name="layers",
     title="What the answer loses when attention is cut",
     caption="Relative change of the answer's probability when the last tokens cannot attend to a "
-    "span in a window of layers around the one shown. Bands: 95 % intervals over texts. Dashed: the "
+    "span in a window of layers around the one shown. Bands: 95 % intervals over texts or their units. Dashed: the "
     "remaining attention is scaled up to 1.",
     paper="Geva et al. 2023",
     needs=("change",),

@@ -144,9 +144,13 @@ def _choose_texts(
 
 def _units_of(texts: Sequence[MarkedText]) -> np.ndarray:
     """Return the number of the unit of each text."""
-    names = [text.unit or f"text {number}" for number, text in enumerate(texts)]
-    _, units = np.unique(np.array(names), return_inverse=True)
-    return units
+    number_of_unit: dict[str | int, int] = {}
+    units = []
+    for place, text in enumerate(texts):
+        # A text without a unit is one of its own; numbers cannot be names of units.
+        unit = text.unit or place
+        units.append(number_of_unit.setdefault(unit, len(number_of_unit)))
+    return np.array(units, dtype=int)
 
 
 def read_marked_texts(path: str | Path) -> list[MarkedText]:
@@ -363,6 +367,10 @@ def _dataset(
         attributes["note"] = (
             f"The model predicts the answer of {int(is_right.sum())} texts; with fewer than "
             f"{MIN_TEXTS} nothing is tested."
+        )
+    elif len(np.unique(units)) < 2:
+        attributes["note"] = (
+            "All texts whose answer the model predicts have the same unit; nothing is tested."
         )
     coords = {
         "span": list(SPANS),

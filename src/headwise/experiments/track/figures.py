@@ -121,7 +121,7 @@ def _name_rows(ax: Axes, names: Sequence[str], n_heads: int) -> None:
     "track",
     name="curves",
     title="Heads being born",
-    caption="Heads that are born in each measure, with 95 % intervals over examples; grey: all other "
+    caption="Heads that are born in each measure, with 95 % intervals over examples or documents; grey: all other "
     "heads. Bars at the bottom: between which models each is born (95 %). Last panel: the loss.",
     paper="Olsson et al. 2022",
     needs=("value",),

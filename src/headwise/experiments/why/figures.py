@@ -82,8 +82,8 @@ def summed_table(dataset: xr.Dataset) -> tuple[np.ndarray, list[str], list[str]]
     title="What makes the head attend, on text",
     caption="What each component adds to the score by what it wrote at the query (a) and at the key "
     "(b): in rows where one token has at least half of the attention that is not on the first "
-    "token, and in all others. Bars: 95 % intervals over examples. Star: they differ, corrected "
-    "p < 0.05.",
+    "token, and in all others. Bars: 95 % intervals over examples or documents. Star: they differ, "
+    "corrected p < 0.05.",
     paper="Elhage et al. 2021",
     needs=("key_difference",),
 )

@@ -79,7 +79,8 @@ def why(
         with `_n` and 95 % interval; `query_difference` and `key_difference` `[component]`, firing
         less other rows of the same example, with `_n`, interval, `_p`, `_p_adjusted` (two-sided,
         corrected over components and sides by Holm; NaN below 8 examples that have both).
-        Intervals and tests are over documents where every example has one.
+        Where every example has a document, intervals and tests are over documents, and 8 of
+        these are needed.
 
     Examples
     --------

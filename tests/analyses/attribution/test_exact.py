@@ -111,6 +111,32 @@ def test_exact_and_local_equal_reverse_with_padding(name: str) -> None:
         assert (fast.heads.triu(1) == 0).all()
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt-oss"])
+def test_both_sums_over_dimensions_equal_reverse(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short inputs multiply Jacobians with vectors, those of more tokens than `d_head` with each
+    other; both give the gradient's norms."""
+    model = opened(name)
+    taken = set()
+    for kind in (local_module._JacobianVectors, local_module._JacobianGrams):
+        products = kind._products
+
+        def noting(self, *tangents, products=products, kind=kind):
+            taken.add(kind)
+            return products(self, *tangents)
+
+        monkeypatch.setattr(kind, "_products", noting)
+    for tokens in (model.d_head, model.d_head + 1):
+        batch = ids_batch((tokens, 3))
+        taken.clear()
+        found = local_module.previous_layer_squared_norms(model, batch)
+        is_short = tokens <= model.d_head
+        kind = local_module._JacobianVectors if is_short else local_module._JacobianGrams
+        assert taken == {kind}
+        same(found, reverse_squared_norms(model, batch, source="previous_layer").heads)
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_reverse_is_the_jacobian(name: str) -> None:
     """The reference itself, against torch's own jacobian of the same pass with the input

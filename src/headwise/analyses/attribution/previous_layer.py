@@ -135,8 +135,10 @@ def previous_layer_squared_norms(
     Q'_j)`,
 
     so that all blocks follow from the d_head × width Jacobians of query, key and value of each
-    token, which `width` tangents give for all tokens at once. Soft-capped scores contribute their
-    own slope. In other layers tangents are pushed one by one.
+    token, which `width` tangents give for all tokens at once. They are multiplied by the few
+    vectors that they meet (`_JacobianVectors`) or, where an input has more tokens than a head has
+    dimensions, by each other (`_JacobianGrams`). Soft-capped scores contribute their own slope. In
+    other layers tangents are pushed one by one.
     """
     n_examples, n_tokens = batch.ids.shape
     shape = (n_examples, model.layers, model.heads, n_tokens, n_tokens)
@@ -211,11 +213,19 @@ def _closed_form(
     # Jacobian: that of one token is enough.
     same_jacobian = n > 1 and all(map(_first_equals_last, tangents))
     states = hidden[:1, :1] if same_jacobian else hidden
+    # Products of Jacobians with vectors take longer the more tokens there are, products of
+    # Jacobians with each other the larger a head is.
+    use_vectors = n <= call.query.shape[-1] and not same_jacobian
+    head_groups = [slice(0, call.key.shape[1])]
+    if not use_vectors:
+        head_groups = _head_groups(call, memory)
     parts = []
-    for kv_heads in _head_groups(call, memory):
-        grams = _JacobianGrams(call, kv_heads)
+    for kv_heads in head_groups:
+        blocks: _BlockSums = _JacobianGrams(call, kv_heads)
+        if use_vectors:
+            blocks = _JacobianVectors(call, kv_heads)
 
-        def add_chunk(start: int, stop: int, grams: _JacobianGrams = grams) -> None:
+        def add_chunk(start: int, stop: int, blocks: _BlockSums = blocks) -> None:
             # All tokens move at once along each dimension: they do not mix here.
             directions = torch.zeros(
                 stop - start, *states.shape, dtype=hidden.dtype, device=hidden.device
@@ -226,12 +236,12 @@ def _closed_form(
             query, key, value = moved
             if same_jacobian:
                 # One token's Jacobian is small: exact products cost nothing.
-                grams.add(query.double(), key.double(), value.double())
+                blocks.add(query.double(), key.double(), value.double())
             else:
-                grams.add(query, key, value)
+                blocks.add(query, key, value)
 
         for_each_chunk(add_chunk, width, tangents_per_chunk(model, batch, memory), model)
-        parts.append(grams.squared_norms())
+        parts.append(blocks.squared_norms())
     return torch.cat(parts, dim=1)
 
 
@@ -275,14 +285,12 @@ def _query_key_value_tangents(
     return tangents_of(call.query), tangents_of(call.key), tangents_of(call.value)
 
 
-class _JacobianGrams:
-    """Squared norms of a layer's blocks from products of the Jacobians of single tokens, summed
-    over input dimensions.
+class _BlockSums:
+    """Squared norms of a layer's blocks, from sums over input dimensions.
 
     The block is `P_ji (V'_i + (v_i − y_j) aᵀ)` with `a = s_ji K'_iᵀ q_j`, and for i = j `F_j Q'_j`
-    besides, with `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Its square needs only the products
-    `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each token, `[example, head, token, size, size]`, which
-    broadcast where all tokens share them. All in float64, since terms may cancel.
+    besides, with `F_j = Σ_k P_jk s_jk (v_k − y_j) k_kᵀ`. Sums are in float64, since terms may
+    cancel.
 
     Parameters
     ----------
@@ -307,12 +315,110 @@ class _JacobianGrams:
         if call.softcap is not None:
             scores = self.query @ self.key.transpose(2, 3) * call.scaling
             self.slope = self.slope * (1 - torch.tanh(scores / call.softcap) ** 2)
+        self.output = self.weights @ self.value
         self.sums: dict[str, Tensor] = {}
 
     def add(self, query: Tensor, key: Tensor, value: Tensor) -> None:
         """Add the tangents along some input dimensions, `[dimension, example, head, token,
         size]`."""
+        # Sums are changed only now, so that a chunk that runs out of memory leaves nothing behind.
+        for name, product in self._products(query, key, value).items():
+            if name in self.sums:
+                self.sums[name].add_(product)
+            else:
+                self.sums[name] = product
 
+    def _products(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:
+        """Return what is summed, over these input dimensions."""
+        raise NotImplementedError
+
+    def squared_norms(self) -> Tensor:
+        """Return the squared norms of all blocks, `[example, head, receiving, source]`."""
+        raise NotImplementedError
+
+    def _through_key_and_value(self, vv: Tensor, cross: Tensor, a_squared: Tensor) -> Tensor:
+        """Return `‖P (V' + (v − y) aᵀ)‖² = P² (‖V'‖² + 2 (v − y)ᵀ V' a + ‖v − y‖² ‖a‖²)`."""
+        v_squared = self.value.square().sum(-1)[..., None, :]
+        y_squared = self.output.square().sum(-1)[..., :, None]
+        difference_squared = v_squared + y_squared - 2 * self.output @ self.value.transpose(-1, -2)
+        return self.weights**2 * (
+            vv[..., None, :] + 2 * cross + difference_squared.clamp(min=0) * a_squared
+        )
+
+
+class _JacobianVectors(_BlockSums):
+    """The sums from products of Jacobians with the vectors that they meet: `K'_iᵀ q_j`, `V'_iᵀ
+    y_j`, `Q'_jᵀ k_k`.
+
+    They take tokens × size × width operations for each token and head, where the products of
+    Jacobians with each other take size² × width: here the cheaper way for inputs of fewer tokens
+    than a head has dimensions.
+    """
+
+    def _products(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:
+        # example, head, dimension, token, size
+        query = query.permute(1, 2, 0, 3, 4)
+        key = key.permute(1, 2, 0, 3, 4)
+        value = value.permute(1, 2, 0, 3, 4)
+        v = self.value.to(value.dtype)
+        output = self.output.to(value.dtype)
+
+        # K'_iᵀ q_j, V'_iᵀ v_k and V'_iᵀ (v_i − y_j): example, head, dimension, source i, token
+        key_by_query = self._meet_in_groups(key, self.query.to(key.dtype))
+        value_by_value = _meet(value, v[:, :: self.group_size])
+        value_by_value = value_by_value.repeat_interleave(self.group_size, dim=1)
+        own_value = value_by_value.diagonal(dim1=-2, dim2=-1)
+        value_by_difference = own_value[..., None] - self._meet_in_groups(value, output)
+        # F_j Q'_j = Σ_k (∂P_jk) v_k, the derivative of the softmax: y_j is Σ_k P_jk v_k.
+        weights = self.weights.to(query.dtype)[:, :, None]
+        slope = self.slope.to(query.dtype)[:, :, None]
+        change = _meet(query, self.key.to(query.dtype)) * (weights * slope)
+        change -= weights * change.sum(-1, keepdim=True)
+        f_query = _meet(change, v.transpose(-1, -2))
+        value_by_own_difference = (v - output) @ v.transpose(-1, -2)
+        f_query_by_difference = (change * value_by_own_difference[:, :, None]).sum(-1)
+        own_key_by_query = key_by_query.diagonal(dim1=-2, dim2=-1)
+        v_squared = torch.linalg.vector_norm(value, dim=-1).square().sum(2, dtype=torch.float64)
+        return {
+            "kk": key_by_query.square().sum(2, dtype=torch.float64),
+            "vk": (value_by_difference * key_by_query).sum(2, dtype=torch.float64),
+            "vv": v_squared.repeat_interleave(self.group_size, dim=1),
+            "qq": torch.linalg.vector_norm(f_query, dim=-1).square().sum(2, dtype=torch.float64),
+            "qv": (change * value_by_value).sum((2, 4), dtype=torch.float64),
+            "qk": (f_query_by_difference * own_key_by_query).sum(2, dtype=torch.float64),
+        }
+
+    def _meet_in_groups(self, tangents: Tensor, vectors: Tensor) -> Tensor:
+        """Return the products of the tangents of key/value heads with vectors of query heads: those
+        that share a key/value head at once."""
+        n_examples, n_heads, n, size = vectors.shape
+        by_kv = vectors.reshape(n_examples, n_heads // self.group_size, -1, size)
+        products = _meet(tangents, by_kv)
+        products = products.view(*products.shape[:-1], self.group_size, n)
+        # example, key/value head, head of the group, dimension, source, receiving
+        return products.permute(0, 1, 4, 2, 3, 5).flatten(1, 2)
+
+    def squared_norms(self) -> Tensor:
+        # receiving, source
+        a_squared = self.slope**2 * self.sums["kk"].transpose(-1, -2)
+        cross = self.slope * self.sums["vk"].transpose(-1, -2)
+        blocks = self._through_key_and_value(self.sums["vv"], cross, a_squared)
+        # What the token's own query adds: ‖F Q'‖² + 2 ⟨P (V' + (v − y) aᵀ), F Q'⟩
+        weight = self.weights.diagonal(dim1=-2, dim2=-1)
+        slope = self.slope.diagonal(dim1=-2, dim2=-1)
+        diagonal = blocks.diagonal(dim1=-2, dim2=-1)
+        diagonal += self.sums["qq"] + 2 * weight * (self.sums["qv"] + slope * self.sums["qk"])
+        return blocks.clamp(min=0)
+
+
+class _JacobianGrams(_BlockSums):
+    """The sums from products of Jacobians with each other.
+
+    The square of a block needs only the products `V'V'ᵀ`, `V'K'ᵀ`, `K'K'ᵀ`, ... of each token,
+    `[example, head, token, size, size]`, which broadcast where all tokens share them.
+    """
+
+    def _products(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, Tensor]:
         def dimension_last(tangents: Tensor) -> Tensor:
             # example, head, token, dimension, size
             return tangents.permute(1, 2, 3, 0, 4).contiguous()
@@ -330,7 +436,7 @@ class _JacobianGrams:
             kk = kk.repeat_interleave(self.group_size, dim=1)
             vk = vk.repeat_interleave(self.group_size, dim=1)
             vv = vv.repeat_interleave(self.group_size, dim=1)
-        products = {
+        return {
             "kk": kk,
             "vk": vk,
             "vv": vv,
@@ -338,37 +444,24 @@ class _JacobianGrams:
             "qk": _gram(q, k),
             "vq": _gram(v, q),
         }
-        # Added only now, so that a chunk that runs out of memory leaves nothing behind.
-        for name, product in products.items():
-            if name in self.sums:
-                self.sums[name].add_(product)
-            else:
-                self.sums[name] = product
 
     def squared_norms(self) -> Tensor:
-        """Return the squared norms of all blocks, `[example, head, receiving, source]`."""
         kk = self.sums["kk"].flatten(-2).transpose(-1, -2)
         vk = self.sums["vk"]
         vv = self.sums["vv"]
-        output = self.weights @ self.value
-        # ‖P (V' + (v − y) aᵀ)‖² = P² (‖V'‖² + 2 (v − y)ᵀ V' a + ‖v − y‖² ‖a‖²)
         a_squared = self.slope**2 * (_outer(self.query, self.query) @ kk)
         v_part = self.query @ (self.value[..., None, :] @ vk)[..., 0, :].transpose(-1, -2)
-        y_part = _outer(output, self.query) @ vk.flatten(-2).transpose(-1, -2)
+        y_part = _outer(self.output, self.query) @ vk.flatten(-2).transpose(-1, -2)
         cross = self.slope * (v_part - y_part)
-        v_squared = self.value.square().sum(-1)[..., None, :]
-        y_squared = output.square().sum(-1)[..., :, None]
-        difference_squared = v_squared + y_squared - 2 * output @ self.value.transpose(-1, -2)
-        blocks = self.weights**2 * (
-            vv[..., None, :] + 2 * cross + difference_squared.clamp(min=0) * a_squared
-        )
+        blocks = self._through_key_and_value(vv, cross, a_squared)
         diagonal = blocks.diagonal(dim1=-2, dim2=-1)
-        diagonal += self._through_query(output)
+        diagonal += self._through_query()
         return blocks.clamp(min=0)
 
-    def _through_query(self, output: Tensor) -> Tensor:
+    def _through_query(self) -> Tensor:
         """Return what the token's own query adds to its block: `‖F Q'‖² + 2 ⟨P (V' + (v−y) aᵀ), F
         Q'⟩`."""
+        output = self.output
         mass = self.weights * self.slope
         sizes = (self.value.shape[-1], self.key.shape[-1])
         value_key = (mass @ _outer(self.value, self.key)).view(*output.shape[:-1], *sizes)
@@ -381,6 +474,14 @@ class _JacobianGrams:
         key_term = slope * ((self.value - output) * f_q_k_query).sum(-1)
         query_term = (f @ self.sums["qq"] * f).sum((-1, -2))
         return query_term + 2 * weight * (value_term + key_term)
+
+
+def _meet(tangents: Tensor, vectors: Tensor) -> Tensor:
+    """Return the products of tangents `[example, head, dimension, token, size]` with vectors
+    `[example, head, vector, size]`, `[example, head, dimension, token, vector]`."""
+    # One large product for each head instead of one for each dimension.
+    products = tangents.flatten(2, 3) @ vectors.transpose(-1, -2)
+    return products.view(*tangents.shape[:-1], vectors.shape[2])
 
 
 def _gram(a: Tensor, b: Tensor) -> Tensor:

@@ -580,11 +580,13 @@ def _describe_cache(cache: xr.Dataset) -> TextsByHead:
             f"output error {error[at]:.2f} without; shared by its key/value group)"
         ),
     )
+    short = f"sink and last {cache.attrs['window']} are enough"
     # Where the share was asked for, the pattern may cost more than is acceptable.
-    verdict = "are enough"
     if not cache.attrs["recommended_loss_rise"] <= cache.attrs["at_most"]:
-        verdict = "are what the pattern keeps, at a loss that is too high"
-    short = f"sink and last {cache.attrs['window']} {verdict}"
+        short = (
+            f"keeps only sink and last {cache.attrs['window']} in a pattern whose loss rises by more "
+            f"than {cache.attrs['at_most']:g} nats"
+        )
     return texts | _texts_where(
         is_short.astype(bool), lambda at: f"{short} (output error {error[at]:.2f})"
     )

@@ -131,6 +131,10 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
     compared = {}
     if CHANGE in atlas:
         compared = _compared_models(atlas, measures["measures"])
+    described_heads = _heads(atlas, notes)
+    colour = {}
+    if not compared and not has_labels(described_heads["heads"]):
+        colour = _first_measure(measures["measures"])
     model_data = {
         "name": str(model.get("name", "?")),
         "layers": atlas.layers,
@@ -142,10 +146,11 @@ def page_data(atlas: Atlas, samples: Sequence[Sample] = ()) -> dict[str, Any]:
     return {
         "format": FORMAT,
         **compared,
+        **colour,
         "model": model_data,
         "groups": _groups(atlas),
         "kinds": LABEL_CATEGORIES,
-        **_heads(atlas, notes),
+        **described_heads,
         **measures,
         **distances,
         **maps,
@@ -162,6 +167,21 @@ def _compared_models(atlas: Atlas, measures: Sequence[Mapping[str, Any]]) -> dic
     if any(measure["name"] == first_measure for measure in measures):
         data["colour"] = first_measure
     return data
+
+
+def has_labels(heads: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether any head has a label: an atlas of one analysis may have none to give."""
+    return any(head["kind"] != OTHER for head in heads)
+
+
+def _first_measure(measures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the measure that colours the grid where no head has a label."""
+    names = [measure["name"] for measure in measures]
+    # Of a cache, readers look first for the heads that the pattern makes short.
+    for name in ("cache.head_is_short", *names):
+        if name in names:
+            return {"colour": name}
+    return {}
 
 
 def _groups(atlas: Atlas) -> dict[str, dict[str, str]]:

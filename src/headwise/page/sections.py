@@ -133,6 +133,7 @@ def draw_section(atlas: Atlas, name: str, formats: Sequence[str] = ()) -> Drawin
         name,
         str(dataset.attrs.get("title", name)),
         paper_of(dataset),
+        text=str(dataset.attrs.get("summary", "")),
         figures=figures,
         tables=tables,
         definition=_definition(dataset),

@@ -153,6 +153,11 @@ class HeadGrid:
             return self.heads
         return [head for head in self.heads if head.kind != "other"][:_MANY_ROWS]
 
+    @property
+    def labelled(self) -> bool:
+        """Whether any head has a label: an atlas of one analysis may have none to give."""
+        return any(head.kind != "other" for head in self.heads)
+
 
 class Content(TypedDict, total=False):
     """The content of a page."""

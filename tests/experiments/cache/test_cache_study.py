@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
+from markupsafe import escape
 
 import headwise
 from headwise.analyses.retrieval.trials import NEEDLES
@@ -19,6 +20,8 @@ from headwise.experiments.cache.options import DIFFERENT_NEEDLES, CacheOptions
 from headwise.experiments.cache.result import _add_needles, describe_recommendation
 from headwise.experiments.cache.run import long_texts
 from headwise.models import HeadModel
+from headwise.page.data import page_data
+from headwise.page.report import write_report
 from headwise.testing import planted_decoder, random_model
 from headwise.testing.names import check_names
 from headwise.text import Example
@@ -257,6 +260,25 @@ def test_the_command_writes_result_pattern_and_figures(tmp_path: Path, corpus: P
     assert {"cache-heads", "cache-curve"} <= figures
 
 
+def test_a_page_of_a_result_says_the_recommendation_and_shows_the_pattern(
+    tmp_path: Path, corpus: Path
+) -> None:
+    decoder = planted_decoder(max_length=LENGTH + 16)
+    options = {"length": LENGTH, "sink": 1, "window": 4, "random": 3, "keep": 0.5, "needles": 0}
+    with HeadModel.open(decoder.model, tokenizer=decoder.tokenizer, device="cpu") as model:
+        headwise.cache(model, corpus, out=tmp_path / "cache.nc", **options)
+    atlas = headwise.Atlas.load(tmp_path / "cache.nc")
+    # No head has a label: the grid shows which heads are short, and no "none of these".
+    assert page_data(atlas)["colour"] == "cache.head_is_short"
+    html = write_report(atlas, tmp_path / "page").page.read_text(encoding="utf-8")
+    recommendation, *comparisons = describe_recommendation(atlas["cache"])
+    assert "3 of 6 key/value heads whole" in recommendation
+    for sentence in (recommendation, *comparisons):
+        assert str(escape(sentence)) in html
+    assert "none of these</li>" not in html
+    assert "No head has a label here" in html
+
+
 def test_the_learned_gate_of_the_head_that_matters_stays_open(corpus: Path) -> None:
     """Three heads attend far; what only one of them writes reaches the output."""
     decoder = planted_decoder(max_length=LENGTH + 16)
@@ -348,7 +370,7 @@ def test_heads_that_need_the_context_are_named_on_their_cards(tmp_path: Path) ->
     costly = headwise.Atlas({"cache": result.assign_attrs(recommended_loss_rise=0.5)})
     finds = costly.head(*decoder.where("previous")).does["finds"]
     assert finds.startswith(
-        "sink and last 4 are what the pattern keeps, at a loss that is too high"
+        "keeps only sink and last 4 in a pattern whose loss rises by more than 0.01 nats"
     )
 
 

@@ -15,8 +15,8 @@ from headwise.plots.registry import figure
     name="heads",
     title="Which key/value heads need the whole context",
     caption="Share of attention beyond the first and the last tokens, and what the output loses when "
-    "it is cut; the largest of the heads that share keys and values. Last: the heads that the recommended "
-    "pattern keeps whole.",
+    "it is cut (relative norm, which may exceed 1); the largest of the heads that share keys and values. "
+    "Last: the heads that the pattern keeps whole.",
     paper="Xiao et al. 2024",
     needs=("output_error",),
 )
@@ -25,19 +25,23 @@ def heads(dataset: xr.Dataset) -> Figure:
     facts = dataset.attrs
     # Query heads have the dim `head` in this dataset; the figure is of those that share keys.
     shown = dataset[["distant", "output_error", "whole"]].rename(kv_head="head")
-    return heatmap_panels(
+    drawn = heatmap_panels(
         {
             "distant attention": shown["distant"],
-            "loss of the output": shown["output_error"],
+            "output error": shown["output_error"],
             "kept whole (1)": shown["whole"].astype(float),
         },
         title="Key/value heads and the distant context",
-        label="share",
+        label="share, relative error, or 1 for whole",
         notes=[
             f"n = {facts['ranking_texts']} texts of {facts['length']} tokens",
-            f"near: first {facts['sink']} and last {facts['window']} tokens",
+            f"Distant: beyond the first {facts['sink']} and the last {facts['window']} tokens",
         ],
     )
+    for ax in drawn.axes:
+        if ax.get_xlabel() == "head":
+            ax.set_xlabel("key/value head")
+    return drawn
 
 
 @figure(
@@ -46,7 +50,8 @@ def heads(dataset: xr.Dataset) -> Figure:
     title="What a smaller cache costs",
     caption="Rise of the loss on texts that did not rank the heads, against the bytes that the cache "
     "holds per token, for several ways to choose the heads that stay whole. Bars: 95 % intervals over "
-    "texts.",
+    "texts; points of one budget stand a little apart. Dotted: the rise that is acceptable. Grey: random "
+    "choices of as many heads.",
     paper="Xiao et al. 2024",
     needs=("loss_rise",),
 )
@@ -83,6 +88,6 @@ def curve(dataset: xr.Dataset) -> Figure:
     ax.legend(frameon=False, fontsize=style.SMALL)
     notes = [
         f"n = {facts['judging_texts']} texts of {facts['length']} tokens",
-        f"all heads whole: {facts['whole_bytes_per_token'] / 1024:.1f} KiB",
+        f"All heads whole: {facts['whole_bytes_per_token'] / 1024:.1f} KiB",
     ]
     return style.complete(fig, "What a smaller cache costs", notes)

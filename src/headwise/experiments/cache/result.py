@@ -137,8 +137,19 @@ def cache_dataset(measured: CacheMeasurements) -> xr.Dataset:
     needs_context[list(measured.sliding)] = False
     groups = np.array(model.kv_groups)
     variables["needs_context"] = (HEADS, needs_context)
-    variables["head_needs_context"] = (("layer", "head"), needs_context[:, groups])
-    variables["head_is_short"] = (("layer", "head"), ~chosen[:, groups])
+    variables["head_needs_context"] = (
+        ("layer", "head"),
+        needs_context[:, groups],
+        {"long_name": "whole in the pattern, where texts that did not rank the heads support it"},
+    )
+    variables["head_is_short"] = (
+        ("layer", "head"),
+        ~chosen[:, groups],
+        {
+            "long_name": f"keeps the first {options.sink} and the last {options.window} tokens only "
+            "in the pattern"
+        },
+    )
     coords: dict[str, Any] = {
         "layer": np.arange(model.layers),
         "head": np.arange(model.heads),
@@ -343,8 +354,8 @@ def _describe_comparisons(dataset: xr.Dataset) -> list[str]:
                 f"{facts['own_loss_rise']:+.4f}"
             )
         line = (
-            f"As many heads chosen at random{where}{on_texts}: {facts['random_loss_rise']:+.4f} (p "
-            f"{facts['random_p']:.2g})"
+            f"As many heads chosen at random{where}{on_texts}: {facts['random_loss_rise']:+.4f} "
+            f"(test that the ranking is better: p {facts['random_p']:.2g})"
         )
         if "random_needle_p" in facts:
             needles = 100 * float(dataset["random_needle"].mean())
@@ -355,8 +366,8 @@ def _describe_comparisons(dataset: xr.Dataset) -> list[str]:
                 f"By the loss, the ranking ({ranking}) is not significantly better than chance."
             )
     line = (
-        f"A uniform window of the same memory{where}: {float(uniform['loss_rise']):+.4f} (p "
-        f"{facts['uniform_p']:.2g})"
+        f"A uniform window of the same memory{where}: {float(uniform['loss_rise']):+.4f} "
+        f"(test that the ranking is better: p {facts['uniform_p']:.2g})"
     )
     if "needle" in dataset:
         needles = 100 * float(uniform["needle"])

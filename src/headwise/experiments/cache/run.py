@@ -41,6 +41,7 @@ from headwise.experiments.cache.result import (
     UNIFORM,
     CacheMeasurements,
     cache_dataset,
+    describe_recommendation,
     score_name,
 )
 from headwise.models import HeadModel
@@ -157,6 +158,7 @@ def cache_in_job(
     study = CacheStudy(job, model, long.texts, options, sliding)
     dataset = study.run()
     dataset.attrs["documents_apart"] = int(long.documents_apart)
+    dataset.attrs["summary"] = "\n\n".join(describe_recommendation(dataset))
     corpus_facts = {"examples": len(long.texts), "name": opened.name}
     return Atlas({"cache": dataset}, provenance_of("cache", model, corpus_facts, options))
 

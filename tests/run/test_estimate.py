@@ -15,6 +15,7 @@ import xarray as xr
 from torch import Tensor
 
 from headwise import Corpus, HeadModel, RunOptions, make_analysis, make_atlas, plan
+from headwise.analyses.attribution.analysis import work_per_input
 from headwise.analyses.contract import (
     Experiment,
     ExperimentContext,
@@ -31,6 +32,8 @@ from headwise.run import plan as plan_module
 from headwise.run.encoded import EncodedCorpus
 from headwise.stats.accumulators import Moments, State
 from headwise.testing import random_model
+from headwise.testing.models import Size, blank_llama
+from headwise.testing.vocabulary import make_vocabulary
 from headwise.text.encode import Batch
 
 NOW = [0.0]
@@ -420,6 +423,70 @@ def test_a_large_vocabulary_is_part_of_the_cost(opened: HeadModel) -> None:
     assert induction.planned(without).parameters["confirm"] == 6
     chosen = replace(induction, confirm=9)
     assert chosen.planned(shape) == chosen
+
+
+def shape_of(**sizes: Any) -> Shape:
+    return Shape(**{"causal": True, "max_length": 512, "token_types": ()} | sizes)
+
+
+def test_attribution_reads_fewer_inputs_of_what_costs_more() -> None:
+    attribution = make_analysis("attribution")
+    bert = shape_of(layers=12, heads=12, d_head=64, hidden=768, causal=False)
+    assert attribution.max_examples(bert) == 12
+    assert attribution.max_examples(replace(bert, layers=6, hidden=384, d_head=32)) == 12
+    # The same layers before whose scores comes a norm, or rotary positions: every token has its own
+    # Jacobians of queries, keys and values.
+    assert attribution.max_examples(replace(bert, causal=True)) == 4
+    rotary = replace(bert, layers=8, extras={"rotary": True})
+    assert attribution.max_examples(rotary) == 4
+    assert attribution.max_examples(replace(rotary, extras={"rotary": False})) == 12
+    # Layers of twice the weights cost about twice as much.
+    assert attribution.max_examples(replace(bert, extras={"layer_weights": 24 * 768**2})) == 6
+    # A small Gemma 3, whose heads are wide; SmolLM2; stories15M.
+    gemma = shape_of(
+        layers=18,
+        heads=4,
+        d_head=256,
+        hidden=640,
+        kv_groups=(0, 0, 0, 0),
+        extras={"layer_weights": 5_570_560, "rotary": True},
+    )
+    # 4 × 24² × 5,570,560 through a layer, twice 24 × 640² × (4 + 2 × 1) × 256 within it.
+    expected = 18 * (4 * 24**2 * 5_570_560 + 2 * 24 * 640**2 * 6 * 256)
+    assert work_per_input(gemma) == expected
+    assert expected / work_per_input(bert) == pytest.approx(3.40, abs=0.01)
+    assert attribution.max_examples(gemma) == 4
+    smollm2 = shape_of(
+        layers=30,
+        heads=9,
+        d_head=64,
+        hidden=576,
+        kv_groups=(0, 0, 0, 1, 1, 1, 2, 2, 2),
+        extras={"layer_weights": 3_538_944, "rotary": True},
+    )
+    assert attribution.max_examples(smollm2) == 4
+    stories = shape_of(layers=6, heads=6, d_head=48, hidden=288, extras={"layer_weights": 995_328})
+    assert attribution.max_examples(stories) == 12
+
+
+def test_the_shape_knows_the_weights_of_a_layer(opened: HeadModel) -> None:
+    scan = EncodedCorpus(texts(3), opened.encoder).scan
+    extras = plan_module.model_shape(opened, scan).extras
+    layer = opened.module.bert.encoder.layer[0]
+    matrices = [
+        layer.attention.self.query,
+        layer.attention.self.key,
+        layer.attention.self.value,
+        layer.attention.output.dense,
+        layer.intermediate.dense,
+        layer.output.dense,
+    ]
+    assert extras["layer_weights"] == sum(matrix.weight.numel() for matrix in matrices)
+    assert not extras["rotary"]
+    vocabulary = make_vocabulary(["a", "b"], None, {}, {}, True)
+    llama = blank_llama(vocabulary, Size(2, 2, 16, 32, 32), seed=0)
+    with HeadModel.open(llama, tokenizer=vocabulary.tokenizer) as model:
+        assert plan_module.model_shape(model, scan).extras["rotary"]
 
 
 def test_the_vocabulary_is_that_of_the_head(opened: HeadModel) -> None:

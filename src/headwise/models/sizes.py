@@ -80,6 +80,12 @@ def layer_kinds(model: HeadModel) -> tuple[str, ...]:
     return kinds_of_layers(config, model.layers)
 
 
+def has_rotary_positions(model: HeadModel) -> bool:
+    """Return whether a model's config sets rotary positions."""
+    config = model.config.get_text_config(decoder=model.stack != "encoder")
+    return getattr(config, "rope_parameters", None) is not None
+
+
 def kinds_of_layers(config: Any, layers: int) -> tuple[str, ...]:
     """Return `full`, `sliding` or `chunked` for each layer that computes attention; all `full` if
     the config does not say.

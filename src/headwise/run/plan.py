@@ -12,7 +12,7 @@ from headwise.analyses.items import PARSED_ANNOTATIONS, missing_annotation_reaso
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.models import HeadModel
-from headwise.models.sizes import layer_kinds
+from headwise.models.sizes import has_rotary_positions, layer_kinds
 from headwise.run.encoded import CorpusScan, EncodedCorpus
 from headwise.text import Corpus
 
@@ -149,9 +149,22 @@ def model_shape(model: HeadModel, scan: CorpusScan) -> Shape:
             "reads_source": model.encoder_part is not None and model.stack != "encoder",
             "layer_kinds": layer_kinds(model),
             "vocabulary": _vocabulary(model),
+            "layer_weights": _layer_weights(model),
+            "rotary": has_rotary_positions(model),
             "mask_token": getattr(model.tokenizer, "mask_token_id", None) is not None,
         },
     )
+
+
+def _layer_weights(model: HeadModel) -> int:
+    """Return how many weights the matrices of a layer have, on average; 0 if it is not known."""
+    n_weights = 0
+    # Layers that share their weights are one entry.
+    for entry in model.sites.entries:
+        for parameter in entry.parameters():
+            if parameter.ndim == 2:
+                n_weights += parameter.numel()
+    return n_weights // max(len(model.sites.entries), 1)
 
 
 def _vocabulary(model: HeadModel) -> int:

@@ -40,8 +40,47 @@ BATCH_TOKENS = 256
 SIMILAR_LENGTH = 0.85
 SAMPLE_TOKENS = 24  # the longest input whose maps are kept whole, for the figures
 MIN_EXAMPLES = 4
-BERT_LAYERS = 12
 HIGH_CORRELATION = 0.7
+# What an input costs is counted for a sentence of the built-in corpus, of so many tokens. Most
+# sketches end with so many tangents for each token.
+TYPICAL_TOKENS = 24
+TYPICAL_TANGENTS = 4
+# Multiplications for a layer's own input take so many times as long as others: after each product
+# come norms, rotary positions and sums over dimensions (1.0 GPT-2, 2.1 Gemma 3, 2.5 SmolLM2).
+WITHIN_LAYER = 2
+
+
+def work_per_input(shape: Shape) -> float:
+    """Return the work for a typical input, roughly, in multiplications of products with weights.
+
+    Tangents of the input pass all weights of all layers, some for each token. Those of a layer's own
+    input, one for each of its dimensions, pass the weights of queries, keys and values, once for
+    each token, or once for all where every token has the same Jacobian.
+    """
+    # Where they are not known, a layer is taken to have the weights of twelve matrices, as in BERT.
+    layer_weights = shape.extras.get("layer_weights") or 12 * shape.hidden**2
+    through_layers = TYPICAL_TANGENTS * TYPICAL_TOKENS**2 * layer_weights
+    # A norm or rotary positions before the scores give every token a Jacobian of its own. Encoders
+    # in the manner of BERT have neither; decoders have a norm.
+    tokens = 1
+    if shape.causal or shape.extras.get("rotary", False):
+        tokens = TYPICAL_TOKENS
+    n_kv_heads = len(set(shape.kv_groups)) or shape.heads
+    width = (shape.heads + 2 * n_kv_heads) * shape.d_head
+    within_layer = tokens * shape.hidden**2 * width
+    return float(shape.layers * (through_layers + WITHIN_LAYER * within_layer))
+
+
+# The model whose cost is the unit: BERT base.
+BERT = Shape(
+    layers=12,
+    heads=12,
+    d_head=64,
+    hidden=768,
+    causal=False,
+    max_length=512,
+    token_types=(),
+)
 
 
 @dataclass(frozen=True)
@@ -158,10 +197,9 @@ class Attribution(Experiment):
     typical_passes: ClassVar[float] = 130.0
 
     def max_examples(self, shape: Shape) -> int | None:
-        # Tangents of a layer go through all layers below it, so deep models cost more.
-        depth = max(1, shape.layers / BERT_LAYERS)
+        cost = max(relative_cost(shape), work_per_input(shape) / work_per_input(BERT))
         assert self.budget is not None
-        return max(MIN_EXAMPLES, int(self.budget / (relative_cost(shape) * depth)))
+        return max(MIN_EXAMPLES, int(self.budget / cost))
 
     def __post_init__(self) -> None:
         one_of("method", self.method, METHODS)

@@ -131,6 +131,21 @@ def test_units_of_a_set_are_shared_by_pairs_but_not_by_all() -> None:
     assert 1 < len(units) <= 40
 
 
+def test_a_pair_without_a_unit_shares_none_whatever_units_are_called(model: HeadModel) -> None:
+    pairs = []
+    for first, unit in (("word1", ""), ("word2", "pair 0"), ("word3", ""), ("word5", "pair 0")):
+        pairs.append(PromptPair(f"{first} word4", "word6 word4", first, "word6", unit=unit))
+    pairs.append(PromptPair("word7 word4", "word6 word4", "word7", "word6", unit="0"))
+    encoded, _ = encode_pairs(model, pairs, strict=True)
+    units = [pair.unit for pair in encoded]
+    assert len(set(units)) == 4
+    assert units[1] == units[3]
+    # Ranked and judged apart: the pairs of one unit are in one half.
+    ranking, judging = split_by_unit(encoded)
+    assert {pair.unit for pair in ranking}.isdisjoint({pair.unit for pair in judging})
+    assert len(ranking) + len(judging) == 5
+
+
 @pytest.mark.parametrize("name", sorted(BUILTIN))
 def test_both_halves_of_a_set_have_enough_units_for_a_test(name: str) -> None:
     """A circuit's edges are ranked on one half of the units and tested on the other."""

@@ -134,7 +134,7 @@ class EncodedPair:
     """A pair as rows of tokens with the ids of both answers.
 
     `positions[t]` is the token of the corrupted input that stands where token t of the clean one
-    does, −1 where none does."""
+    does, −1 where none does. `unit` is that of the pair, or its own where it has none."""
 
     clean: Encoded
     corrupted: Encoded
@@ -187,13 +187,16 @@ def encode_pair(model: HeadModel, pair: PromptPair, index: int) -> tuple[Encoded
         positions, reason = _aligned_by_marks(clean_stretches, corrupted_stretches)
     else:
         positions = np.arange(len(clean))
+    # Without a unit a pair is one of its own. The first words differ, so that no name of a unit can
+    # be that of a pair.
+    unit = f"unit {pair.unit}" if pair.unit else f"pair {index}"
     tokens = EncodedPair(
         clean=clean,
         corrupted=corrupted,
         answer=first_token(model, pair.answer, pair.where),
         wrong=first_token(model, pair.wrong, pair.where),
         positions=positions,
-        unit=pair.unit or f"pair {index}",
+        unit=unit,
     )
     if not clean_spans and len(clean) != len(corrupted):
         return tokens, _unequal(tokens)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import xarray as xr
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from headwise.analyses.contract import make_analysis
 from headwise.testing import RandomRuns, check_random_models, random_calls, random_model
@@ -98,3 +100,34 @@ def test_a_gain_by_head_multiplies_query_and_key_of_each_head(causal: bool) -> N
         if not causal and parameter.ndim == 2:
             expected = expected[:, None]
         np.testing.assert_allclose(parameter.detach().numpy(), before[name] * expected, rtol=1e-6)
+
+
+def test_a_gain_by_head_multiplies_scores_of_heads_that_share_keys() -> None:
+    """Four heads on two keys: a head's scores are multiplied by the square of its own factor."""
+    config = LlamaConfig(
+        vocab_size=20,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attention_bias=True,
+    )
+    torch.manual_seed(0)
+    module = LlamaForCausalLM(config).eval()
+    ids = torch.arange(6)[None]
+    hidden = module.model.embed_tokens(ids)
+
+    def scores() -> torch.Tensor:
+        attention = module.model.layers[0].self_attn
+        query = attention.q_proj(hidden).unflatten(-1, (4, 4)).transpose(1, 2)
+        key = attention.k_proj(hidden).unflatten(-1, (2, 4)).transpose(1, 2)
+        return query @ key.repeat_interleave(2, dim=1).transpose(-1, -2)
+
+    with torch.no_grad():
+        for bias in ("q_proj.bias", "k_proj.bias"):
+            module.get_parameter(f"model.layers.0.self_attn.{bias}").normal_()
+        before = scores()
+        sharpen_weights(module, HeadGain(1.0, 4.0))
+        factors = torch.tensor([1.0, 2.0, 3.0, 4.0]).square()
+        torch.testing.assert_close(scores(), before * factors[:, None, None])

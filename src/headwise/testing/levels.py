@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 import xarray as xr
 from scipy import stats as scipy_stats
+from torch import Tensor
 
 from headwise.analyses.contract import Analysis, make_analysis
 from headwise.analyses.frames.analysis import Frames
@@ -230,24 +231,40 @@ def gain_factors(gain: Gain, layers: int, heads: int) -> np.ndarray:
 
 
 def sharpen_weights(module: Any, gain: Gain) -> None:
-    """Multiply the query and key weights of a BERT, a GPT-2 or a Llama by the factors of a gain."""
+    """Multiply the query and key weights of a BERT, a GPT-2 or a Llama by the factors of a gain.
+
+    Heads that share a key get the mean of their factors on it, and the rest on their queries: the
+    scores of every head are multiplied by the square of its factor.
+    """
     config = module.config
-    factors = gain_factors(gain, config.num_hidden_layers, config.num_attention_heads)
+    n_heads = config.num_attention_heads
+    n_kv_heads = getattr(config, "num_key_value_heads", None) or n_heads
+    factors = gain_factors(gain, config.num_hidden_layers, n_heads)
+    of_keys = factors.reshape(len(factors), n_kv_heads, -1).mean(-1)
+    of_queries = factors * (factors / of_keys.repeat(n_heads // n_kv_heads, axis=1))
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             numbers = [int(part) for part in name.split(".") if part.isdigit()]
             if not numbers:
                 continue
-            of_heads = torch.as_tensor(factors[numbers[0]], dtype=parameter.dtype)
-            if any(part in name for part in (".query.", ".key.", ".q_proj.", ".k_proj.")):
-                # The heads lie one after another along the rows.
-                by_row = of_heads.repeat_interleave(len(parameter) // len(of_heads))
-                parameter.mul_(by_row.reshape(-1, *[1] * (parameter.ndim - 1)))
+            layer = numbers[0]
+            if ".query." in name or ".q_proj." in name:
+                _multiply_rows(parameter, of_queries[layer])
+            elif ".key." in name or ".k_proj." in name:
+                _multiply_rows(parameter, of_keys[layer])
             elif "attn.c_attn" in name:
                 # The columns are those of query, key and value.
                 width = parameter.shape[-1] // 3
-                by_column = of_heads.repeat_interleave(width // len(of_heads))
+                of_heads = torch.as_tensor(factors[layer], dtype=parameter.dtype)
+                by_column = of_heads.repeat_interleave(width // n_heads)
                 parameter[..., : 2 * width].mul_(by_column.repeat(2))
+
+
+def _multiply_rows(parameter: Tensor, factors: np.ndarray) -> None:
+    """Multiply a matrix or a bias, whose heads lie one after another along the rows."""
+    of_heads = torch.as_tensor(factors, dtype=parameter.dtype)
+    by_row = of_heads.repeat_interleave(len(parameter) // len(of_heads))
+    parameter.mul_(by_row.reshape(-1, *[1] * (parameter.ndim - 1)))
 
 
 def _first_significant(significant: xr.DataArray) -> str:

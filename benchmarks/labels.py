@@ -158,6 +158,17 @@ def shuffled_text(model: HeadModel, trees: Path, count: int) -> bool:
     return n_syntactic <= MOST_SHUFFLED
 
 
+def shared_labels(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
+    """Return which heads have, on one of two texts, a label that fits them on the other too: as
+    their label (`does`) or as a further one (`also`)."""
+    is_shared = []
+    for here, there in zip(one.itertuples(), other.itertuples(), strict=True):
+        fitting_here = {here.does, *here.also.split(", ")}
+        fitting_there = {there.does, *there.also.split(", ")}
+        is_shared.append(here.does in fitting_there or there.does in fitting_here)
+    return pd.Series(is_shared, index=one.index)
+
+
 def stability(model: HeadModel, first: Path, second: Path, count: int) -> bool:
     without = shipped_documents(model)
     tables = []
@@ -172,6 +183,7 @@ def stability(model: HeadModel, first: Path, second: Path, count: int) -> bool:
     same_remainder = (one["looks"] == other["looks"])[is_sink]
     rows = [
         ("label", same),
+        ("label, or a further label of the other text", shared_labels(one, other)),
         ("category", one["kind"] == other["kind"]),
         ("where the attention goes", one["looks"] == other["looks"]),
     ]

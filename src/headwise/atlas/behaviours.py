@@ -41,10 +41,13 @@ REPEATS = {"previous": PREVIOUS, "duplicate": DUPLICATE, "prefix_matching": INDU
 
 # Thresholds of the labels.
 MIN_SHARE = 0.5  # of a head's attention on one target, after subtracting chance
+# Of a head's attention on the first token, where no other single target gets more, after
+# subtracting chance. Gu et al. (2024) call a head a sink above this share. Many heads of a decoder
+# give it about half, so that a bound there would make another label of the same head on other text.
+MIN_SINK = 0.3
 MIN_MARGIN = 0.1  # of accuracy on a relation over the best baseline
-# A head that links words by what they are, in any order, is right this often on shuffled text.
-MIN_ACCURACY = 0.45
-SUFFICIENT_ACCURACY = 0.5  # from here on, the words need not do worse without their order
+# Of the pairs of a relation. Heads that link words by what they are, in any order, find fewer.
+MIN_ACCURACY = 0.5
 MIN_REPEAT = 0.3  # of a head's attention on a repeated sequence
 MIN_RETRIEVAL = 0.1  # of a needle's tokens (Wu et al. 2024)
 # Of what a head adds to the logit of the token it attends to, over that of a control: in logits, by
@@ -57,7 +60,6 @@ MIN_SUPPRESSION = 0.05
 MIN_SUPPRESSION_SPREADS = 0.6
 MIN_SUCCESSORS = 0.5  # of the pairs of all sequences (days, months, numbers, ...)
 MIN_GAIN = 0.01  # of the right answer's probability, by a head's mean output (Todd et al. 2023)
-N_SPECIFIC = 2  # rules of `attention_rules` that are stronger than `previous token` on repeats
 # `broad`: entropy as a share of a uniform head's, whatever the length of the text. A head above the
 # upper bound does not differ from a uniform one, which does nothing.
 MIN_BROAD_ENTROPY = 0.8
@@ -69,7 +71,7 @@ MAX_BROAD_ENTROPY = 0.98
 # All layers count together: the first layer of a trained model may have broad heads and none with
 # another label (SmolLM2).
 MIN_ENTROPY_SPREAD = 0.05
-MIN_LABELLED = 0.1  # share of a model's heads with other labels
+MIN_LABELLED = 0.1  # share of a model's heads with other labels; also for the second rule of `sink`
 # The cosine of the keys of two special tokens above which they count as the same.
 SAME_KEYS = 0.95
 
@@ -207,15 +209,10 @@ def followed_margins(dependency: xr.Dataset) -> xr.DataArray:
     """Return the margins of the relations that a head follows, `[direction, layer, head,
     relation]`, 0 elsewhere.
 
-    It beats every baseline by at least 10 points (corrected p < 0.05) and is right at least half of
-    the time; or at least 45 % of the time, and more often than the words without their order are
-    (`lexical`), by the lower end of its interval."""
+    It beats every baseline by at least 10 points (corrected p < 0.05) and finds at least half of
+    the pairs of this text. A label asks for more: see `followed_relations`."""
     margins = significant_margins(dependency)
-    accuracy = dependency["accuracy"]
-    follows = (margins >= MIN_MARGIN) & (accuracy >= MIN_ACCURACY)
-    if "lexical" in dependency:  # not in older atlases
-        beats_words = dependency["accuracy_low"] > dependency["lexical"].fillna(0.0)
-        follows &= beats_words | (accuracy >= SUFFICIENT_ACCURACY)
+    follows = (margins >= MIN_MARGIN) & (dependency["accuracy"] >= MIN_ACCURACY)
     return margins.where(follows, 0.0).transpose(*margins.dims)
 
 
@@ -294,18 +291,19 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
     - `copy suppression`: see `suppresses_copying`;
     - `successor`: by its weights it turns at least half of the words of sequences into the next
       one (see `successor_shares`);
-    - a relation: see `followed_margins`;
+    - a relation: see `followed_relations`;
     - `antecedents`: see `finds_antecedents`;
     - a single position, the opening token (an encoder's `to cls`, or `sink`) or the closing token
       that gets more than half of its attention; where several do, the one with the largest share;
     - `delimiters`: these tokens and punctuation together get more than half of its attention, and
-      more than the neighbours;
+      more than the neighbours (not in a sink head);
     - `previous token`, also where the previous token gets at least 0.3 of its attention on
       repeated sequences (corrected p < 0.05);
     - `neighbours`: the previous, same and next token together get more than half;
+    - `sink`, also where the first token gets more than 0.3 of its attention, and no other single
+      target as much, in a model where at least a tenth of the heads have one of the labels above;
     - `broad`: its attention has from 0.8 to 0.98 of the entropy of uniform attention, in a layer
-      whose heads differ in entropy, in a model where at least a tenth of the heads
-      have one of the labels above.
+      whose heads differ in entropy, in such a model.
 
     In the rules on single positions, `delimiters` and `neighbours`, the share that uniform
     attention would give is subtracted first: `(share - uniform) / (1 - uniform)`. In a short text,
@@ -335,19 +333,23 @@ def label_rules(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) -> 
         rules += followed_relations(datasets["dependency"])
     if "coreference" in datasets:
         rules.append(_labelled(ANTECEDENTS, finds_antecedents(datasets["coreference"])))
-    attention = []
-    if "surface" in datasets:
-        attention = attention_rules(datasets["surface"])
-    rules += attention[:N_SPECIFIC]
     previous = _significant_values(datasets, "induction", "previous")
+    on_repeats = []
     if previous is not None:
-        rules.append(_labelled(PREVIOUS, previous >= MIN_REPEAT))
-    rules += attention[N_SPECIFIC:]
-    if "surface" in datasets and {"entropy", "entropy_uniform"} <= set(datasets["surface"]):
-        has_label = strongest_label(rules, (layers, heads)) != OTHER
-        is_trained = has_label.mean() >= MIN_LABELLED
-        is_broad = _is_broad(datasets["surface"]) & is_trained
-        rules.append(_labelled(BROAD_LABEL, is_broad))
+        on_repeats.append(_labelled(PREVIOUS, previous >= MIN_REPEAT))
+    if "surface" not in datasets:
+        return rules + on_repeats
+    surface = datasets["surface"]
+    single, delimiters, neighbours = attention_rules(surface)
+    before_weak_rules = [*rules, single, delimiters, *on_repeats, neighbours]
+    has_label = strongest_label(before_weak_rules, (layers, heads)) != OTHER
+    is_trained = bool(has_label.mean() >= MIN_LABELLED)
+    is_sink = attends_to_first(surface) & is_trained
+    # Nearly half for the first token, and punctuation besides: a sink, not delimiters.
+    rules += [single, np.where(is_sink, "", delimiters), *on_repeats, neighbours]
+    rules.append(_labelled(SINK, is_sink))
+    if {"entropy", "entropy_uniform"} <= set(surface):
+        rules.append(_labelled(BROAD_LABEL, _is_broad(surface) & is_trained))
     return rules
 
 
@@ -358,8 +360,7 @@ def _labelled(label: str, applies: np.ndarray) -> np.ndarray:
 
 def attention_rules(surface: xr.Dataset) -> list[np.ndarray]:
     """Return what the rules on the targets of attention give each head, from the strongest to the
-    weakest: a single position and `delimiters` (`N_SPECIFIC` of them), then `neighbours`.
-    `label_rules` describes them."""
+    weakest: a single position, `delimiters`, `neighbours`. `label_rules` describes them."""
     names = list(attention_shares(surface))
     near_names = [name for name in names if name in POSITIONS.values()]
     delimiter_names = [name for name in names if name not in near_names]
@@ -375,6 +376,17 @@ def attention_rules(surface: xr.Dataset) -> list[np.ndarray]:
         _labelled(DELIMITERS, (delimiters > MIN_SHARE) & (delimiters > near)),
         _labelled(NEIGHBOURS, (near > MIN_SHARE) & (near >= delimiters)),
     ]
+
+
+def attends_to_first(surface: xr.Dataset) -> np.ndarray:
+    """Return which heads give the first token more than 0.3 of their attention above chance, and no
+    other single target as much, bool `[layer, head]`. None of an encoder with an opening token."""
+    names = [name for name in attention_shares(surface) if name != TO_PUNCT]
+    if SINK not in names:
+        return np.zeros(surface["max_weight"].shape, dtype=bool)
+    single = np.stack([_above_chance(surface, [name]) for name in names])
+    is_largest = single.argmax(0) == names.index(SINK)
+    return np.asarray(is_largest & (single.max(0) > MIN_SINK))
 
 
 def _above_chance(surface: xr.Dataset, names: Sequence[str]) -> np.ndarray:
@@ -433,7 +445,8 @@ def significant_labels(datasets: Mapping[str, xr.Dataset], labels: np.ndarray) -
     for label, target_names in targets.items():
         has_label = labels == label
         if has_label.any():
-            passes = _above_chance(lower_ends, target_names) > MIN_SHARE
+            least = MIN_SINK if label == SINK else MIN_SHARE
+            passes = _above_chance(lower_ends, target_names) > least
             significant &= ~has_label | passes
     if (labels == BROAD_LABEL).any():
         passes = _is_broad(surface.assign(entropy=surface["entropy_low"]))
@@ -470,27 +483,27 @@ def further_labels(rules: Sequence[np.ndarray], place: tuple[int, ...]) -> list[
 
 
 def followed_relations(dependency: xr.Dataset) -> list[np.ndarray]:
-    """Return the relation that each head follows with the largest margin, and the second where it
-    is as apt: where its margin lies within the error of the first. Two rules `[layer, head]`."""
+    """Return the relations that each head follows beyond the error of the text, the one that it
+    follows most first: rules `[layer, head]`.
+
+    The lower end of the interval of its accuracy is at least half. Of several relations, the one
+    whose lower end is furthest above the best baseline comes first: a relation with few pairs may
+    have a large margin by chance, and the head another label on other text."""
     margins = followed_margins(dependency)
     lowest = variable_of(dependency, "accuracy_low")
     if lowest is None:
         lowest = dependency["accuracy"]
-    error = (dependency["accuracy"] - lowest).transpose(*margins.dims)
-    direction = margins.argmax("direction")
-    margin = margins.isel(direction=direction).values  # [layer, head, relation]
+    lowest_margins = lowest - best_baseline(dependency)
+    is_label = (margins > 0) & (lowest >= MIN_ACCURACY) & (lowest_margins > 0)
+    best_margins = lowest_margins.where(is_label, 0.0).max("direction")
+    by_relation = best_margins.transpose("layer", "head", "relation").values
     relations = np.array(labels_of(dependency, "relation"), dtype=object)
-    order = np.argsort(-margin, axis=-1, kind="stable")
-    best = order[..., 0]
-    best_margin = np.take_along_axis(margin, best[..., None], -1)[..., 0]
-    rules = [np.where(best_margin > 0, relations[best], "")]
-    if margin.shape[-1] > 1:
-        second = order[..., 1]
-        second_margin = np.take_along_axis(margin, second[..., None], -1)[..., 0]
-        error_by_relation = error.isel(direction=direction).values
-        best_error = np.take_along_axis(error_by_relation, best[..., None], -1)[..., 0]
-        is_as_apt = (second_margin > 0) & (second_margin >= best_margin - best_error)
-        rules.append(np.where(is_as_apt, relations[second], ""))
+    order = np.argsort(-by_relation, axis=-1, kind="stable")
+    rules = []
+    for rank in range(int((by_relation > 0).sum(-1).max(initial=0))):
+        relation = order[..., rank]
+        margin = np.take_along_axis(by_relation, relation[..., None], axis=-1)[..., 0]
+        rules.append(np.where(margin > 0, relations[relation], ""))
     return rules
 
 

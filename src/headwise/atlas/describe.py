@@ -59,8 +59,9 @@ COLUMNS = (
 # The categories of labels (column `kind`), and what each means to a reader.
 LABEL_CATEGORIES = {
     "syntax": "on this dependency relation it beats every baseline (a fixed offset, uniform attention, the first word) "
-    "by at least 10 points, corrected p < 0.05, and is right half of the time (or 45 % and more than the words without "
-    "their order); of several relations, the one with the largest margin; in bold, the best head for it",
+    "by at least 10 points, corrected p < 0.05, and finds at least half of the pairs, by the lower end of the "
+    "interval; of several relations, the one whose lower end is furthest above the baseline; in bold, the best head "
+    "for it",
     "coreference": "it finds antecedents with an accuracy at least 10 points above every baseline rule, string "
     "matching by sieves included, corrected p < 0.05",
     "repeats": "on random sequences repeated once, at least 0.3 of its attention, corrected p < 0.05, goes to the "
@@ -76,8 +77,8 @@ LABEL_CATEGORIES = {
     "corrected p < 0.05 (succ)",
     "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
     "attention; or, on random sequences repeated once, the previous token at least 0.3, corrected p < 0.05",
-    "sink": "the first token, whatever it is, gets more than half of its attention; below, where its attention goes "
-    "excluding that token",
+    "sink": "the first token, whatever it is, gets more than 0.3 of its attention, and no other single target as much; "
+    "below, where its attention goes excluding that token",
     "cls": "the opening token gets more than half of its attention",
     "sep": "the closing token gets more than half of its attention",
     "delimiters": "full stops and commas, with the first and the closing token, get more than half of its attention",
@@ -166,12 +167,13 @@ def describe_heads(datasets: Mapping[str, xr.Dataset], layers: int, heads: int) 
         - `attention`: the token types and neighbouring positions that get at least a tenth of its
           attention, each with its mean share (a token counts for its type and for its position, so
           shares of both overlap), and of a sink head the same excluding the first token;
-        - `finds`: up to three dependency relations that the head follows by the rule of the label,
-          antecedents where it beats every baseline by at least 10 points, frame elements where its
-          score exceeds the same words without a frame link and random heads; all with corrected p <
-          0.05, each with score and baseline (of a relation's best head on text that it was not
-          picked on); what it copies, on text and by its weights; and how much of the context its
-          keys and values are needed for;
+        - `finds`: up to three dependency relations that the head follows (it beats every baseline
+          by at least 10 points and finds at least half of the pairs), antecedents where it beats
+          every baseline by at least 10 points, frame elements where its score exceeds the same
+          words without a frame link and random heads; all with corrected p < 0.05, each with score
+          and baseline (of a relation's best head on text that it was not picked on); what it
+          copies, on text and by its weights; and how much of the context its keys and values are
+          needed for;
         - `roles`: the roles it has (`has_role`, after correction), parts of a role in brackets;
         - `maps`: the pattern of more than half of its maps, by the lower end of the interval.
     """
@@ -353,8 +355,9 @@ def _attention_labels(datasets: Mapping[str, xr.Dataset], labels: np.ndarray) ->
         return behaviours.head_labels({}, *labels.shape)
     surface = datasets["surface"]
     looks = behaviours.head_labels({"surface": surface}, *labels.shape)
-    # How many heads have other labels, which `broad` asks for, is known from all groups.
-    looks = np.where(labels == behaviours.BROAD_LABEL, labels, looks)
+    # How many heads have other labels, which `broad` and `sink` ask for, is known from all groups.
+    for label in (behaviours.BROAD_LABEL, behaviours.SINK):
+        looks = np.where(labels == label, label, looks)
     is_sink = (looks == behaviours.SINK) & (labels == behaviours.SINK)
     return np.where(is_sink, behaviours.labels_without_first(surface), looks)
 
@@ -405,11 +408,11 @@ def _describe_attention(surface: xr.Dataset) -> TextsByHead:
     shares_without_first = {}
     if "mass_rest" in surface:
         shares_without_first = _shares_by_name(surface, "_rest")
+    is_sink = behaviours.attends_to_first(surface)
     texts: TextsByHead = {}
-    for place in np.ndindex(*surface["max_weight"].shape):
+    for place in np.ndindex(*is_sink.shape):
         texts[place] = _largest_shares(shares, place)
-        is_sink = FIRST in shares and shares[FIRST][place] > behaviours.MIN_SHARE
-        if shares_without_first and is_sink:
+        if shares_without_first and is_sink[place]:
             largest = ", ".join(_largest_shares(shares_without_first, place)) or "spread"
             texts[place].append(f"without the first token: {largest}")
     return texts
@@ -436,8 +439,10 @@ def _largest_shares(shares: Mapping[str, np.ndarray], place: tuple[int, ...]) ->
 
 
 def _describe_relations(dependency: xr.Dataset) -> TextsByHead:
-    """Return up to three relations that each head follows, the largest margin first."""
+    """Return up to three relations that each head follows: first its labels, in their order, then
+    the others, the largest margin first."""
     margins = behaviours.followed_margins(dependency)
+    label_rules = behaviours.followed_relations(dependency)
     accuracy = dependency["accuracy"].transpose(*margins.dims).values
     baseline = behaviours.best_baseline(dependency).transpose("direction", "relation").values
     baseline_name = np.full(baseline.shape, "offset", dtype=object)
@@ -452,9 +457,14 @@ def _describe_relations(dependency: xr.Dataset) -> TextsByHead:
     n_layers, n_heads = margins.shape[1:3]
     for layer, head in np.ndindex(n_layers, n_heads):
         head_margins = margins.values[:, layer, head]
-        for relation in np.argsort(-head_margins.max(0), kind="stable")[:MOST_RELATIONS]:
-            if not head_margins[:, relation].max():
-                continue
+        followed: list[int] = []
+        for label_rule in label_rules:
+            if label_rule[layer, head]:
+                followed.append(names.index(str(label_rule[layer, head])))
+        for relation in np.argsort(-head_margins.max(0), kind="stable").tolist():
+            if head_margins[:, relation].max() > 0 and relation not in followed:
+                followed.append(relation)
+        for relation in followed[:MOST_RELATIONS]:
             direction = int(head_margins[:, relation].argmax())
             score = 100 * accuracy[direction, layer, head, relation]
             rule_score = 100 * baseline[direction, relation]

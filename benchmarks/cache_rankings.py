@@ -6,21 +6,29 @@ docs/how-to/cache.md.
         --work work-2048 --write
 
     python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
-        --length 8192 --documents 2 --skip 20 --needles 2 --random 0 \\
-        --rankings work-2048.npz --work work-8192
+        --length 8192 --documents 5 --ranking-texts 2 --needles 3 --effect-texts 2 \\
+        --effect-length 2048 --random-texts 1 --random-shares 0.5 --random-needles 0.5 \\
+        --choices "output error=0,0.5,0.75,0.9" "retrieval=0.25" "effect=0.25" \\
+        "uniform window=0.25,0.5" --work work-8192 --write
 
     python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
         --length 2048 --documents 16 --needles 8 --effect-texts 4 --shares 0.25 0.5 \\
         --needles-only --needles-against-random 4 --work needles-2048 --write
 
-Heads are ranked on every second text; all choices are judged on the others. Every ranking is compared
-with the same random choices (on the first `--random-texts` texts and needles), and with a uniform
-window of the same memory. An interrupted run resumes: repeat the command with the same `--work`."""
+    python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
+        --length 2048 --documents 16 --needles 8 --effect-texts 4 --gates 120 --gates-length 768 \\
+        --choices "learned gates=0,0.25,0.5" --random-needles --work gates-2048 --write
+
+Heads are ranked on every second text, or on the first `--ranking-texts`; all choices are judged on
+the others. Every ranking is compared with the same random choices (on the first `--random-texts`
+texts and needles), and with a uniform window of the same memory. An interrupted run resumes: repeat
+the command with the same `--work`."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,11 +36,18 @@ from typing import Any
 import numpy as np
 
 import headwise
-from headwise.experiments.cache.options import CacheOptions
+from headwise.experiments.cache.gates import learn_cache_gates
+from headwise.experiments.cache.options import EFFECT, GATES, CacheOptions
 from headwise.experiments.cache.result import UNIFORM
-from headwise.experiments.cache.run import CacheStudy, long_texts
+from headwise.experiments.cache.run import (
+    GATES_OPEN,
+    CacheStudy,
+    MeasureEffect,
+    as_batch,
+    long_texts,
+)
 from headwise.models.kv_cache import CachePattern
-from headwise.models.short_context import sliding_layers
+from headwise.models.short_context import LongTextModel, sliding_layers
 from headwise.run import Job
 from headwise.stats.flips import sign_flip_test
 from headwise.stats.intervals import sample_interval
@@ -51,7 +66,8 @@ def measure(given: argparse.Namespace) -> str:
         window=given.window,
         needles=given.needles,
         random=given.random,
-        effects=given.effect_texts,
+        # On the beginnings of texts effects are measured apart.
+        effects=given.effect_texts if given.effect_length is None else 0,
         recipes=given.recipes,
     )
     with (
@@ -64,23 +80,35 @@ def measure(given: argparse.Namespace) -> str:
             raise SystemExit("The corpus has too few long documents.")
         texts = long.texts[given.skip :]
         digest = sha256(b"".join(text.tobytes() for text in texts)).hexdigest()
+        if given.intact:
+            return intact_losses(given, LongTextModel(model, options.sink, options.window), texts)
         job.begin({"texts": digest, "window": options.window, "sink": options.sink})
         study = CacheStudy(job, model, texts, options, sliding_layers(model))
+        if given.ranking_texts is not None:
+            study.ranking_texts = texts[: given.ranking_texts]
+            study.judging_texts = texts[given.ranking_texts :]
         if given.rankings is None:
             _, error = study.measure_distant()
             rankings = {name: scores.mean(0) for name, scores in study.rankings(error).items()}
+            if given.effect_length is not None:
+                rankings[EFFECT] = effects_on_beginnings(given, study)
+            if given.gates:
+                rankings[GATES] = gates_of_beginnings(given, study)
             np.savez(given.work.with_suffix(".npz"), **rankings)
         else:
             study.judging_texts = texts
             with np.load(given.rankings) as stored:
-                rankings = {name: stored[name] for name in given.names or stored.files}
+                rankings = {name: stored[name] for name in stored.files}
+        if given.names:
+            rankings = {name: rankings[name] for name in given.names}
         if given.needles_only:
             return needles_against_random(given, study, rankings)
         patterns: dict[tuple[str, float], Any] = {}
-        for share in given.shares:
-            for name, scores in rankings.items():
-                patterns[name, share] = (study.choose(scores, share), options.window)
-            patterns[UNIFORM, share] = study.uniform(share)
+        for name, share in choices(given, rankings):
+            if name == UNIFORM:
+                patterns[name, share] = study.uniform(share)
+            else:
+                patterns[name, share] = (study.choose(rankings[name], share), options.window)
         judged = study.judge("judged", list(patterns.values()), study.judging_texts)
         everything = (np.ones_like(study.free), options.window)
         found = None
@@ -89,7 +117,7 @@ def measure(given: argparse.Namespace) -> str:
             found = study.find_needles("needles", [everything, *patterns.values()], trials)
         random_rises = {}
         random_found = {}
-        for share in given.shares:
+        for share in given.shares if given.random_shares is None else given.random_shares:
             random = study.random_patterns(share)
             if random:
                 few = study.judging_texts[: given.random_texts]
@@ -103,6 +131,72 @@ def measure(given: argparse.Namespace) -> str:
         return result.text()
 
 
+def choices(given: argparse.Namespace, rankings: dict[str, np.ndarray]) -> list[tuple[str, float]]:
+    """Return which rankings are judged at which shares of whole heads, share by share."""
+    pairs = []
+    if given.choices is None:
+        for share in given.shares:
+            pairs += [(name, share) for name in [*rankings, UNIFORM]]
+        return pairs
+    for choice in given.choices:
+        name, _, shares = choice.partition("=")
+        if name not in rankings and name != UNIFORM:
+            raise SystemExit(f"There is no ranking '{name}' here, only {', '.join(rankings)}.")
+        pairs += [(name, float(share)) for share in shares.split(",")]
+    return sorted(pairs, key=lambda pair: pair[1])
+
+
+def effects_on_beginnings(given: argparse.Namespace, study: CacheStudy) -> np.ndarray:
+    """Return the effect of each key/value head on the first tokens of the ranking texts.
+
+    Gradients of a whole text of 8,192 tokens take more memory than a small machine has."""
+    texts = [ids[: given.effect_length] for ids in study.ranking_texts[: given.effect_texts]]
+    measure_effect = MeasureEffect(study.long_model, study.free)
+    parts = study.job.each("effects of beginnings", measure_effect, texts)
+    return np.mean([part["effect"] for part in parts], axis=0)
+
+
+def intact_losses(
+    given: argparse.Namespace, long_model: LongTextModel, texts: Sequence[np.ndarray]
+) -> str:
+    """Return what the intact model loses on the last eighth of texts, read after the whole text and
+    after the eighth before it alone: whether it uses, or suffers from, a long context."""
+    scored = given.length // 8
+    model = long_model.model
+    everything = long_model.short(np.ones((model.layers, model.kv_heads), bool))
+    losses = []
+    for ids in texts:
+        row = []
+        for length in (len(ids), 2 * scored):
+            batch = as_batch(model, ids[-length:])
+            hidden = long_model.hidden(batch, everything)
+            loss, _, _ = long_model.compare(batch, hidden, [], length - scored - 1)
+            row.append(loss)
+        losses.append(row)
+        report("intact", len(losses), len(texts))
+    whole, near = np.array(losses).T
+    return (
+        f"Loss of the intact model on the last {scored:,} of {given.length:,} tokens, {len(texts)} "
+        f"texts: {interval(whole, 3)} nats after the whole text, {interval(near, 3)} after the "
+        f"{scored:,} tokens before them alone; difference {interval(whole - near, 3, sign='+')}."
+    )
+
+
+def gates_of_beginnings(given: argparse.Namespace, study: CacheStudy) -> np.ndarray:
+    """Return how open the learned gate of each key/value head ends, a quarter of them open, learned
+    on the first tokens of the ranking texts."""
+
+    def measure() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        batches = [as_batch(study.model, ids[: given.gates_length]) for ids in study.ranking_texts]
+        n_open = round(GATES_OPEN * study.free.sum())
+        openness = learn_cache_gates(
+            study.long_model, batches, study.free, n_open, steps=given.gates, report=report
+        )
+        return {"openness": openness}, {}
+
+    return study.job.checkpoint("gates of beginnings", measure).arrays["openness"]
+
+
 def needles_against_random(
     given: argparse.Namespace, study: CacheStudy, rankings: dict[str, np.ndarray]
 ) -> str:
@@ -112,10 +206,11 @@ def needles_against_random(
     The loss is not judged: two thirds of the passes of a whole table are for it."""
     trials = study.trials(study.judging_texts)[: given.needles_against_random]
     window = study.options.window
+    names = "".join(f"-{name}" for name in given.names or ())
     lines = ["| choice | share whole | needles: own / random, % | p |", "|---|---|---|---|"]
     for share in given.shares:
         own = [(study.choose(scores, share), window) for scores in rankings.values()]
-        found = study.find_needles(f"needles-{share:g}", own, trials)
+        found = study.find_needles(f"needles-{share:g}{names}", own, trials)
         random = study.random_patterns(share)
         drawn = study.find_needles(f"random-needles-{share:g}", random, trials)
         for place, name in enumerate(rankings):
@@ -176,16 +271,24 @@ class Result:
         facts = f"At {self.given.length:,} tokens: "
         if self.given.rankings is None:
             n_ranking = len(self.study.ranking_texts)
+            effect = f"{min(self.given.effect_texts, n_ranking)} of them"
+            if self.given.effect_length is not None:
+                effect = f"the first {self.given.effect_length:,} tokens of {effect}"
+            if self.given.gates:
+                effect += (
+                    f"; gates: {self.given.gates} steps on the first {self.given.gates_length:,} "
+                    "tokens"
+                )
             facts += (
-                f"{n_ranking} texts to rank (effect: {min(self.given.effect_texts, n_ranking)} of "
-                f"them), {len(self.rises)} others to judge"
+                f"{n_ranking} texts to rank (effect: {effect}), {len(self.rises)} others to judge"
             )
         else:
             facts += f"heads ranked on the shorter texts above, {len(self.rises)} others to judge"
         if self.found is not None:
             facts += f", {len(self.found)} needles"
         parts = [facts + ":", self.curve()]
-        if len(self.rises) > 2:
+        # With five texts the smallest p of two sides is 0.06.
+        if len(self.rises) > 5:
             parts.append("\n".join(self.best_rankings()))
         compared = self.comparison()
         if compared:
@@ -241,6 +344,8 @@ class Result:
             measures = [("lowest loss", -self.rises)]
             if self.found is not None:
                 measures.append(("most tokens of needles", self.found[:, 1:]))
+            if len(places) < 2:
+                continue
             for what, values in measures:
                 best = max(places, key=lambda name: values[:, places[name]].mean())
                 others = []
@@ -271,19 +376,23 @@ class Result:
             saved = "-"
             if none is not None:
                 saved = interval(self.rises[:, none] - self.rises[:, place], 3, sign="+")
-            uniform = self.names.index((UNIFORM, share))
-            needle_p = "-"
-            if self.found is not None:
+            loss_p = needle_p = "-"
+            if (UNIFORM, share) in self.names:
+                uniform = self.names.index((UNIFORM, share))
+                loss_p = f"{paired_p(self.rises[:, uniform] - self.rises[:, place]):.3f}"
+            if self.found is not None and loss_p != "-":
                 better = self.found[:, 1 + place] - self.found[:, 1 + uniform]
                 needle_p = f"{paired_p(better):.3f}"
             cells = [
                 name,
                 f"{share:g}",
                 saved,
-                f"{own:+.3f} / {means.mean():+.3f} ({means.min():+.3f} to {means.max():+.3f})",
+                f"{own:+.3f} / {means.mean():+.3f} ({means.min():+.3f} to {means.max():+.3f})".replace(
+                    "-", "−"
+                ),
                 f"{p:.3f}",
                 *self.needle_cells(place, share),
-                f"{paired_p(self.rises[:, uniform] - self.rises[:, place]):.3f}",
+                loss_p,
                 needle_p,
             ]
             lines.append("| " + " | ".join(cells) + " |")
@@ -339,10 +448,27 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=256)
     parser.add_argument("--needles", type=int, default=8)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.25, 0.5])
+    parser.add_argument(
+        "--choices",
+        nargs="*",
+        metavar="RANKING=SHARE,...",
+        help="which rankings are judged at which shares; by default all at all",
+    )
+    parser.add_argument("--ranking-texts", type=int, help="how many rank; by default every second")
     parser.add_argument("--effect-texts", type=int, default=6)
+    parser.add_argument(
+        "--effect-length", type=int, help="measure effects on so many first tokens of each text"
+    )
+    parser.add_argument("--gates", type=int, default=0, help="learn gates in so many steps")
+    parser.add_argument(
+        "--gates-length", type=int, help="learn them on so many first tokens of each text"
+    )
     parser.add_argument("--no-recipes", dest="recipes", action="store_false")
     parser.add_argument("--random", type=int, default=20)
     parser.add_argument("--random-texts", type=int, default=2)
+    parser.add_argument(
+        "--random-shares", type=float, nargs="*", help="shares of the random choices; default: all"
+    )
     parser.add_argument("--random-needles", type=float, nargs="*", default=[0.25, 0.5])
     parser.add_argument(
         "--needles-only",
@@ -351,6 +477,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--needles-against-random", type=int, default=4, help="how many needles that table has"
+    )
+    parser.add_argument(
+        "--intact", action="store_true", help="only the loss of the intact model, by its context"
     )
     parser.add_argument(
         "--rankings",
@@ -366,6 +495,8 @@ def main() -> None:
     print(text)
     if given.write:
         section = f"--length {given.length}"
+        if given.gates:
+            section += f" --gates {given.gates}"
         if given.needles_only:
             section += " --needles-only"
         write(section, text)

@@ -29,6 +29,9 @@ LOGIT_BYTES = 16 * 2**20  # the most that these take on a CPU: small blocks are 
 # of the time of large ones.
 WEIGHT_BYTES = 8 * 2**20
 ROWS_AT_ONCE = 1024  # queries whose keys are gathered, or whose mask is built, at once
+# A block of queries reads as many keys more than a window as it has queries: on a CPU, where a block
+# costs nothing to begin, small blocks are faster.
+SHORT_ROWS_AT_ONCE_CPU = 256
 
 
 def is_near(queries: Tensor, keys: Tensor, sink: int, window: int) -> Tensor:
@@ -209,9 +212,12 @@ class ShortHeads(TapSession):
         # With a cache there are more keys than queries: the last query sees the last key.
         n_cached = call.key.shape[2] - n_queries
         positions = torch.arange(call.key.shape[2], device=call.key.device)
+        at_once = ROWS_AT_ONCE
+        if call.key.device.type == "cpu":
+            at_once = min(at_once, max(SHORT_ROWS_AT_ONCE_CPU, self.window))
         blocks = []
-        for start in range(0, n_queries, ROWS_AT_ONCE):
-            stop = min(start + ROWS_AT_ONCE, n_queries)
+        for start in range(0, n_queries, at_once):
+            stop = min(start + at_once, n_queries)
             first = max(self.sink, start + n_cached - self.window + 1)
             columns = torch.cat([positions[: self.sink], positions[first : stop + n_cached]])
             rows = positions[start + n_cached : stop + n_cached]

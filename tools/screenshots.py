@@ -27,21 +27,21 @@ SENTENCE = "Once upon a time, a little girl gave the old book to"
 def main(encoder: str, decoder: str, comparison: str) -> None:
     """Write every picture; fails where one is too large to lie in the repository."""
     shots: list[tuple[str, str, str, tuple[int, int], bool, list[str]]] = [
-        ("../picture", encoder, "#L4H0&colour=words", TALL, False, ["#heads"]),
-        ("grid-and-card", encoder, "#L4H0&colour=dependency.accuracy.obj", WIDE, False, []),
-        ("compare", encoder, "#L4H0&compare=L4H0,L6H8,L3H0,L0H2", WIDE, False, ["#compare"]),
+        ("../picture.png", encoder, "#L4H0&colour=words", TALL, False, ["#heads"]),
+        ("grid-and-card.webp", encoder, "#L4H0&colour=dependency.accuracy.obj", WIDE, False, []),
+        ("compare.webp", encoder, "#L4H0&compare=L4H0,L6H8,L3H0,L0H2", WIDE, False, ["#compare"]),
         (
-            "narrow",
+            "narrow.webp",
             encoder,
             "#L4H0&colour=surface.entropy&view=lines&special=hide",
             NARROW,
             False,
             ["#card"],
         ),
-        ("dark", encoder, "#L4H0&colour=surface.entropy", WIDE, True, []),
-        ("distances", encoder, "#L4H0&colour=surface.mass.sep", WIDE, False, ["#listed"]),
-        ("decoder", decoder, "", WIDE, False, ["#heads"]),
-        ("comparison", comparison, "#L2H1", TALL, False, ["#heads"]),
+        ("dark.webp", encoder, "#L4H0&colour=surface.entropy", WIDE, True, []),
+        ("distances.webp", encoder, "#L4H0&colour=surface.mass.sep", WIDE, False, ["#listed"]),
+        ("decoder.webp", decoder, "", WIDE, False, ["#heads"]),
+        ("comparison.webp", comparison, "#L2H1", TALL, False, ["#heads"]),
     ]
     with chromium() as browser:
         for name, page, state, size, dark, scroll in shots:
@@ -63,7 +63,7 @@ def explorer(address: str) -> None:
         for part in (".head-card", ".contributions"):
             tab.wait_for_selector(f"{part}:not(.busy)")
         tab.mouse.move(0, 0)
-        keep(tab, OUT.parent / "explore.png")
+        keep(tab, OUT.parent / "explore.webp")
 
 
 @contextmanager
@@ -92,15 +92,19 @@ def take(
     for place in scroll:
         tab.eval_on_selector(place, "element => element.scrollIntoView({ block: 'start' })")
     tab.wait_for_timeout(300)
-    keep(tab, OUT / f"{name}.png")
+    keep(tab, OUT / name)
     context.close()
 
 
 def keep(tab: Any, path: Path) -> None:
-    """A picture of what is seen; of a large one 200 colours, which blur those of few cells."""
+    """A picture of what is seen; of a large PNG 200 colours, which blur those of few cells."""
     picture = Image.open(io.BytesIO(tab.screenshot())).convert("RGB")
-    picture.save(path, optimize=True)
-    if path.stat().st_size > TRUE_COLOUR_BYTES:
+    if path.suffix == ".webp":
+        # Without loss, and a third smaller than a PNG.
+        picture.save(path, lossless=True, quality=100, method=6)
+    else:
+        picture.save(path, optimize=True)
+    if path.suffix == ".png" and path.stat().st_size > TRUE_COLOUR_BYTES:
         picture.quantize(200).save(path, optimize=True)
     if path.stat().st_size > MOST_BYTES:
         raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {MOST_BYTES}.")

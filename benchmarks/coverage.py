@@ -137,17 +137,19 @@ def plain_mean_draw(n_examples: int, shape: str) -> Draw:
     return draw
 
 
-def ratio_draw(n_examples: int, shape: str = "") -> Draw:
+def ratio_draw(n_examples: int, shape: str = "", third_moments: bool = True) -> Draw:
     """A ratio of totals: every token alike, examples of 5 to 40 tokens, of shares about 0.25, or of
-    which most are near 0."""
+    which most are near 0, or of skewed values (lognormal, sigma 0.6)."""
 
     def draw(rng: Generator) -> float:
         weights = rng.integers(5, 41, n_examples).astype(float)
-        if shape:
+        if shape == "shares near 0":
             shares = 0.25 * rng.beta(0.3, 2.0, n_examples) / (0.3 / 2.3)
+        elif shape == "skewed":
+            shares = 0.25 * rng.lognormal(-0.18, 0.6, n_examples)
         else:
             shares = rng.beta(2, 6, n_examples)
-        ratios = Ratios(1)
+        ratios = Ratios(1, third_moments=third_moments)
         ratios.add_sums(
             torch.from_numpy(weights * shares)[:, None], torch.from_numpy(weights)[:, None]
         )
@@ -791,19 +793,21 @@ def interval_rows() -> Iterator[Row]:
                 task_draw(n_tasks, n_prompts, are_new),
                 MANY,
             )
+    for n_examples in (10, 30, 200):
+        for shape in ("", "skewed", "shares near 0"):
+            yield Row(
+                "means over tokens",
+                "ratio of totals, Student's t over examples, corrected for skewness",
+                f"{n_examples} examples of 5 to 40 tokens{', ' if shape else ''}{shape}",
+                ratio_draw(n_examples, shape),
+                MANY,
+            )
     for n_examples in (30, 200):
         yield Row(
-            "means over tokens, UAS of `tree_probe`",
-            "ratio of totals, Student's t over examples",
-            f"{n_examples} examples of 5 to 40 tokens",
-            ratio_draw(n_examples),
-            MANY,
-        )
-        yield Row(
-            "means over tokens, UAS of `tree_probe`",
-            "ratio of totals, Student's t over examples",
-            f"{n_examples} examples of 5 to 40 tokens, shares near 0",
-            ratio_draw(n_examples, "near 0"),
+            "UAS of `tree_probe`",
+            "ratio of totals, Student's t over sentences",
+            f"{n_examples} sentences of 5 to 40 tokens",
+            ratio_draw(n_examples, third_moments=False),
             MANY,
         )
     yield Row(

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 from headwise.stats.accumulators import Moments, Ratios, State, Sums
 from headwise.stats.intervals import mean_interval, sample_interval
 from headwise.stats.records import Records
+from headwise.stats.units import unit_ratio
 
 values_with_gaps = hnp.arrays(
     np.float64,
@@ -133,6 +134,44 @@ def test_ratios_weigh_tokens_alike_and_merge() -> None:
     np.testing.assert_allclose(
         summary["high"] - summary["low"], 2 * 2.02 * ratios.std(0), rtol=0.15
     )
+
+
+def test_ratios_with_third_moments_have_the_interval_of_skewed_means() -> None:
+    """With equal weights it is the interval of a mean; with unequal ones its longer end is on the
+    side of the long tail, and it merges and comes back from arrays."""
+    generator = np.random.default_rng(0)
+    values = torch.from_numpy(generator.lognormal(0, 1, size=(12, 3)))
+    moments = Moments(3)
+    moments.add(values)
+    ratios = Ratios(3, third_moments=True)
+    ratios.add_sums(7 * values, torch.full((12, 1), 7.0))
+    for name, value in moments.summary().items():
+        np.testing.assert_allclose(ratios.summary()[name], value)
+    values = torch.from_numpy(generator.lognormal(0, 1, size=(40, 3)))
+    weight = torch.from_numpy(generator.integers(0, 9, size=(40, 1)).astype(float))
+    whole, plain, first, second = (
+        Ratios(3, third_moments=kept) for kept in (True, False, True, True)
+    )
+    for accumulator in (whole, plain):
+        accumulator.add_sums(weight * values, weight)
+    first.add_sums(weight[:5] * values[:5], weight[:5])
+    second.add_sums(weight[5:] * values[5:], weight[5:])
+    second.merge(first)
+    loaded = Ratios(3, third_moments=True)
+    loaded.load(second.arrays())
+    summary = whole.summary()
+    for name, value in summary.items():
+        np.testing.assert_allclose(loaded.summary()[name], value)
+    above = summary["high"] - summary["mean"]
+    assert (above > 1.2 * (summary["mean"] - summary["low"])).all()
+    assert (above > 1.2 * (plain.summary()["high"] - summary["mean"])).all()
+    # Examples of unequal weight are worth fewer of equal weight, which the degrees of freedom tell.
+    jackknife = unit_ratio((weight * values).numpy(), weight.numpy())
+    np.testing.assert_allclose(summary["low"], jackknife.interval()[0], rtol=0.013)
+    alike = Ratios(1, third_moments=True)
+    alike.add_sums(0.3 * weight, weight)
+    np.testing.assert_allclose(alike.summary()["low"], 0.3, rtol=1e-6)
+    np.testing.assert_allclose(alike.summary()["high"], 0.3, rtol=1e-6)
 
 
 def test_sums_and_records_merge_and_come_back_from_arrays() -> None:

@@ -254,11 +254,30 @@ class Ratios(Parts):
     Every token (or pair) weighs alike, examples are the sampling unit.
 
     The variance is the delta method's `n/(n−1) · Σ(y − R·w)² / (Σw)²`, which needs sums only, so
-    states merge by addition. `w` may be broadcast over `y`."""
+    states merge by addition. `w` may be broadcast over `y`.
 
-    def __init__(self, *shape: int, weight_shape: tuple[int, ...] | None = None) -> None:
+    Parameters
+    ----------
+    *shape : int
+        The shape of the ratios.
+    weight_shape : tuple of int, optional
+        The shape of the weights; default: that of the ratios.
+    third_moments : bool, default False
+        Keep the sums from which the skewness of y − R·w follows, and how many examples of equal
+        weight these examples are worth: the interval needs them where values are skewed and
+        examples few. They take as much memory again."""
+
+    def __init__(
+        self,
+        *shape: int,
+        weight_shape: tuple[int, ...] | None = None,
+        third_moments: bool = False,
+    ) -> None:
         of = shape if weight_shape is None else weight_shape
-        super().__init__(y=shape, yy=shape, yw=shape, w=of, ww=of, count=of)
+        shapes = {"y": shape, "yy": shape, "yw": shape, "w": of, "ww": of, "count": of}
+        if third_moments:
+            shapes |= {"yyy": shape, "yyw": shape, "yww": shape, "www": of, "wwww": of}
+        super().__init__(**shapes)
 
     def _unit_sums(self) -> dict[str, UnitSums]:
         """As many units for the weights as for the totals, which have more numbers."""
@@ -283,6 +302,8 @@ class Ratios(Parts):
         w = denominator.detach().to(torch.float64)
         y = torch.where(w > 0, y, 0.0)
         added = {"y": y, "yy": y * y, "yw": y * w, "w": w, "ww": w * w, "count": (w > 0).double()}
+        if "yyy" in self._parts:
+            added |= {"yyy": y**3, "yyw": y * y * w, "yww": y * w * w, "www": w**3, "wwww": w**4}
         for name, value in added.items():
             self._add(name, value.sum(0), where)
         units = self._units_of(y)
@@ -308,16 +329,26 @@ class Ratios(Parts):
         n_examples = sums["count"]
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = sums["y"] / sums["w"]
-            residual = sums["yy"] - 2 * ratio * sums["yw"] + ratio**2 * sums["ww"]
-            residual = np.maximum(residual, 0)
-            # mean_interval divides by the count once more, hence the factor that makes this the
-            # variance of one "effective" example.
-            variance = residual / (n_examples - 1) / (sums["w"] / n_examples) ** 2
         count = np.broadcast_to(n_examples, ratio.shape)
         clustered = self.over_units()
         if clustered is not None:
             return _summary(ratio, count, clustered.n_units, *clustered.interval())
-        low, high = mean_interval(ratio, np.where(count > 1, variance, np.nan), count)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            squares = sums["yy"] - 2 * ratio * sums["yw"] + ratio**2 * sums["ww"]
+            squares = np.maximum(squares, 0)
+            variance = n_examples / (n_examples - 1) * squares / sums["w"] ** 2
+            variance = np.where(count > 1, variance, np.nan)
+            effective = n_examples
+            skewness: np.ndarray | float = 0.0
+            if "yyy" in sums:
+                worth_if_independent = sums["w"] ** 2 / sums["ww"]
+                worth_if_alike = sums["ww"] ** 2 / sums["wwww"]
+                effective = np.sqrt(worth_if_independent * worth_if_alike)
+                effective = np.where(n_examples > 1, np.maximum(effective, 2.0), n_examples)
+                cubes = sums["yyy"] - 3 * ratio * sums["yyw"] + 3 * ratio**2 * sums["yww"]
+                cubes -= ratio**3 * sums["www"]
+                skewness = sample_skewness(effective, squares, cubes)
+            low, high = mean_interval(ratio, variance * effective, effective, skewness)
         return _summary(ratio, count, count, low, high)
 
 
@@ -368,7 +399,7 @@ class SparseSums(Sums):
 def means(weighting: str, *shape: int) -> Moments | Ratios:
     """What averages over examples: each example alike (`examples`), or each token alike
     (`tokens`)."""
-    return Ratios(*shape) if weighting == "tokens" else Moments(*shape)
+    return Ratios(*shape, third_moments=True) if weighting == "tokens" else Moments(*shape)
 
 
 class State(dict[str, "Moments | Ratios | Sums | Records | UnitSums"]):

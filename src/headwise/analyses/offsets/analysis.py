@@ -92,7 +92,11 @@ class Offsets(Observer):
         width = 2 * reach + 1
         # How often an offset occurs is the same for all heads of a layer.
         weight_shape = (shape.layers, 1, width)
-        state = State(histogram=Ratios(shape.layers, shape.heads, width, weight_shape=weight_shape))
+        # Shares of far offsets are near 0 and skewed.
+        histogram = Ratios(
+            shape.layers, shape.heads, width, weight_shape=weight_shape, third_moments=True
+        )
+        state = State(histogram=histogram)
         for name in MEANS:
             state[name] = means(self.weighting, shape.layers, shape.heads)
         return state

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from torch import Tensor
+from transformers import MPNetConfig, MPNetModel
 
 from headwise import Corpus, HeadModel, RunOptions, make_analysis, make_atlas, plan
 from headwise.analyses.attribution.analysis import work_per_input
@@ -440,6 +441,11 @@ def test_attribution_reads_fewer_inputs_of_what_costs_more() -> None:
     rotary = replace(bert, layers=8, extras={"rotary": True})
     assert attribution.max_examples(rotary) == 4
     assert attribution.max_examples(replace(rotary, extras={"rotary": False})) == 12
+    # Each dimension of each token is moved by itself.
+    small = replace(bert, layers=2, hidden=384, d_head=32)
+    assert attribution.max_examples(small) == 12
+    # 2 × (4 × 24² × 12 × 384² + 2 × 24² × 384² × 1,152) = 400e9; BERT has 228e9.
+    assert attribution.max_examples(replace(small, extras={"forms_weights": True})) == 6
     # Layers of twice the weights cost about twice as much.
     assert attribution.max_examples(replace(bert, extras={"layer_weights": 24 * 768**2})) == 6
     # A small Gemma 3, whose heads are wide; SmolLM2; stories15M.
@@ -483,6 +489,16 @@ def test_the_shape_knows_the_weights_of_a_layer(opened: HeadModel) -> None:
     ]
     assert extras["layer_weights"] == sum(matrix.weight.numel() for matrix in matrices)
     assert not extras["rotary"]
+    assert not extras["forms_weights"]
+    config = MPNetConfig(
+        vocab_size=opened.module.config.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    with HeadModel.open(MPNetModel(config).eval(), tokenizer=opened.tokenizer) as model:
+        assert plan_module.model_shape(model, scan).extras["forms_weights"]
     vocabulary = make_vocabulary(["a", "b"], None, {}, {}, True)
     llama = blank_llama(vocabulary, Size(2, 2, 16, 32, 32), seed=0)
     with HeadModel.open(llama, tokenizer=vocabulary.tokenizer) as model:

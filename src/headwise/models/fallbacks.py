@@ -45,11 +45,10 @@ def redirect_methods(model: nn.Module) -> list[Undo]:
     undo it."""
     undo: list[Undo] = []
     for module in model.modules():
-        file = type(module).__module__.rpartition(".")[2].removeprefix("modeling_")
-        class_name = type(module).__name__
-        if (file, class_name) in REPLACED_METHODS:
-            method, replacement = REPLACED_METHODS[file, class_name]
-        elif f"{file}.{class_name}" in INTERCEPTED:
+        name = _file_and_class(module)
+        if name in REPLACED_METHODS:
+            method, replacement = REPLACED_METHODS[name]
+        elif forms_weights(module):
             method = "forward"
             replacement = intercepted_forward
         else:
@@ -64,6 +63,18 @@ def redirect_methods(model: nn.Module) -> list[Undo]:
             setattr(module, method, bound)
             undo.append(partial(delattr, module, method))
     return undo
+
+
+def forms_weights(attention: nn.Module) -> bool:
+    """Return whether an attention module forms its weights itself: the session sees these, but not
+    the queries and keys."""
+    return ".".join(_file_and_class(attention)) in INTERCEPTED
+
+
+def _file_and_class(module: nn.Module) -> tuple[str, str]:
+    """Return the name of the model's file, without `modeling_`, and that of the class."""
+    file = type(module).__module__.rpartition(".")[2].removeprefix("modeling_")
+    return file, type(module).__name__
 
 
 def _through_tap(

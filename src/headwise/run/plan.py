@@ -12,6 +12,7 @@ from headwise.analyses.items import PARSED_ANNOTATIONS, missing_annotation_reaso
 from headwise.core.errors import MissingAnnotationError, ParameterError
 from headwise.core.failures import Failure, UnexpectedError
 from headwise.models import HeadModel
+from headwise.models.fallbacks import forms_weights
 from headwise.models.sizes import has_rotary_positions, layer_kinds
 from headwise.run.encoded import CorpusScan, EncodedCorpus
 from headwise.text import Corpus
@@ -151,6 +152,7 @@ def model_shape(model: HeadModel, scan: CorpusScan) -> Shape:
             "vocabulary": _vocabulary(model),
             "layer_weights": _layer_weights(model),
             "rotary": has_rotary_positions(model),
+            "forms_weights": any(map(forms_weights, model.sites.by_module)),
             "mask_token": getattr(model.tokenizer, "mask_token_id", None) is not None,
         },
     )

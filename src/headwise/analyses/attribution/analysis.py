@@ -55,7 +55,8 @@ def work_per_input(shape: Shape) -> float:
 
     Tangents of the input pass all weights of all layers, some for each token. Those of a layer's own
     input, one for each of its dimensions, pass the weights of queries, keys and values, once for
-    each token, or once for all where every token has the same Jacobian.
+    each token, or once for all where every token has the same Jacobian. Where only the weights of
+    attention are seen, each moves one token of the whole input.
     """
     # Where they are not known, a layer is taken to have the weights of twelve matrices, as in BERT.
     layer_weights = shape.extras.get("layer_weights") or 12 * shape.hidden**2
@@ -65,6 +66,8 @@ def work_per_input(shape: Shape) -> float:
     tokens = 1
     if shape.causal or shape.extras.get("rotary", False):
         tokens = TYPICAL_TOKENS
+    if shape.extras.get("forms_weights", False):
+        tokens = TYPICAL_TOKENS**2
     n_kv_heads = len(set(shape.kv_groups)) or shape.heads
     width = (shape.heads + 2 * n_kv_heads) * shape.d_head
     within_layer = tokens * shape.hidden**2 * width

@@ -93,6 +93,29 @@ def document_sizes(rng: Generator, n_documents: int, unevenness: float) -> np.nd
     return 1 + rng.poisson(mean_size)
 
 
+def values_about_one(rng: Generator, shape: str, size: tuple[int, ...] | int) -> np.ndarray:
+    """Values of mean 1: normal, skewed (lognormal, sigma 0.6), very skewed (sigma 1), exponential,
+    shares most of which are near 0, or values of which three quarters are near 0."""
+    if shape == "normal":
+        return rng.normal(1, 0.5, size)
+    if shape == "skewed":
+        return rng.lognormal(-0.18, 0.6, size)
+    if shape == "very skewed":
+        return rng.lognormal(-0.5, 1.0, size)
+    if shape == "exponential":
+        return rng.exponential(1.0, size)
+    if shape == "shares near 0":
+        return rng.beta(0.3, 2.0, size) / (0.3 / 2.3)
+    assert shape == "three quarters near 0", shape
+    is_large = rng.random(size) < 0.25
+    return np.where(is_large, rng.exponential(4, size), 0.0) + rng.normal(0, 0.05, size)
+
+
+def share_held(low: np.ndarray, truth: np.ndarray | float, high: np.ndarray) -> float:
+    """Return the share of the intervals that hold the truth."""
+    return float(np.mean((low <= truth) & (truth <= high)))
+
+
 def mean_draw(
     n_documents: int,
     unevenness: float = 0.3,
@@ -117,22 +140,14 @@ def mean_draw(
 
 
 def plain_mean_draw(n_examples: int, shape: str) -> Draw:
-    """The mean over examples without documents: of normal values, of skewed ones (lognormal,
-    sigma 0.6, or exponential), or of shares most of which are near 0."""
+    """The mean over examples without documents: of normal or skewed values, or of shares most of
+    which are near 0."""
 
     def draw(rng: Generator) -> float:
-        if shape == "normal":
-            values = rng.normal(1, 0.5, (n_examples, 20))
-        elif shape == "skewed":
-            values = rng.lognormal(-0.18, 0.6, (n_examples, 20))
-        elif shape == "exponential":
-            values = rng.exponential(1.0, (n_examples, 20))
-        else:
-            values = rng.beta(0.3, 2.0, (n_examples, 20)) / (0.3 / 2.3)
         moments = Moments(20)
-        moments.add(torch.from_numpy(values))
+        moments.add(torch.from_numpy(values_about_one(rng, shape, (n_examples, 20))))
         summary = moments.summary()
-        return float(np.mean((summary["low"] <= 1) & (summary["high"] >= 1)))
+        return share_held(summary["low"], 1, summary["high"])
 
     return draw
 
@@ -143,10 +158,8 @@ def ratio_draw(n_examples: int, shape: str = "", third_moments: bool = True) -> 
 
     def draw(rng: Generator) -> float:
         weights = rng.integers(5, 41, n_examples).astype(float)
-        if shape == "shares near 0":
-            shares = 0.25 * rng.beta(0.3, 2.0, n_examples) / (0.3 / 2.3)
-        elif shape == "skewed":
-            shares = 0.25 * rng.lognormal(-0.18, 0.6, n_examples)
+        if shape:
+            shares = 0.25 * values_about_one(rng, shape, n_examples)
         else:
             shares = rng.beta(2, 6, n_examples)
         ratios = Ratios(1, third_moments=third_moments)
@@ -160,22 +173,12 @@ def ratio_draw(n_examples: int, shape: str = "", third_moments: bool = True) -> 
 
 
 def few_texts_draw(n_texts: int, shape: str) -> Draw:
-    """The mean over few texts: of normal values, of skewed ones (lognormal, sigma 0.6 or 1), or of
-    values three quarters of which are near 0."""
+    """The mean over few texts: of normal or skewed values, or of values three quarters of which are
+    near 0."""
 
     def draw(rng: Generator) -> float:
-        size = (n_texts, 20)
-        if shape == "normal":
-            values = rng.normal(1, 0.5, size)
-        elif shape == "skewed":
-            values = rng.lognormal(-0.18, 0.6, size)
-        elif shape == "very skewed":
-            values = rng.lognormal(-0.5, 1.0, size)
-        else:
-            is_large = rng.random(size) < 0.25
-            values = np.where(is_large, rng.exponential(4, size), 0.0) + rng.normal(0, 0.05, size)
-        _, low, high = sample_interval(values)
-        return float(np.mean((low <= 1) & (high >= 1)))
+        _, low, high = sample_interval(values_about_one(rng, shape, (n_texts, 20)))
+        return share_held(low, 1, high)
 
     return draw
 
@@ -197,12 +200,12 @@ def sparse_draw(n_examples: int) -> Draw:
     """The mean over the examples that have a value: one in four, skewed."""
 
     def draw(rng: Generator) -> float:
-        values = rng.lognormal(-0.18, 0.6, (n_examples, 20))
+        values = values_about_one(rng, "skewed", (n_examples, 20))
         values[rng.random(values.shape) > 0.25] = np.nan
         moments = Moments(20)
         moments.add(torch.from_numpy(values))
         summary = moments.summary()
-        return float(np.mean((summary["low"] <= 1) & (summary["high"] >= 1)))
+        return share_held(summary["low"], 1, summary["high"])
 
     return draw
 
@@ -325,11 +328,11 @@ def layers_draw(layers: int, heads: int, bins: int, likeness: float, what: str) 
             total_low, total_high = wilson_interval(counts.sum(0), np.full(2, layers * heads))
         if what in ("model", "over heads"):
             truth = expected.mean(0)
-            return float(np.mean((total_low <= truth) & (truth <= total_high)))
+            return share_held(total_low, truth, total_high)
         bin_of_layer = depth.depth_bins(layers, bins)
         by_bin = [expected[bin_of_layer == number].mean(0) for number in range(bins)]
         truth = np.stack(by_bin, 1)
-        return float(np.mean((low <= truth) & (truth <= high)))
+        return share_held(low, truth, high)
 
     return draw
 
@@ -343,7 +346,7 @@ def step_draw(n_times: int, size: float, gradual: bool = False) -> Draw:
         time = np.arange(n_times) - first_after[:, None]
         rise = 1 / (1 + np.exp(-(time + 0.5))) if gradual else time >= 0
         fit = fit_step(rng.normal(size=(20, n_times)) + size * rise)
-        return float(np.mean((fit.low <= first_after) & (first_after <= fit.high)))
+        return share_held(fit.low, first_after, fit.high)
 
     return draw
 
@@ -409,7 +412,7 @@ def single_share_draw(n_examples: int, share: float) -> Draw:
 
     def draw(rng: Generator) -> float:
         low, high = wilson_interval(rng.binomial(n_examples, share, 20), np.full(20, n_examples))
-        return float(np.mean((low <= share) & (share <= high)))
+        return share_held(low, share, high)
 
     return draw
 
@@ -460,7 +463,7 @@ def flip_draw(n_examples: int, mean_gained: float, mean_lost: float) -> Draw:
         lost = (place >= counts[:, 0]) & (place < counts[:, 0] + counts[:, 1])
         low, high = flip_interval(gained, lost, np.ones((n_examples, 1)))
         truth = (mean_gained - mean_lost) / n_examples
-        return float(np.mean((low <= truth) & (truth <= high)))
+        return share_held(low, truth, high)
 
     return draw
 
@@ -501,8 +504,7 @@ def ablation_draw(metric: str, n_examples: int, which: str, share_changed: float
         )
         if which == "mean head":
             return float(comparison.mean_low <= expected.mean() <= comparison.mean_high)
-        holds = (comparison.low <= expected) & (expected <= comparison.high)
-        return float(holds.mean())
+        return share_held(comparison.low, expected, comparison.high)
 
     return draw
 
@@ -554,7 +556,7 @@ def correlation_draw(n_pairs: int, method: str) -> Draw:
         x = rng.normal(size=(20, n_pairs))
         y = 0.5 * x + np.sqrt(0.75) * rng.normal(size=(20, n_pairs))
         result = correlation(x, y, method)
-        return float(np.mean((result.low <= truth) & (truth <= result.high)))
+        return share_held(result.low, truth, result.high)
 
     return draw
 
@@ -577,7 +579,7 @@ def overall_shares_draw(n_examples: int) -> Draw:
         shares = rng.dirichlet(parameters, n_examples)
         _, low, high = sample_interval(shares)
         truth = parameters / parameters.sum()
-        return float(np.mean((low <= truth) & (truth <= high)))
+        return share_held(low, truth, high)
 
     return draw
 
@@ -596,7 +598,7 @@ def corrected_shares_draw(n_examples: int) -> Draw:
         said = np.stack([rng.multinomial(144, row @ says) / 144 for row in truth])
         errors = ErrorModel(np.array(tables, dtype=float))
         corrected = corrected_with_interval(said, errors, seed=int(rng.integers(1 << 30)))
-        return float(np.mean((corrected.low <= shares) & (shares <= corrected.high)))
+        return share_held(corrected.low, shares, corrected.high)
 
     return draw
 
@@ -688,8 +690,7 @@ def sketch_draw(n_tangents: int) -> Draw:
         mask = torch.ones_like(mean, dtype=torch.bool)
         _, _, low, high = share_intervals(mean, variance, torch.tensor([n_tangents]), mask)
         truth = norms / norms.sum()
-        holds = (low.numpy().ravel() <= truth) & (truth <= high.numpy().ravel())
-        return float(holds.mean())
+        return share_held(low.numpy().ravel(), truth, high.numpy().ravel())
 
     return draw
 
@@ -734,7 +735,14 @@ SHARES = "accuracies of `dependency` and `coreference`, shares of `patterns`"
 BEST = "the best head of `dependency` and `coreference`"
 ABLATE = "`ablate`, `compare --probing`: one head"
 MEAN_HEAD = "`ablate`: the mean head"
+OVER_EXAMPLES = "Student's t over examples, corrected for skewness"
 OVER_DOCUMENTS = "jackknife over documents, Student's t, corrected for skewness"
+RATIO_OVER_UNITS = "linearised ratio of totals, Student's t over units, corrected for skewness"
+SHARE_OVER_DOCUMENTS = "Wilson's, effective number over documents"
+SHARE_OVER_NEEDLES = "Wilson's, effective number of tokens over needles"
+HALF_ANSWERS = "jackknife, Student's t, half an answer of each kind added"
+STEP = "`track`: the step at which a measure changes"
+FITTING_STEPS = "steps that fit nearly as well (F test)"
 FLIPS = "Wilson's limits of gained and lost answers, squared and added"
 HALVES = "picked on one half, scored on the other"
 
@@ -744,7 +752,7 @@ def interval_rows() -> Iterator[Row]:
         for shape in ("normal", "skewed", "exponential", "shares near 0"):
             yield Row(
                 MEANS,
-                "Student's t over examples, corrected for skewness",
+                OVER_EXAMPLES,
                 f"{n_examples} examples, {shape}",
                 plain_mean_draw(n_examples, shape),
                 MANY,
@@ -769,7 +777,7 @@ def interval_rows() -> Iterator[Row]:
     for n_examples in (60, 200):
         yield Row(
             "means over the examples that have a value (`copy_suppression`, `features`, `frames`, ...)",
-            "Student's t over examples, corrected for skewness",
+            OVER_EXAMPLES,
             f"{n_examples} examples, of which a quarter have a value, skewed",
             sparse_draw(n_examples),
             MANY,
@@ -828,26 +836,26 @@ def interval_rows() -> Iterator[Row]:
     for n_documents in (10, 20, 81):
         yield Row(
             SHARES,
-            "Wilson's, effective number over documents",
+            SHARE_OVER_DOCUMENTS,
             f"0.7, {n_documents} documents of like length",
             share_draw(n_documents),
         )
     yield Row(
         SHARES,
-        "Wilson's, effective number over documents",
+        SHARE_OVER_DOCUMENTS,
         "0.7, 27 documents of differing length",
         share_draw(27, 1.0),
     )
     yield Row(
         SHARES,
-        "Wilson's, effective number over documents",
+        SHARE_OVER_DOCUMENTS,
         "0.05, 40 documents",
         share_draw(40, share=0.05),
     )
     for chances, heads in (("equal", "50 equal heads"), ("standing out", "one 25 points better")):
         yield Row(
             f"{BEST}: its margin over the baseline",
-            "picked on one half, scored on the other, Student's t over documents",
+            f"{HALVES}, Student's t over documents",
             f"{heads}, 100 documents",
             margin_draw(100, chances),
         )
@@ -888,14 +896,14 @@ def interval_rows() -> Iterator[Row]:
     for n_times in (12, 60):
         for size in (0.7, 1.5, 3.0):
             yield Row(
-                "`track`: the step at which a measure changes",
-                "steps that fit nearly as well (F test)",
+                STEP,
+                FITTING_STEPS,
                 f"{n_times} models, a step of {size:g} standard deviations",
                 step_draw(n_times, size),
             )
         yield Row(
-            "`track`: the step at which a measure changes",
-            "steps that fit nearly as well (F test)",
+            STEP,
+            FITTING_STEPS,
             f"{n_times} models, the middle of a gradual rise of 5 standard deviations",
             step_draw(n_times, 5.0, gradual=True),
         )
@@ -950,8 +958,8 @@ def interval_rows() -> Iterator[Row]:
                 ablation_draw("accuracy", n_examples, "mean head", share_changed),
             )
     for metric, how in (
-        ("f1", "jackknife, Student's t, half an answer of each kind added"),
-        ("matthews", "jackknife, Student's t, half an answer of each kind added"),
+        ("f1", HALF_ANSWERS),
+        ("matthews", HALF_ANSWERS),
         ("pearson", "jackknife, Student's t"),
         ("spearman", "jackknife, Student's t"),
         ("loss", "Student's t, corrected for skewness"),
@@ -985,7 +993,7 @@ def interval_rows() -> Iterator[Row]:
     ):
         yield Row(
             "`patch`: shares of the difference of logits",
-            "linearised ratio of totals, Student's t over units, corrected for skewness",
+            RATIO_OVER_UNITS,
             data,
             patching_draw(n_units, most, skewed),
             MANY,
@@ -998,7 +1006,7 @@ def interval_rows() -> Iterator[Row]:
     ):
         yield Row(
             "`circuit`: faithfulness and completeness",
-            "linearised ratio of totals, Student's t over units, corrected for skewness",
+            RATIO_OVER_UNITS,
             data,
             faithfulness_draw(n_units, most),
             MANY,
@@ -1007,7 +1015,7 @@ def interval_rows() -> Iterator[Row]:
         for score in (0.01, 0.3):
             yield Row(
                 "scores of `retrieval`",
-                "Wilson's, effective number of tokens over needles",
+                SHARE_OVER_NEEDLES,
                 f"{score}, {n_needles} needles, {n_trials} trials",
                 needle_draw(n_needles, n_trials, score),
                 MANY,
@@ -1015,7 +1023,7 @@ def interval_rows() -> Iterator[Row]:
     for share in (0.5, 0.9, 0.99):
         yield Row(
             "`cache`: needles' tokens that are still predicted",
-            "Wilson's, effective number of tokens over needles",
+            SHARE_OVER_NEEDLES,
             f"{share}, 8 needles",
             found_needles_draw(8, share),
             MANY,
@@ -1039,7 +1047,7 @@ def interval_rows() -> Iterator[Row]:
     for n_examples in (30, 200):
         yield Row(
             "`patterns`: shares over all heads",
-            "Student's t over examples, corrected for skewness",
+            OVER_EXAMPLES,
             f"five patterns, {n_examples} examples",
             overall_shares_draw(n_examples),
             MANY,

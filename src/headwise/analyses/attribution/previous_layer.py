@@ -1,5 +1,5 @@
-"""Contributions of the previous layer, exactly, at the cost of about one layer: a head's Jacobian has
-a closed form."""
+"""Contributions of the previous layer, exactly: a head's Jacobian has a closed form in those of
+queries, keys and values."""
 
 from __future__ import annotations
 

@@ -102,6 +102,8 @@ class Successors(DirectLogitExperiment):
         "gould2023", "Successor heads; relations: Elhelo & Geva 2024", more=("elhelo2024",)
     )
     units: ClassVar[Mapping[str, str]] = {"share of pairs": "share among_all chance"}
+    # Measured on SmolLM2-135M and on a decoder of 268 M parameters: 115 and 200.
+    typical_passes: ClassVar[float] = 150.0
 
     def __post_init__(self) -> None:
         at_least("turns", self.turns, 20)

@@ -3,6 +3,7 @@ asks nothing of the network."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import warnings
@@ -17,8 +18,10 @@ import torch
 from click.testing import CliRunner
 
 from docs_site import analyses
+from docs_site import labels as label_page
 from docs_site.docstrings import notes, parameters, sections
 from headwise.analyses.contract import Analysis, known_analyses
+from headwise.atlas import behaviours
 from headwise.plots import figures_for
 
 ROOT = Path(__file__).parents[1]
@@ -163,3 +166,12 @@ def test_numbers_of_what_is_asked_of_decoders_have_units() -> None:
     }
     lacking = [name for name, unit in units.items() if not unit]
     assert len(lacking) < 0.03 * len(units), f"say the unit of {', '.join(lacking)}"
+
+
+def test_the_page_of_labels_has_every_threshold() -> None:
+    """A rule that gets a threshold gets a row."""
+    thresholds = [name for name in vars(behaviours) if name.startswith(("MIN_", "MAX_"))]
+    assert {"MIN_SHARE", "MIN_SINK", "MIN_ACCURACY"} <= set(thresholds)
+    source = inspect.getsource(label_page)
+    assert [name for name in thresholds if f"behaviours.{name}" not in source] == []
+    assert f"| {behaviours.MIN_SINK} |" in label_page.page()

@@ -174,6 +174,28 @@ def test_ratios_with_third_moments_have_the_interval_of_skewed_means() -> None:
     np.testing.assert_allclose(alike.summary()["high"], 0.3, rtol=1e-6)
 
 
+def test_ratios_of_a_run_begun_without_third_moments_have_students_t() -> None:
+    """A checkpoint of an earlier version merges with new states, whichever comes first."""
+    values = torch.from_numpy(np.random.default_rng(0).lognormal(0, 1, size=(12, 3)))
+    weight = torch.ones(12, 3)
+    plain = Ratios(3)
+    plain.add_sums(values, weight)
+    older = Ratios(3)
+    older.add_sums(values[:5], weight[:5])
+    for old_first in (True, False):
+        loaded = Ratios(3, third_moments=True)
+        loaded.load(older.arrays())
+        newer = Ratios(3, third_moments=True)
+        newer.add_sums(values[5:], weight[5:])
+        merged, added = (loaded, newer) if old_first else (newer, loaded)
+        merged.merge(added)
+        for name, value in plain.summary().items():
+            np.testing.assert_allclose(merged.summary()[name], value)
+        again = Ratios(3, third_moments=True)
+        again.load(merged.arrays())
+        np.testing.assert_allclose(again.summary()["high"], plain.summary()["high"])
+
+
 def test_sums_and_records_merge_and_come_back_from_arrays() -> None:
     state = State(total=Sums(2, 3), mean=Moments(3), rows=Records(2, 2))
     other = State(total=Sums(2, 3), mean=Moments(3), rows=Records(2, 2))

@@ -19,16 +19,57 @@ def page() -> str:
             f"{behaviours.MIN_SHARE}",
         ),
         (
+            "`sink`: the same share on the first token, where no other single target gets as much",
+            f"{behaviours.MIN_SINK}",
+        ),
+        (
+            "share of the pairs of a relation, by the lower end of the interval",
+            f"{behaviours.MIN_ACCURACY}",
+        ),
+        (
             "margin over the best baseline, for a relation or antecedents",
             f"{behaviours.MIN_MARGIN}",
         ),
         ("share of its attention on a repeated sequence", f"{behaviours.MIN_REPEAT}"),
         ("share of a needle's tokens", f"{behaviours.MIN_RETRIEVAL}"),
-        ("copying, by its weights", f"{behaviours.MIN_COPYING}"),
+        (
+            "`copying`: logits on the token it attends to, over a control, by the lower end of the "
+            "interval",
+            f"{behaviours.MIN_COPYING}",
+        ),
+        (
+            "`copying`: the same in standard deviations of what it adds to all logits",
+            f"{behaviours.MIN_COPYING_SPREADS}",
+        ),
+        (
+            "`copy suppression`: logits off a predicted token of the text, over a control, by the "
+            "lower end of the interval",
+            f"{behaviours.MIN_SUPPRESSION}",
+        ),
+        (
+            "`copy suppression`: the same in standard deviations of what it adds to all logits",
+            f"{behaviours.MIN_SUPPRESSION_SPREADS}",
+        ),
+        (
+            "`successor`: share of the words of sequences that its weights turn into the next one",
+            f"{behaviours.MIN_SUCCESSORS}",
+        ),
+        (
+            "`function vector`: rise of the right answer's probability",
+            f"{behaviours.MIN_GAIN}",
+        ),
         ("level of every test, after correction", f"{SIGNIFICANCE_LEVEL}"),
         (
             "`broad`: from this to that share of the entropy of a uniform head",
             f"{behaviours.MIN_BROAD_ENTROPY} to {behaviours.MAX_BROAD_ENTROPY}",
+        ),
+        (
+            "`broad`: standard deviation of that share over the heads of a layer",
+            f"{behaviours.MIN_ENTROPY_SPREAD}",
+        ),
+        (
+            "`broad`, and `sink` below half: share of a model's heads with another label",
+            f"{behaviours.MIN_LABELLED}",
         ),
     ]
     return (

@@ -21,6 +21,9 @@ from headwise.stats.units import (
     unit_ratio,
 )
 
+# The sums of a ratio that only the correction for skewness needs.
+THIRD_MOMENTS = ("yyy", "yyw", "yww", "www", "wwww")
+
 
 class Parts(Accumulator):
     """Named tensors in float64, and where every example belongs to a document, sums for each
@@ -278,6 +281,22 @@ class Ratios(Parts):
         if third_moments:
             shapes |= {"yyy": shape, "yyw": shape, "yww": shape, "www": of, "wwww": of}
         super().__init__(**shapes)
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        # States of earlier versions have no third moments: their intervals are Student's t.
+        if "yyy" not in arrays:
+            self._drop_third_moments()
+        super().load(arrays)
+
+    def merge(self, other: Self) -> None:
+        # Sums over a part of the examples say nothing about all of them.
+        if "yyy" not in other._parts:
+            self._drop_third_moments()
+        super().merge(other)
+
+    def _drop_third_moments(self) -> None:
+        for name in THIRD_MOMENTS:
+            self._parts.pop(name, None)
 
     def _unit_sums(self) -> dict[str, UnitSums]:
         """As many units for the weights as for the totals, which have more numbers."""

@@ -167,7 +167,7 @@ def test_without_a_session_a_tapped_model_is_its_eager_self_and_generates() -> N
 
 
 def test_closing_gives_the_module_back() -> None:
-    for name in ("llama", "gpt1", "bloom"):
+    for name in ("llama", "gpt1", "mpnet", "bloom"):
         model = build(*SUPPORTED[name])
         before = [set(vars(m)) for m in model.modules()]
         with HeadModel.open(model) as opened:
@@ -178,7 +178,7 @@ def test_closing_gives_the_module_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["bert", "llama", "gemma2", "gpt-oss", "modernbert", "gpt1", "deberta-v2"]
+    "name", ["bert", "llama", "gemma2", "gpt-oss", "modernbert", "gpt1", "mpnet", "deberta-v2"]
 )
 @pytest.mark.parametrize("block_rows", [1, 3, 100])
 def test_blocks_of_rows_change_nothing(name: str, block_rows: int) -> None:

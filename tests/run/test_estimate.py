@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from torch import Tensor
-from transformers import MPNetConfig, MPNetModel
+from transformers import MegatronBertConfig, MegatronBertModel
 
 from headwise import Corpus, HeadModel, RunOptions, make_analysis, make_atlas, plan
 from headwise.analyses.attribution.analysis import work_per_input
@@ -490,14 +490,14 @@ def test_the_shape_knows_the_weights_of_a_layer(opened: HeadModel) -> None:
     assert extras["layer_weights"] == sum(matrix.weight.numel() for matrix in matrices)
     assert not extras["rotary"]
     assert not extras["forms_weights"]
-    config = MPNetConfig(
+    config = MegatronBertConfig(
         vocab_size=opened.module.config.vocab_size,
         hidden_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=16,
     )
-    with HeadModel.open(MPNetModel(config).eval(), tokenizer=opened.tokenizer) as model:
+    with HeadModel.open(MegatronBertModel(config).eval(), tokenizer=opened.tokenizer) as model:
         assert plan_module.model_shape(model, scan).extras["forms_weights"]
     vocabulary = make_vocabulary(["a", "b"], None, {}, {}, True)
     llama = blank_llama(vocabulary, Size(2, 2, 16, 32, 32), seed=0)

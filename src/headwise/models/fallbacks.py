@@ -1,7 +1,9 @@
 """Tap architectures outside the attention registry of transformers: one method of the attention
-module is redirected, no code is copied.
+module is redirected.
 
 GPT-1 and similar models have a method that takes query, key and value: it calls the tap instead.
+MPNet has only one method for everything, from the layer's input to its output: it is written out
+here in three steps, because its queries and keys are those of BERT and only a bias is added.
 Others mix that step into a longer method: while it runs, its softmax over keys and the product that
 follows are intercepted. The weights are then the module's own, and the session sees, changes and
 multiplies them."""
@@ -143,6 +145,31 @@ def _gpt_neo(
     )
 
 
+def _mpnet(
+    self: Any,
+    hidden_states: Tensor,
+    attention_mask: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    output_attentions: bool = False,
+    **others: Any,
+) -> tuple[Any, ...]:
+    session = SESSION.get()
+    if session is None:
+        unwatched: tuple[Any, ...] = type(self).forward(
+            self, hidden_states, attention_mask, position_bias, output_attentions, **others
+        )
+        return unwatched
+    by_head = (*hidden_states.shape[:-1], -1, self.attention_head_size)
+    query = self.q(hidden_states).view(by_head).transpose(1, 2)
+    key = self.k(hidden_states).view(by_head).transpose(1, 2)
+    value = self.v(hidden_states).view(by_head).transpose(1, 2)
+    output, weights = session.attend(
+        Call(self, query, key, value, attention_mask, bias=position_bias)
+    )
+    projected = self.o(output.flatten(2))
+    return (projected, weights) if output_attentions else (projected,)
+
+
 # file.class of attention modules whose softmax is intercepted
 INTERCEPTED = frozenset(
     (
@@ -154,7 +181,6 @@ INTERCEPTED = frozenset(
         "fsmt.Attention",
         "gpt_neox_japanese.GPTNeoXJapaneseAttention",
         "megatron_bert.MegatronBertSelfAttention",
-        "mpnet.MPNetSelfAttention",
         "mpt.MptAttention",
         "rembert.RemBertSelfAttention",
         "roformer.RoFormerSelfAttention",
@@ -164,13 +190,13 @@ INTERCEPTED = frozenset(
     )
 )
 
-# (file, class) of the attention module -> the method that computes attention from query, key and
-# value, and its replacement
+# (file, class) of the attention module -> the method that computes attention, and its replacement
 REPLACED_METHODS: dict[tuple[str, str], tuple[str, Callable[..., Any]]] = {
     ("openai", "Attention"): ("_attn", _gpt1),
     ("gptj", "GPTJAttention"): ("_attn", _gptj),
     ("codegen", "CodeGenAttention"): ("_attn", _gptj),
     ("gpt_neo", "GPTNeoSelfAttention"): ("_attn", _gpt_neo),
+    ("mpnet", "MPNetSelfAttention"): ("forward", _mpnet),
 }
 
 

@@ -137,6 +137,27 @@ def test_both_sums_over_dimensions_equal_reverse(
         same(found, reverse_squared_norms(model, batch, source="previous_layer").heads)
 
 
+@pytest.mark.parametrize("name", ["bert", "mpnet"])
+def test_one_jacobian_serves_all_tokens_of_an_encoder(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries, keys and values come from the layer's input alone: the closed form is taken, with
+    the Jacobian of one token, and gives the gradient's norms."""
+    model = opened(name)
+    n_tokens_moved = []
+    products = local_module._JacobianGrams._products
+
+    def noting(self, query, key, value):
+        n_tokens_moved.append(query.shape[-2])
+        return products(self, query, key, value)
+
+    monkeypatch.setattr(local_module._JacobianGrams, "_products", noting)
+    batch = ids_batch((5, 3))
+    found = local_module.previous_layer_squared_norms(model, batch)
+    assert set(n_tokens_moved) == {1}
+    same(found, reverse_squared_norms(model, batch, source="previous_layer").heads)
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_reverse_is_the_jacobian(name: str) -> None:
     """The reference itself, against torch's own jacobian of the same pass with the input

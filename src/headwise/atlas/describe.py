@@ -77,8 +77,9 @@ LABEL_CATEGORIES = {
     "corrected p < 0.05 (succ)",
     "position": "the previous, the same or the next token (near: the three together) gets more than half of its "
     "attention; or, on random sequences repeated once, the previous token at least 0.3, corrected p < 0.05",
-    "sink": "the first token, whatever it is, gets more than 0.3 of its attention, and no other single target as much; "
-    "below, where its attention goes excluding that token",
+    "sink": "the first token, whatever it is, gets more than 0.3 of its attention above chance, (share − uniform) / (1 "
+    "− uniform), and no other single target as much; in sentences this is a share of about 0.43; below, where its "
+    "attention goes excluding that token",
     "cls": "the opening token gets more than half of its attention",
     "sep": "the closing token gets more than half of its attention",
     "delimiters": "full stops and commas, with the first and the closing token, get more than half of its attention",

@@ -62,7 +62,8 @@ def work_per_input(shape: Shape) -> float:
     layer_weights = shape.extras.get("layer_weights") or 12 * shape.hidden**2
     through_layers = TYPICAL_TANGENTS * TYPICAL_TOKENS**2 * layer_weights
     # A norm or rotary positions before the scores give every token a Jacobian of its own. Encoders
-    # in the manner of BERT have neither; decoders have a norm.
+    # in the manner of BERT have neither; decoders have a norm. Where an encoder has one (T5, mBART,
+    # ESM), no config says so: its inputs cost about four times what is counted here.
     tokens = 1
     if shape.causal or shape.extras.get("rotary", False):
         tokens = TYPICAL_TOKENS

@@ -7,7 +7,7 @@ docs/how-to/cache.md.
 
     python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
         --length 8192 --documents 5 --ranking-texts 2 --needles 3 --effect-texts 2 \\
-        --effect-length 2048 --random-texts 1 --random-shares 0.5 --random-needles 0.5 \\
+        --effect-length 2048 --random-texts 1 --random-shares 0.75 --random-needles \\
         --choices "output error=0,0.5,0.75,0.9" "retrieval=0.25" "effect=0.25" \\
         "uniform window=0.25,0.5" --work work-8192 --write
 
@@ -16,8 +16,11 @@ docs/how-to/cache.md.
         --needles-only --needles-against-random 4 --work needles-2048 --write
 
     python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
-        --length 2048 --documents 16 --needles 8 --effect-texts 4 --gates 120 --gates-length 768 \\
-        --choices "learned gates=0,0.25,0.5" --random-needles --work gates-2048 --write
+        --length 2048 --documents 16 --needles 8 --effect-texts 4 --gates 100 --gates-length 512 \\
+        --choices "learned gates=0.25,0.5" --random-shares --random-needles --work gates-2048 --write
+
+    python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
+        --length 8192 --skip 2 --documents 3 --intact --work intact-8192
 
 Heads are ranked on every second text, or on the first `--ranking-texts`; all choices are judged on
 the others. Every ranking is compared with the same random choices (on the first `--random-texts`
@@ -285,7 +288,10 @@ class Result:
         else:
             facts += f"heads ranked on the shorter texts above, {len(self.rises)} others to judge"
         if self.found is not None:
-            facts += f", {len(self.found)} needles"
+            facts += (
+                f", {len(self.found)} needles ({100 * self.found[:, 0].mean():.0f} % of their tokens "
+                "predicted with all heads whole)"
+            )
         parts = [facts + ":", self.curve()]
         # With five texts the smallest p of two sides is 0.06.
         if len(self.rises) > 5:
@@ -325,7 +331,7 @@ class Result:
                 f"{share:g}",
                 f"{self.kilobytes[place]:.1f}",
                 interval(self.rises[:, place], 3, sign="+"),
-                interval(self.divergences[:, place], 3),
+                interval(self.divergences[:, place], 3, low=0),
                 needles,
             ]
             lines.append("| " + " | ".join(cells) + " |")

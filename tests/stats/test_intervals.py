@@ -10,6 +10,7 @@ from headwise.stats.intervals import (
     mean_interval,
     median_interval,
     sample_interval,
+    sample_skewness,
     wilson_interval,
 )
 from slow_intervals import hall
@@ -90,3 +91,10 @@ def test_the_interval_of_a_median_covers_what_it_says() -> None:
         hits.append(interval["low"] <= 0 <= interval["high"])
     assert np.mean(hits) == pytest.approx(interval["coverage"], abs=0.02)
     assert interval["coverage"] >= 0.95
+
+
+def test_values_worth_fewer_than_three_are_not_corrected_for_skewness() -> None:
+    count, squares, cubes = np.array([2.5, 3.0]), np.array([2.0, 2.0]), np.array([1.0, 1.0])
+    skewness = sample_skewness(count, squares, cubes)
+    assert skewness[0] == 0
+    assert skewness[1] > 0

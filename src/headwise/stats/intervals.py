@@ -9,6 +9,7 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 LEVEL = 0.95  # the confidence level of all intervals
+LEAST_FOR_SKEWNESS = 3  # values
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -70,16 +71,20 @@ def sample_interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def sample_skewness(count: np.ndarray, squares: np.ndarray, cubes: np.ndarray) -> np.ndarray:
-    """Return the skewness from sums of squared and cubed deviations; 0 where nothing varies."""
+    """Return the skewness from sums of squared and cubed deviations; 0 where nothing varies, and of
+    fewer than three values.
+
+    Weighted values may be worth a number between two and three: their quantile is so large that
+    rounding the skewness would move the end of an interval visibly."""
     with np.errstate(divide="ignore", invalid="ignore"):
         skewness = np.sqrt(count) * cubes / squares**1.5
-    return np.where((count > 2) & (squares > 0), skewness, 0.0)
+    return np.where((count >= LEAST_FOR_SKEWNESS) & (squares > 0), skewness, 0.0)
 
 
 def _unbiased_skewness(skewness: np.ndarray | float, count: np.ndarray) -> np.ndarray:
     """Return the skewness as a small sample underestimates it less: Fisher's correction."""
     factor = np.sqrt(count * (count - 1)) / np.maximum(count - 2, 1.0)
-    return np.where(count > 2, np.nan_to_num(skewness) * factor, 0.0)
+    return np.where(count >= LEAST_FOR_SKEWNESS, np.nan_to_num(skewness) * factor, 0.0)
 
 
 def _skewed_quantile(quantile: np.ndarray, skewness: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from markupsafe import escape
 
@@ -16,10 +17,12 @@ import headwise
 from headwise.analyses.retrieval.trials import NEEDLES
 from headwise.core.errors import InputError, ModelError, ParameterError
 from headwise.experiments.cache import pattern_of
+from headwise.experiments.cache.gates import learn_cache_gates
 from headwise.experiments.cache.options import DIFFERENT_NEEDLES, CacheOptions
 from headwise.experiments.cache.result import _add_needles, describe_recommendation
-from headwise.experiments.cache.run import long_texts
+from headwise.experiments.cache.run import as_batch, long_texts
 from headwise.models import HeadModel
+from headwise.models.short_context import LongTextModel
 from headwise.page.data import page_data
 from headwise.page.report import write_report
 from headwise.testing import planted_decoder, random_model
@@ -297,6 +300,19 @@ def test_the_learned_gate_of_the_head_that_matters_stays_open(corpus: Path) -> N
     at_share = results[0]["loss_rise"].sel(share=1 / 6)
     assert abs(float(at_share.sel(ranking="learned gates"))) < 1e-6
     assert float(results[0]["loss_rise"].sel(ranking="learned gates", share=0)) > 1
+
+
+def test_gates_stay_open_where_short_heads_change_little() -> None:
+    """In a model with many heads each contributes little to the error: the penalty on open gates must
+    not close all of them."""
+    module, tokenizer = random_model(causal=True, layers=6, heads=6, d_head=8, max_length=LENGTH)
+    ids = torch.randint(5, 20, (4, LENGTH), generator=torch.Generator().manual_seed(0)).numpy()
+    with HeadModel.open(module, tokenizer=tokenizer, device="cpu") as model:
+        long_model = LongTextModel(model, 1, 24)
+        batches = [as_batch(model, row) for row in ids]
+        free = np.ones((6, 6), bool)
+        openness = learn_cache_gates(long_model, batches, free, 9, steps=100)
+    assert 5 <= (openness > 0.1).sum() <= 13
 
 
 def test_the_head_with_the_largest_effect_is_kept(corpus: Path) -> None:

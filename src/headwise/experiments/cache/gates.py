@@ -33,9 +33,11 @@ def learn_cache_gates(
 
     With the gate g the output of a head is `g · whole + (1 - g) · short`. The gates are those of
     `headwise prune` (hard concrete, with a penalty on the expected number of open ones above
-    `n_open`); what they must keep is the last hidden state of the intact model: its squared error,
-    relative to the intact state's squared norm, over the tokens that have something cut. The weights
-    of the model stay as they are. Each step reads one text, drawn by the seed.
+    `n_open`); what they must keep is the last hidden state of the intact model: its squared error over
+    the tokens that have something cut, relative to that of all heads short, times `n_open`. If what the
+    gates contribute adds up, no more than `n_open` of them contribute more than 1 each: in models with
+    few heads or many, a penalty of about 1 then meets the budget. The weights of the model stay as
+    they are. Each step reads one text, drawn by the seed.
 
     Parameters
     ----------
@@ -59,13 +61,17 @@ def learn_cache_gates(
     random = np.random.default_rng(seed)
     first = long_model.sink + long_model.window
     everything = np.ones_like(free)
+    only_fixed = ~free
     intact: dict[int, Tensor] = {}
+    all_short: dict[int, Tensor] = {}
     with model.evaluating(), trainable(model.module, False):
         for step in range(steps):
             number = int(random.integers(len(batches)))
             batch = batches[number]
             if number not in intact:
                 intact[number] = long_model.hidden(batch, long_model.short(everything))[first:]
+                short = long_model.hidden(batch, long_model.short(only_fixed))[first:]
+                all_short[number] = (short - intact[number]).float().square().sum()
             with torch.enable_grad():
                 session = GatedHeads(
                     model.sites, gates.sample(), long_model.sink, long_model.window
@@ -74,7 +80,8 @@ def learn_cache_gates(
                     output = model.run(batch.ids, batch.attention_mask, batch.types)
                 hidden = output.last_hidden_state[0][first:]
                 difference = (hidden - intact[number]).float().square().sum()
-                loss = difference / intact[number].float().square().sum()
+                # Where nothing is lost with all heads short, there is nothing to learn.
+                loss = n_open * difference / all_short[number].clamp(min=1e-12)
                 if not loss.requires_grad:
                     raise ModelError(
                         f"No gradient reaches the gates of {model.name}; learn no gates for it."

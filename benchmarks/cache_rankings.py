@@ -17,7 +17,10 @@ docs/how-to/cache.md.
 
     python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
         --length 2048 --documents 16 --needles 8 --effect-texts 4 --gates 100 --gates-length 512 \\
-        --choices "learned gates=0.25,0.5" --random-shares --random-needles --work gates-2048 --write
+        --choices "learned gates=0.25,0.5" --random-shares 0.25 --random-needles \\
+        --work gates-2048 --write
+    (the same with --shares 0.25 0.5 --needles-only --needles-against-random 4
+    --names "learned gates" for their needles)
 
     python benchmarks/cache_rankings.py HuggingFaceTB/SmolLM2-135M --corpus articles.jsonl.gz \\
         --length 8192 --skip 2 --documents 3 --intact --work intact-8192
@@ -294,8 +297,9 @@ class Result:
             )
         parts = [facts + ":", self.curve()]
         # With five texts the smallest p of two sides is 0.06.
-        if len(self.rises) > 5:
-            parts.append("\n".join(self.best_rankings()))
+        best = self.best_rankings()
+        if len(self.rises) > 5 and best:
+            parts.append("\n".join(best))
         compared = self.comparison()
         if compared:
             draws = next(iter(self.random_rises.values())).shape

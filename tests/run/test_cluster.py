@@ -41,7 +41,7 @@ from headwise.models.random_init import with_random_weights
 from headwise.models.vectors import collect_vectors
 from headwise.run import Backend, Run, RunCallbacks, Source, run_analyses, workers_of
 from headwise.run import growth as growth_module
-from headwise.run.cluster import RayWorkers
+from headwise.run.cluster import MAX_IDLE_ENDS, RayWorkers
 from headwise.run.progress import Progress, no_progress
 from headwise.run.shipping import Packer, Parcel, dumps, unpack, unpack_unit
 from headwise.stats.accumulators import State
@@ -429,11 +429,13 @@ def test_what_a_dead_worker_had_is_computed_again(
     killed: list[int] = []
 
     def kill(what: str, done: int, total: int) -> None:
-        # On a busy machine a worker may be idle when it is killed: then another one is.
-        alive = [pid for pid in workers.pids if pid not in killed]
-        if what == "examples" and not said and len(killed) < 3 and alive:
-            killed.append(alive[0])
-            os.kill(killed[-1], signal.SIGKILL)
+        # A worker may be idle when it is killed, above all on a busy machine, and nothing is said of
+        # those: then all are killed again after the next shard.
+        if what == "examples" and done < total and not said and len(killed) < MAX_IDLE_ENDS - 2:
+            for pid in workers.pids:
+                if pid not in killed:
+                    killed.append(pid)
+                    os.kill(pid, signal.SIGKILL)
 
     with use_workers(workers):
         assert run_bytes(model, tmp_path, RunCallbacks(progress=kill)) == here

@@ -145,3 +145,8 @@ def test_lines_or_paragraphs(tmp_path):
         tmp_path / "c.txt", "line\n" * 2000 + "\nlast\n"
     )  # a blank line far down changes nothing
     assert sum(1 for _ in open_corpus(late)) == 2001
+
+
+def test_nothing_is_said_of_how_an_empty_file_was_read(tmp_path):
+    with pytest.raises(InputError, match="empty holds no examples; use a corpus"):
+        list(open_corpus(put(tmp_path / "empty.txt", "\n")))

@@ -62,9 +62,13 @@ def read_txt(
         file_split = split
         if file_split is None:
             file_split, file = _split_of(file)
-            notes[AS_LINES if file_split == "lines" else AS_PARAGRAPHS] += 1
-        texts = _filled_lines(file) if file_split == "lines" else paragraphs_of(file)
-        for number, text in texts:
+        by_lines = file_split == "lines"
+        is_filled = False
+        for number, text in _filled_lines(file) if by_lines else paragraphs_of(file):
+            # Nothing is said of how a file without text was read.
+            if split is None and not is_filled:
+                notes[AS_LINES if by_lines else AS_PARAGRAPHS] += 1
+            is_filled = True
             yield Example(text=text, origin=file.where(number))
 
 
